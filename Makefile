@@ -1,0 +1,45 @@
+# Every target sets up what it needs: `make demo` and `make test` are all a fresh machine takes.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+INDEX := .cache/pydoc-index
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test check format serve bench clean
+.DELETE_ON_ERROR:
+
+$(READY): pyproject.toml constraints.txt hatch_build.py proto/farrank/v1/rerank.proto
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all,dev]'
+	touch $@
+
+$(INDEX): $(READY)
+	$(BIN)/farrank index --pydoc --out $@
+
+demo: $(READY) $(INDEX)  ## index the embedded corpus, serve it, rerank real questions, print figures
+	$(BIN)/python -m farrank_demo --index $(INDEX)
+
+serve: $(READY) $(INDEX)  ## keep a server up with the embedded ranker and index
+	$(BIN)/farrank serve --index pydoc=$(INDEX)
+
+test: $(READY)  ## the whole test suite
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(READY)  ## format, lint, types, import rules, proto lint, tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/buf lint
+	$(MAKE) test
+
+format: $(READY)  ## rewrite the sources in the house's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)  ## measure the server against its own runtime offline; see docs/benchmarks/
+	$(BIN)/python -m farrank_bench $(BENCH_ARGS)
+
+clean:  ## remove the environment and everything made from it
+	rm -rf $(VENV) .cache dist

@@ -1,0 +1,30 @@
+"""Compile the protobuf stubs when hatchling builds the project, in editable installs too."""
+
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+PROTO_ROOT = "proto"
+PROTOS = ("farrank/v1/rerank.proto",)
+
+
+class ProtobufBuildHook(BuildHookInterface):
+    """Write `*_pb2.py`, `*_pb2.pyi` and `*_pb2_grpc.py` beside each `.proto`."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Run before the files of the wheel are collected.
+
+        Raises: RuntimeError if protoc refuses a file.
+        """
+        # Imported here: the hook's module is also imported where only metadata is asked for.
+        from grpc_tools import protoc
+
+        root = Path(self.root) / PROTO_ROOT
+        arguments = [f"--{kind}_out={root}" for kind in ("python", "pyi", "grpc_python")]
+        well_known = Path(protoc.__file__).parent / "_proto"
+        command = ["protoc", f"-I{root}", f"-I{well_known}", *arguments, *PROTOS]
+        if protoc.main(command) != 0:
+            raise RuntimeError(f"protoc failed on {PROTOS}; its message stands above")

@@ -1,0 +1,1 @@
+"""Everything online: service, admission, batcher, worker, runtimes, first stage, metrics."""

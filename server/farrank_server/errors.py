@@ -1,0 +1,71 @@
+"""Every error that a caller can meet, each with its gRPC code.
+
+    FarrankError
+    ├── InvalidArgument     INVALID_ARGUMENT    the request is wrong: names the field, the problem, the limit
+    ├── NotFound            NOT_FOUND           no such ranker or index: lists the known ones
+    ├── ResourceExhausted   RESOURCE_EXHAUSTED  no room now: says when to come back
+    ├── DeadlineExceeded    DEADLINE_EXCEEDED   too late, or it would be
+    ├── Unavailable         UNAVAILABLE         draining, or what held the request died: retry elsewhere
+    └── Internal            INTERNAL            a bug of ours
+
+Not all failures reach a caller: `ConfigError` stops the start.
+"""
+
+from typing import ClassVar
+
+import grpc
+
+
+class FarrankError(Exception):
+    """A request's failure as its caller sees it.
+
+    `reason` is a short fixed word for metrics; `retry_after_ms` is a hint, None where retrying is pointless.
+    """
+
+    code: ClassVar[grpc.StatusCode] = grpc.StatusCode.INTERNAL
+
+    def __init__(self, message: str, *, reason: str = "", retry_after_ms: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.reason = reason or self.code.name.lower()
+        self.retry_after_ms = retry_after_ms
+
+
+class InvalidArgument(FarrankError):
+    """The request is wrong and will be wrong again."""
+
+    code = grpc.StatusCode.INVALID_ARGUMENT
+
+
+class NotFound(FarrankError):
+    """No ranker or index has that name."""
+
+    code = grpc.StatusCode.NOT_FOUND
+
+
+class ResourceExhausted(FarrankError):
+    """There is no room for the request now."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class DeadlineExceeded(FarrankError):
+    """The deadline has passed, or passes before the answer could be ready."""
+
+    code = grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+class Unavailable(FarrankError):
+    """The server cannot answer now, another replica may."""
+
+    code = grpc.StatusCode.UNAVAILABLE
+
+
+class Internal(FarrankError):
+    """A bug: the log has the traceback, the caller a plain sentence."""
+
+    code = grpc.StatusCode.INTERNAL
+
+
+class ConfigError(ValueError):
+    """The configuration is wrong: names the key, the value and what is allowed. Stops the start."""
