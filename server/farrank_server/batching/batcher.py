@@ -1,0 +1,165 @@
+"""One ranker's queue, and which of its inputs form the next batch.
+
+Order: every input gets a due time, its request's arrival plus the time the device would need for the
+inputs before it in the same request, had the request the device to itself (the virtual clock of L. Zhang,
+SIGCOMM 1990). Small requests so pass a large one that arrived before them, yet nothing starves: an
+arrival is never due before now, so what waits is overtaken only by what arrived before its due time.
+
+Batch: the input due first always goes. Others of like length keep it company, chosen among the inputs
+due next, so that batches are full, hardly padded, and shared by all requests.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import count
+from typing import Generic, TypeVar
+
+from sortedcontainers import SortedKeyList
+
+from farrank_server.batching.grouping import longest_run
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPolicy:
+    """Bounds of a batch. See `config.BatchingConfig`."""
+
+    max_batch_tokens: int
+    max_padding_ratio: float
+    window_batches: int
+
+
+@dataclass(slots=True, eq=False)
+class Waiting(Generic[T]):
+    """One encoder input in the queue."""
+
+    request_id: int
+    tokens: int
+    payload: T
+    due_s: float
+    order: int
+    enqueued_s: float
+
+
+@dataclass(slots=True, eq=False)
+class _Request(Generic[T]):
+    deadline_s: float
+    next_due_s: float
+    waiting: set[Waiting[T]]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(Generic[T]):
+    """What runs next, and which requests were dropped because their deadline had passed."""
+
+    items: tuple[Waiting[T], ...]
+    expired: tuple[int, ...]
+
+    @property
+    def real_tokens(self) -> int:
+        """Positions that hold a token."""
+        return sum(item.tokens for item in self.items)
+
+    @property
+    def padded_tokens(self) -> int:
+        """Positions that the device computes."""
+        return len(self.items) * max((item.tokens for item in self.items), default=0)
+
+
+class Batcher(Generic[T]):
+    """The queue of one ranker. Not thread-safe; times are seconds of one clock of the caller's."""
+
+    def __init__(self, policy: BatchPolicy) -> None:
+        self.policy = policy
+        self.queued_tokens = 0
+        self._queue: SortedKeyList = SortedKeyList(key=lambda item: (item.due_s, item.order))
+        self._requests: dict[int, _Request[T]] = {}
+        self._order = count()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def open(self, request_id: int, *, arrival_s: float, deadline_s: float) -> None:
+        """Announce a request, so that inputs added to it in parts keep one place in the order."""
+        self._requests[request_id] = _Request(deadline_s, arrival_s, set())
+
+    def add(
+        self, request_id: int, inputs: Iterable[tuple[int, T]], *, now_s: float, tokens_per_s: float
+    ) -> None:
+        """Queue (tokens, payload) pairs of an open request; of a request no longer open, nothing."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return
+        for tokens, payload in inputs:
+            item = Waiting(request_id, tokens, payload, request.next_due_s, next(self._order), now_s)
+            request.next_due_s += tokens / tokens_per_s
+            request.waiting.add(item)
+            self._queue.add(item)
+            self.queued_tokens += tokens
+
+    def close(self, request_id: int) -> int:
+        """Forget a request, finished or abandoned. Returns how many inputs were still waiting."""
+        request = self._requests.pop(request_id, None)
+        if request is None:
+            return 0
+        for item in request.waiting:
+            self._queue.remove(item)
+            self.queued_tokens -= item.tokens
+        return len(request.waiting)
+
+    def due_s(self) -> float | None:
+        """When the first input is due, None when nothing waits: queues of several rankers compare by it."""
+        return self._queue[0].due_s if self._queue else None
+
+    def oldest_s(self) -> float | None:
+        """When the input that is due first was queued."""
+        return self._queue[0].enqueued_s if self._queue else None
+
+    def limit_batch_tokens(self, max_batch_tokens: int) -> None:
+        """Form smaller batches from now on, after a batch ran out of memory."""
+        self.policy = BatchPolicy(max_batch_tokens, self.policy.max_padding_ratio, self.policy.window_batches)
+
+    def take(self, now_s: float) -> Batch[T]:
+        """Remove and return the next batch; empty when nothing waits.
+
+        Requests found past their deadline are closed, none of their inputs runs.
+        """
+        expired: list[int] = []
+        window = self._window(now_s, expired)
+        if not window:
+            return Batch((), tuple(expired))
+        # Among equals the older stands higher: a run that cannot hold all of them leaves out the younger.
+        by_length = sorted(window, key=lambda item: (item.tokens, -item.due_s, -item.order))
+        run = longest_run(
+            [item.tokens for item in by_length],
+            by_length.index(window[0]),
+            self.policy.max_batch_tokens,
+            self.policy.max_padding_ratio,
+        )
+        items = tuple(by_length[position] for position in run)
+        for item in items:
+            self._queue.remove(item)
+            self._requests[item.request_id].waiting.discard(item)
+            self.queued_tokens -= item.tokens
+        return Batch(items, tuple(expired))
+
+    def _window(self, now_s: float, expired: list[int]) -> list[Waiting[T]]:
+        """The inputs due first that together fill `window_batches` batches."""
+        while True:
+            window: list[Waiting[T]] = []
+            late: set[int] = set()
+            room = self.policy.window_batches * self.policy.max_batch_tokens
+            for item in self._queue:
+                if self._requests[item.request_id].deadline_s <= now_s:
+                    late.add(item.request_id)
+                    continue
+                window.append(item)
+                room -= item.tokens
+                if room <= 0:
+                    break
+            if not late:
+                return window
+            expired.extend(sorted(late))
+            for request_id in late:
+                self.close(request_id)

@@ -1,0 +1,182 @@
+from collections import Counter
+
+from farrank_server.batching.batcher import Batch, Batcher, BatchPolicy
+from farrank_server.batching.grouping import longest_run
+from hypothesis import given
+from hypothesis import strategies as st
+
+BUDGET = 1024
+RATIO = 1.1
+RATE = 1000.0
+FOREVER = 1e9
+
+lengths = st.integers(1, 512)
+requests = st.lists(st.lists(lengths, min_size=1, max_size=30), min_size=1, max_size=12)
+
+
+def make_batcher(budget: int = BUDGET, window: int = 8) -> Batcher[str]:
+    return Batcher(BatchPolicy(budget, RATIO, window))
+
+
+def submit(
+    batcher: Batcher[str],
+    request_id: int,
+    tokens: list[int],
+    *,
+    now_s: float = 0.0,
+    deadline_s: float = FOREVER,
+) -> None:
+    batcher.open(request_id, arrival_s=now_s, deadline_s=deadline_s)
+    pairs = [(length, f"{request_id}:{i}") for i, length in enumerate(tokens)]
+    batcher.add(request_id, pairs, now_s=now_s, tokens_per_s=RATE)
+
+
+def drain(batcher: Batcher[str], now_s: float = 0.0) -> list[Batch[str]]:
+    batches = []
+    while batcher:
+        batches.append(batcher.take(now_s))
+    return batches
+
+
+@given(requests)
+def test_nothing_is_lost_or_doubled(many: list[list[int]]) -> None:
+    batcher = make_batcher()
+    for request_id, tokens in enumerate(many):
+        submit(batcher, request_id, tokens)
+    taken = Counter(item.payload for batch in drain(batcher) for item in batch.items)
+    expected = [f"{r}:{i}" for r, tokens in enumerate(many) for i in range(len(tokens))]
+    assert taken == Counter(expected)
+    assert batcher.queued_tokens == 0
+
+
+@given(requests, st.integers(512, 4096))
+def test_budget_and_padding_are_bounded(many: list[list[int]], budget: int) -> None:
+    batcher = make_batcher(budget)
+    for request_id, tokens in enumerate(many):
+        submit(batcher, request_id, tokens)
+    for batch in drain(batcher):
+        assert batch.items
+        assert batch.padded_tokens <= budget
+        assert batch.padded_tokens <= RATIO * batch.real_tokens
+
+
+@given(requests)
+def test_the_input_due_first_always_goes(many: list[list[int]]) -> None:
+    batcher = make_batcher()
+    for request_id, tokens in enumerate(many):
+        submit(batcher, request_id, tokens, now_s=request_id * 0.01)
+    while batcher:
+        due = batcher.due_s()
+        assert due in [item.due_s for item in batcher.take(1.0).items]
+
+
+@given(requests)
+def test_among_equals_the_older_is_never_left_behind(many: list[list[int]]) -> None:
+    batcher = make_batcher()
+    for request_id, tokens in enumerate(many):
+        submit(batcher, request_id, tokens)
+    last_of_length: dict[int, tuple[float, int]] = {}
+    for batch in drain(batcher):
+        taken: dict[int, list[tuple[float, int]]] = {}
+        for item in batch.items:
+            taken.setdefault(item.tokens, []).append((item.due_s, item.order))
+        for length, keys in taken.items():
+            assert min(keys) >= last_of_length.get(length, (-1.0, -1))
+            last_of_length[length] = max(keys)
+
+
+@given(requests, st.data())
+def test_closed_requests_never_run(many: list[list[int]], data: st.DataObject) -> None:
+    batcher = make_batcher()
+    for request_id, tokens in enumerate(many):
+        submit(batcher, request_id, tokens)
+    gone = data.draw(st.sets(st.integers(0, len(many) - 1)))
+    for request_id in gone:
+        assert batcher.close(request_id) == len(many[request_id])
+    assert batcher.queued_tokens == sum(sum(t) for r, t in enumerate(many) if r not in gone)
+    assert not gone & {item.request_id for batch in drain(batcher) for item in batch.items}
+
+
+@given(requests, st.data())
+def test_late_requests_never_run_and_are_reported_once(many: list[list[int]], data: st.DataObject) -> None:
+    batcher = make_batcher()
+    late = data.draw(st.sets(st.integers(0, len(many) - 1)))
+    for request_id, tokens in enumerate(many):
+        submit(batcher, request_id, tokens, deadline_s=1.0 if request_id in late else FOREVER)
+    batches = drain(batcher, now_s=2.0)
+    assert not late & {item.request_id for batch in batches for item in batch.items}
+    assert sorted(r for batch in batches for r in batch.expired) == sorted(late)
+
+
+def test_a_small_request_passes_a_large_one() -> None:
+    batcher = make_batcher()
+    submit(batcher, 0, [256] * 1000)
+    submit(batcher, 1, [250] * 5, now_s=1.0)
+    batches_until_done, left = 0, 5
+    while left:
+        batches_until_done += 1
+        left -= sum(item.request_id == 1 for item in batcher.take(1.0).items)
+    # Some 1,000 tokens of the large request were due in its first second: the small one waits for those,
+    # not for the other 255,000.
+    assert batches_until_done <= 4
+
+
+def test_a_large_request_does_not_starve_under_a_stream_of_small_ones() -> None:
+    batcher = make_batcher()
+    submit(batcher, 0, [500] * 40)
+    now_s, done = 0.0, 0
+    for request_id in range(1, 400):
+        submit(batcher, request_id, [500, 500], now_s=now_s)
+        batch = batcher.take(now_s)
+        done += sum(item.request_id == 0 for item in batch.items)
+        # The device serves exactly what arrives, at the rate the due times assume.
+        now_s += batch.padded_tokens / RATE
+        if done == 40:
+            break
+    # Alone it needs 20 s; sharing with a stream that could take the whole device, it still ends.
+    assert done == 40
+    assert now_s < 100
+
+
+def test_inputs_added_in_parts_keep_the_requests_place() -> None:
+    batcher = make_batcher(budget=512)
+    batcher.open(0, arrival_s=0.0, deadline_s=FOREVER)
+    submit(batcher, 1, [400], now_s=1.0)
+    batcher.add(0, [(400, "late part")], now_s=2.0, tokens_per_s=RATE)
+    assert [item.payload for item in batcher.take(2.0).items] == ["late part"]
+
+
+def test_inputs_of_a_closed_request_are_refused() -> None:
+    batcher = make_batcher()
+    batcher.open(0, arrival_s=0.0, deadline_s=FOREVER)
+    batcher.close(0)
+    batcher.add(0, [(10, "x")], now_s=0.0, tokens_per_s=RATE)
+    assert len(batcher) == 0
+
+
+def test_a_smaller_budget_holds_from_the_next_batch_on() -> None:
+    batcher = make_batcher()
+    submit(batcher, 0, [100] * 30)
+    assert batcher.take(0.0).padded_tokens == 1000
+    batcher.limit_batch_tokens(300)
+    assert batcher.take(0.0).padded_tokens == 300
+
+
+@given(st.lists(lengths, min_size=1, max_size=60), st.data())
+def test_longest_run_is_the_best_of_all_runs(values: list[int], data: st.DataObject) -> None:
+    ordered = sorted(values)
+    anchor = data.draw(st.integers(0, len(ordered) - 1))
+    run = longest_run(ordered, anchor, BUDGET, RATIO)
+    assert anchor in run
+
+    def fits(start: int, end: int) -> bool:
+        padded = (end - start) * ordered[end - 1]
+        return padded <= BUDGET and padded <= RATIO * sum(ordered[start:end])
+
+    ends = [
+        e for e in range(anchor + 1, len(ordered) + 1) if e == len(ordered) or ordered[e] > ordered[e - 1]
+    ]
+    best = max(
+        (sum(ordered[s:e]) for e in ends for s in range(anchor + 1) if fits(s, e)), default=ordered[anchor]
+    )
+    assert sum(ordered[i] for i in run) == best
