@@ -1,1 +1,57 @@
-"""Placeholder."""
+"""The thin client of Farrank: rerank long documents from any application, with threads or asyncio.
+
+with Client("localhost:50051") as client:
+    ranking = client.rerank("who wrote it?", [Document("a", text_a), Document("b", text_b)])
+    best = ranking.results[0]
+"""
+
+from farrank_client.async_client import AsyncClient
+from farrank_client.catalog import Catalog, IndexInfo, Limits, RankerInfo
+from farrank_client.channel import Tls
+from farrank_client.client import Client
+from farrank_client.documents import Document
+from farrank_client.errors import (
+    AccessDenied,
+    DeadlineExceeded,
+    FarrankError,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    Unavailable,
+    Unimplemented,
+)
+from farrank_client.passages import Evidence, Passage
+from farrank_client.ranking import RankerVersion, Ranking, Result, Timings, Usage
+from farrank_client.retry import RetryPolicy
+from farrank_client.transport import AsyncTransport, Transport
+
+__all__ = [
+    "AccessDenied",
+    "AsyncClient",
+    "AsyncTransport",
+    "Catalog",
+    "Client",
+    "DeadlineExceeded",
+    "Document",
+    "Evidence",
+    "FarrankError",
+    "IndexInfo",
+    "Internal",
+    "InvalidArgument",
+    "Limits",
+    "NotFound",
+    "Passage",
+    "RankerInfo",
+    "RankerVersion",
+    "Ranking",
+    "ResourceExhausted",
+    "Result",
+    "RetryPolicy",
+    "Timings",
+    "Tls",
+    "Transport",
+    "Unavailable",
+    "Unimplemented",
+    "Usage",
+]

@@ -1,0 +1,108 @@
+"""Every failure of a call, each with the server's own message and its gRPC code.
+
+FarrankError               any other code (`code` says which)
+├── InvalidArgument        INVALID_ARGUMENT     the request is wrong: the message names field and limit
+├── NotFound               NOT_FOUND            no such ranker or index: the message lists the known ones
+├── ResourceExhausted      RESOURCE_EXHAUSTED   no room now: `retry_after_s` says when to come back
+├── DeadlineExceeded       DEADLINE_EXCEEDED    too late, or it would be
+├── Unavailable            UNAVAILABLE          not reachable, draining, or what held the request died
+├── AccessDenied           UNAUTHENTICATED, PERMISSION_DENIED
+├── Unimplemented          UNIMPLEMENTED        what answers is older than this client, or no Farrank
+└── Internal               INTERNAL             a bug of the server
+"""
+
+from collections.abc import Iterable
+
+import grpc
+
+# gRPC's name for "come back in so many milliseconds" (gRFC A6); a negative value says "do not".
+_PUSHBACK = "grpc-retry-pushback-ms"
+
+
+class FarrankError(Exception):
+    """A call failed: `message` is the server's, `code` its gRPC status.
+
+    `retry_after_s` is the server's hint when to come back; None where it gave none, negative where it
+    asks not to be asked again.
+    """
+
+    code: grpc.StatusCode = grpc.StatusCode.UNKNOWN
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_after_s = retry_after_s
+
+
+class InvalidArgument(FarrankError):
+    """The request is wrong and will be wrong again."""
+
+    code = grpc.StatusCode.INVALID_ARGUMENT
+
+
+class NotFound(FarrankError):
+    """No ranker or index has that name."""
+
+    code = grpc.StatusCode.NOT_FOUND
+
+
+class ResourceExhausted(FarrankError):
+    """There is no room for the request now, or (without `retry_after_s`) its message is too large ever."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class DeadlineExceeded(FarrankError):
+    """The deadline has passed, or passes before the answer could be ready."""
+
+    code = grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+class Unavailable(FarrankError):
+    """The server cannot be reached or cannot answer now; another replica may."""
+
+    code = grpc.StatusCode.UNAVAILABLE
+
+
+class AccessDenied(FarrankError):
+    """The server, or a proxy before it, does not accept this caller."""
+
+    code = grpc.StatusCode.PERMISSION_DENIED
+
+
+class Unimplemented(FarrankError):
+    """What answers at this address does not know the method."""
+
+    code = grpc.StatusCode.UNIMPLEMENTED
+
+
+class Internal(FarrankError):
+    """A bug of the server: its log has the traceback."""
+
+    code = grpc.StatusCode.INTERNAL
+
+
+_BY_CODE: dict[grpc.StatusCode, type[FarrankError]] = {
+    **{kind.code: kind for kind in FarrankError.__subclasses__()},
+    grpc.StatusCode.UNAUTHENTICATED: AccessDenied,
+}
+
+
+def from_status(
+    code: grpc.StatusCode, message: str, trailing_metadata: Iterable[tuple[str, str | bytes]]
+) -> FarrankError:
+    """Make the exception that stands for a call's gRPC status."""
+    pushback = next((value for key, value in trailing_metadata if key == _PUSHBACK), None)
+    error = _BY_CODE.get(code, FarrankError)(
+        message or code.name, retry_after_s=None if pushback is None else _seconds(pushback)
+    )
+    error.code = code
+    return error
+
+
+def _seconds(pushback: str | bytes) -> float:
+    try:
+        return int(pushback) / 1000
+    except ValueError:
+        # gRFC A6: a value that cannot be read means "do not retry".
+        return -1.0

@@ -1,0 +1,94 @@
+"""When a failed call is tried again.
+
+gRPC's own retry (a service config's `retryPolicy`) was tried first and falls short in two ways that cost
+a caller: it sends a message that is too large for the server five times, as that is RESOURCE_EXHAUSTED
+like a full queue; and it sleeps through a pushback that ends after the deadline, so that the caller waits
+for nothing and learns DEADLINE_EXCEEDED instead of the server's reason. So the decision is made here,
+with the names and the meaning of gRFC A6.
+Source: https://github.com/grpc/proposal/blob/master/A6-client-retries.md
+"""
+
+import random
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from farrank_client.errors import FarrankError, ResourceExhausted, Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Pauses between attempts: the server's hint where it gave one, else exponential from 0.1 s.
+
+    `max_attempts` counts the first one; 1 means no retry. Each pause is stretched by up to `jitter` of
+    itself, so that callers that were refused together do not come back together.
+    """
+
+    max_attempts: int = 5
+    initial_backoff_s: float = 0.1
+    max_backoff_s: float = 5.0
+    backoff_multiplier: float = 2.0
+    jitter: float = 0.25
+
+    def __post_init__(self) -> None:
+        if self.max_attempts < 1:
+            raise ValueError(f"max_attempts: {self.max_attempts} is not allowed; it must be at least 1")
+
+    def pause_s(self, error: FarrankError, attempt: int) -> float | None:
+        """Say how long to wait after the `attempt`-th failure, from 1; None: do not try again."""
+        hint_s = error.retry_after_s
+        if attempt >= self.max_attempts or (hint_s is not None and hint_s < 0):
+            return None
+        if isinstance(error, ResourceExhausted):
+            # Without a hint it is no full queue but gRPC saying that the message is too large.
+            return hint_s
+        if isinstance(error, Unavailable):
+            return self._backoff_s(attempt) if hint_s is None else hint_s
+        return None
+
+    def _backoff_s(self, attempt: int) -> float:
+        # No float holds 2.0 ** 1100; any ceiling is reached long before.
+        exponent = min(attempt - 1, 64)
+        return min(self.initial_backoff_s * self.backoff_multiplier**exponent, self.max_backoff_s)
+
+
+DEFAULT_RETRY = RetryPolicy()
+NO_RETRY = RetryPolicy(max_attempts=1)
+# The deadline alone ends the wait; a short ceiling notices a server soon after it is ready.
+UNTIL_HEALTHY = RetryPolicy(max_attempts=sys.maxsize, initial_backoff_s=0.05, max_backoff_s=0.5)
+
+
+class Attempts:
+    """The attempts of one call under one deadline.
+
+    `pause_s_after(error)` is None as well where the pause would outlast the deadline: better to tell the
+    caller the server's reason now.
+    """
+
+    def __init__(
+        self,
+        policy: RetryPolicy,
+        timeout_s: float,
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
+        uniform: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self._policy = policy
+        self._clock_s = clock_s
+        self._uniform = uniform
+        self._deadline_s = clock_s() + timeout_s
+        self._failures = 0
+
+    def remaining_s(self) -> float:
+        """Say how much of the deadline is left for the next attempt."""
+        return max(0.0, self._deadline_s - self._clock_s())
+
+    def pause_s_after(self, error: FarrankError) -> float | None:
+        """Count a failure and say how long to wait before the next attempt; None: give up."""
+        self._failures += 1
+        pause_s = self._policy.pause_s(error, self._failures)
+        if pause_s is None:
+            return None
+        pause_s *= self._uniform(1.0, 1.0 + self._policy.jitter)
+        return pause_s if pause_s < self.remaining_s() else None
