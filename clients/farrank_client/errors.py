@@ -22,8 +22,8 @@ _PUSHBACK = "grpc-retry-pushback-ms"
 class FarrankError(Exception):
     """A call failed: `message` is the server's, `code` its gRPC status.
 
-    `retry_after_s` is the server's hint when to come back; None where it gave none, negative where it
-    asks not to be asked again.
+    `retry_after_s` is the server's hint when to come back; None where it gave none, -1 where it asks
+    not to be asked again.
     """
 
     code: grpc.StatusCode = grpc.StatusCode.UNKNOWN
@@ -101,8 +101,6 @@ def from_status(
 
 
 def _seconds(pushback: str | bytes) -> float:
-    try:
-        return int(pushback) / 1000
-    except ValueError:
-        # gRFC A6: a value that cannot be read means "do not retry".
-        return -1.0
+    # gRPC hands on a value that it cannot read as a very negative one, which says "do not" as it should.
+    milliseconds = int(pushback)
+    return milliseconds / 1000 if milliseconds >= 0 else -1.0

@@ -1,0 +1,153 @@
+"""What travels: requests as the wire has them, responses as typed values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from farrank.v1 import rerank_pb2
+from farrank_client import (
+    Catalog,
+    Document,
+    Evidence,
+    IndexInfo,
+    Limits,
+    Passage,
+    RankerInfo,
+    RankerVersion,
+    Result,
+    Timings,
+    Usage,
+)
+
+if TYPE_CHECKING:
+    from tests.clients.conftest import Caller, ScriptedServer
+
+TEXT = "Zwei Käse – 🧀 und Brot"
+
+
+def test_rerank_sends_what_was_asked(call: Caller, scripted: ScriptedServer) -> None:
+    def use(client: Any) -> Any:
+        return client.rerank(
+            "Käse?",
+            [Document("a", TEXT), "no id"],
+            ranker="maxp",
+            top_n=1,
+            max_chunks=2,
+            return_texts=True,
+            return_chunk_scores=True,
+        )
+
+    call(scripted.target, use)
+
+    assert scripted.requests == [
+        rerank_pb2.RerankRequest(
+            query="Käse?",
+            documents=[rerank_pb2.Document(id="a", text=TEXT), rerank_pb2.Document(text="no id")],
+            options=rerank_pb2.RerankOptions(
+                ranker="maxp", top_n=1, max_chunks=2, return_texts=True, return_chunk_scores=True
+            ),
+        )
+    ]
+
+
+def test_what_is_not_said_is_left_to_the_server(call: Caller, scripted: ScriptedServer) -> None:
+    call(scripted.target, lambda client: client.search_and_rerank("q"))
+
+    (request,) = scripted.requests
+    assert request.query == "q"
+    assert not request.HasField("k")
+    assert not request.options.HasField("top_n")
+    assert not request.options.HasField("max_chunks")
+
+
+def test_rerank_reads_the_ranking(call: Caller, scripted: ScriptedServer) -> None:
+    passage = rerank_pb2.Passage(start=5, end=13, score=0.5, evidence=rerank_pb2.EVIDENCE_LEAVE_ONE_OUT)
+    scripted.results = [
+        rerank_pb2.Result(
+            id="a", index=1, score=2.5, deciding_passage=passage, chunks=[passage], text=TEXT, tokens_cut=7
+        ),
+        rerank_pb2.Result(id="b", score=-1),
+    ]
+
+    ranking = call(scripted.target, lambda client: client.rerank("q", ["x", "y"]))
+
+    deciding = Passage(5, 13, 0.5, Evidence.LEAVE_ONE_OUT)
+    assert ranking.results == (
+        Result("a", 1, 2.5, deciding, (deciding,), TEXT, 7, None),
+        Result("b", 0, -1.0, None, (), None, 0, None),
+    )
+    assert deciding.text_in(TEXT) == "Käse – 🧀"
+    assert ranking.query_tokens_cut == 3
+    assert ranking.usage == Usage(1, 2, 3, 4, 5)
+    assert ranking.timings == Timings(1, 2, 3, 4, 5, 6)
+    assert ranking.ranker == RankerVersion("minilm", "v1")
+    assert ranking.index is None
+
+
+def test_search_tells_the_index_and_the_first_stage_score(call: Caller, scripted: ScriptedServer) -> None:
+    scripted.results = [rerank_pb2.Result(id="a", first_stage_score=0.0)]
+
+    ranking = call(scripted.target, lambda client: client.search_and_rerank("q", index="pydoc", k=9))
+
+    assert (scripted.requests[0].index, scripted.requests[0].k) == ("pydoc", 9)
+    assert ranking.index == "pydoc"
+    assert ranking.results[0].first_stage_score == 0.0
+
+
+def test_rankers_reads_the_catalog(call: Caller, scripted: ScriptedServer) -> None:
+    scripted.catalog = rerank_pb2.ListRankersResponse(
+        rankers=[
+            rerank_pb2.RankerInfo(
+                name="minilm",
+                version="v1",
+                family="maxp",
+                backbone="MiniLM",
+                max_query_tokens=64,
+                max_document_tokens=4096,
+                window=256,
+                stride=128,
+                runtime="torch",
+                device="cpu",
+                precision="fp32",
+            )
+        ],
+        indexes=[rerank_pb2.IndexInfo(name="pydoc", documents=287, first_stage="bm25(k1=0.9,b=0.4)")],
+        limits=rerank_pb2.Limits(
+            max_documents=1,
+            max_document_bytes=2,
+            max_query_bytes=3,
+            max_request_bytes=4,
+            max_queued_tokens=5,
+        ),
+    )
+
+    catalog = call(scripted.target, lambda client: client.rankers())
+
+    ranker = RankerInfo("minilm", "v1", "maxp", "MiniLM", 64, 4096, 256, 128, "torch", "cpu", "fp32")
+    index = IndexInfo("pydoc", 287, "bm25(k1=0.9,b=0.4)")
+    assert catalog == Catalog((ranker,), (index,), Limits(1, 2, 3, 4, 5))
+
+
+def test_an_evidence_of_a_newer_server_is_not_said() -> None:
+    assert Passage.from_pb(rerank_pb2.Passage.FromString(b"\x20\x63")).evidence is Evidence.UNSPECIFIED
+
+
+def test_one_string_is_no_sequence_of_documents(call: Caller, scripted: ScriptedServer) -> None:
+    with pytest.raises(TypeError, match="not one string"):
+        call(scripted.target, lambda client: client.rerank("q", "one document"))
+
+
+def test_messages_beyond_four_megabytes_travel_both_ways(call: Caller, scripted: ScriptedServer) -> None:
+    text = "x" * (5 * 2**20)
+    scripted.results = [rerank_pb2.Result(text=text)]
+
+    ranking = call(scripted.target, lambda client: client.rerank("q", [text]))
+
+    assert len(ranking.results[0].text) == len(text)
+
+
+def test_metadata_travels_with_every_call(call: Caller, scripted: ScriptedServer) -> None:
+    call(scripted.target, lambda client: client.rankers(), metadata=[("authorization", "Bearer x")])
+
+    assert scripted.metadata[0]["authorization"] == "Bearer x"

@@ -1,0 +1,35 @@
+"""A caller that goes takes its call along."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+from farrank_client import AsyncClient
+
+if TYPE_CHECKING:
+    from tests.clients.conftest import ScriptedServer
+
+
+async def test_cancelling_the_task_cancels_the_call(scripted: ScriptedServer) -> None:
+    scripted.hold = True
+    async with AsyncClient(scripted.target) as client:
+        task = asyncio.create_task(client.rerank("q", ["x"]))
+        assert await asyncio.to_thread(scripted.arrived.wait, 5)
+
+        task.cancel()
+
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await asyncio.to_thread(scripted.caller_left.wait, 5)
+
+
+async def test_cancelling_during_a_pause_sends_nothing_more(scripted: ScriptedServer) -> None:
+    scripted.fail(grpc.StatusCode.RESOURCE_EXHAUSTED, pushback="20000")
+    async with AsyncClient(scripted.target) as client:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(client.rerank("q", ["x"]), 0.5)
+
+    assert len(scripted.requests) == 1

@@ -1,0 +1,97 @@
+"""Failures as an application meets them."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from typing import TYPE_CHECKING, Any
+
+import farrank_client
+import grpc
+import pytest
+from farrank_client import DeadlineExceeded, FarrankError, ResourceExhausted, RetryPolicy, Unavailable
+
+if TYPE_CHECKING:
+    from tests.clients.conftest import Caller, ScriptedServer
+
+ONCE = RetryPolicy(max_attempts=1)
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("INVALID_ARGUMENT", "InvalidArgument"),
+        ("NOT_FOUND", "NotFound"),
+        ("RESOURCE_EXHAUSTED", "ResourceExhausted"),
+        ("DEADLINE_EXCEEDED", "DeadlineExceeded"),
+        ("UNAVAILABLE", "Unavailable"),
+        ("UNAUTHENTICATED", "AccessDenied"),
+        ("PERMISSION_DENIED", "AccessDenied"),
+        ("UNIMPLEMENTED", "Unimplemented"),
+        ("INTERNAL", "Internal"),
+        ("DATA_LOSS", "FarrankError"),
+    ],
+)
+def test_each_code_has_its_exception(call: Caller, scripted: ScriptedServer, code: str, name: str) -> None:
+    scripted.fail(grpc.StatusCode[code], "the server's own words")
+
+    with pytest.raises(FarrankError) as caught:
+        call(scripted.target, lambda client: client.rankers(), retry=ONCE)
+
+    assert type(caught.value) is getattr(farrank_client, name)
+    assert caught.value.code is grpc.StatusCode[code]
+    assert caught.value.message == str(caught.value) == "the server's own words"
+
+
+@pytest.mark.parametrize(
+    ("pushback", "retry_after_s"), [("1500", 1.5), ("-1", -1.0), ("soon", -1.0), (None, None)]
+)
+def test_the_hint_when_to_come_back(
+    call: Caller, scripted: ScriptedServer, pushback: str | None, retry_after_s: float | None
+) -> None:
+    scripted.fail(grpc.StatusCode.RESOURCE_EXHAUSTED, pushback=pushback)
+
+    with pytest.raises(ResourceExhausted) as caught:
+        call(scripted.target, lambda client: client.rankers(), retry=ONCE)
+
+    assert caught.value.retry_after_s == retry_after_s
+
+
+def test_a_server_that_is_not_there(call: Caller) -> None:
+    with pytest.raises(Unavailable):
+        call("127.0.0.1:1", lambda client: client.rerank("q", ["x"]), retry=ONCE)
+
+
+@pytest.mark.parametrize(
+    ("of_the_client", "of_the_call"), [({}, {"timeout_s": 0.3}), ({"timeout_s": 0.3}, {})]
+)
+def test_a_deadline_ends_a_call(
+    call: Caller, scripted: ScriptedServer, of_the_client: dict[str, float], of_the_call: dict[str, float]
+) -> None:
+    scripted.hold = True
+    started_s = time.monotonic()
+
+    with pytest.raises(DeadlineExceeded):
+        call(scripted.target, lambda client: client.rerank("q", ["x"], **of_the_call), **of_the_client)
+
+    assert time.monotonic() - started_s < 2
+    assert scripted.caller_left.wait(5)
+
+
+def test_every_call_carries_a_deadline(call: Caller, scripted: ScriptedServer) -> None:
+    def use(client: Any) -> Any:
+        return client.rerank("q", ["x"])
+
+    call(scripted.target, use)
+    call(scripted.target, use, timeout_s=7)
+
+    default_s, own_s = scripted.timeouts_s
+    assert 55 < default_s <= 61
+    # The wire rounds a timeout up by up to a hundredth.
+    assert 5 < own_s <= 7.1
+
+
+def test_errors_survive_pickling() -> None:
+    error = pickle.loads(pickle.dumps(ResourceExhausted("no room", retry_after_s=1.5)))
+
+    assert (error.message, error.retry_after_s) == ("no room", 1.5)

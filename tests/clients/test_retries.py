@@ -1,0 +1,89 @@
+"""Retries against a real server that fails so many times and sends its pushback."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from farrank_client import ResourceExhausted, RetryPolicy, Unavailable
+
+if TYPE_CHECKING:
+    from tests.clients.conftest import Caller, ScriptedServer
+
+
+def rerank(client: Any) -> Any:
+    return client.rerank("q", ["x"])
+
+
+def test_a_full_server_is_asked_again_when_it_said(call: Caller, scripted: ScriptedServer) -> None:
+    scripted.fail(grpc.StatusCode.RESOURCE_EXHAUSTED, pushback="200", times=2)
+
+    assert call(scripted.target, rerank).ranker.name == "minilm"
+
+    pauses_s = [later - earlier for earlier, later in pairwise(scripted.arrivals_s)]
+    assert len(pauses_s) == 2
+    assert all(0.19 < pause_s < 1 for pause_s in pauses_s)
+
+
+def test_a_draining_server_is_asked_again(call: Caller, scripted: ScriptedServer) -> None:
+    scripted.fail(grpc.StatusCode.UNAVAILABLE, times=2)
+
+    call(scripted.target, rerank, timeout_s=5)
+
+    assert len(scripted.requests) == 3
+    first_s, *_, last_s = scripted.timeouts_s
+    assert last_s < first_s - 0.2, "all attempts share one deadline"
+
+
+@pytest.mark.parametrize("pushback", [None, "-1"])
+def test_no_hint_and_a_refusing_one_are_final(
+    call: Caller, scripted: ScriptedServer, pushback: str | None
+) -> None:
+    scripted.fail(grpc.StatusCode.RESOURCE_EXHAUSTED, pushback=pushback)
+
+    with pytest.raises(ResourceExhausted):
+        call(scripted.target, rerank)
+
+    assert len(scripted.requests) == 1
+
+
+def test_an_over_large_message_is_refused_once(call: Caller, scripted: ScriptedServer) -> None:
+    started_s = time.monotonic()
+
+    with pytest.raises(ResourceExhausted, match="larger than max") as caught:
+        call(scripted.target, lambda client: client.rerank("q", ["x" * (17 * 2**20)]))
+
+    assert caught.value.retry_after_s is None
+    assert time.monotonic() - started_s < 5
+
+
+def test_a_hint_beyond_the_deadline_is_passed_on_at_once(call: Caller, scripted: ScriptedServer) -> None:
+    scripted.fail(grpc.StatusCode.RESOURCE_EXHAUSTED, pushback="30000")
+    started_s = time.monotonic()
+
+    with pytest.raises(ResourceExhausted) as caught:
+        call(scripted.target, rerank, timeout_s=10)
+
+    assert caught.value.retry_after_s == 30
+    assert time.monotonic() - started_s < 5
+
+
+def test_attempts_are_counted(call: Caller, scripted: ScriptedServer) -> None:
+    scripted.fail(grpc.StatusCode.UNAVAILABLE, "draining", times=9)
+
+    with pytest.raises(Unavailable, match="draining"):
+        call(scripted.target, rerank, retry=RetryPolicy(max_attempts=3, initial_backoff_s=0.01))
+
+    assert len(scripted.requests) == 3
+
+
+def test_what_is_wrong_stays_wrong(call: Caller, scripted: ScriptedServer) -> None:
+    scripted.fail(grpc.StatusCode.INVALID_ARGUMENT, "query: empty")
+
+    with pytest.raises(Exception, match="query: empty"):
+        call(scripted.target, rerank)
+
+    assert len(scripted.requests) == 1
