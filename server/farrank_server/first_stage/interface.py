@@ -15,7 +15,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class IndexDescription:
-    """What an index holds and how it ranks, e.g. `bm25(k1=0.9,b=0.4)+rm3(terms=10,documents=10,weight=0.5)`."""
+    """What an index holds and how it ranks, e.g. `bm25(k1=0.9,b=0.4)` with or without `+rm3(...)`."""
 
     name: str
     documents: int

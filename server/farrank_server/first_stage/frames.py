@@ -1,0 +1,52 @@
+"""How a process and its Java child talk: a JSON header and raw bytes, length first, over a pipe.
+
+Texts travel as raw UTF-8 behind the header: escaping megabytes of them as JSON would cost more than the
+search that found them. Nothing that is read here can run code, as a pickle could.
+"""
+
+import asyncio
+import json
+import struct
+from collections.abc import Iterable, Mapping
+from typing import IO, Any
+
+_LENGTHS = struct.Struct("!IQ")  # bytes of the header, bytes of the body
+
+Frame = tuple[dict[str, Any], bytes]
+
+
+def pack(header: Mapping[str, Any], body: Iterable[bytes] = ()) -> bytes:
+    """Make one frame; the parts of `body` are joined, and the header says where to cut them again."""
+    head = json.dumps(header).encode()
+    joined = b"".join(body)
+    return _LENGTHS.pack(len(head), len(joined)) + head + joined
+
+
+def read_frame(pipe: IO[bytes]) -> Frame | None:
+    """Wait for the next frame; None when the other side has closed the pipe, also amid a frame."""
+    lengths = pipe.read(_LENGTHS.size)
+    if len(lengths) < _LENGTHS.size:
+        return None
+    head_bytes, body_bytes = _LENGTHS.unpack(lengths)
+    head, body = pipe.read(head_bytes), pipe.read(body_bytes)
+    if len(head) < head_bytes or len(body) < body_bytes:
+        return None
+    return json.loads(head), body
+
+
+async def receive_frame(stream: asyncio.StreamReader) -> Frame | None:
+    """Do what `read_frame` does without holding the event loop."""
+    try:
+        head_bytes, body_bytes = _LENGTHS.unpack(await stream.readexactly(_LENGTHS.size))
+        return json.loads(await stream.readexactly(head_bytes)), await stream.readexactly(body_bytes)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+
+
+def cut_texts(body: bytes, sizes: Iterable[int]) -> list[str]:
+    """Cut a body into its texts by their sizes in bytes."""
+    texts, start = [], 0
+    for size in sizes:
+        texts.append(body[start : start + size].decode())
+        start += size
+    return texts

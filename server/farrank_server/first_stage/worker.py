@@ -1,0 +1,124 @@
+"""The search process: owns the JVM, opens the indexes, answers searches on a few threads.
+
+Run as `python -m farrank_server.first_stage.worker` by `worker_process`, which speaks `frames` with it:
+
+    parent → worker   {heap_mib, threads, indexes: {name: {path, k1, b, rm3}}}     once, first
+                      {id, index, query, k}                                        a search
+                      {cancel: id}                                                 nobody waits for it
+    worker → parent   {ready: {name: documents}} or {failed: why}                  once, first
+                      {id, doc_ids, scores, sizes} + texts, or {id, error, message}
+
+Answers come in any order. The worker ends when its parent closes the pipe or dies, which is the same.
+"""
+
+import logging
+import os
+import queue
+import threading
+from collections.abc import Mapping
+from typing import Any, BinaryIO
+
+from farrank_server.first_stage.child_io import claim_pipes
+from farrank_server.first_stage.frames import pack, read_frame
+from farrank_server.first_stage.jvm import start_jvm
+from farrank_server.first_stage.lucene_index import IndexProblem, LuceneIndex
+
+_log = logging.getLogger(__name__)
+_JOIN_TIMEOUT_S = 1.0
+
+
+class Worker:
+    """Takes searches in, hands them to its threads, and writes their answers."""
+
+    def __init__(self, indexes: Mapping[str, LuceneIndex], threads: int, to_parent: BinaryIO) -> None:
+        self._indexes = indexes
+        self._to_parent = to_parent
+        self._writing = threading.Lock()
+        self._waiting: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._wanted: set[int] = set()
+        self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(threads)]
+
+    def run(self, from_parent: BinaryIO) -> None:
+        """Serve until the parent closes the pipe."""
+        for thread in self._threads:
+            thread.start()
+        while (frame := read_frame(from_parent)) is not None:
+            request = frame[0]
+            if "cancel" in request:
+                self._wanted.discard(request["cancel"])
+            else:
+                self._wanted.add(request["id"])
+                self._waiting.put(request)
+        for _ in self._threads:
+            self._waiting.put(None)
+        for thread in self._threads:
+            thread.join(_JOIN_TIMEOUT_S)
+
+    def _serve(self) -> None:
+        import jnius
+
+        try:
+            while (request := self._waiting.get()) is not None:
+                # Cancelled while it waited in line: the search is never made.
+                if request["id"] in self._wanted:
+                    answer = self._answer(request)
+                    # Cancelled while it ran: megabytes of texts stay here.
+                    if request["id"] in self._wanted:
+                        self._wanted.discard(request["id"])
+                        self._send(answer)
+        except BrokenPipeError:
+            pass  # the parent is gone, and `run` sees it, too
+        finally:
+            jnius.detach()  # a thread that ends attached can take the JVM down with it
+
+    def _answer(self, request: Mapping[str, Any]) -> bytes:
+        try:
+            hits = self._indexes[request["index"]].search(request["query"], request["k"])
+        except Exception as exc:
+            # One bad search must not end a process that serves many.
+            out_of_memory = "OutOfMemoryError" in str(exc)
+            if not out_of_memory:
+                _log.exception("a search failed")
+            error = "memory" if out_of_memory else "internal"
+            return pack({"id": request["id"], "error": error, "message": str(exc)})
+        texts = [hit.text.encode() for hit in hits]
+        header = {
+            "id": request["id"],
+            "doc_ids": [hit.doc_id for hit in hits],
+            "scores": [hit.score for hit in hits],
+            "sizes": [len(text) for text in texts],
+        }
+        return pack(header, texts)
+
+    def _send(self, frame: bytes) -> None:
+        with self._writing:
+            self._to_parent.write(frame)
+            self._to_parent.flush()
+
+
+def main() -> None:
+    """Open the indexes that the parent names, say so, and serve."""
+    from_parent, to_parent = claim_pipes()
+    logging.basicConfig(format="%(levelname)s %(message)s")
+    first = read_frame(from_parent)
+    if first is None:
+        return
+    setup = first[0]
+    start_jvm(setup["heap_mib"])
+    indexes: dict[str, LuceneIndex] = {}
+    for name, index in setup["indexes"].items():
+        try:
+            indexes[name] = LuceneIndex(index["path"], index["k1"], index["b"], index["rm3"])
+        except IndexProblem as exc:
+            to_parent.write(pack({"failed": f"first_stage.indexes.{name}.path: {exc}"}))
+            to_parent.flush()
+            os._exit(1)
+    to_parent.write(pack({"ready": {name: index.documents for name, index in indexes.items()}}))
+    to_parent.flush()
+    Worker(indexes, setup["threads"], to_parent).run(from_parent)
+    # Nothing is left to save, and the JVM's own threads would only delay the end.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

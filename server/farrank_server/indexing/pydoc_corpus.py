@@ -1,0 +1,48 @@
+"""The embedded corpus: the reference documentation that every Python interpreter carries.
+
+Some hundreds of real, long documents on any machine: one for each module of the standard library
+(doc_id `urllib.parse`) and one for each topic of `help()` (doc_id `topic:for`). No download, no licence
+question, and the same from run to run.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from farrank_server.indexing.document import CollectionError, Document
+
+_SCRIPT = Path(__file__).with_name("pydoc_render.py")
+
+
+def read_pydoc() -> Iterator[Document]:
+    """Render the documents of this interpreter, in the order of module and topic names.
+
+    They are rendered in a process that knows nothing of this one: with no environment, so that `os.environ`
+    shows none, no user's packages or current folder to import from, and a fixed hash seed, so that sets
+    print in the same order.
+
+    Raises: CollectionError if the process fails.
+    """
+    command = [sys.executable, "-s", "-P", str(_SCRIPT)]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={"PYTHONHASHSEED": "0", "PYTHONUTF8": "1"},
+        cwd=Path(sys.executable).anchor,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                doc_id, text = json.loads(line)
+                yield Document(doc_id, text)
+        finally:
+            # A caller that stops reading early must not wait for the rest.
+            process.stdout.close()
+            if sys.exc_info()[0] is not None:
+                process.kill()
+    if process.returncode:
+        raise CollectionError(f"rendering Python's documentation ended with {process.returncode}")

@@ -1,0 +1,104 @@
+"""Render the reference documentation inside this Python interpreter; a script of its own.
+
+`pydoc_corpus` runs it in a bare process and reads JSON lines `[doc_id, text]` from it: importing every
+module of the standard library has effects (windows, browsers, global state) that no caller should meet.
+It imports nothing but the standard library, and is never imported itself.
+"""
+
+import importlib
+import json
+import os
+import pkgutil
+import pydoc
+import re
+import sys
+import sysconfig
+import types
+import warnings
+from collections.abc import Iterator
+from pydoc_data.topics import topics
+
+# Jokes, demos, tests and installers: nobody looks up a reference for them.
+_SKIPPED = {"antigravity", "this", "idlelib", "turtledemo", "test", "lib2to3", "ensurepip", "pydoc_data"}
+# A hundred codecs, deprecated commands and widgets: near-copies that would crowd out the rest.
+_NOT_WALKED = {"encodings", "distutils", "tkinter", "ctypes.macholib"}
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+|, handle [0-9a-f]+")
+_FILE_SECTION = re.compile(r"\n\nFILE\n    [^\n]*")
+
+
+def modules() -> Iterator[tuple[str, types.ModuleType]]:
+    """Yield every public module that can be imported here, and the submodules that add to their package."""
+    for name in sorted(sys.stdlib_module_names - _SKIPPED):
+        if not name.startswith("_") and (module := _import(name)) is not None:
+            yield name, module
+            yield from submodules(name, module)
+
+
+def submodules(package_name: str, package: types.ModuleType) -> Iterator[tuple[str, types.ModuleType]]:
+    """Yield a package's public, documented submodules that offer what the package itself does not.
+
+    `asyncio.locks` is a room of `asyncio`, all of it on show there; `http.client` is a book of its own.
+    """
+    if package_name in _NOT_WALKED:
+        return
+    for info in sorted(pkgutil.iter_modules(getattr(package, "__path__", [])), key=lambda found: found.name):
+        if info.name.startswith("_") or info.name in ("test", "tests"):
+            continue
+        name = f"{package_name}.{info.name}"
+        module = _import(name)
+        if module is None:
+            continue
+        documented = bool(module.__doc__) or hasattr(module, "__all__")
+        if documented and any(getattr(package, key, None) is not value for key, value in _offered(module)):
+            yield name, module
+        yield from submodules(name, module)
+
+
+def _import(name: str) -> types.ModuleType | None:
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit):
+        return None  # made for another platform, or built without its C library
+
+
+def _offered(module: types.ModuleType) -> list[tuple[str, object]]:
+    if hasattr(module, "__all__"):
+        return [(name, getattr(module, name, None)) for name in module.__all__]
+    own = [(name, value) for name, value in vars(module).items() if not name.startswith("_")]
+    return [(name, value) for name, value in own if getattr(value, "__module__", "") == module.__name__]
+
+
+def render(module: types.ModuleType) -> str:
+    """Render as `help()` does, less what differs from run to run and from machine to machine."""
+    text = pydoc.plain(pydoc.render_doc(module))
+    text = _FILE_SECTION.sub("", text)
+    text = _ADDRESS.sub("", text)
+    for path, name in _places():
+        text = text.replace(path, name)
+    return text
+
+
+def _places() -> list[tuple[str, str]]:
+    paths = {"<stdlib>": sysconfig.get_path("stdlib"), "<python>": sys.executable, "<script>": sys.argv[0]}
+    paths |= {"<prefix>": sys.prefix, "<base prefix>": sys.base_prefix, "<home>": os.path.expanduser("~")}
+    spelled = {(place, name) for name, path in paths.items() for place in (path, os.path.realpath(path))}
+    # The longest first: a prefix stands inside the others. A root folder would match everything.
+    return sorted((pair for pair in spelled if len(pair[0]) > 4), key=lambda pair: (-len(pair[0]), pair))
+
+
+def main() -> None:
+    """Write one JSON line a document."""
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", newline="\n")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever a module prints is not a document
+    os.environ.clear()  # `os` shows it
+    warnings.simplefilter("ignore")
+    for name, module in modules():
+        print(json.dumps([name, render(module)]), file=out)
+    for topic in sorted(topics):
+        print(json.dumps([f"topic:{topic}", topics[topic]]), file=out)
+    out.close()
+    os._exit(0)  # some modules start threads or register exit handlers
+
+
+if __name__ == "__main__":
+    main()
