@@ -117,7 +117,11 @@ class BatchingConfig:
 
 @dataclass(frozen=True, slots=True)
 class LimitsConfig:
-    """What one request may hold, and what the server holds at once."""
+    """What one request may hold, and what the server holds at once.
+
+    A call is admitted while the backlog and the call itself need at most `deadline_margin` of the time to
+    its deadline; one without a deadline gets `default_timeout_s`.
+    """
 
     max_documents: int = 1000
     max_document_bytes: int = 16 * 2**20
@@ -126,8 +130,10 @@ class LimitsConfig:
     max_queued_tokens: int = 2_000_000
     max_concurrent_calls: int = 1000
     default_timeout_s: float = 60.0
+    deadline_margin: float = 0.85
 
     def __post_init__(self) -> None:
+        _check(0 < self.deadline_margin <= 1, "limits.deadline_margin", self.deadline_margin, "in (0, 1]")
         for name in ("max_documents", "max_document_bytes", "max_query_bytes", "max_request_bytes"):
             _check(getattr(self, name) >= 1, f"limits.{name}", getattr(self, name), "at least 1")
         for name in ("max_queued_tokens", "max_concurrent_calls"):

@@ -1,0 +1,177 @@
+"""A validated call in, scores out: every stage between the doors and the device, wired together."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from farrank_rankers.errors import ReadingStopped
+
+from farrank_server.config import ServerConfig
+from farrank_server.engine.admission import Admission
+from farrank_server.engine.cache import DocumentCache, EncodedDocument
+from farrank_server.engine.gate import Gate
+from farrank_server.engine.job import Call, Job, ScoredDocument, Tally
+from farrank_server.engine.lane import Lane
+from farrank_server.engine.preparation import Preparation
+from farrank_server.engine.speed import Speed
+from farrank_server.engine.worker import Worker
+from farrank_server.errors import DeadlineExceeded, FarrankError, NotFound
+from farrank_server.metrics import Metrics
+
+# Until measured: what one tokenizer thread reads, in characters per second.
+INITIAL_READING_PER_S = 1_000_000.0
+
+# Below this many characters, hashing texts costs less than a trip to another thread.
+INLINE_HASH_CHARACTERS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The answer to a call. `documents` stand in the call's order, one each."""
+
+    lane: Lane
+    documents: tuple[ScoredDocument, ...]
+    tally: Tally
+
+
+class Engine:
+    """Everything online but the doors. Belongs to the event loop that made it.
+
+    `lost` is set when the device cannot be brought back: every call is refused from then on.
+    """
+
+    def __init__(
+        self, config: ServerConfig, lanes: Sequence[Lane], cache: DocumentCache, metrics: Metrics
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        reading = Speed(INITIAL_READING_PER_S * config.tokenizer_threads)
+        self.lanes = {lane.name: lane for lane in lanes}
+        self.lost = asyncio.Event()
+        self.gate = Gate(config.limits.max_concurrent_calls)
+        self._metrics = metrics
+        self._ids = count(1)
+        self._admission = Admission(config.limits, {lane.name: lane.speed for lane in lanes}, reading)
+        self._worker = Worker(lanes, self._admission, metrics, self._on_lost)
+        self._preparation = Preparation(
+            config.tokenizer_threads, reading, self._admission, self._worker.submit
+        )
+        self._show_state(cache)
+        self._worker.start()
+
+    def lane(self, name: str) -> Lane:
+        """Find a ranker; the empty name is the default one's.
+
+        Raises: NotFound listing the known rankers.
+        """
+        if not name:
+            return next(iter(self.lanes.values()))
+        if name not in self.lanes:
+            known = ", ".join(self.lanes)
+            raise NotFound(f"options.ranker: no ranker {name[:100]!r} here; known are: {known}")
+        return self.lanes[name]
+
+    async def rerank(self, call: Call) -> Outcome:
+        """Score all documents of a call.
+
+        Raises: the errors of `farrank_server.errors`; CancelledError if the caller has gone. Either way
+        nothing of the call reaches the device any more.
+        """
+        lane = self.lane(call.ranker)
+        keys = await self._cache_keys(lane, call)
+        cached = _found(lane.cache, keys)
+        job = self._admit(lane, call, cached)
+        try:
+            async with asyncio.timeout_at(call.deadline_s):
+                self._worker.open(lane, job)
+                tokens = await self._preparation.prepare(lane, job, cached, keys)
+                self._admission.add_tokens(job.ticket, tokens - job.ticket.estimated_tokens)
+                await job.finished
+        except TimeoutError:
+            self._metrics.deadline_drops.labels(lane.name, "in_flight").inc()
+            raise DeadlineExceeded("the deadline passed before all documents were scored") from None
+        except ReadingStopped:
+            # Another stage has failed the job: its error is the answer.
+            await job.finished
+            raise
+        finally:
+            self._worker.close(job)
+            self._admission.release(job.ticket)
+            # Slices still being read see this and stop.
+            job.finished.cancel()
+        documents = tuple(job.results[index] for index in range(len(call.texts)))
+        self._count(lane, documents, job.tally)
+        return Outcome(lane, documents, job.tally)
+
+    def close(self) -> None:
+        """Stop the threads; calls still waiting are not answered."""
+        self._preparation.close()
+        self._worker.stop()
+
+    def _admit(self, lane: Lane, call: Call, cached: Mapping[int, EncodedDocument]) -> Job:
+        new = [len(text) for index, text in enumerate(call.texts) if index not in cached]
+        tokens = sum(lane.estimate_tokens(call.query, length, call.max_chunks) for length in new)
+        remaining_s = call.deadline_s - time.monotonic()
+        try:
+            ticket = self._admission.admit(lane.name, tokens, sum(new), remaining_s)
+        except FarrankError as error:
+            self._metrics.rejections.labels(lane.name, error.reason).inc()
+            raise
+        return Job(next(self._ids), call, ticket, lane.is_dual, self._loop, self._loop.create_future())
+
+    def _on_lost(self) -> None:
+        self._loop.call_soon_threadsafe(self.lost.set)
+
+    async def _cache_keys(self, lane: Lane, call: Call) -> list[bytes] | None:
+        """Name the documents' encodings; None for a ranker whose chunks cannot be kept."""
+        cache = lane.cache
+        if cache is None:
+            return None
+
+        def keys() -> list[bytes]:
+            return [cache.key(lane.version, call.max_chunks, text) for text in call.texts]
+
+        if sum(map(len, call.texts)) <= INLINE_HASH_CHARACTERS:
+            return keys()
+        return await self._preparation.run(keys)
+
+    def _count(self, lane: Lane, documents: Sequence[ScoredDocument], tally: Tally) -> None:
+        metrics, name = self._metrics, lane.name
+        if lane.cache is not None:
+            metrics.cache_hits.labels(name).inc(tally.cached_chunks)
+            metrics.cache_misses.labels(name).inc(tally.chunks - tally.cached_chunks)
+        metrics.cut_tokens.labels(name, "query").inc(tally.query_tokens_cut)
+        metrics.cut_tokens.labels(name, "document").inc(sum(document.tokens_cut for document in documents))
+        chunks, deciding = metrics.document_chunks.labels(name), metrics.deciding_chunk.labels(name)
+        for document in documents:
+            chunks.observe(len(document.spans))
+            deciding.observe(document.deciding_chunk + 1)
+        for stage in ("tokenization", "queue", "inference", "aggregation"):
+            metrics.stage_seconds.labels(name, stage).observe(getattr(tally, f"{stage}_ns") / 1e9)
+
+    def _show_state(self, cache: DocumentCache) -> None:
+        """Let Prometheus read at each scrape what changes too often to be copied."""
+        watch, by_ranker = self._metrics.watch, ("ranker",)
+        watch("queue_tokens", "Tokens that wait for the device", by_ranker, self._worker.queue_tokens)
+        watch("queue_age_seconds", "Wait of the input that is due first", by_ranker, self._worker.queue_age_s)
+        watch(
+            "admitted_tokens",
+            "Tokens admitted and not yet encoded",
+            by_ranker,
+            lambda: {(name,): float(self._admission.outstanding_tokens(name)) for name in self.lanes},
+        )
+        watch(
+            "device_tokens_per_second",
+            "The measured speed that admission reckons with",
+            by_ranker,
+            lambda: {(name,): lane.speed.per_s for name, lane in self.lanes.items()},
+        )
+        watch("cache_bytes", "What the document cache holds", (), lambda: {(): cache.size_bytes})
+
+
+def _found(cache: DocumentCache | None, keys: Sequence[bytes] | None) -> dict[int, EncodedDocument]:
+    """Those documents of a call, by index, that the cache holds."""
+    if cache is None or keys is None:
+        return {}
+    return {index: entry for index, entry in enumerate(cache.find(keys)) if entry is not None}

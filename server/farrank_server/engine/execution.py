@@ -1,0 +1,109 @@
+"""What happens to a batch on the device, and to its jobs when it fails there."""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+
+from farrank_rankers.collate import collate
+
+from farrank_server.batching.batcher import Waiting
+from farrank_server.engine.admission import Admission
+from farrank_server.engine.collector import aggregate, store_features
+from farrank_server.engine.isolation import run_isolated
+from farrank_server.engine.job import Job, Part
+from farrank_server.engine.lane import Lane, Ready
+from farrank_server.errors import FarrankError, Internal, ResourceExhausted
+from farrank_server.metrics import Metrics
+from farrank_server.runtimes.interface import OutOfMemory
+
+log = logging.getLogger(__name__)
+
+Items = Sequence[Waiting[Part]]
+
+
+class Execution:
+    """Encodes batches and scores what they complete, one at a time, on the worker's thread."""
+
+    def __init__(self, lock: threading.Condition, admission: Admission, metrics: Metrics) -> None:
+        self._lock = lock
+        self._admission = admission
+        self._metrics = metrics
+
+    def run(self, lane: Lane, items: Items, ready: list[Ready]) -> None:
+        """Encode a batch (it may be empty), then score `ready` and what the batch completed.
+
+        A part that fails is isolated: its job gets an error, its companions their scores.
+        Raises: DeviceLost.
+        """
+        started_s = time.perf_counter()
+        if items:
+            run_isolated(
+                lambda some: ready.extend(self._encode(lane, some)),
+                items,
+                lambda some, error: self._encoding_failed(lane, some, error),
+            )
+        if ready:
+            run_isolated(
+                lambda some: aggregate(lane, some),
+                ready,
+                lambda some, error: self._failed(lane, [job for job, _ in some], error),
+            )
+        device = lane.runtime.capabilities().device
+        self._metrics.device_busy_seconds.labels(device).inc(time.perf_counter() - started_s)
+
+    def _encode(self, lane: Lane, items: Items) -> list[Ready]:
+        started_s, started_ns = time.monotonic(), time.perf_counter_ns()
+        features = lane.runtime.encode(*collate([item.payload.input for item in items], lane.reader.pad_id))
+        elapsed_ns = time.perf_counter_ns() - started_ns
+
+        longest = max(item.tokens for item in items)
+        real = sum(item.tokens for item in items)
+        chunks = sum(item.payload.document is not None for item in items)
+        lane.speed.observe(real, elapsed_ns / 1e9)
+        self._metrics.count_batch(lane.name, len(items), chunks, real, longest * len(items), elapsed_ns / 1e9)
+        for job in {item.payload.job for item in items}:
+            job.tally.inference_ns += elapsed_ns
+        for item in items:
+            tally = item.payload.job.tally
+            tally.pairs += 1
+            tally.padded_tokens += longest
+            tally.queue_ns = max(tally.queue_ns, round((started_s - item.enqueued_s) * 1e9))
+            self._admission.add_tokens(item.payload.job.ticket, -item.tokens)
+        with self._lock:
+            return store_features(items, features)
+
+    def _encoding_failed(self, lane: Lane, items: Items, error: Exception) -> None:
+        if isinstance(error, OutOfMemory) and len(items) > 1:
+            padded = len(items) * max(item.tokens for item in items)
+            smaller = max(padded // 2, lane.reader.max_input_tokens)
+            log.warning(
+                "ranker %s: a batch of %d tokens ran out of memory; %d from now on",
+                lane.name,
+                padded,
+                smaller,
+            )
+            with self._lock:
+                if smaller < lane.batcher.policy.max_batch_tokens:
+                    lane.batcher.limit_batch_tokens(smaller)
+        self._failed(lane, [item.payload.job for item in items], error)
+
+    def _failed(self, lane: Lane, jobs: Sequence[Job], error: Exception) -> None:
+        out_of_memory = isinstance(error, OutOfMemory)
+        self._metrics.batch_failures.labels(lane.name, "out_of_memory" if out_of_memory else "error").inc()
+        if len(jobs) == 1:
+            jobs[0].fail(_answer(lane, error))
+            if not out_of_memory:
+                log.error("ranker %s failed on one input", lane.name, exc_info=error)
+
+
+def _answer(lane: Lane, error: Exception) -> FarrankError:
+    """What the caller of a failed part is told."""
+    if isinstance(error, OutOfMemory):
+        return ResourceExhausted(
+            f"ranker {lane.name}: one chunk alone does not fit into the device's memory now",
+            reason="out_of_memory",
+        )
+    return Internal(
+        f"ranker {lane.name} failed on this request; the server's log says why", reason="batch_failed"
+    )

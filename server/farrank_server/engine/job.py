@@ -1,0 +1,143 @@
+"""One admitted request on its way through the stages."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from farrank_rankers.tokens import EncoderInput
+
+from farrank_server.engine.admission import Ticket
+from farrank_server.engine.span import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A validated request, whichever door it came through. Times are seconds of `time.monotonic`."""
+
+    ranker: str
+    query: str
+    texts: tuple[str, ...]
+    max_chunks: int | None
+    arrival_s: float
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredDocument:
+    """A document's score, and the evidence of each of its chunks. Shapes: chunk_scores (C,), spans (C,)."""
+
+    score: float
+    chunk_scores: tuple[float, ...]
+    spans: tuple[Span, ...]
+    tokens_cut: int
+
+    @property
+    def deciding_chunk(self) -> int:
+        """The chunk with the strongest evidence, the first of equals."""
+        return max(range(len(self.chunk_scores)), key=self.chunk_scores.__getitem__)
+
+
+@dataclass(slots=True, eq=False)
+class DocumentWork:
+    """A document whose chunks are being encoded.
+
+    `features` has a place for each chunk; `whole` holds all of them at once when they came from the cache.
+    """
+
+    index: int
+    spans: tuple[Span, ...]
+    tokens_cut: int
+    features: list[torch.Tensor | None]
+    missing: int
+    whole: torch.Tensor | None = None
+    cache_key: bytes | None = None
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a job took in and where its time went."""
+
+    tokens: int = 0
+    chunks: int = 0
+    pairs: int = 0
+    padded_tokens: int = 0
+    cached_chunks: int = 0
+    query_tokens_cut: int = 0
+    tokenization_ns: int = 0
+    queue_ns: int = 0
+    inference_ns: int = 0
+    aggregation_ns: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A request from its admission to its answer.
+
+    `finished` belongs to the event loop: stages on other threads settle it through `resolve` and `fail`.
+    """
+
+    id: int
+    call: Call
+    ticket: Ticket
+    needs_query: bool
+    loop: asyncio.AbstractEventLoop
+    finished: asyncio.Future[None]
+    query_features: torch.Tensor | None = None
+    waiting_for_query: list[DocumentWork] = field(default_factory=list)
+    results: dict[int, ScoredDocument] = field(default_factory=dict)
+    tally: Tally = field(default_factory=Tally)
+
+    def ready_with(self, document: DocumentWork) -> list[DocumentWork]:
+        """Say which documents can be scored now that all chunks of this one are encoded.
+
+        A dual ranker's must wait for the query. Guarded, like `query_arrived`, by the worker's lock.
+        """
+        if self.needs_query and self.query_features is None:
+            self.waiting_for_query.append(document)
+            return []
+        return [document]
+
+    def query_arrived(self, features: torch.Tensor) -> list[DocumentWork]:
+        """Keep the encoded query; say which documents waited for it alone."""
+        self.query_features = features
+        waited, self.waiting_for_query = self.waiting_for_query, []
+        return waited
+
+    def score(self, document: DocumentWork, score: float, chunk_scores: Sequence[float]) -> None:
+        """Take in a document's score; the last one resolves the job."""
+        spans = document.spans
+        evidence = tuple(chunk_scores[: len(spans)])
+        self.results[document.index] = ScoredDocument(score, evidence, spans, document.tokens_cut)
+        if len(self.results) == len(self.call.texts):
+            self.resolve()
+
+    def resolve(self) -> None:
+        """Say, from any thread, that every document has its score."""
+        self._settle(None)
+
+    def fail(self, error: Exception) -> None:
+        """Say, from any thread, that the job will not be answered."""
+        self._settle(error)
+
+    def _settle(self, error: Exception | None) -> None:
+        def settle() -> None:
+            # The caller may have gone, or another stage have failed the job first.
+            if self.finished.done():
+                return
+            if error is None:
+                self.finished.set_result(None)
+            else:
+                self.finished.set_exception(error)
+
+        self.loop.call_soon_threadsafe(settle)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One encoder input of a job: a chunk of a document, or (plan dual) the query."""
+
+    job: Job
+    input: EncoderInput
+    document: DocumentWork | None = None
+    chunk: int = 0

@@ -1,0 +1,61 @@
+"""One loaded ranker with all that its requests pass through."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from farrank_rankers.aggregate import EvidenceKind
+from farrank_rankers.reader import Reader
+from farrank_rankers.spec import RankerSpec
+
+from farrank_server.batching.batcher import Batcher
+from farrank_server.engine.cache import DocumentCache
+from farrank_server.engine.job import DocumentWork, Job, Part
+from farrank_server.engine.speed import Speed, TokenDensity
+from farrank_server.runtimes.interface import Runtime
+
+# A document that needs no more encoding, and the job it belongs to.
+Ready = tuple[Job, DocumentWork]
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """A ranker's stages.
+
+    `ready` holds documents that need no more encoding; guarded, like the batcher, by the worker's lock.
+    `load` makes a fresh runtime after the device was lost.
+    """
+
+    name: str
+    version: str
+    spec: RankerSpec
+    reader: Reader
+    evidence: EvidenceKind
+    runtime: Runtime
+    load: Callable[[], Runtime]
+    batcher: Batcher[Part]
+    speed: Speed
+    cache: DocumentCache | None
+    density: TokenDensity = field(default_factory=TokenDensity)
+    ready: deque[Ready] = field(default_factory=deque)
+
+    @property
+    def is_dual(self) -> bool:
+        """Whether query and chunks are encoded apart."""
+        return self.spec.plan == "dual"
+
+    def has_work(self) -> bool:
+        """Whether the worker has anything to do here."""
+        return bool(self.ready) or len(self.batcher) > 0
+
+    def estimate_tokens(self, query: str, characters: int, max_chunks: int | None) -> int:
+        """Guess the positions that a document of so many characters will take on the device."""
+        chunking = self.spec.chunking
+        tokens = min(self.density.estimate(characters), chunking.max_document_tokens)
+        chunks = 1 + max(0.0, tokens - chunking.window) / chunking.stride
+        if max_chunks is not None:
+            chunks = min(chunks, max_chunks)
+        overlap = max(1.0, chunking.window / chunking.stride) if chunks > 1 else 1.0
+        query_tokens = min(self.density.estimate(len(query)), self.spec.max_query_tokens)
+        beside = 2 if self.is_dual else 3 + query_tokens
+        return round(min(tokens * overlap, chunks * chunking.window) + chunks * beside) + 1

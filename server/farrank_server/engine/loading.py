@@ -1,0 +1,90 @@
+"""Configured rankers become lanes: loaded, warmed up, their speed measured."""
+
+import logging
+import time
+from collections.abc import Callable
+
+from farrank_rankers.ranker import Ranker
+from farrank_rankers.sources import open_ranker
+
+from farrank_server.batching.batcher import Batcher, BatchPolicy
+from farrank_server.config import RankerConfig, ServerConfig
+from farrank_server.engine.cache import DocumentCache
+from farrank_server.engine.lane import Lane
+from farrank_server.engine.speed import Speed
+from farrank_server.errors import ConfigError
+from farrank_server.runtimes.interface import Runtime
+from farrank_server.runtimes.torch_runtime import TorchRuntime
+
+log = logging.getLogger(__name__)
+
+
+def load_lanes(config: ServerConfig, cache: DocumentCache) -> list[Lane]:
+    """Load every configured ranker onto the device and warm it up.
+
+    Raises: ConfigError naming the ranker and what is wrong with it.
+    """
+    return [_load_lane(name, ranker, config, cache) for name, ranker in config.rankers.items()]
+
+
+def _load_lane(name: str, source: RankerConfig, config: ServerConfig, cache: DocumentCache) -> Lane:
+    started_s = time.monotonic()
+    ranker = _open(name, source)
+    runtime: Runtime = TorchRuntime(ranker, config.device, source.precision)
+    capabilities = runtime.capabilities()
+    max_batch_tokens = config.batching.max_batch_tokens or capabilities.max_batch_tokens
+    if max_batch_tokens < ranker.reader.max_input_tokens:
+        raise ConfigError(
+            f"batching.max_batch_tokens: {max_batch_tokens} is too small for ranker {name}, "
+            f"whose longest input has {ranker.reader.max_input_tokens} tokens"
+        )
+    tokens_per_s = runtime.warm_up()
+    log.info(
+        "ranker %s (%s, version %s) ready in %.1f s: %s on %s in %s, %.0f tokens/s",
+        name,
+        ranker.spec.family,
+        ranker.version,
+        time.monotonic() - started_s,
+        capabilities.runtime,
+        capabilities.device,
+        capabilities.precision,
+        tokens_per_s,
+    )
+    policy = BatchPolicy(max_batch_tokens, config.batching.max_padding_ratio, config.batching.window_batches)
+    return Lane(
+        name=name,
+        version=ranker.version,
+        spec=ranker.spec,
+        reader=ranker.reader,
+        evidence=ranker.aggregator.evidence,
+        runtime=runtime,
+        load=_loader(name, source, config),
+        batcher=Batcher(policy),
+        speed=Speed(tokens_per_s),
+        cache=cache if ranker.spec.plan == "dual" else None,
+    )
+
+
+def _loader(name: str, source: RankerConfig, config: ServerConfig) -> Callable[[], Runtime]:
+    """Make what brings the ranker back after its device was lost."""
+
+    def load() -> Runtime:
+        runtime = TorchRuntime(_open(name, source), config.device, source.precision)
+        runtime.warm_up()
+        return runtime
+
+    return load
+
+
+def _open(name: str, source: RankerConfig) -> Ranker:
+    try:
+        return open_ranker(
+            source.source,
+            family=source.family,
+            max_query_tokens=source.max_query_tokens,
+            max_document_tokens=source.max_document_tokens,
+            window=source.window,
+            stride=source.stride,
+        )
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"rankers.{name}: {error}") from error

@@ -1,0 +1,142 @@
+"""Text becomes encoder inputs, off the event loop and in parallel."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from farrank_rankers.tokens import TokenizedText
+
+from farrank_server.engine.admission import Admission
+from farrank_server.engine.cache import EncodedDocument
+from farrank_server.engine.job import DocumentWork, Job, Part
+from farrank_server.engine.lane import Lane
+from farrank_server.engine.span import Span
+from farrank_server.engine.speed import Speed
+from farrank_server.errors import InvalidArgument
+
+# A call's documents are read in slices of about this many characters (some 5 ms of a core): the device
+# starts on the first while the next is read, and calls take turns.
+SLICE_CHARACTERS = 16_384
+
+T = TypeVar("T")
+Submit = Callable[[Lane, Job, Sequence[Part], Sequence[DocumentWork]], None]
+
+
+class Preparation:
+    """The tokenizer pool. `submit` hands finished slices to the worker, from the pool's threads."""
+
+    def __init__(self, threads: int, reading: Speed, admission: Admission, submit: Submit) -> None:
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="farrank-reader")
+        self._reading = reading
+        self._admission = admission
+        self._submit = submit
+
+    def close(self) -> None:
+        """End the threads; slices not begun are dropped."""
+        self._pool.shutdown(cancel_futures=True)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run something short on the pool."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    async def prepare(
+        self, lane: Lane, job: Job, cached: Mapping[int, EncodedDocument], keys: Sequence[bytes] | None
+    ) -> int:
+        """Read, split and submit all documents of a job; return how many tokens they gave the device.
+
+        Raises: InvalidArgument if the query holds no token; ReadingStopped if the job ended meanwhile.
+        """
+        started_ns = time.perf_counter_ns()
+        loop = asyncio.get_running_loop()
+        slices = iter(list(_slices(job.call.texts, cached)))
+        query: list[TokenizedText] = []
+
+        def read(indices: Sequence[int]) -> int:
+            if not query:
+                query.append(self._read_query(lane, job))
+            return self._read_slice(lane, job, query[0], indices, cached, keys)
+
+        # The first slice brings the query; the others then go side by side, a few at a time.
+        total = await loop.run_in_executor(self._pool, read, next(slices))
+
+        async def read_on() -> int:
+            return sum([await loop.run_in_executor(self._pool, read, indices) for indices in slices])
+
+        total += sum(await asyncio.gather(*(read_on() for _ in range(self._threads))))
+        job.tally.tokenization_ns = time.perf_counter_ns() - started_ns
+        return total
+
+    def _read_query(self, lane: Lane, job: Job) -> TokenizedText:
+        query = lane.reader.read_query(job.call.query)
+        if len(query) == 0:
+            raise InvalidArgument(
+                f"query: holds no token that ranker {lane.name} can read; it needs at least 1"
+            )
+        job.tally.query_tokens_cut = query.tokens_cut
+        job.tally.tokens += len(query)
+        if lane.is_dual:
+            self._submit(lane, job, [Part(job, lane.reader.query_input(query))], [])
+        return query
+
+    def _read_slice(
+        self,
+        lane: Lane,
+        job: Job,
+        query: TokenizedText,
+        indices: Sequence[int],
+        cached: Mapping[int, EncodedDocument],
+        keys: Sequence[bytes] | None,
+    ) -> int:
+        parts: list[Part] = []
+        documents: list[DocumentWork] = []
+        for index in indices:
+            if index in cached:
+                documents.append(_from_cache(index, cached[index]))
+                job.tally.cached_chunks += len(cached[index].spans)
+                continue
+            document, its_parts = self._read_document(lane, job, query, index)
+            document.cache_key = keys[index] if keys is not None else None
+            documents.append(document)
+            parts.extend(its_parts)
+        tokens = sum(part.input.tokens for part in parts)
+        job.tally.tokens += tokens
+        job.tally.chunks += sum(len(document.spans) for document in documents)
+        self._submit(lane, job, parts, documents)
+        return tokens
+
+    def _read_document(
+        self, lane: Lane, job: Job, query: TokenizedText, index: int
+    ) -> tuple[DocumentWork, list[Part]]:
+        text, limit = job.call.texts[index], job.call.max_chunks
+        started_s = time.perf_counter()
+        read = lane.reader.read_document(text, limit, should_stop=job.finished.done)
+        chunks = lane.reader.split(read, limit)
+        with_query = None if lane.is_dual else query
+        inputs = [lane.reader.chunk_input(with_query, chunk) for chunk in chunks]
+        self._reading.observe(len(text) * self._threads, time.perf_counter() - started_s)
+        self._admission.read(job.ticket, len(text))
+        lane.density.observe(len(text), read.total_tokens)
+        spans = tuple(Span(chunk.start, chunk.end) for chunk in chunks)
+        document = DocumentWork(index, spans, read.tokens_cut, [None] * len(chunks), len(chunks))
+        return document, [Part(job, input_, document, chunk) for chunk, input_ in enumerate(inputs)]
+
+
+def _from_cache(index: int, encoded: EncodedDocument) -> DocumentWork:
+    return DocumentWork(index, encoded.spans, encoded.tokens_cut, [], 0, whole=encoded.features)
+
+
+def _slices(texts: Sequence[str], cached: Mapping[int, EncodedDocument]) -> Iterator[list[int]]:
+    """Cut the documents into runs of about SLICE_CHARACTERS to read."""
+    current: list[int] = []
+    characters = 0
+    for index, text in enumerate(texts):
+        current.append(index)
+        characters += 0 if index in cached else len(text)
+        if characters >= SLICE_CHARACTERS:
+            yield current
+            current, characters = [], 0
+    if current:
+        yield current

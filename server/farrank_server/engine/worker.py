@@ -1,0 +1,163 @@
+"""The thread that owns the device: takes the most urgent batch, runs it, and lives on when it fails."""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from farrank_server.engine.admission import Admission
+from farrank_server.engine.execution import Execution
+from farrank_server.engine.job import DocumentWork, Job, Part
+from farrank_server.engine.lane import Lane
+from farrank_server.errors import DeadlineExceeded, Unavailable
+from farrank_server.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+# How long to wait before each attempt to bring a lost device back.
+RELOAD_DELAYS_S = (0.0, 1.0, 3.0)
+
+
+class Worker:
+    """Runs the batches of all lanes on one device.
+
+    Any thread calls `open`, `submit` and `close`; the rest happens on the worker's own thread. `on_lost`
+    is called once, from that thread, when the device could not be brought back.
+    """
+
+    def __init__(
+        self, lanes: Sequence[Lane], admission: Admission, metrics: Metrics, on_lost: Callable[[], None]
+    ) -> None:
+        self._lanes = lanes
+        self._metrics = metrics
+        self._on_lost = on_lost
+        self._changed = threading.Condition()
+        self._execution = Execution(self._changed, admission, metrics)
+        self._jobs: dict[Job, Lane] = {}
+        # Jobs with features on the device: what is lost with it.
+        self._started: set[Job] = set()
+        self._stopping = False
+        self._lost = False
+        self._thread = threading.Thread(target=self._run, name="farrank-device", daemon=True)
+
+    def start(self) -> None:
+        """Begin to take batches."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the batch that runs now; what waits stays unanswered."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def open(self, lane: Lane, job: Job) -> None:
+        """Give a job its place in the order.
+
+        Raises: Unavailable if the device is lost.
+        """
+        with self._changed:
+            if self._lost:
+                raise Unavailable("the device is lost and could not be brought back", reason="device_lost")
+            self._jobs[job] = lane
+            call = job.call
+            lane.batcher.open(job.id, arrival_s=call.arrival_s, deadline_s=call.deadline_s)
+
+    def submit(self, lane: Lane, job: Job, parts: Sequence[Part], documents: Sequence[DocumentWork]) -> None:
+        """Queue inputs of an open job; of `documents` those that miss nothing are ready to be scored."""
+        with self._changed:
+            if job not in self._jobs:
+                return
+            inputs = [(part.input.tokens, part) for part in parts]
+            lane.batcher.add(job.id, inputs, now_s=time.monotonic(), tokens_per_s=lane.speed.per_s)
+            for document in documents:
+                if document.missing == 0:
+                    lane.ready.extend((job, whole) for whole in job.ready_with(document))
+            self._changed.notify()
+
+    def close(self, job: Job) -> None:
+        """Forget a job; none of its waiting inputs reaches the device any more."""
+        with self._changed:
+            lane = self._jobs.pop(job, None)
+            self._started.discard(job)
+            if lane is not None:
+                lane.batcher.close(job.id)
+
+    def queue_tokens(self) -> dict[tuple[str, ...], float]:
+        """Tokens that wait, by ranker."""
+        with self._changed:
+            return {(lane.name,): float(lane.batcher.queued_tokens) for lane in self._lanes}
+
+    def queue_age_s(self) -> dict[tuple[str, ...], float]:
+        """How long the input that is due first has waited, by ranker."""
+        with self._changed:
+            now_s = time.monotonic()
+            oldest = {lane.name: lane.batcher.oldest_s() for lane in self._lanes}
+        return {(name,): now_s - since_s if since_s is not None else 0.0 for name, since_s in oldest.items()}
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._serve()
+                return
+            # Whatever ends the loop, SystemExit out of a native library included, must not end the server.
+            except BaseException as error:
+                log.exception("the device worker died; bringing it back")
+                if not self._recover(error):
+                    return
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                while not self._stopping and not any(lane.has_work() for lane in self._lanes):
+                    self._changed.wait()
+                if self._stopping:
+                    return
+                # Due times of all rankers are times of one clock: the lane that is due first goes first.
+                lane = min((lane for lane in self._lanes if lane.has_work()), key=_due_s)
+                ready = [(job, document) for job, document in lane.ready if job in self._jobs]
+                lane.ready.clear()
+                batch = lane.batcher.take(time.monotonic())
+                expired = [job for job in self._jobs if job.id in batch.expired] if batch.expired else []
+                self._started.update(item.payload.job for item in batch.items)
+            for job in expired:
+                self._metrics.deadline_drops.labels(lane.name, "queue").inc()
+                job.fail(DeadlineExceeded("the deadline passed while the call was queued", reason="queue"))
+            self._execution.run(lane, batch.items, ready)
+
+    def _recover(self, error: BaseException) -> bool:
+        """Answer the jobs that the device took with it, and load the rankers anew. False: it is lost."""
+        self._metrics.worker_restarts.inc()
+        with self._changed:
+            doomed, self._started = self._started, set()
+        for job in doomed:
+            job.fail(
+                Unavailable(
+                    f"the device worker died ({error}) and is restarting",
+                    reason="worker_died",
+                    retry_after_ms=1000,
+                )
+            )
+        for delay_s in RELOAD_DELAYS_S:
+            time.sleep(delay_s)
+            try:
+                for lane in self._lanes:
+                    lane.runtime = lane.load()
+                return True
+            except Exception:
+                log.exception("the rankers could not be loaded again")
+        with self._changed:
+            self._lost = True
+            waiting = list(self._jobs)
+        for job in waiting:
+            job.fail(Unavailable("the device is lost and could not be brought back", reason="device_lost"))
+        self._on_lost()
+        return False
+
+
+def _due_s(lane: Lane) -> float:
+    """Documents that need no encoding go at once: they cost next to nothing."""
+    due_s = lane.batcher.due_s()
+    return -math.inf if lane.ready or due_s is None else due_s

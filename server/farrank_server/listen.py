@@ -1,0 +1,103 @@
+"""The sockets: gRPC with health and reflection, and Prometheus' page."""
+
+import logging
+from http.server import HTTPServer
+
+import grpc
+from farrank.v1 import rerank_pb2, rerank_pb2_grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_reflection.v1alpha import reflection
+from prometheus_client import start_http_server
+
+from farrank_server.config import LimitsConfig, ListenConfig, TlsConfig
+from farrank_server.errors import ConfigError
+from farrank_server.metrics import Metrics
+from farrank_server.wire.guard import Guard
+from farrank_server.wire.servicer import RerankServicer
+
+log = logging.getLogger(__name__)
+
+SERVICE = rerank_pb2.DESCRIPTOR.services_by_name["RerankService"].full_name
+
+
+class GrpcDoor:
+    """A gRPC server with the standard health service and reflection.
+
+    The port is bound at once, so that a taken one is found before rankers are loaded; calls are taken
+    from `open` on. Raises: ConfigError if the address cannot be bound or a certificate cannot be read.
+    """
+
+    def __init__(self, config: ListenConfig, limits: LimitsConfig, guard: Guard) -> None:
+        self.server = grpc.aio.server(
+            interceptors=[guard],
+            options=[
+                # Twice the limit: a request somewhat too large gets an answer that names the limit.
+                ("grpc.max_receive_message_length", min(2 * limits.max_request_bytes, 2**31 - 1)),
+                ("grpc.max_send_message_length", -1),
+                # Two servers on one port would share its calls without a word.
+                ("grpc.so_reuseport", 0),
+            ],
+        )
+        self._health = HealthServicer()
+        address = f"{config.host}:{config.port}"
+        try:
+            if config.tls is None:
+                self.port = self.server.add_insecure_port(address)
+            else:
+                self.port = self.server.add_secure_port(address, _credentials(config.tls))
+        except RuntimeError as error:
+            raise ConfigError(f"listen.port: {address} cannot be bound: {error}") from error
+
+    async def open(self, servicer: RerankServicer) -> None:
+        """Take calls, and report healthy."""
+        rerank_pb2_grpc.add_RerankServiceServicer_to_server(servicer, self.server)  # type: ignore[no-untyped-call]
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
+        reflection.enable_server_reflection(
+            (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self.server
+        )
+        await self.server.start()
+        for service in ("", SERVICE):
+            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+
+    async def report_not_serving(self) -> None:
+        """Tell load balancers to go elsewhere; calls are still taken."""
+        await self._health.enter_graceful_shutdown()
+
+    async def close(self, grace_s: float) -> None:
+        """Take no calls any more; those in flight get `grace_s` to end."""
+        await self.server.stop(grace_s)
+
+
+class MetricsDoor:
+    """Prometheus' page, on a thread of its own so that a busy event loop cannot hide itself."""
+
+    def __init__(self, config: ListenConfig, metrics: Metrics) -> None:
+        self._server: HTTPServer | None = None
+        self.port: int | None = None
+        if config.metrics_port is None:
+            return
+        try:
+            self._server, self._thread = start_http_server(
+                config.metrics_port, config.host, registry=metrics.registry
+            )
+        except OSError as error:
+            address = f"{config.host}:{config.metrics_port}"
+            raise ConfigError(f"listen.metrics_port: {address} cannot be bound: {error}") from error
+        self.port = self._server.server_port
+
+    def close(self) -> None:
+        """Free the port."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join()
+
+
+def _credentials(tls: TlsConfig) -> grpc.ServerCredentials:
+    try:
+        pair = (tls.private_key.read_bytes(), tls.certificate.read_bytes())
+        client_ca = tls.client_ca.read_bytes() if tls.client_ca else None
+    except OSError as error:
+        raise ConfigError(f"listen.tls: {error.filename} cannot be read: {error.strerror}") from error
+    return grpc.ssl_server_credentials([pair], client_ca, require_client_auth=client_ca is not None)

@@ -1,0 +1,151 @@
+"""What the server tells Prometheus: one attribute an instrument, base units in the names."""
+
+import platform
+from collections.abc import Callable
+from importlib import metadata
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+# 1 ms to 10 s, three steps a decade doubled where latency objectives lie.
+SECONDS = (
+    0.001,
+    0.002,
+    0.005,
+    0.01,
+    0.02,
+    0.035,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.35,
+    0.5,
+    0.75,
+    1,
+    1.5,
+    2,
+    3.5,
+    5,
+    10,
+)
+TOKENS = (64, 128, 256, 512, 768, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+PAIRS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+CHUNKS = (1, 2, 3, 4, 6, 8, 11, 14, 20, 30, 50, 100)
+RATIO = (1.0, 1.01, 1.02, 1.04, 1.06, 1.08, 1.1, 1.2, 1.5, 2.0)
+
+
+class Metrics:
+    """The instruments of one server, in a registry of their own (several servers may share a process)."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"farrank_{name}", text, labels, registry=self.registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+            return Histogram(f"farrank_{name}", text, labels, buckets=buckets, registry=self.registry)
+
+        self.requests = counter(
+            "requests_total", "Calls that ended, by gRPC code", "method", "ranker", "code"
+        )
+        self.request_seconds = histogram(
+            "request_duration_seconds", "From a call's arrival to its end", SECONDS, "method", "ranker"
+        )
+        self.in_flight = Gauge(
+            "farrank_requests_in_flight", "Calls being answered now", ["method"], registry=self.registry
+        )
+        self.stage_seconds = histogram(
+            "stage_duration_seconds",
+            "Time that an answered call spent in a stage",
+            SECONDS,
+            "ranker",
+            "stage",
+        )
+        self.rejections = counter("rejections_total", "Calls refused at admission", "ranker", "reason")
+        self.deadline_drops = counter(
+            "deadline_drops_total",
+            "Admitted calls dropped late, by the stage that noticed",
+            "ranker",
+            "stage",
+        )
+        self.cancellations = counter("cancellations_total", "Calls whose caller went away", "ranker")
+
+        self.batch_pairs = histogram("batch_pairs", "Encoder inputs of a batch", PAIRS, "ranker")
+        self.batch_tokens = histogram("batch_tokens", "Padded tokens of a batch", TOKENS, "ranker")
+        self.batch_padding_ratio = histogram(
+            "batch_padding_ratio", "Padded tokens over real ones of a batch", RATIO, "ranker"
+        )
+        self.batch_seconds = histogram(
+            "batch_duration_seconds", "Time of a batch on the device", SECONDS, "ranker"
+        )
+        self.real_tokens = counter("encoded_tokens_total", "Real tokens that the device encoded", "ranker")
+        self.padded_tokens = counter("padded_tokens_total", "Positions that the device computed", "ranker")
+        self.encoded_chunks = counter("encoded_chunks_total", "Chunks that the device encoded", "ranker")
+        self.batch_failures = counter(
+            "batch_failures_total", "Batches that failed and were split or given up", "ranker", "reason"
+        )
+        self.device_busy_seconds = counter("device_busy_seconds_total", "Time the device worked", "device")
+        self.worker_restarts = counter("worker_restarts_total", "Times the device worker was restarted")
+
+        self.document_chunks = histogram("document_chunks", "Chunks of a document", CHUNKS, "ranker")
+        self.deciding_chunk = histogram(
+            "deciding_chunk_number", "Which chunk decided, counted from 1", CHUNKS, "ranker"
+        )
+        self.cut_tokens = counter("cut_tokens_total", "Tokens beyond a limit, not read", "ranker", "side")
+
+        self.cache_hits = counter("cache_hits_total", "Chunks whose encoding was cached", "ranker")
+        self.cache_misses = counter("cache_misses_total", "Chunks that had to be encoded", "ranker")
+        self.first_stage_seconds = histogram(
+            "first_stage_duration_seconds", "Searching an index and reading the texts", SECONDS, "index"
+        )
+        self.ranker_info = Gauge(
+            "farrank_ranker_info",
+            "A loaded ranker; always 1",
+            ["ranker", "version", "family", "runtime", "device", "precision"],
+            registry=self.registry,
+        )
+        build = Gauge(
+            "farrank_build_info",
+            "What runs; always 1",
+            ["version", "python", "torch"],
+            registry=self.registry,
+        )
+        build.labels(metadata.version("farrank"), platform.python_version(), metadata.version("torch")).set(1)
+
+    def count_batch(
+        self, ranker: str, pairs: int, chunks: int, real: int, padded: int, seconds: float
+    ) -> None:
+        """Take in one batch that the device encoded."""
+        self.batch_pairs.labels(ranker).observe(pairs)
+        self.batch_tokens.labels(ranker).observe(padded)
+        self.batch_padding_ratio.labels(ranker).observe(padded / real)
+        self.batch_seconds.labels(ranker).observe(seconds)
+        self.real_tokens.labels(ranker).inc(real)
+        self.padded_tokens.labels(ranker).inc(padded)
+        self.encoded_chunks.labels(ranker).inc(chunks)
+
+    def watch(
+        self, name: str, text: str, labels: tuple[str, ...], read: Callable[[], dict[tuple[str, ...], float]]
+    ) -> None:
+        """Register a gauge that is read when it is scraped: label values -> value."""
+        self.registry.register(_Watched(f"farrank_{name}", text, labels, read))
+
+
+class _Watched(Collector):
+    """State that lives elsewhere, read at scrape time rather than copied at every change."""
+
+    def __init__(
+        self, name: str, text: str, labels: tuple[str, ...], read: Callable[[], dict[tuple[str, ...], float]]
+    ) -> None:
+        self._name, self._text, self._labels, self._read = name, text, labels, read
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        """Called by the registry."""
+        family = GaugeMetricFamily(self._name, self._text, labels=self._labels)
+        for labels, value in self._read().items():
+            family.add_metric(labels, value)
+        return [family]

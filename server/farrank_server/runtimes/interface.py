@@ -1,0 +1,60 @@
+"""What the worker asks of a runtime, and how a runtime says that the device failed."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Int64Array = NDArray[np.int64]
+
+
+class OutOfMemory(Exception):
+    """The batch did not fit into the device's memory; a smaller one may."""
+
+
+class DeviceLost(Exception):
+    """The device no longer answers; only a freshly loaded runtime can go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a loaded runtime runs on, as ListRankers reports it."""
+
+    runtime: str
+    device: str
+    precision: str
+    max_batch_tokens: int
+
+
+class Runtime(Protocol):
+    """A loaded ranker on its device. Used by one thread at a time."""
+
+    def encode(
+        self, input_ids: Int64Array, attention_mask: Int64Array, token_type_ids: Int64Array
+    ) -> torch.Tensor:
+        """Run the heavy part; done, not merely enqueued, when it returns.
+
+        Shapes: (P, L) each -> features (P, …), on the runtime's device.
+        Raises: OutOfMemory, DeviceLost.
+        """
+        ...
+
+    def aggregate(
+        self, features: torch.Tensor, chunk_mask: torch.Tensor, query_features: torch.Tensor | None
+    ) -> tuple[list[float], list[list[float]]]:
+        """Run the light part.
+
+        Shapes: features (D, C, …), chunk_mask (D, C), query_features (D, …) -> scores (D,), evidence (D, C).
+        Raises: OutOfMemory, DeviceLost.
+        """
+        ...
+
+    def warm_up(self) -> float:
+        """Run batches of the shapes to come; return the measured speed in tokens per second."""
+        ...
+
+    def capabilities(self) -> Capabilities:
+        """Say what runs where, honestly."""
+        ...

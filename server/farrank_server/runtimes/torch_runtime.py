@@ -1,0 +1,118 @@
+"""The PyTorch runtime, on CPU and CUDA."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from farrank_rankers.ranker import Ranker
+
+from farrank_server.config import DeviceConfig, Precision
+from farrank_server.errors import ConfigError
+from farrank_server.runtimes.interface import Capabilities, DeviceLost, Int64Array, OutOfMemory
+from farrank_server.runtimes.threads import usable_cores
+
+# Padded positions of one batch. A CPU's caches hold the activations of about a thousand tokens, more only
+# makes companions wait longer; a GPU needs tens of thousands to fill its multiprocessors.
+CPU_BATCH_TOKENS = 1024
+CUDA_BATCH_TOKENS = 65_536
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def choose_device(config: DeviceConfig) -> torch.device:
+    """Take the configured device, else the first CUDA device, else the CPU.
+
+    Raises: ConfigError if the configured device is not here.
+    """
+    if config.name is None:
+        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(config.name)
+    except RuntimeError as error:
+        raise ConfigError(f"device.name: {config.name!r} is no device; try cpu or cuda:0") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise ConfigError(f"device.name: {config.name!r} is not here; torch sees {count} CUDA devices")
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device.name: {config.name!r} is not supported; use cpu or cuda:0")
+    return device
+
+
+class TorchRuntime:
+    """A ranker as its PyTorch modules.
+
+    The encoder runs in the runtime's precision, the aggregator in fp32: it is light, and sums and
+    softmaxes over chunks are where rounding would change a ranking.
+    """
+
+    def __init__(self, ranker: Ranker, device: DeviceConfig, precision: Precision | None) -> None:
+        self._device = choose_device(device)
+        self._precision: Precision = precision or ("bf16" if self._device.type == "cuda" else "fp32")
+        if self._device.type == "cpu":
+            torch.set_num_threads(device.threads or usable_cores())
+        self._spec = ranker.spec
+        self._encoder = ranker.encoder.to(self._device, _DTYPES[self._precision]).eval()
+        self._aggregator = ranker.aggregator.to(self._device, torch.float32).eval()
+
+    def encode(
+        self, input_ids: Int64Array, attention_mask: Int64Array, token_type_ids: Int64Array
+    ) -> torch.Tensor:
+        """Shapes: (P, L) each -> features (P, …) in fp32. Raises: OutOfMemory, DeviceLost."""
+        with torch.inference_mode(), _device_failures():
+            features: torch.Tensor = self._encoder(
+                self._to_device(input_ids), self._to_device(attention_mask), self._to_device(token_type_ids)
+            ).float()
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)
+        return features
+
+    def aggregate(
+        self, features: torch.Tensor, chunk_mask: torch.Tensor, query_features: torch.Tensor | None
+    ) -> tuple[list[float], list[list[float]]]:
+        """Shapes: (D, C, …), (D, C), (D, …) -> scores (D,), chunk scores (D, C)."""
+        with torch.inference_mode(), _device_failures():
+            result = self._aggregator(features, chunk_mask.to(features.device), query_features)
+            return result.scores.tolist(), result.chunk_scores.tolist()
+
+    def warm_up(self) -> float:
+        """Run full batches of short and of long inputs, then time the long ones: tokens per second."""
+        longest = self._spec.chunking.window
+        for length in (16, longest, longest):
+            started = time.perf_counter()
+            rows = max(1, self.capabilities().max_batch_tokens // length)
+            ids = np.ones((rows, length), dtype=np.int64)
+            self.encode(ids, np.ones_like(ids), np.zeros_like(ids))
+            elapsed_s = time.perf_counter() - started
+        return rows * length / elapsed_s
+
+    def capabilities(self) -> Capabilities:
+        """What runs where."""
+        tokens = CPU_BATCH_TOKENS if self._device.type == "cpu" else CUDA_BATCH_TOKENS
+        return Capabilities("torch", str(self._device), self._precision, tokens)
+
+    def _to_device(self, array: Int64Array) -> torch.Tensor:
+        tensor = torch.from_numpy(array)
+        if self._device.type == "cpu":
+            return tensor
+        return tensor.pin_memory().to(self._device, non_blocking=True)
+
+
+@contextmanager
+def _device_failures() -> Iterator[None]:
+    """Translate what torch raises when the device, not the model, is at fault."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemory(str(error)) from error
+    except MemoryError as error:
+        raise OutOfMemory("the host's memory is exhausted") from error
+    except RuntimeError as error:
+        # The CPU allocator raises a plain RuntimeError, and so does a CUDA context that has died.
+        message = str(error)
+        if "DefaultCPUAllocator" in message:
+            raise OutOfMemory(message) from error
+        if "CUDA error" in message:
+            raise DeviceLost(message) from error
+        raise

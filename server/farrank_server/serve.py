@@ -1,0 +1,52 @@
+"""Run a server until it is told to end: what `farrank serve` calls."""
+
+import asyncio
+import logging
+import signal
+import sys
+
+from farrank_server.config import ServerConfig
+from farrank_server.errors import ConfigError
+from farrank_server.server import Server
+
+log = logging.getLogger(__name__)
+
+# The device thread and the event loop share one interpreter lock. Python's default lets a holder keep it
+# for 5 ms, which would be most of a small request's time.
+SWITCH_INTERVAL_S = 0.0005
+
+EXIT_OK = 0
+EXIT_DEVICE_LOST = 1
+EXIT_CONFIG = 2
+
+
+def run(config: ServerConfig) -> int:
+    """Serve until SIGTERM or SIGINT, then drain. Returns the process's exit status.
+
+    0 after a drain, 1 if the device was lost (a supervisor should start the process anew), 2 if the
+    configuration cannot be served; the reason then stands on standard error.
+    """
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        return asyncio.run(_serve(config))
+    except ConfigError as error:
+        print(f"farrank serve: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+
+
+async def _serve(config: ServerConfig) -> int:
+    told_to_end = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told_to_end.set)
+    async with Server(config) as server:
+        lost = asyncio.create_task(server.engine.lost.wait())
+        end = asyncio.create_task(told_to_end.wait())
+        await asyncio.wait((lost, end), return_when=asyncio.FIRST_COMPLETED)
+        end.cancel()
+        if lost.done():
+            log.error("the device is lost; ending, so that a supervisor can start anew")
+            return EXIT_DEVICE_LOST
+        lost.cancel()
+        log.info("told to end; draining")
+        return EXIT_OK

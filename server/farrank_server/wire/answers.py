@@ -1,0 +1,117 @@
+"""Outcomes become protobuf messages (`to_pb`)."""
+
+from collections.abc import Sequence
+
+from farrank.v1 import rerank_pb2 as pb
+from farrank_rankers.family import EvidenceKind
+
+from farrank_server.config import LimitsConfig
+from farrank_server.engine.engine import Outcome
+from farrank_server.engine.job import ScoredDocument, Tally
+from farrank_server.engine.lane import Lane
+from farrank_server.first_stage.interface import IndexDescription
+
+EVIDENCE = {
+    EvidenceKind.CHUNK_SCORE: pb.EVIDENCE_CHUNK_SCORE,
+    EvidenceKind.ATTENTION: pb.EVIDENCE_ATTENTION,
+    EvidenceKind.LEAVE_ONE_OUT: pb.EVIDENCE_LEAVE_ONE_OUT,
+}
+
+
+def results_to_pb(
+    outcome: Outcome, ids: Sequence[str], texts: Sequence[str], options: pb.RerankOptions
+) -> list[pb.Result]:
+    """Order the documents, best first and equals as they came, and keep `top_n`."""
+    order = sorted(range(len(ids)), key=lambda index: -outcome.documents[index].score)
+    evidence = EVIDENCE[outcome.lane.evidence]
+    return [
+        _result_to_pb(outcome.documents[index], index, ids[index], texts[index], evidence, options)
+        for index in order[: options.top_n or None]
+    ]
+
+
+def usage_to_pb(tally: Tally) -> pb.Usage:
+    """What the call took in and what it cost."""
+    return pb.Usage(
+        tokens=tally.tokens,
+        chunks=tally.chunks,
+        pairs=tally.pairs,
+        padded_tokens=tally.padded_tokens,
+        cached_chunks=tally.cached_chunks,
+    )
+
+
+def timings_to_pb(tally: Tally, total_ns: int, first_stage_ns: int = 0) -> pb.Timings:
+    """Where the call's time went."""
+    return pb.Timings(
+        total_ns=total_ns,
+        first_stage_ns=first_stage_ns,
+        tokenization_ns=tally.tokenization_ns,
+        queue_ns=tally.queue_ns,
+        inference_ns=tally.inference_ns,
+        aggregation_ns=tally.aggregation_ns,
+    )
+
+
+def version_to_pb(lane: Lane) -> pb.RankerVersion:
+    """Who scored."""
+    return pb.RankerVersion(name=lane.name, version=lane.version)
+
+
+def ranker_to_pb(lane: Lane) -> pb.RankerInfo:
+    """Describe a loaded ranker."""
+    spec, capabilities = lane.spec, lane.runtime.capabilities()
+    return pb.RankerInfo(
+        name=lane.name,
+        version=lane.version,
+        family=spec.family,
+        backbone=spec.backbone,
+        max_query_tokens=spec.max_query_tokens,
+        max_document_tokens=spec.chunking.max_document_tokens,
+        window=spec.chunking.window,
+        stride=spec.chunking.stride,
+        runtime=capabilities.runtime,
+        device=capabilities.device,
+        precision=capabilities.precision,
+    )
+
+
+def index_to_pb(index: IndexDescription) -> pb.IndexInfo:
+    """Describe an open index."""
+    return pb.IndexInfo(name=index.name, documents=index.documents, first_stage=index.first_stage)
+
+
+def limits_to_pb(limits: LimitsConfig) -> pb.Limits:
+    """Say what a request may hold."""
+    return pb.Limits(
+        max_documents=limits.max_documents,
+        max_document_bytes=limits.max_document_bytes,
+        max_query_bytes=limits.max_query_bytes,
+        max_request_bytes=limits.max_request_bytes,
+        max_queued_tokens=limits.max_queued_tokens,
+    )
+
+
+def _result_to_pb(
+    document: ScoredDocument,
+    index: int,
+    doc_id: str,
+    text: str,
+    evidence: "pb.Evidence",
+    options: pb.RerankOptions,
+) -> pb.Result:
+    passages = [
+        pb.Passage(start=span.start, end=span.end, score=score, evidence=evidence)
+        for span, score in zip(document.spans, document.chunk_scores, strict=True)
+    ]
+    deciding = passages[document.deciding_chunk]
+    return pb.Result(
+        id=doc_id,
+        index=index,
+        score=document.score,
+        # A document without tokens has one chunk of no characters: nothing there decided.
+        deciding_passage=deciding if deciding.end > deciding.start else None,
+        chunks=passages if options.return_chunk_scores else (),
+        text=text if options.return_texts else None,
+        tokens_cut=document.tokens_cut,
+    )

@@ -1,0 +1,116 @@
+"""Around every method: errors become gRPC statuses, calls are counted, malformed bytes are refused."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from farrank_server.errors import FarrankError, Internal, InvalidArgument
+from farrank_server.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+SERVICE_PREFIX = "/farrank.v1."
+
+# gRPC's own key for a server's wish when to be called again (gRFC A6); its clients honour it.
+RETRY_KEY = "grpc-retry-pushback-ms"
+
+Behaviour = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Malformed:
+    """Stands for a request whose bytes are no message of its type."""
+
+    problem: str
+
+
+class Guard(grpc.aio.ServerInterceptor):
+    """The one place that decides what a caller is told when something fails."""
+
+    def __init__(self, metrics: Metrics, rankers: Collection[str], default_ranker: str) -> None:
+        self._metrics = metrics
+        self._rankers = rankers
+        self._default_ranker = default_ranker
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """Wrap the handlers of our own service; health and reflection look after themselves."""
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        # None: no such method, which gRPC itself answers with UNIMPLEMENTED.
+        if handler is None or handler.unary_unary is None or not method.startswith(SERVICE_PREFIX):
+            return handler
+        return grpc.unary_unary_rpc_method_handler(
+            self._guarded(handler.unary_unary, method.rpartition("/")[2]),
+            # A failure inside gRPC's own deserializing would reach the caller as INTERNAL.
+            request_deserializer=_tolerant(handler.request_deserializer),
+            response_serializer=handler.response_serializer,
+        )
+
+    def _guarded(self, behaviour: Behaviour, method: str) -> Behaviour:
+        async def call(request: Any, context: Any) -> Any:
+            started_s = time.perf_counter()
+            ranker = self._ranker_label(request)
+            code = grpc.StatusCode.OK
+            self._metrics.in_flight.labels(method).inc()
+            try:
+                if isinstance(request, _Malformed):
+                    raise InvalidArgument(f"request: {request.problem}", reason="malformed")
+                return await behaviour(request, context)
+            except FarrankError as error:
+                code = error.code
+                await _abort(context, error)
+            except asyncio.CancelledError:
+                # gRPC cancels the handler when the caller goes, and when the deadline passes.
+                late = context.time_remaining() == 0
+                code = grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
+                if late:
+                    self._metrics.deadline_drops.labels(ranker, "in_flight").inc()
+                else:
+                    self._metrics.cancellations.labels(ranker).inc()
+                raise
+            except Exception:
+                code = grpc.StatusCode.INTERNAL
+                log.exception("%s failed", method)
+                await _abort(context, Internal("the server failed; its log says why"))
+            finally:
+                self._metrics.in_flight.labels(method).dec()
+                self._metrics.requests.labels(method, ranker, code.name).inc()
+                self._metrics.request_seconds.labels(method, ranker).observe(time.perf_counter() - started_s)
+
+        return call
+
+    def _ranker_label(self, request: Any) -> str:
+        """The ranker asked for; never a caller's own word, which could be a new one every time."""
+        options = getattr(request, "options", None)
+        if options is None:
+            return ""
+        name = options.ranker or self._default_ranker
+        return name if name in self._rankers else "unknown"
+
+
+async def _abort(context: Any, error: FarrankError) -> NoReturn:
+    hint = ((RETRY_KEY, str(error.retry_after_ms)),) if error.retry_after_ms is not None else ()
+    await context.abort(error.code, error.message, hint)
+    raise AssertionError("abort always raises")
+
+
+def _tolerant(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any]:
+    def read(data: bytes) -> Any:
+        if deserialize is None:
+            return data
+        try:
+            return deserialize(data)
+        except DecodeError as error:
+            return _Malformed(f"is not a message of this method: {error}")
+
+    return read

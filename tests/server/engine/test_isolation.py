@@ -1,0 +1,52 @@
+from collections.abc import Sequence
+
+import pytest
+from farrank_server.engine.isolation import run_isolated
+from farrank_server.runtimes.interface import DeviceLost, OutOfMemory
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+@given(st.integers(1, 40), st.data())
+def test_only_the_parts_at_fault_are_lost(count: int, data: st.DataObject) -> None:
+    bad = data.draw(st.sets(st.integers(0, count - 1)))
+    done: list[int] = []
+    lost: list[int] = []
+
+    def run(parts: Sequence[int]) -> None:
+        if bad & set(parts):
+            raise ValueError("poison")
+        done.extend(parts)
+
+    def on_failure(parts: Sequence[int], error: Exception) -> None:
+        if len(parts) == 1:
+            lost.extend(parts)
+
+    run_isolated(run, range(count), on_failure)
+    assert sorted(done) == sorted(set(range(count)) - bad)
+    assert sorted(lost) == sorted(bad)
+
+
+def test_what_is_too_large_is_split_until_it_fits() -> None:
+    sizes: list[int] = []
+
+    def run(parts: Sequence[int]) -> None:
+        if len(parts) > 3:
+            raise OutOfMemory("too large")
+        sizes.append(len(parts))
+
+    run_isolated(run, range(10), lambda parts, error: None)
+    assert sum(sizes) == 10
+
+
+def test_a_lost_device_is_not_asked_again() -> None:
+    attempts = 0
+
+    def run(parts: Sequence[int]) -> None:
+        nonlocal attempts
+        attempts += 1
+        raise DeviceLost("gone")
+
+    with pytest.raises(DeviceLost):
+        run_isolated(run, range(10), lambda parts, error: None)
+    assert attempts == 1
