@@ -1,0 +1,58 @@
+"""What a backbone's `config.json` says about its inputs, read without transformers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# Backbones whose position ids start at pad_token_id + 1, and are derived from the ids when none are given.
+POSITIONS_AFTER_PAD = frozenset(
+    {
+        "camembert",
+        "data2vec-text",
+        "ibert",
+        "longformer",
+        "mpnet",
+        "roberta",
+        "roberta-prelayernorm",
+        "xlm-roberta",
+        "xlm-roberta-xl",
+    }
+)
+
+# What transformers assumes where an old config.json is silent: (max_position_embeddings, type_vocab_size).
+_SILENT: Mapping[str, tuple[int, int]] = {
+    "albert": (512, 2),
+    "bert": (512, 2),
+    "convbert": (512, 2),
+    "electra": (512, 2),
+    "mobilebert": (512, 2),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BackboneFacts:
+    """How many positions and segments a backbone has. `max_positions` (tokens) None means no fixed limit."""
+
+    max_positions: int | None
+    segments: int
+    first_position: int
+    pad_token_id: int | None
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> "BackboneFacts":
+        """Read the facts from the parsed `config.json` of a transformers model."""
+        model_type = config.get("model_type", "")
+        positions, segments = _SILENT.get(model_type, (None, 0))
+        positions = config.get("max_position_embeddings", positions)
+        pad = config.get("pad_token_id")
+        first = 0
+        if model_type in POSITIONS_AFTER_PAD:
+            first = (1 if pad is None else pad) + 1
+        if positions is not None and positions <= 0:  # DeBERTa's -1, XLNet's: relative positions only
+            positions = None
+        return cls(
+            max_positions=None if positions is None else positions - first,
+            segments=config.get("type_vocab_size", segments),
+            first_position=first,
+            pad_token_id=pad,
+        )

@@ -1,0 +1,28 @@
+"""Everything that can go wrong with a ranker.
+
+RankerError
+├── SpecError (ValueError)      a field of a spec is missing, unknown or out of its limits
+├── SourceError                 a folder or hub name holds no ranker that can be opened
+│   └── WeightsError            a weights file is damaged or does not fit its model
+└── ReadingStopped              the caller asked to stop while a long text was being read
+"""
+
+
+class RankerError(Exception):
+    """Base of every error raised on purpose in this package, bad arguments (ValueError) aside."""
+
+
+class SpecError(RankerError, ValueError):
+    """A spec's field is missing, unknown or out of its limits; the message names field, value and limit."""
+
+
+class SourceError(RankerError):
+    """A folder or hub name holds no ranker that can be opened; the message names the file and what to do."""
+
+
+class WeightsError(SourceError):
+    """A weights file is damaged or does not fit its model; the message names file, tensor and expectation."""
+
+
+class ReadingStopped(RankerError):
+    """Raised between two segments of a long text after `should_stop()` said yes."""

@@ -1,0 +1,133 @@
+"""From text to encoder inputs: all of a ranker that a tokenizing thread needs, without torch."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from farrank_rankers.backbone_facts import BackboneFacts
+from farrank_rankers.chunking import chunk_bounds, readable_tokens
+from farrank_rankers.errors import SourceError, SpecError
+from farrank_rankers.family import BiEncoderOptions
+from farrank_rankers.spec import RankerSpec
+from farrank_rankers.tokenizer import TextTokenizer
+from farrank_rankers.tokens import Chunk, EncoderInput, IntArray, TokenizedText
+
+
+class Reader:
+    """Reads queries and documents the way one ranker was trained to; several threads may share it.
+
+    `pad_id` is for `collate`; `max_input_tokens` is the longest encoder input that can come out.
+    Raises: SpecError if query and window do not fit the backbone; SourceError if the tokenizer does not.
+    """
+
+    def __init__(self, spec: RankerSpec, tokenizer: TextTokenizer, backbone: BackboneFacts) -> None:
+        self.spec = spec
+        self.tokenizer = tokenizer
+        self.backbone = backbone
+        self.pad_id = tokenizer.pad_id(backbone.pad_token_id)
+        self._frame = tokenizer.pair if spec.plan == "pair" else tokenizer.single
+        named = tokenizer.files.config.get("model_input_names", ["token_type_ids"])
+        self._has_segments = backbone.segments > 1 and "token_type_ids" in named
+        options = spec.options
+        prefixes = ("", "")
+        if isinstance(options, BiEncoderOptions):
+            prefixes = (options.query_prefix, options.document_prefix)
+        # Trailing white space goes: a tokenizer that cares marks the start of the next word anyway.
+        self._query_prefix, self._chunk_prefix = (tokenizer.ids(prefix.rstrip()) for prefix in prefixes)
+        self.max_input_tokens = self._longest_input()
+        self._check_fit()
+
+    def read_query(self, text: str) -> TokenizedText:
+        """Tokenize a query and keep `max_query_tokens`.
+
+        Raises: ValueError if the text has a lone surrogate.
+        """
+        return self.tokenizer.read(text, self.spec.max_query_tokens)
+
+    def read_document(
+        self, text: str, max_chunks: int | None = None, should_stop: Callable[[], bool] | None = None
+    ) -> TokenizedText:
+        """Tokenize a document and keep what `max_document_tokens` and `max_chunks` chunks can hold.
+
+        A long text is read in segments, and `should_stop` is asked between two of them.
+        Raises: ReadingStopped if it says yes; ValueError if the text has a lone surrogate or max_chunks < 1.
+        """
+        return self.tokenizer.read(text, readable_tokens(self.spec.chunking, max_chunks), should_stop)
+
+    def split(self, document: TokenizedText, max_chunks: int | None = None) -> tuple[Chunk, ...]:
+        """Split a document into chunks, at least one.
+
+        Raises: ValueError if max_chunks is less than 1.
+        """
+        bounds = chunk_bounds(self.spec.chunking, len(document), max_chunks)
+        return tuple(
+            Chunk(
+                index=index,
+                ids=document.ids[first:end],
+                start=int(document.starts[first]) if end > first else 0,
+                end=int(document.ends[first:end].max()) if end > first else 0,
+            )
+            for index, (first, end) in enumerate(bounds)
+        )
+
+    def query_input(self, query: TokenizedText) -> EncoderInput:
+        """Frame a query that is encoded apart from documents.
+
+        Raises: ValueError if the plan is pair.
+        """
+        if self.spec.plan != "dual":
+            raise ValueError(f"family {self.spec.family} has plan pair: its query is part of every chunk")
+        return self._framed(np.concatenate([self._query_prefix, query.ids]))
+
+    def chunk_input(self, query: TokenizedText | None, chunk: Chunk) -> EncoderInput:
+        """Frame a chunk: with its query if the plan is pair, alone (query None) if it is dual.
+
+        Raises: ValueError if a query is missing or given in vain.
+        """
+        if self.spec.plan == "dual":
+            if query is not None:
+                raise ValueError(f"family {self.spec.family} has plan dual: its chunks take no query")
+            return self._framed(np.concatenate([self._chunk_prefix, chunk.ids]))
+        if query is None:
+            raise ValueError(f"family {self.spec.family} has plan pair: its chunks need the query")
+        padding = max(0, (self.spec.pad_query_to or 0) - len(query))
+        if not padding:
+            return self._framed(query.ids, chunk.ids)
+        padded = np.concatenate([query.ids, np.full(padding, self.pad_id, dtype=np.int32)])
+        framed = self._framed(padded, chunk.ids)
+        mask = np.ones_like(framed.input_ids)
+        end = len(self._frame.parts[0]) + len(padded)
+        mask[end - padding : end] = 0
+        return EncoderInput(framed.input_ids, framed.token_type_ids, mask)
+
+    def _framed(self, *texts: IntArray) -> EncoderInput:
+        """Put special tokens around one text or a pair."""
+        input_ids = self._frame.ids(*texts)
+        segments = self._frame.segments(*texts) if self._has_segments else np.zeros_like(input_ids)
+        return EncoderInput(input_ids, segments)
+
+    def _longest_input(self) -> int:
+        """Count the positions that the longest query and a full window take."""
+        query = max(self.spec.max_query_tokens, self.spec.pad_query_to or 0)
+        window = min(self.spec.chunking.window, self.spec.chunking.max_document_tokens)
+        if self.spec.plan == "pair":
+            return self._frame.special_tokens + query + window
+        longest = max(len(self._query_prefix) + query, len(self._chunk_prefix) + window)
+        return self._frame.special_tokens + longest
+
+    def _check_fit(self) -> None:
+        """Refuse inputs that the backbone cannot take."""
+        limit = self.backbone.max_positions
+        if limit is not None and self.max_input_tokens > limit:
+            raise SpecError(
+                f"chunking.window is {self.spec.chunking.window} and max_query_tokens "
+                f"{self.spec.max_query_tokens}: an input of {self.max_input_tokens} tokens (special tokens "
+                f"included) would exceed the {limit} positions of {self.spec.backbone}"
+            )
+        if self.spec.plan == "dual" and not self._frame.special_tokens:
+            raise SourceError("tokenizer.json adds no special token: an empty document would have no input")
+        if self._has_segments and max(self._frame.text_segments) >= self.backbone.segments:
+            raise SourceError(
+                f"tokenizer.json uses segment {max(self._frame.text_segments)}; "
+                f"config.json has type_vocab_size {self.backbone.segments}"
+            )

@@ -1,0 +1,116 @@
+"""A ranker's spec: all that `ranker.json` says, checked, and nothing that needs torch."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from typing import Any, TypeVar
+
+from farrank_rankers.chunking import Chunking, check_count
+from farrank_rankers.errors import SpecError
+from farrank_rankers.family import Options, Plan, family_named
+
+__all__ = ["Chunking", "Plan", "RankerSpec"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RankerSpec:
+    """A ranker's family, backbone and limits.
+
+    `backbone` is a name for people. `pad_query_to` (tokens) pads the query *before* the first separator, so
+    that a chunk's positions do not move with the query's length; None pads nothing. `options` are the
+    family's own, its defaults where none are given. `provenance` says where weights came from; neither it nor
+    `backbone` takes part in a ranker's version.
+    Raises: SpecError naming field, value and limit.
+    """
+
+    family: str
+    backbone: str
+    chunking: Chunking
+    max_query_tokens: int = 32
+    pad_query_to: int | None = None
+    options: Options = field(default=None)  # type: ignore[assignment]  # filled in below
+    provenance: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        """Fill in the family's options and hold every field to its limits."""
+        family = family_named(self.family)
+        if self.options is None:
+            object.__setattr__(self, "options", family.options())
+        if type(self.options) is not family.options:
+            raise SpecError(
+                f"options are {type(self.options).__name__}; "
+                f"family {self.family} takes {family.options.__name__}"
+            )
+        if not isinstance(self.backbone, str) or not self.backbone:
+            raise SpecError(f"backbone is {self.backbone!r}; it must be a name")
+        check_count("max_query_tokens", self.max_query_tokens, at_least=1)
+        if self.pad_query_to is not None:
+            check_count("pad_query_to", self.pad_query_to, at_least=self.max_query_tokens)
+            if family.plan == "dual":
+                raise SpecError(
+                    f"pad_query_to is {self.pad_query_to}; it must be none: "
+                    f"family {self.family} encodes queries apart"
+                )
+        object.__setattr__(self, "provenance", dict(self.provenance))
+        if not all(isinstance(text, str) for entry in self.provenance.items() for text in entry):
+            raise SpecError(f"provenance is {self.provenance!r}; its keys and values must be strings")
+
+    @property
+    def plan(self) -> Plan:
+        """Whether an encoder input holds query and chunk (pair) or one of them (dual)."""
+        return family_named(self.family).plan
+
+    def to_json(self) -> str:
+        """Write the spec as the text of a `ranker.json`."""
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "RankerSpec":
+        """Read the text of a `ranker.json`.
+
+        Raises: SpecError naming the key that is missing, unknown or out of its limits.
+        """
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise SpecError(f"ranker.json is not JSON: {error}") from error
+        values = dict(_object(values, "ranker.json"))
+        family = family_named(values.get("family", ""))
+        for key, kind in (("chunking", Chunking), ("options", family.options)):
+            if key in values:
+                values[key] = _build(kind, _object(values[key], key), key)
+        if "provenance" in values:
+            _object(values["provenance"], "provenance")
+        return _build(cls, values, "ranker.json")
+
+
+def _object(value: object, where: str) -> Mapping[str, Any]:
+    """Return a JSON object.
+
+    Raises: SpecError if it is anything else.
+    """
+    if not isinstance(value, dict):
+        raise SpecError(f"{where} is {value!r}; it must be an object")
+    return value
+
+
+def _build(kind: type[T], values: Mapping[str, Any], where: str) -> T:
+    """Construct a dataclass from a JSON object.
+
+    Raises: SpecError naming unknown and missing keys.
+    """
+    known = {item.name: item for item in fields(kind)}  # type: ignore[arg-type]
+    unknown = sorted(values.keys() - known.keys())
+    if unknown:
+        listed = ", ".join(known) or "none"
+        raise SpecError(f"{where} has the unknown key {', '.join(unknown)}; known are {listed}")
+    missing = sorted(
+        name
+        for name, item in known.items()
+        if name not in values and item.default is MISSING and item.default_factory is MISSING
+    )
+    if missing:
+        raise SpecError(f"{where} lacks the key {', '.join(missing)}")
+    return kind(**values)
