@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""The command `farrank`: serve, index, rerank, search, rankers."""

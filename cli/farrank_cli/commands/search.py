@@ -1,0 +1,32 @@
+"""`farrank search`: let the server find candidates in one of its indexes, and rerank them."""
+
+import argparse
+
+from farrank_cli.connection import add_connection_flags, connect
+from farrank_cli.exit_codes import DONE
+from farrank_cli.ranking_flags import add_ranking_flags, count, ranking_options
+from farrank_cli.ranking_output import print_ranking
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    parser.add_argument(
+        "--index", metavar="NAME", help="where to search (the only one, if there is just one)"
+    )
+    parser.add_argument("--k", type=count, metavar="K", help="candidates to rerank (the server's default)")
+    add_ranking_flags(parser)
+    add_connection_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask the server and print the ranking.
+
+    Raises: CommandError if the call fails.
+    """
+    with connect(args) as client:
+        # The texts are needed to show passages: they lie in the server's index.
+        ranking = client.search_and_rerank(
+            args.query, index=args.index, k=args.k, return_texts=True, **ranking_options(args)
+        )
+    print_ranking(ranking, lambda result: result.text or "", as_json=args.json)
+    return DONE

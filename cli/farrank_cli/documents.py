@@ -1,0 +1,43 @@
+"""Read the documents to rerank from files or from JSON lines."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from farrank_client import Document
+from farrank_server.indexing.document import CollectionError
+
+# The same lines that an index is built from; that reader needs none of the server's packages.
+from farrank_server.indexing.jsonl import read_jsonl as read_collection
+
+from farrank_cli.exit_codes import CommandError
+
+
+def read_files(paths: Sequence[Path]) -> list[Document]:
+    """Read each file as one document, named by its path.
+
+    Raises: CommandError naming the file that cannot be read or is not UTF-8.
+    """
+    return [Document(str(path), _text_of(path)) for path in paths]
+
+
+def read_jsonl(source: str) -> list[Document]:
+    """Read a document from each line of a file, or of stdin for `-`.
+
+    Raises: CommandError naming the file, the line and what is wrong with it.
+    """
+    try:
+        return [Document(each.doc_id, each.text) for each in read_collection([source])]
+    except CollectionError as error:
+        raise CommandError(str(error)) from error
+    except OSError as error:
+        raise CommandError(f"{source}: {error.strerror}") from error
+
+
+def _text_of(path: Path) -> str:
+    try:
+        # As bytes first: reading as text would turn line ends around, and offsets with them.
+        return path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise CommandError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{path}: not UTF-8 (byte {error.start + 1})") from error

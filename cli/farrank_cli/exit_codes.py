@@ -1,0 +1,24 @@
+"""What the command's exit code says, and the failure that carries one.
+
+0    done
+1    the server refused the call, or failed at it: asking again brings the same
+2    wrong usage: a flag, an input file, the configuration, or an extra that is not installed
+3    the server is not there, is full or was too late: asking again may help
+130  interrupted
+141  whoever read the output has gone
+"""
+
+DONE = 0
+REFUSED = 1
+USAGE = 2
+TRY_AGAIN = 3
+INTERRUPTED = 130
+OUTPUT_CLOSED = 141
+
+
+class CommandError(Exception):
+    """The command ends with one line on stderr and an exit code."""
+
+    def __init__(self, message: str, exit_code: int = USAGE) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code

@@ -1,0 +1,65 @@
+"""The entry point: pick the subcommand, run it, turn every expected failure into one line."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from farrank_cli import exit_codes
+from farrank_cli.exit_codes import CommandError
+from farrank_cli.table import COMMANDS
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `farrank` and say how it went; see `exit_codes`."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(given)
+    except CommandError as error:
+        print(f"farrank: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return exit_codes.INTERRUPTED
+    except BrokenPipeError:
+        # Python flushes stdout once more at its end, which would fail again, with a traceback.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exit_codes.OUTPUT_CLOSED
+
+
+def _run(given: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="farrank",
+        description="Rerank whole long documents, and say which passage decided.",
+        epilog=f"Exit codes:\n{_exit_code_lines()}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"farrank {version('farrank')}")
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
+    parsers = {
+        name: commands.add_parser(name, help=each.summary, description=f"{each.summary.capitalize()}.")
+        for name, each in COMMANDS.items()
+    }
+    chosen = next((word for word in given if not word.startswith("-")), None)
+    if chosen not in COMMANDS:
+        parser.parse_args(given)
+        raise AssertionError("argparse lets no unknown command through")
+    try:
+        loaded = COMMANDS[chosen].load()
+        loaded.configure(parsers[chosen])
+        return loaded.run(parser.parse_args(given))
+    except ModuleNotFoundError as error:
+        raise _missing_extra(chosen, error) from error
+
+
+def _missing_extra(name: str, error: ModuleNotFoundError) -> Exception:
+    extra = COMMANDS[name].extra
+    if extra is None or error.name is None or error.name.startswith("farrank"):
+        return error
+    return CommandError(
+        f"farrank {name} needs the {extra} extra: pip install 'farrank[{extra}]' (no module {error.name!r})"
+    )
+
+
+def _exit_code_lines() -> str:
+    return (exit_codes.__doc__ or "").partition("\n\n")[2].rstrip()

@@ -1,0 +1,91 @@
+"""Print a ranking: a table for people, or one JSON object a line for programs."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from farrank_client import Passage, Ranking, Result
+
+# A result's document, whose text the caller holds or the server returned.
+TextOf = Callable[[Result], str]
+_MIN_EXCERPT_WIDTH = 24
+_MAX_ID_WIDTH = 40
+
+
+def print_ranking(ranking: Ranking, text_of: TextOf, *, as_json: bool) -> None:
+    """Print results on stdout, and what was cut and how long it took on stderr."""
+    if as_json:
+        for rank, result in enumerate(ranking.results, start=1):
+            print(json.dumps(_as_object(rank, result, text_of(result)), ensure_ascii=False))
+    else:
+        _print_table(ranking, text_of)
+    for note in _notes(ranking):
+        print(note, file=sys.stderr)
+
+
+def _print_table(ranking: Ranking, text_of: TextOf) -> None:
+    if not ranking.results:
+        print("no documents found")
+        return
+    names = [_plain(result.id) or f"#{result.index}" for result in ranking.results]
+    id_width = min(_MAX_ID_WIDTH, max(len("document"), *map(len, names)))
+    print(f"{'rank':>4}  {'score':>9}  {'document':<{id_width}}  passage")
+    for rank, (result, name) in enumerate(zip(ranking.results, names, strict=True), start=1):
+        text = text_of(result)
+        head = f"{rank:>4}  {result.score:>9.4f}  {name:<{id_width}}  "
+        deciding = result.deciding_passage
+        print(head + ("(no text)" if deciding is None else _passage(deciding, text, len(head))))
+        for chunk in result.chunks:
+            indent = f"{'':>4}  {chunk.score:>9.4f}  {'  chunk':<{id_width}}  "
+            print(indent + _passage(chunk, text, len(indent)))
+
+
+def _passage(passage: Passage, text: str, taken: int) -> str:
+    place = f"[{passage.start}:{passage.end}] "
+    width = max(_MIN_EXCERPT_WIDTH, shutil.get_terminal_size((120, 24)).columns - taken - len(place))
+    excerpt = _plain(passage.text_in(text))
+    return place + (excerpt if len(excerpt) <= width else excerpt[: width - 1] + "…")
+
+
+def _plain(text: str) -> str:
+    """One line without control characters: a document must not steer the terminal."""
+    return "".join(character if character.isprintable() else " " for character in " ".join(text.split()))
+
+
+def _as_object(rank: int, result: Result, text: str) -> dict[str, Any]:
+    deciding = result.deciding_passage
+    return {
+        "rank": rank,
+        "id": result.id,
+        "index": result.index,
+        "score": result.score,
+        "first_stage_score": result.first_stage_score,
+        "tokens_cut": result.tokens_cut,
+        "deciding_passage": None if deciding is None else _passage_object(deciding, text),
+        "chunks": [_passage_object(chunk, text) for chunk in result.chunks],
+    }
+
+
+def _passage_object(passage: Passage, text: str) -> dict[str, Any]:
+    return {
+        "start": passage.start,
+        "end": passage.end,
+        "score": passage.score,
+        "evidence": passage.evidence.name.lower(),
+        "text": passage.text_in(text),
+    }
+
+
+def _notes(ranking: Ranking) -> list[str]:
+    notes = [
+        f"{ranking.ranker.name} {ranking.ranker.version}: {len(ranking.results)} documents shown, "
+        f"{ranking.usage.chunks} chunks scored in {ranking.timings.total_ns / 1e9:.3f} s"
+    ]
+    if ranking.query_tokens_cut:
+        notes.append(f"the query was cut: its last {ranking.query_tokens_cut} tokens were not read")
+    cut = [result.tokens_cut for result in ranking.results if result.tokens_cut]
+    if cut:
+        notes.append(f"{len(cut)} of the documents shown were cut: {sum(cut)} tokens were not read")
+    return notes

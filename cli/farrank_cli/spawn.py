@@ -1,0 +1,56 @@
+"""Start `farrank serve` in a process of its own: for demonstrations, benchmarks and tests."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+READY = "healthy "
+
+
+class SpawnError(RuntimeError):
+    """The server ended before it was healthy; its own words stand on standard error."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnedServer:
+    """A running server. `metrics_url` is empty where it serves none."""
+
+    address: str
+    metrics_url: str
+    process: subprocess.Popen[str]
+
+    def terminate(self) -> int:
+        """Send SIGTERM, wait for the drain, and return the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait()
+
+
+@contextmanager
+def spawned_server(arguments: Sequence[str]) -> Iterator[SpawnedServer]:
+    """Run `farrank serve` with these arguments, healthy when entered, ended when left.
+
+    Free ports are taken unless the arguments name some.
+    Raises: SpawnError if the server cannot be started.
+    """
+    command = [sys.executable, "-m", "farrank_cli", "serve", "--port", "0", "--metrics-port", "0", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield _when_healthy(process)
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+
+
+def _when_healthy(process: subprocess.Popen[str]) -> SpawnedServer:
+    if process.stdout is None:
+        raise AssertionError("the process was started with a pipe")
+    for line in process.stdout:
+        if line.startswith(READY):
+            fields = dict(field.split("=", 1) for field in line.removeprefix(READY).split())
+            metrics = "" if fields["metrics"] == "none" else fields["metrics"]
+            return SpawnedServer(fields["grpc"], metrics, process)
+    raise SpawnError(f"farrank serve ended with status {process.wait()} before it was healthy")

@@ -1,0 +1,109 @@
+"""A small real server for the commands to ask, and `farrank` as a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import pytest
+from farrank.v1 import rerank_pb2, rerank_pb2_grpc
+from farrank_cli.main import main
+
+STORED = {"d1": "nothing here\nat all", "d2": "the \x1b[31mKäse is\there"}
+
+
+class WordCounter(rerank_pb2_grpc.RerankServiceServicer):
+    """Scores a document by how often it holds the query; a query `!CODE` fails with that code."""
+
+    requests: list[Any]
+
+    def __init__(self) -> None:
+        self.requests = []
+
+    def _rank(
+        self, request: Any, documents: list[tuple[str, str]], context: grpc.ServicerContext
+    ) -> dict[str, Any]:
+        self.requests.append(request)
+        if request.query.startswith("!"):
+            context.abort(grpc.StatusCode[request.query[1:]], "told to\nfail")
+        results = []
+        for place, (doc_id, text) in enumerate(documents):
+            count, at = text.count(request.query), text.find(request.query)
+            passage = rerank_pb2.Passage(
+                start=max(at, 0), end=len(text), score=count, evidence=rerank_pb2.EVIDENCE_CHUNK_SCORE
+            )
+            results.append(
+                rerank_pb2.Result(
+                    id=doc_id,
+                    index=place,
+                    score=count,
+                    deciding_passage=passage if text else None,
+                    chunks=[passage, passage] if request.options.return_chunk_scores else [],
+                    text=text if request.options.return_texts else None,
+                    tokens_cut=len(text) // 100,
+                )
+            )
+        results.sort(key=lambda result: -result.score)
+        return {
+            "results": results,
+            "query_tokens_cut": 4 if len(request.query) > 20 else 0,
+            "usage": rerank_pb2.Usage(chunks=len(documents)),
+            "timings": rerank_pb2.Timings(total_ns=250_000_000),
+            "ranker": rerank_pb2.RankerVersion(name="counter", version="v1"),
+        }
+
+    def Rerank(self, request: Any, context: grpc.ServicerContext) -> rerank_pb2.RerankResponse:
+        documents = [(each.id, each.text) for each in request.documents]
+        return rerank_pb2.RerankResponse(**self._rank(request, documents, context))
+
+    def SearchAndRerank(
+        self, request: Any, context: grpc.ServicerContext
+    ) -> rerank_pb2.SearchAndRerankResponse:
+        found = list(STORED.items()) if request.query != "nowhere" else []
+        return rerank_pb2.SearchAndRerankResponse(index="stored", **self._rank(request, found, context))
+
+    def ListRankers(self, request: Any, context: grpc.ServicerContext) -> rerank_pb2.ListRankersResponse:
+        return rerank_pb2.ListRankersResponse(
+            rankers=[rerank_pb2.RankerInfo(name="counter", version="v1", window=256, stride=128)],
+            indexes=[rerank_pb2.IndexInfo(name="stored", documents=2, first_stage="bm25(k1=0.9,b=0.4)")],
+            limits=rerank_pb2.Limits(max_documents=1000),
+        )
+
+
+@dataclass
+class Outcome:
+    """What a command left: its exit code and what it printed where."""
+
+    exit_code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[str, WordCounter]]:
+    """A server's address, and the servicer to ask what it was asked."""
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    servicer = WordCounter()
+    rerank_pb2_grpc.add_RerankServiceServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}", servicer
+    server.stop(0).wait()
+
+
+@pytest.fixture
+def farrank(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """Run the command in this process; argparse's own exits count as exit codes, too."""
+
+    def run(*arguments: object) -> Outcome:
+        try:
+            exit_code = main([str(argument) for argument in arguments])
+        except SystemExit as exit_:
+            exit_code = int(exit_.code or 0)
+        captured = capsys.readouterr()
+        return Outcome(exit_code, captured.out, captured.err)
+
+    return run

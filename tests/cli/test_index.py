@@ -1,0 +1,95 @@
+"""`farrank index`: what it hands to the index builder, and how failures show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from farrank_cli.commands import index
+from farrank_server.errors import ConfigError
+from farrank_server.indexing.document import Document
+from farrank_server.indexing.writer_process import IndexingError
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Outcome
+
+Farrank = Callable[..., "Outcome"]
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[Document], Path, bool]]:
+    """What the builder was given, in place of an index."""
+    built: list[tuple[list[Document], Path, bool]] = []
+
+    def build(
+        documents: Iterable[Document], out: Path, *, overwrite: bool, progress: Callable[[int], None]
+    ) -> int:
+        read = list(documents)
+        progress(len(read))
+        built.append((read, out, overwrite))
+        return len(read)
+
+    monkeypatch.setattr(index, "build_index", build)
+    return built
+
+
+def test_json_lines_become_an_index(
+    farrank: Farrank, built: list[tuple[list[Document], Path, bool]], tmp_path: Path
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"id": "1", "text": "x"}\n', encoding="utf-8")
+    (tmp_path / "b.jsonl").write_text('{"id": "2", "text": "y"}\n', encoding="utf-8")
+
+    outcome = farrank(
+        "index", tmp_path / "a.jsonl", tmp_path / "b.jsonl", "--out", tmp_path / "out", "--overwrite"
+    )
+
+    assert (outcome.exit_code, outcome.out) == (0, f"{tmp_path / 'out'}: 2 documents\n")
+    assert built == [([Document("1", "x"), Document("2", "y")], tmp_path / "out", True)]
+
+
+def test_a_collection_or_pydoc_not_both_not_neither(farrank: Farrank, tmp_path: Path) -> None:
+    assert farrank("index", "--out", tmp_path).exit_code == 2
+    assert farrank("index", "a.jsonl", "--pydoc", "--out", tmp_path).exit_code == 2
+
+
+def test_a_bad_line_and_a_missing_file_are_named(
+    farrank: Farrank, built: list[tuple[list[Document], Path, bool]], tmp_path: Path
+) -> None:
+    (tmp_path / "bad.jsonl").write_text("{", encoding="utf-8")
+
+    bad = farrank("index", tmp_path / "bad.jsonl", "--out", tmp_path / "out")
+    missing = farrank("index", tmp_path / "none.jsonl", "--out", tmp_path / "out")
+
+    assert (bad.exit_code, missing.exit_code) == (2, 2)
+    assert "bad.jsonl, line 1: " in bad.err
+    assert "none.jsonl: No such file" in missing.err
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code", "message"),
+    [
+        (FileExistsError("out holds an index already"), 2, "(--overwrite replaces an index)"),
+        (ConfigError("pip install 'farrank[lucene]'"), 2, "farrank[lucene]"),
+        (IndexingError("disk full"), 1, "disk full"),
+    ],
+)
+def test_failures_are_one_line(
+    farrank: Farrank,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    error: Exception,
+    exit_code: int,
+    message: str,
+) -> None:
+    def build(*_: object, **__: object) -> int:
+        raise error
+
+    monkeypatch.setattr(index, "build_index", build)
+
+    outcome = farrank("index", "--pydoc", "--out", tmp_path)
+
+    assert outcome.exit_code == exit_code
+    assert message in outcome.err
+    assert outcome.err.count("\n") == 1

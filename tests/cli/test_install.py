@@ -1,0 +1,91 @@
+"""The base install: a wheel in a fresh environment, with the client's two packages and no other."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.slow
+
+
+def run(*command: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, cwd=cwd, env=environment, timeout=240
+    )
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of executables of an environment that holds the wheel without extras."""
+    folder = tmp_path_factory.mktemp("install")
+    built = run(
+        *(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT), cwd=folder
+    )
+    assert built.returncode == 0, built.stderr
+    (wheel,) = folder.glob("*.whl")
+    made = run(sys.executable, "-m", "venv", folder / "venv")
+    assert made.returncode == 0, made.stderr
+    scripts = folder / "venv" / "bin"
+    installed = run(
+        *(scripts / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
+        *("--constraint", ROOT / "constraints.txt", wheel),
+    )
+    assert installed.returncode == 0, installed.stderr
+    return scripts
+
+
+def test_the_base_install_is_light(scripts: Path) -> None:
+    listed = run(scripts / "python", "-m", "pip", "list", "--format=freeze", "--disable-pip-version-check")
+
+    names = {line.partition("==")[0] for line in listed.stdout.split()} - {"pip", "setuptools"}
+    assert names == {"farrank", "grpcio", "protobuf", "typing_extensions"}
+
+
+def test_the_client_works(scripts: Path, tmp_path: Path) -> None:
+    script = (
+        "from farrank_client import Client, Unavailable\n"
+        "try:\n"
+        "    Client('127.0.0.1:1').rerank('q', ['x'])\n"
+        "except Unavailable as error:\n"
+        "    print(type(error).__name__)\n"
+    )
+
+    assert run(scripts / "python", "-c", script, cwd=tmp_path).stdout == "Unavailable\n"
+
+
+def test_the_commands_are_listed(scripts: Path, tmp_path: Path) -> None:
+    helped = run(scripts / "farrank", "--help", cwd=tmp_path)
+
+    assert helped.returncode == 0
+    assert all(name in helped.stdout for name in ("serve", "index", "rerank", "search", "rankers"))
+
+
+def test_reranking_needs_no_extra(scripts: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"id": "a", "text": "x"}', encoding="utf-8")
+
+    asked = run(
+        *(scripts / "farrank", "rerank", "--query", "q", "--jsonl", "a.jsonl", "--server", "127.0.0.1:1"),
+        cwd=tmp_path,
+    )
+
+    assert (asked.returncode, asked.stderr.count("\n")) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"), [(["serve"], "server"), (["index", "--pydoc", "--out", "index"], "lucene")]
+)
+def test_a_missing_extra_says_how_to_install_it(
+    scripts: Path, tmp_path: Path, arguments: list[str], extra: str
+) -> None:
+    refused = run(scripts / "farrank", *arguments, cwd=tmp_path)
+
+    assert refused.returncode == 2
+    assert f"pip install 'farrank[{extra}]'" in refused.stderr
+    assert refused.stderr.count("\n") == 1

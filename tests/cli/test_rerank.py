@@ -1,0 +1,164 @@
+"""`farrank rerank` against a small real server."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Outcome, WordCounter
+
+Farrank = Callable[..., "Outcome"]
+Server = tuple[str, "WordCounter"]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    paths = [tmp_path / "one.txt", tmp_path / "two.txt", tmp_path / "empty.txt"]
+    paths[0].write_text("nothing", encoding="utf-8")
+    paths[1].write_bytes("Grüße, Käse\r\nund\x1b[31m Käse ".encode() + b"x" * 200)
+    paths[2].touch()
+    return paths
+
+
+def test_a_table_for_people(farrank: Farrank, server: Server, files: list[Path]) -> None:
+    outcome = farrank("rerank", "--server", server[0], "--query", "Käse", *files)
+
+    assert outcome.exit_code == 0
+    head, first, *_, last = outcome.out.splitlines()
+    assert head.split() == ["rank", "score", "document", "passage"]
+    assert first.split()[:4] == ["1", "2.0000", str(files[1]), "[7:227]"]
+    assert "Käse und [31m Käse xxx" in first
+    assert first.endswith("…")
+    assert "\x1b" not in outcome.out
+    assert last.endswith("(no text)")
+    assert "counter v1: 3 documents shown, 3 chunks scored in 0.250 s" in outcome.err
+    assert "1 of the documents shown were cut: 2 tokens were not read" in outcome.err
+
+
+def test_json_lines_for_programs(farrank: Farrank, server: Server, files: list[Path]) -> None:
+    outcome = farrank("rerank", "--server", server[0], "--query", "Käse", "--json", "--chunks", *files)
+
+    first, *_, last = map(json.loads, outcome.out.splitlines())
+    assert (first["rank"], first["id"], first["index"], first["score"]) == (1, str(files[1]), 1, 2.0)
+    assert first["deciding_passage"]["text"].startswith("Käse\r\nund")
+    assert first["deciding_passage"]["evidence"] == "chunk_score"
+    assert len(first["chunks"]) == 2
+    assert last["deciding_passage"] is None
+
+
+def test_chunks_are_shown_below_their_document(farrank: Farrank, server: Server, files: list[Path]) -> None:
+    outcome = farrank("rerank", "--server", server[0], "--query", "Käse", "--chunks", files[1])
+
+    assert len(outcome.out.splitlines()) == 4
+
+
+def test_the_options_reach_the_server(farrank: Farrank, server: Server, files: list[Path]) -> None:
+    target, servicer = server
+
+    options = ("--ranker", "maxp", "--top-n", "2", "--max-chunks", "3", "--query", "a query of many words")
+    outcome = farrank("rerank", "--server", target, *options, *files)
+
+    (request,) = servicer.requests
+    assert (request.options.ranker, request.options.top_n, request.options.max_chunks) == ("maxp", 2, 3)
+    assert "the query was cut: its last 4 tokens were not read" in outcome.err
+
+
+def test_json_lines_from_a_file_and_from_stdin(
+    farrank: Farrank, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = '{"id": "a", "text": "x"}\n\n{"id": "b", "text": "Käse", "title": "T"}\n'.encode()
+    path = tmp_path / "documents.jsonl"
+    path.write_bytes(lines)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
+
+    outcomes = [
+        farrank("rerank", "--server", server[0], "--query", "Käse", "--json", "--jsonl", source)
+        for source in (path, "-")
+    ]
+
+    assert outcomes[0].out == outcomes[1].out
+    assert [json.loads(line)["id"] for line in outcomes[0].out.splitlines()] == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"id": "a", "text": "x"}\n{"id":', "documents.jsonl, line 2: the line is not JSON"),
+        (b'{"id": "a"}', "documents.jsonl, line 1: 'text' is missing"),
+        (b'{"id": "a", "text": "\xff"}', "documents.jsonl, line 1: the line is not UTF-8"),
+        (b"\n", "there is no document in it"),
+    ],
+)
+def test_a_bad_line_is_named(farrank: Farrank, tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "documents.jsonl"
+    path.write_bytes(content)
+
+    outcome = farrank("rerank", "--query", "q", "--jsonl", path)
+
+    assert outcome.exit_code == 2
+    assert message in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_a_bad_file_is_named(farrank: Farrank, tmp_path: Path) -> None:
+    latin = tmp_path / "latin.txt"
+    latin.write_bytes("Käse".encode("latin-1"))
+
+    for path, message in [
+        (latin, "not UTF-8 (byte 2)"),
+        (tmp_path / "none", "No such file"),
+        (tmp_path, "director"),
+    ]:
+        outcome = farrank("rerank", "--query", "q", path)
+        assert outcome.exit_code == 2
+        assert str(path) in outcome.err
+        assert message in outcome.err
+
+
+def test_files_or_json_lines_not_both_not_neither(farrank: Farrank) -> None:
+    assert farrank("rerank", "--query", "q").exit_code == 2
+    assert farrank("rerank", "--query", "q", "--jsonl", "x", "y").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [
+        ("INVALID_ARGUMENT", 1),
+        ("NOT_FOUND", 1),
+        ("INTERNAL", 1),
+        ("RESOURCE_EXHAUSTED", 1),
+        ("DEADLINE_EXCEEDED", 3),
+    ],
+)
+def test_the_servers_refusal_is_one_line(
+    farrank: Farrank, server: Server, files: list[Path], code: str, exit_code: int
+) -> None:
+    outcome = farrank("rerank", "--server", server[0], "--query", f"!{code}", files[0])
+
+    assert outcome.exit_code == exit_code
+    assert outcome.err == f"farrank: {server[0]}: told to fail [{code}]\n"
+    assert outcome.out == ""
+
+
+def test_a_server_that_is_not_there(farrank: Farrank, files: list[Path]) -> None:
+    outcome = farrank("rerank", "--server", "127.0.0.1:1", "--timeout-s", "0.5", "--query", "q", files[0])
+
+    assert outcome.exit_code == 3
+    assert outcome.err.startswith("farrank: 127.0.0.1:1: ")
+    assert outcome.err.count("\n") == 1
+
+
+def test_wrong_tls_files_are_one_line(farrank: Farrank, files: list[Path], tmp_path: Path) -> None:
+    missing = farrank("rerank", "--query", "q", "--tls-ca", tmp_path / "ca.pem", files[0])
+    half = farrank("rerank", "--query", "q", "--tls-certificate", files[0], files[0])
+
+    assert (missing.exit_code, half.exit_code) == (2, 2)
+    assert "ca.pem: No such file" in missing.err
+    assert "together" in half.err

@@ -1,0 +1,56 @@
+"""`farrank search` and `farrank rankers` against a small real server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Outcome, WordCounter
+
+Farrank = Callable[..., "Outcome"]
+Server = tuple[str, "WordCounter"]
+
+
+def test_search_shows_passages_of_what_the_server_found(farrank: Farrank, server: Server) -> None:
+    target, servicer = server
+
+    outcome = farrank("search", "--server", target, "--query", "Käse", "--index", "stored", "--k", "7")
+
+    assert outcome.exit_code == 0
+    _, first, second = outcome.out.splitlines()
+    assert first.split() == ["1", "1.0000", "d2", "[9:21]", "Käse", "is", "here"]
+    assert second.split()[:3] == ["2", "0.0000", "d1"]
+    assert (servicer.requests[0].index, servicer.requests[0].k) == ("stored", 7)
+
+
+def test_search_prints_json_lines(farrank: Farrank, server: Server) -> None:
+    outcome = farrank("search", "--server", server[0], "--query", "Käse", "--json")
+
+    assert [json.loads(line)["id"] for line in outcome.out.splitlines()] == ["d2", "d1"]
+
+
+def test_nothing_found_is_no_failure(farrank: Farrank, server: Server) -> None:
+    outcome = farrank("search", "--server", server[0], "--query", "nowhere")
+
+    assert (outcome.exit_code, outcome.out) == (0, "no documents found\n")
+    assert farrank("search", "--server", server[0], "--query", "nowhere", "--json").out == ""
+
+
+def test_rankers_lists_what_the_server_holds(farrank: Farrank, server: Server) -> None:
+    outcome = farrank("rankers", "--server", server[0])
+
+    assert outcome.exit_code == 0
+    assert "counter" in outcome.out
+    assert "256/128" in outcome.out
+    assert "bm25(k1=0.9,b=0.4)" in outcome.out
+    assert "max_documents       1,000" in outcome.out
+
+
+def test_rankers_as_json(farrank: Farrank, server: Server) -> None:
+    catalog = json.loads(farrank("rankers", "--server", server[0], "--json").out)
+
+    assert catalog["rankers"][0]["name"] == "counter"
+    assert catalog["indexes"] == [{"name": "stored", "documents": 2, "first_stage": "bm25(k1=0.9,b=0.4)"}]
+    assert catalog["limits"]["max_documents"] == 1000

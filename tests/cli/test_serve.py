@@ -1,0 +1,120 @@
+"""`farrank serve`: the flags and what they make of the configuration."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from farrank_cli.commands import serve
+from farrank_server.config import IndexConfig, RankerConfig, ServerConfig
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Outcome
+
+Farrank = Callable[..., "Outcome"]
+
+
+def read(*arguments: str, **environment: str) -> ServerConfig:
+    parser = argparse.ArgumentParser()
+    serve.configure(parser)
+    return serve.read_config(parser.parse_args(arguments), environment)
+
+
+def test_no_flags_are_the_defaults() -> None:
+    assert read() == ServerConfig()
+
+
+def test_each_flag_sets_its_key() -> None:
+    config = read(
+        *("--ranker", "a=./models/a", "--ranker", "b.v2=org/name=x", "--index", "docs=/data/docs"),
+        *("--host", "0.0.0.0", "--port", "0", "--metrics-port", "none", "--device", "cpu", "--threads", "2"),
+        *(
+            "--precision",
+            "bf16",
+            "--set",
+            "batching.max_batch_tokens=4096",
+            "--set",
+            "rankers.a.precision=fp32",
+        ),
+    )
+
+    assert config.rankers == {
+        "a": RankerConfig("./models/a", precision="fp32"),
+        "b.v2": RankerConfig("org/name=x", precision="bf16"),
+    }
+    assert config.first_stage.indexes == {"docs": IndexConfig(Path("/data/docs"))}
+    assert (config.listen.host, config.listen.port, config.listen.metrics_port) == ("0.0.0.0", 0, None)
+    assert (config.device.name, config.device.threads) == ("cpu", 2)
+    assert config.batching.max_batch_tokens == 4096
+
+
+def test_file_then_environment_then_flags(tmp_path: Path) -> None:
+    path = tmp_path / "farrank.toml"
+    path.write_text("[listen]\nhost = 'file'\nport = 1\nmetrics_port = 2\n", encoding="utf-8")
+
+    listen = read(
+        "--config", str(path), "--port", "5", FARRANK_LISTEN__PORT="3", FARRANK_LISTEN__METRICS_PORT="4"
+    ).listen
+
+    assert (listen.host, listen.port, listen.metrics_port) == ("file", 5, 4)
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[ServerConfig]:
+    """The configurations that the server would have run with."""
+    served: list[ServerConfig] = []
+    module = types.ModuleType("farrank_server.serve")
+
+    def run(config: ServerConfig) -> int:
+        served.append(config)
+        return 7
+
+    vars(module)["run"] = run
+    monkeypatch.setitem(sys.modules, "farrank_server.serve", module)
+    return served
+
+
+def test_the_servers_exit_code_is_the_commands(farrank: Farrank, served: list[ServerConfig]) -> None:
+    assert farrank("serve", "--port", "0").exit_code == 7
+    assert served[0].listen.port == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--port", "http"],
+            "farrank: listen.port: 'http' is not allowed; it must be a whole number (--port)\n",
+        ),
+        (
+            ["--set", "listen.prot=1"],
+            "farrank: listen.prot: there is no such key (--set listen.prot=1); did you mean listen.port?\n",
+        ),
+        (["--ranker", "minilm"], "farrank: --ranker minilm: must be NAME=SOURCE\n"),
+        (["--config", "none.yaml"], "farrank: none.yaml: No such file or directory\n"),
+    ],
+)
+def test_a_wrong_configuration_stops_the_start_with_one_line(
+    farrank: Farrank, served: list[ServerConfig], arguments: list[str], message: str
+) -> None:
+    outcome = farrank("serve", *arguments)
+
+    assert (outcome.exit_code, outcome.err) == (2, message)
+    assert served == []
+
+
+def test_a_wrong_variable_is_named(
+    farrank: Farrank, served: list[ServerConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FARRANK_RANKERS__MINILM__PRECISION", "fp8")
+
+    outcome = farrank("serve")
+
+    assert outcome.exit_code == 2
+    assert "rankers.minilm.precision: 'fp8'" in outcome.err
+    assert "(FARRANK_RANKERS__MINILM__PRECISION)" in outcome.err
