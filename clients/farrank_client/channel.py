@@ -8,6 +8,9 @@ import grpc
 
 ChannelOption = tuple[str, str | int]
 
+# A gRPC server that is not told otherwise ends connections that ping more often than every five minutes.
+KEEPALIVE_S = 310.0
+
 
 @dataclass(frozen=True, slots=True)
 class Tls:
@@ -49,7 +52,6 @@ def channel_options(
         "grpc.max_receive_message_length": -1,
         # A server that was restarted is found again within a call's own retries.
         "grpc.initial_reconnect_backoff_ms": 100,
-        "grpc.min_reconnect_backoff_ms": 1000,
         "grpc.max_reconnect_backoff_ms": 5000,
     }
     if keepalive_s is not None:

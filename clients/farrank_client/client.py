@@ -10,7 +10,7 @@ import grpc
 from farrank_client import calls, health
 from farrank_client.calls import Answer, Call, Response
 from farrank_client.catalog import Catalog
-from farrank_client.channel import ChannelOption, Tls, channel_credentials, channel_options
+from farrank_client.channel import KEEPALIVE_S, ChannelOption, Tls, channel_credentials, channel_options
 from farrank_client.documents import Document
 from farrank_client.errors import DeadlineExceeded, FarrankError, Unavailable
 from farrank_client.ranking import Ranking
@@ -23,6 +23,7 @@ class Client:
 
     `timeout_s` is the deadline of every call that brings none of its own, retries included. `transport`
     replaces the network (see `farrank_client.testing`). Calls raise what the tree in `errors` shows.
+    `keepalive_s` is how often a waiting call asks whether its connection lives (None: never).
     Raises: ValueError for both `tls` and `credentials`; OSError if a file of `tls` cannot be read.
     """
 
@@ -35,7 +36,7 @@ class Client:
         tls: Tls | None = None,
         credentials: grpc.ChannelCredentials | None = None,
         metadata: Metadata = (),
-        keepalive_s: float | None = 60.0,
+        keepalive_s: float | None = KEEPALIVE_S,
         options: Sequence[ChannelOption] = (),
         transport: Transport | None = None,
     ) -> None:

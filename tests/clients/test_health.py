@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -22,6 +23,13 @@ def test_the_status_is_understood(call: Caller, scripted: ScriptedServer, status
 
 def test_nobody_there_is_not_healthy(call: Caller) -> None:
     assert call("127.0.0.1:1", lambda client: client.is_healthy()) is False
+
+
+def test_a_port_that_does_not_answer_is_not_healthy(call: Caller) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        target = f"127.0.0.1:{silent.getsockname()[1]}"
+
+        assert call(target, lambda client: client.is_healthy(timeout_s=0.3)) is False
 
 
 def test_waiting_ends_when_the_server_is_ready(call: Caller, scripted: ScriptedServer) -> None:
