@@ -6,9 +6,9 @@ import logging
 import time
 
 from farrank_server.config import FirstStageConfig, IndexConfig
-from farrank_server.errors import DeadlineExceeded, InvalidArgument, NotFound, Unavailable
+from farrank_server.errors import DeadlineExceeded, InvalidArgument, NotFound
 from farrank_server.first_stage.interface import Candidate, IndexDescription
-from farrank_server.first_stage.worker_process import WorkerProcess
+from farrank_server.first_stage.worker_process import WorkerProcess, restarting
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class LuceneFirstStage:
         if k < 1:
             raise InvalidArgument(f"k: {k} is not allowed; it must be at least 1")
         if self._worker is None:
-            raise Unavailable("the first stage restarts", reason="first_stage_down", retry_after_ms=5000)
+            raise restarting()
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._worker.search(index, query, k)

@@ -38,7 +38,8 @@ class LuceneIndex:
         try:
             self._searcher = import_searcher()(path)
         except JavaException as exc:
-            raise IndexProblem(f"{path}: the Lucene index cannot be opened: {exc}") from exc
+            what = str(exc).splitlines()[0]  # the rest is Java's stack
+            raise IndexProblem(f"{path}: the Lucene index cannot be opened: {what}") from exc
         self.documents = int(self._searcher.num_docs)
         if not self.documents:
             raise IndexProblem(f"{path}: the Lucene index holds no documents")

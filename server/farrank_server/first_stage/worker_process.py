@@ -80,7 +80,7 @@ class WorkerProcess:
         Raises: Unavailable if the process ends meanwhile, ResourceExhausted if the texts outgrow its heap.
         """
         if self._reading is None or self._reading.done():
-            raise _gone()
+            raise restarting()
         search_id = next(self._ids)
         answer: asyncio.Future[list[Candidate]] = asyncio.get_running_loop().create_future()
         self._pending[search_id] = answer
@@ -149,7 +149,7 @@ class WorkerProcess:
         finally:
             for answer in self._pending.values():
                 if not answer.done():
-                    answer.set_exception(_gone())
+                    answer.set_exception(restarting())
             self._pending.clear()
 
     async def _send(self, header: dict[str, Any]) -> None:
@@ -158,12 +158,12 @@ class WorkerProcess:
         try:
             await self._process.stdin.drain()
         except ConnectionError as exc:
-            raise _gone() from exc
+            raise restarting() from exc
 
     def _write(self, header: dict[str, Any]) -> None:
         assert self._process.stdin is not None
         if self._process.stdin.is_closing():
-            raise _gone()
+            raise restarting()
         self._process.stdin.write(pack(header))
 
     async def _pass_on_stderr(self) -> None:
@@ -194,5 +194,6 @@ def _settle(answer: asyncio.Future[list[Candidate]], header: dict[str, Any], bod
         answer.set_result([Candidate(*one) for one in found])
 
 
-def _gone() -> Unavailable:
+def restarting() -> Unavailable:
+    """Make the error of a search that met no search process, or lost it."""
     return Unavailable("the first stage restarts", reason="first_stage_down", retry_after_ms=5000)

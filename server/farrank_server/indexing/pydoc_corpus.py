@@ -25,7 +25,7 @@ def read_pydoc() -> Iterator[Document]:
 
     Raises: CollectionError if the process fails.
     """
-    command = [sys.executable, "-s", "-P", str(_SCRIPT)]
+    command = [sys.executable, "-S", "-s", "-P", str(_SCRIPT)]
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

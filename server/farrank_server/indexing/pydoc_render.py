@@ -11,19 +11,23 @@ import os
 import pkgutil
 import pydoc
 import re
+import site
 import sys
 import sysconfig
 import types
 import warnings
 from collections.abc import Iterator
 from pydoc_data.topics import topics
+from unittest import mock
 
 # Jokes, demos, tests and installers: nobody looks up a reference for them.
 _SKIPPED = {"antigravity", "this", "idlelib", "turtledemo", "test", "lib2to3", "ensurepip", "pydoc_data"}
 # A hundred codecs, deprecated commands and widgets: near-copies that would crowd out the rest.
 _NOT_WALKED = {"encodings", "distutils", "tkinter", "ctypes.macholib"}
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+|, handle [0-9a-f]+")
-_FILE_SECTION = re.compile(r"\n\nFILE\n    [^\n]*")
+# pydoc shortens long values in their middle, so an address may have dots in it.
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F.]+|, handle [0-9a-f.]+")
+# Where the module lies, and what `sys` says of where others lie.
+_FILES = re.compile(r"\n\nFILE\n    [^\n]*|\n    modules = \{[^\n]*")
 
 
 def modules() -> Iterator[tuple[str, types.ModuleType]]:
@@ -70,8 +74,15 @@ def _offered(module: types.ModuleType) -> list[tuple[str, object]]:
 
 def render(module: types.ModuleType) -> str:
     """Render as `help()` does, less what differs from run to run and from machine to machine."""
-    text = pydoc.plain(pydoc.render_doc(module))
-    text = _FILE_SECTION.sub("", text)
+    nowhere = {name: f"<{name}>" for name in ("prefix", "exec_prefix", "base_prefix", "base_exec_prefix")}
+    lists: dict[str, list[str]] = {"argv": [], "orig_argv": [], "path": []}
+    with (
+        # Replaced beforehand, for pydoc cuts long values, and half a path is still one.
+        mock.patch.multiple(sys, executable="<python>", path_importer_cache={}, **nowhere, **lists),
+        mock.patch.multiple(site, PREFIXES=[], USER_SITE=None, USER_BASE=None),
+    ):
+        text = pydoc.plain(pydoc.render_doc(module))
+    text = _FILES.sub("", text)
     text = _ADDRESS.sub("", text)
     for path, name in _places():
         text = text.replace(path, name)
@@ -82,7 +93,7 @@ def _places() -> list[tuple[str, str]]:
     paths = {"<stdlib>": sysconfig.get_path("stdlib"), "<python>": sys.executable, "<script>": sys.argv[0]}
     paths |= {"<prefix>": sys.prefix, "<base prefix>": sys.base_prefix, "<home>": os.path.expanduser("~")}
     spelled = {(place, name) for name, path in paths.items() for place in (path, os.path.realpath(path))}
-    # The longest first: a prefix stands inside the others. A root folder would match everything.
+    # The longest first: a prefix stands inside the others. One as short as /usr is no secret.
     return sorted((pair for pair in spelled if len(pair[0]) > 4), key=lambda pair: (-len(pair[0]), pair))
 
 

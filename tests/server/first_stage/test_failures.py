@@ -1,0 +1,129 @@
+"""What a caller sees when a search cannot be answered, and that nothing is left behind."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from farrank_server.config import FirstStageConfig, IndexConfig
+from farrank_server.errors import (
+    DeadlineExceeded,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    Unavailable,
+)
+from farrank_server.first_stage.interface import Candidate
+from farrank_server.first_stage.lucene import LuceneFirstStage
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+TIMEOUT_S = 60.0
+
+
+def process_is_gone(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return True
+    return state == "Z"
+
+
+async def search_once_it_is_back(stage: LuceneFirstStage) -> list[Candidate]:
+    async with asyncio.timeout(TIMEOUT_S):
+        while True:
+            try:
+                return await stage.search("toy", "alpha", 10, TIMEOUT_S)
+            except Unavailable:
+                await asyncio.sleep(0.05)
+
+
+async def test_an_unknown_index_lists_the_known(stage: LuceneFirstStage) -> None:
+    with pytest.raises(NotFound, match=r"'nope'; known: odd, odd-rm3, toy, toy-other-parameters"):
+        await stage.search("nope", "alpha", 10, TIMEOUT_S)
+
+
+async def test_k_below_one_is_refused(stage: LuceneFirstStage) -> None:
+    with pytest.raises(InvalidArgument, match="k: 0"):
+        await stage.search("toy", "alpha", 0, TIMEOUT_S)
+
+
+async def test_many_searches_at_once_get_their_own_answers(stage: LuceneFirstStage) -> None:
+    queries = ["alpha", "omega", "sigma", "gamma delta"]
+    alone = [await stage.search("toy", query, 10, TIMEOUT_S) for query in queries]
+    together = await asyncio.gather(*(stage.search("toy", query, 10, TIMEOUT_S) for query in queries * 25))
+    assert together == alone * 25
+    assert stage.searches_in_flight == 0
+
+
+async def test_a_late_answer_is_dropped_and_the_next_one_is_right(stage: LuceneFirstStage) -> None:
+    assert stage.worker_pid is not None
+    os.kill(stage.worker_pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(DeadlineExceeded, match=r"within 0\.100 s"):
+            await stage.search("toy", "alpha", 10, 0.1)
+        with pytest.raises(DeadlineExceeded):
+            await stage.search("toy", "alpha", 10, -1.0)
+        cancelled = asyncio.create_task(stage.search("toy", "alpha", 10, TIMEOUT_S))
+        await asyncio.sleep(0.05)
+        assert stage.searches_in_flight == 1
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        assert stage.searches_in_flight == 0
+    finally:
+        os.kill(stage.worker_pid, signal.SIGCONT)
+    [found] = await stage.search("toy", "sigma", 10, TIMEOUT_S)
+    assert found.doc_id == "other"
+
+
+async def test_signals_to_the_group_leave_the_search_process_running(stage: LuceneFirstStage) -> None:
+    assert stage.worker_pid is not None
+    os.kill(stage.worker_pid, signal.SIGINT)
+    os.kill(stage.worker_pid, signal.SIGTERM)
+    await asyncio.sleep(0.1)
+    assert await stage.search("toy", "alpha", 10, TIMEOUT_S)
+
+
+async def test_a_dead_search_process_fails_its_searches_and_is_replaced(toy_index: Path) -> None:
+    stage = LuceneFirstStage(FirstStageConfig(indexes={"toy": IndexConfig(toy_index)}))
+    await stage.start()
+    try:
+        first_pid = stage.worker_pid
+        assert first_pid is not None
+        before = await stage.search("toy", "alpha", 10, TIMEOUT_S)
+        os.kill(first_pid, signal.SIGSTOP)
+        pending = asyncio.create_task(stage.search("toy", "alpha", 10, TIMEOUT_S))
+        await asyncio.sleep(0.05)
+        os.kill(first_pid, signal.SIGKILL)
+        with pytest.raises(Unavailable) as caught:
+            await pending
+        assert caught.value.retry_after_ms
+        with pytest.raises(Unavailable):
+            await stage.search("toy", "alpha", 10, TIMEOUT_S)
+        assert await search_once_it_is_back(stage) == before
+        second_pid = stage.worker_pid
+        assert second_pid not in (None, first_pid)
+        assert second_pid is not None
+        os.kill(second_pid, signal.SIGSTOP)  # it cannot follow the closed pipe, and is killed
+        pending = asyncio.create_task(stage.search("toy", "alpha", 10, TIMEOUT_S))
+        await asyncio.sleep(0.05)
+    finally:
+        await stage.stop()
+    with pytest.raises(Unavailable):
+        await pending
+    assert process_is_gone(second_pid)
+
+
+async def test_texts_beyond_the_heap_fail_one_search_only(odd_index: Path) -> None:
+    stage = LuceneFirstStage(FirstStageConfig(indexes={"odd": IndexConfig(odd_index)}), heap_mib=24)
+    await stage.start()
+    try:
+        pid = stage.worker_pid
+        with pytest.raises(ResourceExhausted, match="ask for fewer"):
+            await stage.search("odd", "hugedoc", 10, TIMEOUT_S)
+        assert await stage.search("odd", "volcano", 10, TIMEOUT_S)
+        assert stage.worker_pid == pid
+    finally:
+        await stage.stop()

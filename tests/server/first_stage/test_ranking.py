@@ -1,0 +1,133 @@
+"""What is found and in which order, compared with BM25 computed here from its formula."""
+
+import math
+from collections import Counter
+
+import pytest
+from farrank_server.first_stage.interface import IndexDescription
+from farrank_server.first_stage.lucene import LuceneFirstStage
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+TIMEOUT_S = 60.0
+
+
+def lucene_length(tokens: int) -> int:
+    """Lucene keeps a length in one byte: exact below 24, four significant bits above."""
+    if tokens < 24:
+        return tokens
+    shift = max(0, (tokens - 24).bit_length() - 4)
+    return 24 + ((tokens - 24) >> shift << shift)
+
+
+def bm25(query: str, texts: dict[str, str], k1: float, b: float) -> dict[str, float]:
+    """Source: Robertson & Zaragoza 2009, as Lucene has it (idf from 1, no factor k1 + 1)."""
+    bags = {doc_id: Counter(text.split()) for doc_id, text in texts.items()}
+    mean_length = sum(bag.total() for bag in bags.values()) / len(bags)
+    scores: dict[str, float] = {}
+    for term in query.split():
+        found = [doc_id for doc_id, bag in bags.items() if term in bag]
+        idf = math.log(1 + (len(bags) - len(found) + 0.5) / (len(found) + 0.5))
+        for doc_id in found:
+            frequency = bags[doc_id][term]
+            length = lucene_length(bags[doc_id].total())
+            weight = frequency / (frequency + k1 * (1 - b + b * length / mean_length))
+            scores[doc_id] = scores.get(doc_id, 0.0) + idf * weight
+    return dict(sorted(scores.items(), key=lambda item: -item[1]))
+
+
+@pytest.mark.parametrize(
+    ("index", "k1", "b"), [("toy", 0.9, 0.4), ("toy-other-parameters", 1.5, 0.9)], ids=["defaults", "others"]
+)
+@pytest.mark.parametrize("query", ["alpha", "omega", "alpha omega", "gamma sigma delta"])
+async def test_scores_are_bm25(
+    stage: LuceneFirstStage, toy_texts: dict[str, str], index: str, k1: float, b: float, query: str
+) -> None:
+    found = await stage.search(index, query, 10, TIMEOUT_S)
+    expected = bm25(query, toy_texts, k1, b)
+    assert [candidate.doc_id for candidate in found] == list(expected)
+    # Anserini rounds scores to four places.
+    assert [candidate.score for candidate in found] == pytest.approx(list(expected.values()), abs=1e-4)
+
+
+async def test_equal_scores_come_in_the_order_of_doc_id(stage: LuceneFirstStage) -> None:
+    found = await stage.search("odd", "tiedoc", 10, TIMEOUT_S)
+    assert [candidate.doc_id for candidate in found] == ["tie-a", "tie-b", "tie-c"]
+    first_two = await stage.search("odd", "tiedoc", 2, TIMEOUT_S)
+    assert [candidate.doc_id for candidate in first_two] == ["tie-a", "tie-b"]
+
+
+async def test_rm3_finds_what_shares_no_word_with_the_query(stage: LuceneFirstStage) -> None:
+    plain = await stage.search("odd", "volcano", 10, TIMEOUT_S)
+    expanded = await stage.search("odd-rm3", "volcano", 10, TIMEOUT_S)
+    assert {candidate.doc_id for candidate in plain} == {"volcano-1", "volcano-2"}
+    assert {candidate.doc_id for candidate in expanded} == {"volcano-1", "volcano-2", "chamber"}
+    assert expanded[-1].doc_id == "chamber"
+
+
+@pytest.mark.parametrize("query", ["", " ", "the of and", "?!*", "absentword", "\x00"])
+@pytest.mark.parametrize("index", ["odd", "odd-rm3"])
+async def test_a_query_with_no_term_in_the_index_finds_nothing(
+    stage: LuceneFirstStage, index: str, query: str
+) -> None:
+    assert await stage.search(index, query, 10, TIMEOUT_S) == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        '"quotesdoc',
+        "quotesdoc AND absent",
+        "-quotesdoc",
+        "title: quotesdoc",
+        "(quotesdoc",
+        "quotesdoc^2~",
+    ],
+)
+@pytest.mark.parametrize("index", ["odd", "odd-rm3"])
+async def test_lucene_operators_are_plain_text(stage: LuceneFirstStage, index: str, query: str) -> None:
+    found = await stage.search(index, query, 10, TIMEOUT_S)
+    assert found[0].doc_id == "quotes"
+
+
+@pytest.mark.parametrize("k", [11, 1000, 2**31 - 1])
+async def test_k_may_exceed_what_there_is(stage: LuceneFirstStage, k: int) -> None:
+    assert len(await stage.search("toy", "alpha omega", k, TIMEOUT_S)) == 3
+
+
+async def test_a_query_may_be_a_whole_document(stage: LuceneFirstStage) -> None:
+    words = " ".join(f"word{n}" for n in range(5000))
+    found = await stage.search("odd", f"{words} emojidoc", 10, TIMEOUT_S)
+    assert [candidate.doc_id for candidate in found] == ["emoji"]
+
+
+@pytest.mark.parametrize(
+    ("doc_id", "query"),
+    [
+        ("emoji", "emojidoc \U0001f600"),
+        ("controls", "controldoc \x00"),
+        ("lines", "linesdoc"),
+        ("quotes", "quotesdoc"),
+        ("huge", "hugedoc"),
+    ],
+)
+async def test_texts_come_back_byte_for_byte(
+    stage: LuceneFirstStage, odd_texts: dict[str, str], doc_id: str, query: str
+) -> None:
+    [candidate] = await stage.search("odd", query, 1, TIMEOUT_S)
+    assert candidate.doc_id == doc_id
+    assert candidate.text == odd_texts[doc_id]
+
+
+async def test_descriptions_say_how_each_index_ranks(
+    stage: LuceneFirstStage, odd_texts: dict[str, str]
+) -> None:
+    odd_documents = len(odd_texts)
+    assert stage.describe() == (
+        IndexDescription("toy", 3, "bm25(k1=0.9,b=0.4)"),
+        IndexDescription("toy-other-parameters", 3, "bm25(k1=1.5,b=0.9)"),
+        IndexDescription("odd", odd_documents, "bm25(k1=0.9,b=0.4)"),
+        IndexDescription(
+            "odd-rm3", odd_documents, "bm25(k1=0.9,b=0.4)+rm3(terms=10,documents=10,weight=0.5)"
+        ),
+    )

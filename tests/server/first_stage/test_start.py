@@ -1,0 +1,109 @@
+"""What stops the start, and that no process outlives its server."""
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from farrank_server.config import FirstStageConfig, IndexConfig
+from farrank_server.errors import ConfigError, NotFound
+from farrank_server.first_stage.lucene import LuceneFirstStage
+
+
+def stage_of(path: Path, start_timeout_s: float = 60.0) -> LuceneFirstStage:
+    config = FirstStageConfig(indexes={"books": IndexConfig(path)}, start_timeout_s=start_timeout_s)
+    return LuceneFirstStage(config)
+
+
+async def test_a_missing_index_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"first_stage\.indexes\.books\.path: .*/nowhere: there is no Lucene"
+    ):
+        await stage_of(tmp_path / "nowhere").start()
+
+
+async def test_a_damaged_index_is_named(toy_index: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(toy_index, damaged)
+    [segments] = damaged.glob("segments_*")
+    segments.write_bytes(segments.read_bytes()[:-40])
+    with pytest.raises(ConfigError, match=r"/damaged: the Lucene index cannot .*Exception.*$") as caught:
+        await stage_of(damaged).start()
+    assert "\n" not in str(caught.value)
+
+
+async def test_a_start_that_takes_too_long_fails(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"first_stage\.start_timeout_s: .* after 0\.01 s"):
+        await stage_of(tmp_path, start_timeout_s=0.01).start()
+
+
+async def test_a_jvm_that_does_not_start_shows_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    (tmp_path / "release").write_text('JAVA_VERSION="21.0.1"\n')  # and nothing else of a Java
+    with pytest.raises(ConfigError, match=r"ended with 1 before it was ready:\n(?s:.*)libjvm"):
+        await stage_of(tmp_path).start()
+
+
+@pytest.mark.parametrize("package", ["pyserini", "jnius"])
+async def test_a_missing_package_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else found(name))
+    with pytest.raises(ConfigError, match=rf"{package}: pip install 'farrank\[lucene\]'"):
+        await stage_of(tmp_path).start()
+
+
+async def test_without_an_index_there_is_no_process() -> None:
+    stage = LuceneFirstStage(FirstStageConfig())
+    await stage.start()
+    assert stage.worker_pid is None
+    assert stage.describe() == ()
+    with pytest.raises(NotFound, match="none is configured"):
+        await stage.search("books", "alpha", 10, 1.0)
+    await stage.stop()
+
+
+PARENT = """
+import asyncio, sys, time
+from pathlib import Path
+from farrank_server.config import FirstStageConfig, IndexConfig
+from farrank_server.first_stage.lucene import LuceneFirstStage
+
+async def main():
+    stage = LuceneFirstStage(FirstStageConfig(indexes={"toy": IndexConfig(Path(sys.argv[1]))}))
+    await stage.start()
+    print(stage.worker_pid, flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def test_the_search_process_ends_with_a_killed_parent(toy_index: Path) -> None:
+    command = [sys.executable, "-c", PARENT, str(toy_index)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        worker_pid = int(parent.stdout.readline())
+        os.kill(worker_pid, 0)
+        parent.kill()
+    waited_until = time.monotonic() + 20
+    while time.monotonic() < waited_until and is_running(worker_pid):
+        time.sleep(0.05)
+    if is_running(worker_pid):
+        os.kill(worker_pid, signal.SIGKILL)
+        pytest.fail("the search process outlived its parent")
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
