@@ -18,6 +18,7 @@ import types
 import warnings
 from collections.abc import Iterator
 from pydoc_data.topics import topics
+from typing import Any
 from unittest import mock
 
 # Jokes, demos, tests and installers: nobody looks up a reference for them.
@@ -74,11 +75,12 @@ def _offered(module: types.ModuleType) -> list[tuple[str, object]]:
 
 def render(module: types.ModuleType) -> str:
     """Render as `help()` does, less what differs from run to run and from machine to machine."""
-    nowhere = {name: f"<{name}>" for name in ("prefix", "exec_prefix", "base_prefix", "base_exec_prefix")}
-    lists: dict[str, list[str]] = {"argv": [], "orig_argv": [], "path": []}
+    nowhere: dict[str, Any] = {"executable": "<python>", "path_importer_cache": {}}
+    nowhere |= {name: f"<{name}>" for name in ("prefix", "exec_prefix", "base_prefix", "base_exec_prefix")}
+    nowhere |= {name: [] for name in ("argv", "orig_argv", "path")}
     with (
         # Replaced beforehand, for pydoc cuts long values, and half a path is still one.
-        mock.patch.multiple(sys, executable="<python>", path_importer_cache={}, **nowhere, **lists),
+        mock.patch.multiple(sys, **nowhere),
         mock.patch.multiple(site, PREFIXES=[], USER_SITE=None, USER_BASE=None),
     ):
         text = pydoc.plain(pydoc.render_doc(module))
