@@ -31,12 +31,16 @@ _SILENT: Mapping[str, tuple[int, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class BackboneFacts:
-    """How many positions and segments a backbone has. `max_positions` (tokens) None means no fixed limit."""
+    """How many positions, segments and words a backbone has; None where no limit is known.
+
+    `first_position` is the position id of an input's first token.
+    """
 
     max_positions: int | None
     segments: int
     first_position: int
     pad_token_id: int | None
+    vocabulary: int | None = None
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "BackboneFacts":
@@ -55,4 +59,5 @@ class BackboneFacts:
             segments=config.get("type_vocab_size", segments),
             first_position=first,
             pad_token_id=pad,
+            vocabulary=config.get("vocab_size"),
         )

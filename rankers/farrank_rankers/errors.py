@@ -2,7 +2,7 @@
 
 RankerError
 ├── SpecError (ValueError)      a field of a spec is missing, unknown or out of its limits
-├── SourceError                 a folder or hub name holds no ranker that can be opened
+├── SourceError (ValueError)    a folder or hub name holds no ranker that can be opened
 │   └── WeightsError            a weights file is damaged or does not fit its model
 └── ReadingStopped              the caller asked to stop while a long text was being read
 """
@@ -16,7 +16,7 @@ class SpecError(RankerError, ValueError):
     """A spec's field is missing, unknown or out of its limits; the message names field, value and limit."""
 
 
-class SourceError(RankerError):
+class SourceError(RankerError, ValueError):
     """A folder or hub name holds no ranker that can be opened; the message names the file and what to do."""
 
 

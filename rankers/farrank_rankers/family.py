@@ -1,5 +1,6 @@
 """The families by name: what of each must be known without importing torch."""
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Literal, get_args, get_origin, get_type_hints
@@ -10,6 +11,14 @@ Plan = Literal["pair", "dual"]
 ChunkingKind = Literal["first", "disjoint", "sliding"]
 Aggregation = Literal["first", "mean", "max", "sum"]
 Pooling = Literal["mean", "cls"]
+
+
+class EvidenceKind(enum.Enum):
+    """What an aggregator's chunk scores mean; the chunk with the highest one decided, whichever it is."""
+
+    CHUNK_SCORE = "chunk_score"  # the score that the chunk alone would have, on the scale of the document's
+    ATTENTION = "attention"  # the weight that the aggregator gave the chunk
+    LEAVE_ONE_OUT = "leave_one_out"  # how much the document's score falls without the chunk
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,11 @@ class Reader:
             )
         if self.spec.plan == "dual" and not self._frame.special_tokens:
             raise SourceError("tokenizer.json adds no special token: an empty document would have no input")
+        words = self.tokenizer.tokenizer.get_vocab_size()
+        if self.backbone.vocabulary is not None and words > self.backbone.vocabulary:
+            raise SourceError(
+                f"tokenizer.json has {words} tokens; config.json has vocab_size {self.backbone.vocabulary}"
+            )
         if self._has_segments and max(self._frame.text_segments) >= self.backbone.segments:
             raise SourceError(
                 f"tokenizer.json uses segment {max(self._frame.text_segments)}; "

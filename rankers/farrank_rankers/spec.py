@@ -75,15 +75,15 @@ class RankerSpec:
         try:
             values = json.loads(text)
         except ValueError as error:
-            raise SpecError(f"ranker.json is not JSON: {error}") from error
-        values = dict(_object(values, "ranker.json"))
+            raise SpecError(f"the text is not JSON: {error}") from error
+        values = dict(_object(values, "the text"))
         family = family_named(values.get("family", ""))
         for key, kind in (("chunking", Chunking), ("options", family.options)):
             if key in values:
                 values[key] = _build(kind, _object(values[key], key), key)
         if "provenance" in values:
             _object(values["provenance"], "provenance")
-        return _build(cls, values, "ranker.json")
+        return _build(cls, values, "the spec")
 
 
 def _object(value: object, where: str) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from tokenizers import Tokenizer  # type: ignore[import-untyped]
 
 from farrank_rankers.errors import SourceError
+from farrank_rankers.json_files import read_json, read_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class TokenizerFiles:
                 "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
             )
         config = read_json(config_path) if config_path.is_file() else {}
-        return cls(path.read_text(encoding="utf-8"), json.dumps(config, ensure_ascii=False, sort_keys=True))
+        return cls(read_text(path), json.dumps(config, ensure_ascii=False, sort_keys=True))
 
     def write(self, folder: Path) -> None:
         """Write both files."""
@@ -77,17 +78,3 @@ class TokenizerFiles:
             if isinstance(pad_id, int):
                 return pad_id
         raise SourceError("tokenizer_config.json names no pad_token, and no other file gives a padding id")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a file that holds one JSON object.
-
-    Raises: SourceError naming the file.
-    """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SourceError(f"{path} cannot be read: {error}") from error
-    if not isinstance(value, dict):
-        raise SourceError(f"{path} must hold a JSON object")
-    return value

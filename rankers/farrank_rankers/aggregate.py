@@ -1,0 +1,67 @@
+"""From features of chunks to scores of documents: the light half of a ranker."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from farrank_rankers.family import Aggregation, EvidenceKind
+
+__all__ = ["Aggregate", "Aggregator", "EvidenceKind", "combine"]
+
+
+class Aggregate(NamedTuple):
+    """Shapes: scores (D,), chunk_scores (D, C), which are −inf where there is no chunk."""
+
+    scores: Tensor
+    chunk_scores: Tensor
+
+
+class Aggregator(nn.Module):
+    """Base of the families' aggregators; `evidence` says what their chunk scores mean.
+
+    Called with features (D, C, …), chunk_mask (D, C) bool and, if the plan is dual, query_features (D, …).
+    Values under a false mask are never looked at: they may be anything, NaN included.
+    """
+
+    evidence: EvidenceKind = EvidenceKind.CHUNK_SCORE
+
+    def forward(
+        self, features: Tensor, chunk_mask: Tensor, query_features: Tensor | None = None
+    ) -> Aggregate:
+        """Shapes: (D, C, …), (D, C), (D, …) -> (D,), (D, C); ValueError if a document has no chunk."""
+        raise NotImplementedError
+
+
+def combine(chunk_scores: Tensor, chunk_mask: Tensor, aggregation: Aggregation) -> Aggregate:
+    """Make the chunks' scores a document's: that of the first chunk, or the mean, maximum or sum of all.
+
+    Shapes: chunk_scores (D, C), chunk_mask (D, C) -> scores (D,), chunk_scores (D, C).
+    Raises: ValueError if a document has no chunk.
+    """
+    check_chunks(chunk_mask)
+    present = chunk_scores.masked_fill(~chunk_mask, 0.0)  # (D, C)
+    evidence = chunk_scores.masked_fill(~chunk_mask, -torch.inf)  # (D, C)
+    if aggregation == "first":
+        first = torch.arange(chunk_mask.shape[1], device=chunk_mask.device) == 0  # (C,)
+        return Aggregate(evidence[:, 0], evidence.masked_fill(~first, -torch.inf))
+    if aggregation == "max":
+        return Aggregate(evidence.amax(dim=1), evidence)
+    total = present.sum(dim=1)  # (D,)
+    if aggregation == "sum":
+        return Aggregate(total, evidence)
+    return Aggregate(total / chunk_mask.sum(dim=1), evidence)
+
+
+def check_chunks(chunk_mask: Tensor) -> None:
+    """Refuse a document without a first chunk.
+
+    Raises: ValueError naming the row.
+    """
+    if torch.compiler.is_compiling():  # a traced graph cannot look at values
+        return
+    missing = (~chunk_mask[:, 0]).nonzero()
+    if len(missing):
+        raise ValueError(
+            f"chunk_mask: document {int(missing[0])} has no chunk; every document has at least 1"
+        )

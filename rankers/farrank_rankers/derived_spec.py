@@ -1,0 +1,78 @@
+"""The spec of a model that was not saved by us."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from farrank_rankers.default_chunking import MAX_QUERY_TOKENS, default_chunking
+from farrank_rankers.errors import SourceError
+from farrank_rankers.family import CrossEncoderOptions, Options, family_named
+from farrank_rankers.location import Location
+from farrank_rankers.model_files import ModelFiles
+from farrank_rankers.overrides import Overrides
+from farrank_rankers.position_budget import PositionBudget
+from farrank_rankers.sentence_transformers_files import biencoder_options
+from farrank_rankers.spec import RankerSpec
+
+
+def derived_spec(
+    files: ModelFiles, location: Location, overrides: Overrides, budget: PositionBudget
+) -> RankerSpec:
+    """Derive a spec for a cross-encoder or a bi-encoder: the best chunk counts, windows slide.
+
+    Raises: SourceError if the files are a bare backbone, or a classifier that does not rank.
+    """
+    options: Options
+    if files.kind == "cross-encoder":
+        check_labels(files.config, location.name)
+        options = CrossEncoderOptions()
+    elif files.kind == "biencoder":
+        options = biencoder_options(files.folder)
+    else:
+        raise SourceError(
+            f"{location.name} is a bare backbone ({files.config['model_type']}): it has neither ranker.json "
+            "nor a sequence-classification head nor modules.json; new_ranker makes an untrained ranker of it"
+        )
+    provenance = {"model": location.name} | ({"revision": location.revision} if location.revision else {})
+    return fitted_spec(files.kind, location.name, options, overrides, budget, provenance)
+
+
+def fitted_spec(
+    family: str,
+    backbone: str,
+    options: Options | None,
+    overrides: Overrides,
+    budget: PositionBudget,
+    provenance: Mapping[str, str],
+) -> RankerSpec:
+    """Give a family its defaults, smaller where the backbone has fewer positions.
+
+    Raises: SpecError if the family is unknown.
+    """
+    facts = family_named(family)
+    options = facts.options() if options is None else options
+    max_query_tokens = overrides.get("max_query_tokens") or MAX_QUERY_TOKENS[facts.plan]
+    if facts.plan == "dual" and overrides.get("max_query_tokens") is None:
+        room = budget.left_for_query(options)
+        max_query_tokens = max_query_tokens if room is None else max(1, min(max_query_tokens, room))
+    pad_query_to = overrides.get("pad_query_to")
+    room = budget.left_for_window(facts.plan, max(max_query_tokens, pad_query_to or 0), options)
+    return RankerSpec(
+        family=family,
+        backbone=backbone,
+        chunking=default_chunking(facts.plan, facts.chunking, room),
+        max_query_tokens=max_query_tokens,
+        pad_query_to=pad_query_to,
+        options=options,
+        provenance=provenance,
+    )
+
+
+def check_labels(config: Mapping[str, Any], name: str) -> None:
+    """Refuse a classifier whose output is not a relevance.
+
+    Raises: SourceError unless there are one or two labels.
+    """
+    labels = config.get("id2label")
+    count = len(labels) if isinstance(labels, Mapping) else config.get("num_labels", 2)
+    if count not in (1, 2):
+        raise SourceError(f"{name} has {count} labels; a cross-encoder has 1 (relevance) or 2 (no, yes)")

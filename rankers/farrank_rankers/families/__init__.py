@@ -1,0 +1,1 @@
+"""The models, one file a family; `registry` finds them by name."""

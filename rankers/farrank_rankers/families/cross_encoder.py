@@ -1,0 +1,55 @@
+"""Any sequence-classification cross-encoder of transformers, its logits aggregated over chunks."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+from transformers import AutoModelForSequenceClassification
+
+from farrank_rankers.aggregate import Aggregate, Aggregator, combine
+from farrank_rankers.backbone_facts import BackboneFacts
+from farrank_rankers.encoder import Encoder, transformers_config
+from farrank_rankers.errors import SpecError
+from farrank_rankers.family import CrossEncoderOptions
+from farrank_rankers.spec import RankerSpec
+
+
+class LogitEncoder(Encoder):
+    """Encode a query-chunk pair as its raw logit.
+
+    Of two labels the score is positive minus negative logit: the log-odds of the positive class (label 1), so
+    that chunks rank as by its softmax probability.
+
+    Shapes: input_ids, attention_mask, token_type_ids (P, L) -> (P, 1).
+    """
+
+    def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
+        model = AutoModelForSequenceClassification.from_config(transformers_config(config))
+        super().__init__(model, BackboneFacts.from_config(config))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        """Shapes: (P, L) each -> (P, 1)."""
+        logits: Tensor = self.run(input_ids, attention_mask, token_type_ids).logits  # (P, 1) or (P, 2)
+        if logits.shape[1] == 1:
+            return logits
+        return logits[:, 1:] - logits[:, :1]  # (P, 1)
+
+
+class LogitAggregator(Aggregator):
+    """Take the first, mean, maximum or sum of the chunks' logits, as the spec's options say.
+
+    Shapes: features (D, C, 1), chunk_mask (D, C) -> scores (D,), chunk_scores (D, C).
+    Raises: ValueError if a document has no chunk.
+    """
+
+    def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        if not isinstance(spec.options, CrossEncoderOptions):
+            raise SpecError(f"options are {type(spec.options).__name__}; they must be CrossEncoderOptions")
+        self.aggregation = spec.options.aggregation
+
+    def forward(
+        self, features: Tensor, chunk_mask: Tensor, query_features: Tensor | None = None
+    ) -> Aggregate:
+        """Shapes: (D, C, 1), (D, C) -> (D,), (D, C)."""
+        return combine(features.squeeze(-1), chunk_mask, self.aggregation)

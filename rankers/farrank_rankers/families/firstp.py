@@ -1,0 +1,31 @@
+"""FirstP: a document is its first chunk."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from farrank_rankers.aggregate import Aggregate, Aggregator, combine
+from farrank_rankers.encoder import transformers_config
+from farrank_rankers.families.cls_encoder import Head
+from farrank_rankers.spec import RankerSpec
+
+
+class FirstP(Aggregator):
+    """Score a document by its first chunk, F(cls_1); later chunks, if any, do not count.
+
+    Shapes: features (D, C, H), chunk_mask (D, C) -> scores (D,), chunk_scores (D, C).
+    Raises: ValueError if a document has no chunk.
+    Source: Dai & Callan, SIGIR 2019.
+    """
+
+    def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.head = Head(transformers_config(config).hidden_size)
+
+    def forward(
+        self, features: Tensor, chunk_mask: Tensor, query_features: Tensor | None = None
+    ) -> Aggregate:
+        """Shapes: (D, C, H), (D, C) -> (D,), (D, C)."""
+        present = features.masked_fill(~chunk_mask[:, :, None], 0.0)  # (D, C, H)
+        return combine(self.head(present), chunk_mask, "first")

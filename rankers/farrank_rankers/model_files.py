@@ -1,0 +1,67 @@
+"""What lies in a model's folder, told apart without opening its weights."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from farrank_rankers.errors import SourceError
+from farrank_rankers.json_files import read_json
+from farrank_rankers.sentence_transformers_files import backbone_folder
+
+ModelKind = Literal["artifact", "cross-encoder", "biencoder", "backbone"]
+SPEC_FILE = "ranker.json"
+
+# Says how a model was stored or asked for its answers, not what it computes.
+_IMMATERIAL = frozenset(
+    {
+        "_name_or_path",
+        "auto_map",
+        "dtype",
+        "output_attentions",
+        "output_hidden_states",
+        "return_dict",
+        "torch_dtype",
+        "torchscript",
+        "transformers_version",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """A folder's kind, where its transformer lies (a subfolder in some), and its parsed config.json."""
+
+    kind: ModelKind
+    folder: Path
+    transformer: Path
+    config: Mapping[str, Any]
+
+    @classmethod
+    def find(cls, folder: Path) -> "ModelFiles":
+        """Look at a folder's files.
+
+        Raises: SourceError naming the file that is missing or damaged.
+        """
+        if (folder / SPEC_FILE).is_file():
+            return cls("artifact", folder, folder, _read_config(folder))
+        if (folder / "config.json").is_file():
+            config = _read_config(folder)
+            names = config.get("architectures") or []
+            if any(str(name).endswith("ForSequenceClassification") for name in names):
+                return cls("cross-encoder", folder, folder, config)
+        if (folder / "modules.json").is_file():
+            transformer = backbone_folder(folder)
+            return cls("biencoder", folder, transformer, _read_config(transformer))
+        return cls("backbone", folder, folder, _read_config(folder))
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    config = {
+        name: value for name, value in read_json(folder / "config.json").items() if name not in _IMMATERIAL
+    }
+    if "model_type" not in config:
+        raise SourceError(
+            f"{folder / 'config.json'} lacks model_type, by which transformers knows architectures"
+        )
+    return config

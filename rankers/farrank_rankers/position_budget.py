@@ -1,0 +1,34 @@
+"""How many of a backbone's positions are left for document tokens."""
+
+from dataclasses import dataclass
+
+from farrank_rankers.backbone_facts import BackboneFacts
+from farrank_rankers.family import BiEncoderOptions, Options, Plan
+from farrank_rankers.tokenizer import TextTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class PositionBudget:
+    """A tokenizer's special tokens against a backbone's positions."""
+
+    tokenizer: TextTokenizer
+    backbone: BackboneFacts
+
+    def left_for_window(self, plan: Plan, query_positions: int, options: Options) -> int | None:
+        """Count the document tokens that fit into one input; None if there is no limit, ≤ 0 if none fit."""
+        if self.backbone.max_positions is None:
+            return None
+        if plan == "pair":
+            return self.backbone.max_positions - self.tokenizer.pair.special_tokens - query_positions
+        prefix = options.document_prefix if isinstance(options, BiEncoderOptions) else ""
+        return self._left_alone(prefix)
+
+    def left_for_query(self, options: Options) -> int | None:
+        """Count the query tokens that fit into an input of their own; None if there is no limit."""
+        return self._left_alone(options.query_prefix if isinstance(options, BiEncoderOptions) else "")
+
+    def _left_alone(self, prefix: str) -> int | None:
+        if self.backbone.max_positions is None:
+            return None
+        beside = self.tokenizer.single.special_tokens + len(self.tokenizer.ids(prefix.rstrip()))
+        return self.backbone.max_positions - beside

@@ -1,0 +1,56 @@
+"""Rankers to be trained, or measured where only speed matters."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from farrank_rankers.backbone_facts import BackboneFacts
+from farrank_rankers.chunking import Chunking
+from farrank_rankers.derived_spec import fitted_spec
+from farrank_rankers.family import Options
+from farrank_rankers.foreign_weights import fill_backbone
+from farrank_rankers.loading import build
+from farrank_rankers.location import locate
+from farrank_rankers.model_files import ModelFiles
+from farrank_rankers.overrides import Overrides
+from farrank_rankers.position_budget import PositionBudget
+from farrank_rankers.ranker import Ranker
+from farrank_rankers.reader import Reader
+from farrank_rankers.tokenizer import TextTokenizer
+from farrank_rankers.tokenizer_files import TokenizerFiles
+
+
+def new_ranker(
+    family: str,
+    backbone: str | Path,
+    chunking: Chunking | None = None,
+    seed: int = 0,
+    *,
+    pretrained: bool = True,
+    max_query_tokens: int | None = None,
+    pad_query_to: int | None = None,
+    options: Options | None = None,
+    download: bool = False,
+) -> Ranker:
+    """Put a family's untrained head on a backbone: a folder, a hub name, or "embedded".
+
+    The folder needs config.json and tokenizer files. Its weights are used unless `pretrained` is false; all
+    else is random and depends on the seed alone. A cross-encoder gets one label.
+    Raises: SourceError, WeightsError or SpecError, each naming what is wrong.
+    """
+    location = locate(backbone, download=download)
+    files = ModelFiles.find(location.folder)
+    tokenizer = TextTokenizer(TokenizerFiles.read(files.transformer))
+    facts = BackboneFacts.from_config(files.config)
+    limits = Overrides(max_query_tokens=max_query_tokens, pad_query_to=pad_query_to)
+    provenance = {"model": location.name, "head": f"random, seed {seed}"}
+    spec = fitted_spec(family, location.name, options, limits, PositionBudget(tokenizer, facts), provenance)
+    if chunking is not None:
+        spec = replace(spec, chunking=chunking)
+    config = dict(files.config)
+    if family == "cross-encoder":
+        config.pop("num_labels", None)
+        config |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+    ranker = build(Reader(spec, tokenizer, facts), config, seed)
+    if pretrained:
+        fill_backbone(ranker.encoder.backbone, files.transformer, new_head=family == "cross-encoder")
+    return ranker

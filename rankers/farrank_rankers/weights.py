@@ -1,0 +1,93 @@
+"""Weights from safetensors files, and only from those, put into modules by name."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from farrank_rankers.errors import WeightsError
+
+FILE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """Read a folder's tensors, from one file or from the shards that an index names.
+
+    Raises: WeightsError naming the file that is missing or damaged.
+    """
+    if not (folder / FILE).is_file() and (folder / INDEX).is_file():
+        try:
+            names = sorted(
+                set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
+            )
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise WeightsError(f"{folder / INDEX} cannot be read: {error!r}") from error
+        return {
+            name: tensor for shard in names for name, tensor in _read_file(folder / Path(shard).name).items()
+        }
+    return _read_file(folder / FILE)
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        pickled = sorted(item.name for item in path.parent.glob("*.bin"))
+        hint = (
+            f"; {', '.join(pickled)} is not opened, for pickles can run code: convert it" if pickled else ""
+        )
+        raise WeightsError(f"{path} is missing{hint}")
+    try:
+        tensors: dict[str, Tensor] = load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise WeightsError(f"{path} is damaged or no safetensors file: {error}") from error
+    return tensors
+
+
+def write_weights(module: nn.Module, folder: Path) -> None:
+    """Write a module's tensors, each shared one once."""
+    save_file(
+        {name: tensor.detach().cpu().contiguous() for name, tensor in _distinct(module).items()},
+        folder / FILE,
+    )
+
+
+def fill(module: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
+    """Copy tensors into the module's of the same name, which must all be there, and nothing else.
+
+    Raises: WeightsError naming `source`, the tensor and what was expected.
+    """
+    wanted = _distinct(module)
+    unknown = sorted(tensors.keys() - module.state_dict().keys())
+    if unknown:
+        raise WeightsError(f"{source} has the tensor {unknown[0]}, which the model does not have")
+    for name, target in wanted.items():
+        if name not in tensors:
+            raise WeightsError(f"{source} lacks the tensor {name} of shape {tuple(target.shape)}")
+        copy(name, tensors[name], target, source)
+
+
+def copy(name: str, tensor: Tensor, target: Tensor, source: Path) -> None:
+    """Copy one tensor.
+
+    Raises: WeightsError naming `source`, the tensor and what was expected.
+    """
+    if tensor.shape != target.shape:
+        raise WeightsError(
+            f"{source}: tensor {name} has shape {tuple(tensor.shape)}; "
+            f"the model expects {tuple(target.shape)}"
+        )
+    if tensor.is_floating_point() != target.is_floating_point():
+        raise WeightsError(f"{source}: tensor {name} is {tensor.dtype}; the model expects {target.dtype}")
+    with torch.no_grad():
+        target.copy_(tensor)
+
+
+def _distinct(module: nn.Module) -> dict[str, Tensor]:
+    """Name a module's tensors, one name for those that are the same (tied embeddings)."""
+    seen: dict[int, str] = {}
+    named = module.state_dict(keep_vars=True)
+    return {name: tensor for name, tensor in named.items() if seen.setdefault(id(tensor), name) == name}
