@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from farrank_rankers.model_files import SPEC_FILE
+from farrank_rankers.files.model_files import SPEC_FILE
+from farrank_rankers.files.weights import write_weights
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.weights import write_weights
 
 
 def save_ranker(ranker: Ranker, folder: str | Path) -> None:

@@ -6,11 +6,11 @@ from typing import Any
 from farrank_rankers.default_chunking import MAX_QUERY_TOKENS, default_chunking
 from farrank_rankers.errors import SourceError
 from farrank_rankers.family import CrossEncoderOptions, Options, family_named
-from farrank_rankers.location import Location
-from farrank_rankers.model_files import ModelFiles
+from farrank_rankers.files.location import Location
+from farrank_rankers.files.model_files import ModelFiles
+from farrank_rankers.files.sentence_transformers import biencoder_options
 from farrank_rankers.overrides import Overrides
 from farrank_rankers.position_budget import PositionBudget
-from farrank_rankers.sentence_transformers_files import biencoder_options
 from farrank_rankers.spec import RankerSpec
 
 

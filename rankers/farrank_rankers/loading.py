@@ -5,11 +5,11 @@ from typing import Any
 import torch
 
 from farrank_rankers.errors import SourceError
-from farrank_rankers.foreign_weights import fill_backbone
-from farrank_rankers.model_files import ModelFiles
+from farrank_rankers.files.model_files import ModelFiles
+from farrank_rankers.files.transformers_weights import fill_backbone
+from farrank_rankers.files.weights import FILE, fill, read_weights
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
-from farrank_rankers.weights import FILE, fill, read_weights
 
 
 def load_weights(reader: Reader, files: ModelFiles, dtype: torch.dtype | None) -> Ranker:

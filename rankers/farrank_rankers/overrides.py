@@ -15,7 +15,7 @@ class Overrides(TypedDict, total=False):
 
     family: how a cross-encoder's or bi-encoder's chunk scores become a document's, by the names firstp (the
     first), avgp (mean, disjoint chunks), maxp and sump (maximum and sum, sliding windows).
-    window, stride, max_document_tokens, max_query_tokens, pad_query_to: tokens, as in Chunking and RankerSpec.
+    window, stride, max_document_tokens, max_query_tokens, pad_query_to: in tokens.
     revision, download: for names on the hub.
     """
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Unpack
 from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.derived_spec import derived_spec
 from farrank_rankers.errors import SpecError
-from farrank_rankers.json_files import read_text
-from farrank_rankers.location import Location, locate
-from farrank_rankers.model_files import SPEC_FILE, ModelFiles
+from farrank_rankers.files.json_files import read_text
+from farrank_rankers.files.location import Location, locate
+from farrank_rankers.files.model_files import SPEC_FILE, ModelFiles
+from farrank_rankers.files.tokenizer_files import TokenizerFiles
 from farrank_rankers.overrides import Overrides, overridden
 from farrank_rankers.position_budget import PositionBudget
 from farrank_rankers.reader import Reader
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokenizer import TextTokenizer
-from farrank_rankers.tokenizer_files import TokenizerFiles
 
 if TYPE_CHECKING:
     import torch

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 
 from farrank_rankers.errors import ReadingStopped
+from farrank_rankers.files.tokenizer_files import TokenizerFiles
 from farrank_rankers.segments import cut_pattern, segments
 from farrank_rankers.special_tokens import frames
-from farrank_rankers.tokenizer_files import TokenizerFiles
 from farrank_rankers.tokens import IntArray, TokenizedText
 
 

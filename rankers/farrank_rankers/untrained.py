@@ -7,16 +7,16 @@ from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.derived_spec import fitted_spec
 from farrank_rankers.family import Options
-from farrank_rankers.foreign_weights import fill_backbone
+from farrank_rankers.files.location import locate
+from farrank_rankers.files.model_files import ModelFiles
+from farrank_rankers.files.tokenizer_files import TokenizerFiles
+from farrank_rankers.files.transformers_weights import fill_backbone
 from farrank_rankers.loading import build
-from farrank_rankers.location import locate
-from farrank_rankers.model_files import ModelFiles
 from farrank_rankers.overrides import Overrides
 from farrank_rankers.position_budget import PositionBudget
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokenizer import TextTokenizer
-from farrank_rankers.tokenizer_files import TokenizerFiles
 
 
 def new_ranker(

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from farrank_rankers.files.tokenizer_files import TokenizerFiles
 from farrank_rankers.spec import RankerSpec
-from farrank_rankers.tokenizer_files import TokenizerFiles
 
 
 def content_version(

@@ -9,7 +9,7 @@ from typing import Any
 from tokenizers import Tokenizer  # type: ignore[import-untyped]
 
 from farrank_rankers.errors import SourceError
-from farrank_rankers.json_files import read_json, read_text
+from farrank_rankers.files.json_files import read_json, read_text
 
 
 @dataclass(frozen=True, slots=True)

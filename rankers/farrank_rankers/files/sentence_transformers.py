@@ -5,7 +5,7 @@ from typing import Any
 
 from farrank_rankers.errors import SourceError
 from farrank_rankers.family import BiEncoderOptions, Pooling
-from farrank_rankers.json_files import read_json, read_json_list
+from farrank_rankers.files.json_files import read_json, read_json_list
 
 _PREFIX = "sentence_transformers.models."
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from farrank_rankers.errors import SourceError
-from farrank_rankers.json_files import read_json
-from farrank_rankers.sentence_transformers_files import backbone_folder
+from farrank_rankers.files.json_files import read_json
+from farrank_rankers.files.sentence_transformers import backbone_folder
 
 ModelKind = Literal["artifact", "cross-encoder", "biencoder", "backbone"]
 SPEC_FILE = "ranker.json"

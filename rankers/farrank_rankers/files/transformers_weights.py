@@ -6,7 +6,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from farrank_rankers.errors import WeightsError
-from farrank_rankers.weights import FILE, copy, read_weights
+from farrank_rankers.files.weights import FILE, copy, read_weights
 
 
 def fill_backbone(backbone: nn.Module, folder: Path, *, new_head: bool = False) -> None:

@@ -1,0 +1,1 @@
+"""What lies on disk: models of several origins, found, told apart, read and written."""

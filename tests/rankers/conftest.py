@@ -1,0 +1,137 @@
+"""Tiny backbones with real tokenizers, made on the spot: nothing is downloaded."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    PreTrainedTokenizerFast,
+)
+
+WORDS = (
+    "the long document ranks chunks of passages by a query and its tokens while windows slide over text "
+    "hello world naïve café straße command line arguments parse search engine neural model score "
+) * 3
+
+TINY: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "initializer_range": 0.6,  # wide, so that scores differ by far more than the tolerances
+}
+
+MakeModel = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def wordpiece() -> Tokenizer:
+    """BERT's pipeline over a vocabulary trained on a few words."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    # Special tokens away from BERT's usual ids: nothing may rely on those.
+    special = ["[UNK]", "[MASK]", "[SEP]", "[PAD]", "[CLS]"]
+    tokenizer.train_from_iterator([WORDS], trainers.WordPieceTrainer(vocab_size=220, special_tokens=special))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")],
+    )
+    return tokenizer
+
+
+def byte_level() -> Tokenizer:
+    """RoBERTa's pipeline."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet)
+    tokenizer.train_from_iterator([WORDS], trainer)
+    tokenizer.post_processor = processors.RobertaProcessing(
+        sep=("</s>", tokenizer.token_to_id("</s>")), cls=("<s>", tokenizer.token_to_id("<s>"))
+    )
+    return tokenizer
+
+
+def metaspace() -> Tokenizer:
+    """XLM-R's and T5's way: words are marked by ▁ in front, pieces come from a unigram model."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    trainer = trainers.UnigramTrainer(vocab_size=120, special_tokens=special, unk_token="<unk>")
+    tokenizer.train_from_iterator(WORDS.split(), trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>",
+        pair="<s> $A </s> </s> $B </s>",
+        special_tokens=[(name, tokenizer.token_to_id(name)) for name in ("<s>", "</s>")],
+    )
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> PreTrainedTokenizerFast:
+    """Write a tokenizer's files the way transformers does."""
+    bert = tokenizer.token_to_id("[CLS]") is not None
+    names = dict(zip(("cls", "sep", "pad", "unk"), ("[CLS]", "[SEP]", "[PAD]", "[UNK]"), strict=True))
+    if not bert:
+        names = {"cls": "<s>", "sep": "</s>", "pad": "<pad>", "unk": "<unk>"}
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, **{f"{name}_token": token for name, token in names.items()}
+    )
+    wrapped.save_pretrained(folder)
+    return wrapped
+
+
+@pytest.fixture(scope="session")
+def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
+    """Write a random sequence-classification model of any architecture as a Hugging Face folder."""
+
+    def make(model_type: str = "bert", labels: int = 1, positions: int = 128, **changes: Any) -> Path:
+        folder = tmp_path_factory.mktemp(model_type)
+        tokenizer = (
+            wordpiece() if model_type in ("bert", "electra", "distilbert", "deberta-v2") else byte_level()
+        )
+        save_tokenizer(tokenizer, folder)
+        pad = tokenizer.token_to_id("[PAD]") or tokenizer.token_to_id("<pad>")
+        config = AutoConfig.for_model(
+            model_type,
+            **TINY
+            | {
+                "vocab_size": tokenizer.get_vocab_size(),
+                "max_position_embeddings": positions,
+                "pad_token_id": pad,
+                "num_labels": labels,
+            }
+            | changes,
+        )
+        with torch.random.fork_rng():
+            torch.manual_seed(7)
+            model = AutoModelForSequenceClassification.from_config(config).eval()
+        model.save_pretrained(folder)
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def cross_encoder(make_model: MakeModel) -> Path:
+    """A BERT with one label and 128 positions."""
+    return make_model("bert")
+
+
+def edit_json(path: Path, **changes: Any) -> None:
+    """Change keys of a JSON file; None removes one."""
+    values = json.loads(path.read_text(encoding="utf-8")) | changes
+    kept = {key: value for key, value in values.items() if value is not None}
+    path.write_text(json.dumps(kept), encoding="utf-8")
