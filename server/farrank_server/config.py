@@ -65,9 +65,13 @@ class FirstStageConfig:
 
 @dataclass(frozen=True, slots=True)
 class RankerConfig:
-    """One ranker to load: where from, and what to change of its spec (None: as the source says)."""
+    """One ranker to load: where from, and what to change of its spec (None: as the source says).
+
+    A hub name is looked up in the local cache alone unless `download` is set.
+    """
 
     source: str = "embedded"
+    download: bool = False
     family: str | None = None
     precision: Precision | None = None
     max_query_tokens: int | None = None

@@ -40,6 +40,8 @@ async def _serve(config: ServerConfig) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told_to_end.set)
     async with Server(config) as server:
+        # For programs that started this one, perhaps with port 0. Logs go to standard error.
+        print(f"healthy grpc={server.host}:{server.port} metrics={_metrics_url(server)}", flush=True)
         lost = asyncio.create_task(server.engine.lost.wait())
         end = asyncio.create_task(told_to_end.wait())
         await asyncio.wait((lost, end), return_when=asyncio.FIRST_COMPLETED)
@@ -50,3 +52,9 @@ async def _serve(config: ServerConfig) -> int:
         lost.cancel()
         log.info("told to end; draining")
         return EXIT_OK
+
+
+def _metrics_url(server: Server) -> str:
+    if server.metrics_port is None:
+        return "none"
+    return f"http://{server.host}:{server.metrics_port}/metrics"

@@ -61,9 +61,6 @@ class Server:
                 capabilities.precision,
             ).set(1)
         await self._door.open(RerankServicer(config, self.engine, self._first_stage, self.metrics))
-        log.info(
-            "healthy: gRPC on %s:%d, metrics on port %s", config.listen.host, self.port, self.metrics_port
-        )
         return self
 
     async def __aexit__(
@@ -79,6 +76,11 @@ class Server:
         await self._first_stage.stop()
         self._metrics_door.close()
         log.info("drained and ended")
+
+    @property
+    def host(self) -> str:
+        """The interface that both doors listen on."""
+        return self._config.listen.host
 
     @property
     def port(self) -> int:

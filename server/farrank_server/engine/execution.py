@@ -76,7 +76,7 @@ class Execution:
     def _encoding_failed(self, lane: Lane, items: Items, error: Exception) -> None:
         if isinstance(error, OutOfMemory) and len(items) > 1:
             padded = len(items) * max(item.tokens for item in items)
-            smaller = max(padded // 2, lane.reader.max_input_tokens)
+            smaller = padded // 2
             log.warning(
                 "ranker %s: a batch of %d tokens ran out of memory; %d from now on",
                 lane.name,

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from farrank_rankers.errors import RankerError
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.sources import open_ranker
 
@@ -85,6 +86,7 @@ def _open(name: str, source: RankerConfig) -> Ranker:
             max_document_tokens=source.max_document_tokens,
             window=source.window,
             stride=source.stride,
+            download=source.download,
         )
-    except (ValueError, OSError) as error:
+    except (RankerError, OSError) as error:
         raise ConfigError(f"rankers.{name}: {error}") from error

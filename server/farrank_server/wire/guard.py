@@ -1,5 +1,7 @@
 """Around every method: errors become gRPC statuses, calls are counted, malformed bytes are refused."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import time

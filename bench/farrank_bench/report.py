@@ -1,0 +1,46 @@
+"""The figures with all that is needed to judge and to repeat them."""
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+from farrank_bench.sections import Row
+
+PACKAGES = ("farrank", "torch", "transformers", "tokenizers", "grpcio")
+
+
+def machine() -> str:
+    """Name the processor, its cores and its wide instructions."""
+    name, flags = platform.processor() or platform.machine(), ""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                name = value.strip()
+            elif key.strip() == "flags":
+                flags = ", ".join(
+                    f for f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if f in value.split()
+                )
+    return f"{name}, {os.cpu_count()} cores ({flags})"
+
+
+def as_markdown(sections: Mapping[str, Sequence[Row]], command: str, notes: str) -> str:
+    """Write the report."""
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
+    lines = [
+        "# The server against its own runtime",
+        "",
+        f"- date: {datetime.now(UTC):%Y-%m-%d}",
+        f"- machine: {machine()}; Python {platform.python_version()}",
+        f"- versions: {versions}",
+        f"- command: `{command}`",
+        f"- {notes}",
+    ]
+    for title, rows in sections.items():
+        lines += ["", f"## {title}", "", "| what | measured | aim |", "| --- | --- | --- |"]
+        lines += [f"| {row.what} | {row.measured} | {row.aim} |" for row in rows]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,140 @@
+"""The sections of the benchmark: each measures one claim and returns its rows."""
+
+import asyncio
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from farrank_cli.spawn import SpawnedServer
+from farrank_rankers.reader import Reader
+from farrank_server.runtimes.interface import Runtime
+
+from farrank_bench.observe import read_metric, resident_mib, watched_memory
+from farrank_bench.offline import measure_offline
+from farrank_bench.online import run_closed, run_one_by_one, run_open
+from farrank_bench.workload import BenchCall, encoder_inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure: what was measured, what came out, what is aimed at."""
+
+    what: str
+    measured: str
+    aim: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What all sections share: the server under test, and the same ranker without it."""
+
+    server: SpawnedServer
+    runtime: Runtime
+    reader: Reader
+    calls: Sequence[BenchCall]
+    callers: int
+    repeats: int
+
+
+def throughput(bench: Bench) -> tuple[list[Row], float]:
+    """Alternate the server and the bare runtime on the same pairs; returns the capacity in calls/s, too."""
+    inputs = encoder_inputs(bench.reader, bench.calls)
+    offline, online, ratios, calls_per_s = [], [], [], []
+    # Once unmeasured: memory pools grow, the measured speed settles.
+    asyncio.run(run_closed(bench.server.address, bench.calls[: 2 * bench.callers], bench.callers))
+    real, padded = _tokens(bench)
+    for _ in range(bench.repeats):
+        alone = measure_offline(bench.runtime, inputs, bench.reader.pad_id)
+        served = asyncio.run(run_closed(bench.server.address, bench.calls, bench.callers))
+        if served.pairs != len(inputs):
+            raise AssertionError(f"the server ran {served.pairs} pairs of {len(inputs)}")
+        offline.append(alone.pairs_per_s)
+        online.append(served.pairs_per_s)
+        calls_per_s.append(served.calls_per_s)
+        ratios.append(served.pairs_per_s / alone.pairs_per_s)
+        print(f"  offline {offline[-1]:.1f} pairs/s, server {online[-1]:.1f}: {ratios[-1]:.3f}", flush=True)
+    real_after, padded_after = _tokens(bench)
+    padding = (padded_after - padded) / (real_after - real)
+    rows = [
+        Row("pairs/s, runtime alone (sorted by length)", _spread(offline, ".1f")),
+        Row(f"pairs/s through the server, {bench.callers} callers", _spread(online, ".1f")),
+        Row("server over runtime alone", _spread(ratios, ".3f"), "at least 0.90"),
+        Row("padded over real tokens", f"{padding:.3f}", "at most 1.10"),
+        Row(
+            "server memory after the load, MiB",
+            f"{resident_mib(bench.server.process.pid):.0f}",
+            "below 1,500",
+        ),
+    ]
+    return rows, statistics.median(calls_per_s)
+
+
+def idle_latency(bench: Bench, call: BenchCall, repeats: int) -> list[Row]:
+    """Send one small call at a time; what it takes beyond the model's own time on the same input."""
+    inputs = encoder_inputs(bench.reader, [call])
+    asyncio.run(run_one_by_one(bench.server.address, call, 10))
+    latencies_ms, model_ms = [], []
+    # In turns, so that a noisy minute falls on both.
+    for _ in range(10):
+        latencies_ms += [
+            s * 1e3 for s in asyncio.run(run_one_by_one(bench.server.address, call, repeats // 10))
+        ]
+        model_ms += [
+            measure_offline(bench.runtime, inputs, bench.reader.pad_id).seconds * 1e3
+            for _ in range(repeats // 10)
+        ]
+    served, model = statistics.median(latencies_ms), statistics.median(model_ms)
+    return [
+        Row(f"one small call ({inputs[0].tokens} tokens), model alone, ms", f"{model:.2f}"),
+        Row("the same call through an idle server, ms", f"{served:.2f}"),
+        Row("beyond the model's own time, ms", f"{served - model:.2f}", "at most 3"),
+    ]
+
+
+def overload(bench: Bench, capacity_per_s: float, duration_s: float, timeout_s: float) -> list[Row]:
+    """Offer three times the capacity on a schedule that waits for nobody."""
+    failures = read_metric(bench.server.metrics_url, "farrank_batch_failures_total")
+    with watched_memory(bench.server.process.pid) as memory_mib:
+        outcome = asyncio.run(
+            run_open(bench.server.address, bench.calls, 3 * capacity_per_s, duration_s, timeout_s, seed=3)
+        )
+    settled, last = memory_mib[len(memory_mib) // 6 : len(memory_mib) // 3], memory_mib[-10:]
+    goodput = outcome.answered_in_time / duration_s
+    latencies = np.array(outcome.latencies_s)
+    other = {name: n for name, n in outcome.statuses.items() if name not in EXPECTED}
+    failures = read_metric(bench.server.metrics_url, "farrank_batch_failures_total") - failures
+    return [
+        Row("capacity (closed loop), calls/s", f"{capacity_per_s:.2f}"),
+        Row(
+            f"offered for {duration_s:.0f} s, calls/s", f"{outcome.offered / duration_s:.2f}", "3 × capacity"
+        ),
+        Row(f"answered within {timeout_s:.0f} s, calls/s", f"{goodput:.2f}"),
+        Row("answered in time over capacity", f"{goodput / capacity_per_s:.3f}", "at least 0.9"),
+        Row("statuses", ", ".join(f"{name} {n}" for name, n in sorted(outcome.statuses.items()))),
+        Row("any other status, failed batches", f"{other or 0}, {failures:.0f}", "0, 0"),
+        Row(
+            "latency of answers, p50 / p95 / max, s",
+            " / ".join(f"{value:.2f}" for value in np.percentile(latencies, (50, 95, 100))),
+        ),
+        Row(
+            "server memory, early / at the end, MiB",
+            f"{statistics.median(settled):.0f} / {statistics.median(last):.0f}",
+            "flat",
+        ),
+    ]
+
+
+EXPECTED = ("OK", "ResourceExhausted", "DeadlineExceeded")
+
+
+def _tokens(bench: Bench) -> tuple[float, float]:
+    url = bench.server.metrics_url
+    return (
+        read_metric(url, "farrank_encoded_tokens_total"),
+        read_metric(url, "farrank_padded_tokens_total"),
+    )
+
+
+def _spread(values: Sequence[float], form: str) -> str:
+    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"

@@ -1,0 +1,315 @@
+"""What becomes of calls when the device is slow, fails, or dies: real engine, real ranker, faults put in."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from farrank_rankers.sources import open_ranker
+from farrank_server.config import BatchingConfig, LimitsConfig, RankerConfig, ServerConfig
+from farrank_server.engine import worker
+from farrank_server.engine.cache import DocumentCache
+from farrank_server.engine.engine import Engine, Outcome
+from farrank_server.engine.job import Call
+from farrank_server.engine.loading import load_lanes
+from farrank_server.errors import (
+    DeadlineExceeded,
+    Internal,
+    NotFound,
+    ResourceExhausted,
+    Unavailable,
+)
+from farrank_server.metrics import Metrics
+from farrank_server.runtimes.interface import (
+    Capabilities,
+    DeviceLost,
+    Int64Array,
+    OutOfMemory,
+    Runtime,
+)
+
+QUERY = "where does the river rise"
+TEXTS = tuple(f"the river rises in the mountains {'and goes on ' * n}" for n in range(12))
+POISON = "xylophone"
+POISON_ID = 8516  # "##yl", which no other text here holds
+
+
+class Faulty:
+    """A runtime that lets a test see every batch first, and fail it."""
+
+    def __init__(self, inner: Runtime, before: Callable[[Int64Array], None]) -> None:
+        self.inner = inner
+        self.before = before
+        self.batches: list[tuple[int, int]] = []
+
+    def encode(self, input_ids: Int64Array, attention_mask: Int64Array, segments: Int64Array) -> torch.Tensor:
+        self.before(input_ids)
+        self.batches.append((input_ids.shape[0], input_ids.shape[1]))
+        return self.inner.encode(input_ids, attention_mask, segments)
+
+    def aggregate(
+        self, features: torch.Tensor, chunk_mask: torch.Tensor, query_features: torch.Tensor | None
+    ) -> tuple[list[float], list[list[float]]]:
+        return self.inner.aggregate(features, chunk_mask, query_features)
+
+    def warm_up(self) -> float:
+        return self.inner.warm_up()
+
+    def capabilities(self) -> Capabilities:
+        return self.inner.capabilities()
+
+
+class Bench:
+    """An engine with one pair ranker and one dual one, and a way to call it."""
+
+    def __init__(self, engine: Engine, runtimes: dict[str, Faulty], metrics: Metrics) -> None:
+        self.engine = engine
+        self.runtimes = runtimes
+        self.metrics = metrics
+
+    async def rerank(
+        self,
+        texts: tuple[str, ...] = TEXTS,
+        *,
+        ranker: str = "maxp",
+        timeout_s: float = 60.0,
+        max_chunks: int | None = None,
+    ) -> Outcome:
+        now_s = time.monotonic()
+        return await self.engine.rerank(Call(ranker, QUERY, texts, max_chunks, now_s, now_s + timeout_s))
+
+    def count(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+Before = Callable[[Int64Array], None]
+OpenBench = Callable[..., AbstractAsyncContextManager[Bench]]
+
+
+@pytest.fixture
+def open_bench(tiny_rankers: dict[str, Path]) -> OpenBench:
+    @asynccontextmanager
+    async def opened(before: Before = lambda ids: None, **limits: int) -> AsyncIterator[Bench]:
+        config = ServerConfig(
+            rankers={name: RankerConfig(str(tiny_rankers[name])) for name in ("maxp", "biencoder")},
+            batching=BatchingConfig(max_batch_tokens=1024),
+            limits=LimitsConfig(**limits),
+        )
+        cache, metrics = DocumentCache(config.cache_bytes), Metrics()
+        lanes = load_lanes(config, cache)
+        runtimes = {lane.name: Faulty(lane.runtime, before) for lane in lanes}
+        for lane in lanes:
+            lane.runtime = runtimes[lane.name]
+        engine = Engine(config, lanes, cache, metrics)
+        try:
+            yield Bench(engine, runtimes, metrics)
+        finally:
+            engine.close()
+
+    return opened
+
+
+@pytest.fixture
+def wanted(tiny_rankers: dict[str, Path]) -> list[float]:
+    return [each.score for each in open_ranker(tiny_rankers["maxp"]).score(QUERY, TEXTS)]
+
+
+def scores(outcome: Outcome | BaseException) -> list[float]:
+    assert isinstance(outcome, Outcome)
+    return [document.score for document in outcome.documents]
+
+
+async def test_a_batch_that_runs_out_of_memory_is_split_and_smaller_ones_follow(
+    open_bench: OpenBench, wanted: list[float]
+) -> None:
+    def before(ids: Int64Array) -> None:
+        if ids.size > 150:
+            raise OutOfMemory("too large")
+
+    async with open_bench(before) as bench:
+        assert scores(await bench.rerank(TEXTS * 4)) == pytest.approx(wanted * 4, abs=1e-5)
+        assert max(rows * length for rows, length in bench.runtimes["maxp"].batches) <= 150
+        assert bench.count("farrank_batch_failures_total", ranker="maxp", reason="out_of_memory") > 0
+        failures = bench.count("farrank_batch_failures_total", ranker="maxp", reason="out_of_memory")
+        assert bench.engine.lanes["maxp"].batcher.policy.max_batch_tokens < 1024
+        await bench.rerank(TEXTS[:4])
+        assert (
+            bench.count("farrank_batch_failures_total", ranker="maxp", reason="out_of_memory") <= failures + 1
+        )
+
+
+async def test_one_input_too_large_for_the_device_costs_its_own_call_alone(
+    open_bench: OpenBench, wanted: list[float]
+) -> None:
+    def before(ids: Int64Array) -> None:
+        if (ids == POISON_ID).any():
+            raise OutOfMemory("never fits")
+
+    async with open_bench(before) as bench:
+        good, bad, also_good = await asyncio.gather(
+            bench.rerank(), bench.rerank((*TEXTS, POISON)), bench.rerank(), return_exceptions=True
+        )
+        assert scores(good) == pytest.approx(wanted, abs=1e-5)
+        assert scores(also_good) == pytest.approx(wanted, abs=1e-5)
+        assert isinstance(bad, ResourceExhausted)
+        assert bad.retry_after_ms is None
+
+
+async def test_a_bug_met_by_one_call_is_internal_to_it_and_nothing_to_its_companions(
+    open_bench: OpenBench, wanted: list[float]
+) -> None:
+    def before(ids: Int64Array) -> None:
+        if (ids == POISON_ID).any():
+            raise ZeroDivisionError("a bug")
+
+    async with open_bench(before) as bench:
+        good, bad = await asyncio.gather(
+            bench.rerank(), bench.rerank((POISON, *TEXTS)), return_exceptions=True
+        )
+        assert scores(good) == pytest.approx(wanted, abs=1e-5)
+        assert isinstance(bad, Internal)
+
+
+@pytest.mark.parametrize("fault", [DeviceLost("gone"), SystemExit(3)])
+async def test_a_worker_that_dies_is_answered_and_comes_back(
+    open_bench: OpenBench, wanted: list[float], fault: BaseException
+) -> None:
+    armed = [True]
+
+    def before(ids: Int64Array) -> None:
+        if armed and armed.pop():
+            raise fault
+
+    async with open_bench(before) as bench:
+        with pytest.raises(Unavailable, match="worker died") as died:
+            await bench.rerank()
+        assert died.value.retry_after_ms
+        assert scores(await bench.rerank()) == pytest.approx(wanted, abs=1e-5)
+        assert bench.count("farrank_worker_restarts_total") == 1
+        assert bench.count("farrank_admitted_tokens", ranker="maxp") == 0
+
+
+async def test_a_device_that_stays_lost_refuses_every_call_and_says_so(
+    open_bench: OpenBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "RELOAD_DELAYS_S", (0.0, 0.0))
+
+    def before(ids: Int64Array) -> None:
+        raise DeviceLost("gone")
+
+    def load() -> Runtime:
+        raise RuntimeError("no device")
+
+    async with open_bench(before) as bench:
+        for lane in bench.engine.lanes.values():
+            lane.load = load
+        with pytest.raises(Unavailable):
+            await bench.rerank()
+        await asyncio.wait_for(bench.engine.lost.wait(), 10)
+        with pytest.raises(Unavailable, match="lost"):
+            await bench.rerank()
+
+
+class Hold:
+    """Stops the device before a batch until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.released = threading.Event()
+
+    def __call__(self, ids: Int64Array) -> None:
+        self.reached.set()
+        assert self.released.wait(30)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not holds():  # noqa: ASYNC110  # what is waited for happens on other threads
+            await asyncio.sleep(0.01)
+
+
+async def test_an_abandoned_call_never_reaches_the_device_again(open_bench: OpenBench) -> None:
+    hold = Hold()
+    async with open_bench(hold) as bench:
+        abandoned = asyncio.create_task(bench.rerank(TEXTS * 20))
+        await asyncio.to_thread(hold.reached.wait, 30)
+        abandoned.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await abandoned
+        hold.released.set()
+        await bench.rerank(TEXTS[:1])
+        assert len(bench.runtimes["maxp"].batches) == 2
+        assert bench.count("farrank_admitted_tokens", ranker="maxp") == 0
+
+
+async def test_a_call_late_in_the_queue_never_reaches_the_device(open_bench: OpenBench) -> None:
+    hold = Hold()
+    async with open_bench(hold) as bench:
+        first = asyncio.create_task(bench.rerank(TEXTS[:1]))
+        await asyncio.to_thread(hold.reached.wait, 30)
+        with pytest.raises(DeadlineExceeded, match="deadline passed"):
+            await bench.rerank(timeout_s=0.3)
+        hold.released.set()
+        await first
+        await bench.rerank(TEXTS[:1])
+        assert [rows for rows, _ in bench.runtimes["maxp"].batches] == [1, 1]
+        assert bench.count("farrank_deadline_drops_total", ranker="maxp", stage="in_flight") == 1
+
+
+async def test_inputs_of_all_waiting_calls_share_batches(open_bench: OpenBench) -> None:
+    hold = Hold()
+    async with open_bench(hold) as bench:
+        first = asyncio.create_task(bench.rerank(TEXTS[:1]))
+        await asyncio.to_thread(hold.reached.wait, 30)
+        others = [asyncio.create_task(bench.rerank(("the same words",))) for _ in range(20)]
+        lane = bench.engine.lanes["maxp"]
+        await until(lambda: len(lane.batcher) == 20)
+        hold.released.set()
+        await asyncio.gather(first, *others)
+        assert [rows for rows, _ in bench.runtimes["maxp"].batches] == [1, 20]
+
+
+async def test_a_call_of_5_documents_does_not_wait_for_one_of_1000(open_bench: OpenBench) -> None:
+    async with open_bench(lambda ids: time.sleep(0.01)) as bench:
+        large = asyncio.create_task(bench.rerank(tuple(f"{n} {TEXTS[8]}" for n in range(1000))))
+        await until(lambda: bool(bench.runtimes["maxp"].batches))
+        started = len(bench.runtimes["maxp"].batches)
+        await bench.rerank(TEXTS[:5])
+        waited = len(bench.runtimes["maxp"].batches) - started
+        assert not large.done()
+        await large
+        assert waited < len(bench.runtimes["maxp"].batches) / 3
+
+
+async def test_cached_documents_need_no_room_in_the_queue(open_bench: OpenBench) -> None:
+    async with open_bench(max_queued_tokens=1500) as bench:
+        for start in range(0, len(TEXTS), 4):
+            await bench.rerank(TEXTS[start : start + 4], ranker="biencoder")
+        together = await bench.rerank(TEXTS * 4, ranker="biencoder")
+        assert together.tally.pairs == 1
+        assert scores(together)[: len(TEXTS)] == pytest.approx(scores(together)[-len(TEXTS) :], abs=1e-6)
+
+
+async def test_several_rankers_share_the_device(open_bench: OpenBench) -> None:
+    async with open_bench() as bench:
+        outcomes = await asyncio.gather(
+            *(bench.rerank(ranker=name) for name in ("maxp", "biencoder", "maxp", "biencoder"))
+        )
+        assert scores(outcomes[0]) == pytest.approx(scores(outcomes[2]), abs=1e-5)
+        assert scores(outcomes[1]) == pytest.approx(scores(outcomes[3]), abs=1e-5)
+        with pytest.raises(NotFound, match="maxp, biencoder"):
+            await bench.rerank(ranker="none")
+
+
+async def test_max_chunks_is_part_of_what_the_cache_remembers(open_bench: OpenBench) -> None:
+    long = ("the river and the sea " * 200,)
+    async with open_bench() as bench:
+        whole = await bench.rerank(long, ranker="biencoder")
+        short = await bench.rerank(long, ranker="biencoder", max_chunks=1)
+        assert len(short.documents[0].spans) == 1 < len(whole.documents[0].spans)
+        again = await bench.rerank(long, ranker="biencoder")
+        assert again.documents[0].spans == whole.documents[0].spans
