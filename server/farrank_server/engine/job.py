@@ -10,6 +10,10 @@ from farrank_rankers.tokens import EncoderInput
 from farrank_server.engine.admission import Ticket
 from farrank_server.engine.span import Span
 
+# A text's score differs in the seventh digit with its place in a batch. Rounded, equal documents are equal
+# again, and keep the order they came in.
+SCORE_DECIMALS = 6
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -107,8 +111,10 @@ class Job:
     def score(self, document: DocumentWork, score: float, chunk_scores: Sequence[float]) -> None:
         """Take in a document's score; the last one resolves the job."""
         spans = document.spans
-        evidence = tuple(chunk_scores[: len(spans)])
-        self.results[document.index] = ScoredDocument(score, evidence, spans, document.tokens_cut)
+        evidence = tuple(round(each, SCORE_DECIMALS) for each in chunk_scores[: len(spans)])
+        self.results[document.index] = ScoredDocument(
+            round(score, SCORE_DECIMALS), evidence, spans, document.tokens_cut
+        )
         if len(self.results) == len(self.call.texts):
             self.resolve()
 
