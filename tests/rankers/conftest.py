@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from farrank_rankers.files.tokenizer_files import TokenizerFiles
+from farrank_rankers.tokenizer import TextTokenizer
+from tokenizers import (  # type: ignore[import-untyped]
+    Tokenizer,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
@@ -80,14 +89,14 @@ def metaspace() -> Tokenizer:
     return tokenizer
 
 
-def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> PreTrainedTokenizerFast:
+def save_tokenizer(tokenizer: Tokenizer, folder: Path, **changes: Any) -> PreTrainedTokenizerFast:
     """Write a tokenizer's files the way transformers does."""
     bert = tokenizer.token_to_id("[CLS]") is not None
     names = dict(zip(("cls", "sep", "pad", "unk"), ("[CLS]", "[SEP]", "[PAD]", "[UNK]"), strict=True))
     if not bert:
         names = {"cls": "<s>", "sep": "</s>", "pad": "<pad>", "unk": "<unk>"}
     wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, **{f"{name}_token": token for name, token in names.items()}
+        tokenizer_object=tokenizer, **{f"{name}_token": token for name, token in names.items()}, **changes
     )
     wrapped.save_pretrained(folder)
     return wrapped
@@ -102,7 +111,8 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
         tokenizer = (
             wordpiece() if model_type in ("bert", "electra", "distilbert", "deberta-v2") else byte_level()
         )
-        save_tokenizer(tokenizer, folder)
+        segments = [] if model_type == "distilbert" else ["token_type_ids"]
+        save_tokenizer(tokenizer, folder, model_input_names=["input_ids", "attention_mask", *segments])
         pad = tokenizer.token_to_id("[PAD]") or tokenizer.token_to_id("<pad>")
         config = AutoConfig.for_model(
             model_type,
@@ -130,8 +140,24 @@ def cross_encoder(make_model: MakeModel) -> Path:
     return make_model("bert")
 
 
-def edit_json(path: Path, **changes: Any) -> None:
+@pytest.fixture(scope="session")
+def text_tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TextTokenizer]:
+    """One tokenizer of each kind that a backbone may bring."""
+    opened = {}
+    for build in (wordpiece, byte_level, metaspace):
+        folder = tmp_path_factory.mktemp(build.__name__)
+        save_tokenizer(build(), folder)
+        opened[build.__name__] = TextTokenizer(TokenizerFiles.read(folder))
+    return opened
+
+
+@pytest.fixture
+def edit_json() -> Callable[..., None]:
     """Change keys of a JSON file; None removes one."""
-    values = json.loads(path.read_text(encoding="utf-8")) | changes
-    kept = {key: value for key, value in values.items() if value is not None}
-    path.write_text(json.dumps(kept), encoding="utf-8")
+
+    def edit(path: Path, **changes: Any) -> None:
+        values = json.loads(path.read_text(encoding="utf-8")) | changes
+        kept = {key: value for key, value in values.items() if value is not None}
+        path.write_text(json.dumps(kept), encoding="utf-8")
+
+    return edit

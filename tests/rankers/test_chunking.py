@@ -4,6 +4,7 @@ import pytest
 from farrank_rankers.chunking import Chunking, chunk_bounds, readable_tokens
 from farrank_rankers.default_chunking import adjusted, default_chunking
 from farrank_rankers.errors import SpecError
+from farrank_rankers.family import ChunkingKind
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +14,8 @@ SIZES = (0, 1, 476, 477, 478, 954, 1431, 5000)
 @st.composite
 def chunkings(draw: st.DrawFn) -> Chunking:
     window = draw(st.integers(1, 60))
-    kind = draw(st.sampled_from(["first", "disjoint", "sliding"]))
+    kinds: list[ChunkingKind] = ["first", "disjoint", "sliding"]
+    kind = draw(st.sampled_from(kinds))
     stride = draw(st.integers(1, window)) if kind == "sliding" else window
     return Chunking(kind, window, stride, draw(st.integers(1, 400)))
 

@@ -1,0 +1,179 @@
+"""The families against their formulas, written out one chunk at a time."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from farrank_rankers.aggregate import Aggregator, combine
+from farrank_rankers.chunking import Chunking
+from farrank_rankers.family import FAMILIES, EvidenceKind
+from farrank_rankers.ranker import Ranker
+from farrank_rankers.untrained import new_ranker
+from transformers import AutoModel, AutoTokenizer
+
+QUERY = "neural query"
+DOCUMENTS = [
+    "a search engine ranks passages of the long document by a query, while windows slide over text and chunks "
+    "of command line arguments parse hello world; tokens score its neural model, unlike documents elsewhere",
+    "hello world",
+    "",
+]
+CHUNKS = {
+    "firstp": (Chunking("first", 16, 16, 48), [(0, 16)]),
+    "avgp": (Chunking("disjoint", 16, 16, 44), [(0, 16), (16, 32), (32, 44)]),
+    "maxp": (Chunking("sliding", 16, 10, 44), [(0, 16), (10, 26), (20, 36), (30, 44)]),
+    "sump": (Chunking("sliding", 16, 10, 44), [(0, 16), (10, 26), (20, 36), (30, 44)]),
+}
+
+
+@pytest.mark.parametrize("family", CHUNKS)
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_scores_follow_the_formula(cross_encoder: Path, family: str, document: str) -> None:
+    """From Hugging Face's own tokenizer and model, plain lists and loops: nothing shared with the package."""
+    chunking, bounds = CHUNKS[family]
+    ranker = new_ranker(family, cross_encoder, chunking, seed=5).eval()
+    tokenizer = AutoTokenizer.from_pretrained(cross_encoder)
+    backbone = AutoModel.from_pretrained(cross_encoder).eval()
+    weight, bias = ranker.aggregator.state_dict().values()
+    query = tokenizer(QUERY, add_special_tokens=False)["input_ids"]
+    tokens = tokenizer(document, add_special_tokens=False)["input_ids"]
+
+    vectors: list[list[float]] = []
+    for first, end in bounds:
+        chunk = tokens[first : min(end, len(tokens))]
+        if first > 0 and first >= len(tokens):
+            break
+        if vectors and bounds[len(vectors) - 1][1] >= len(tokens):
+            break  # the last chunk reached the document's end
+        ids = [tokenizer.cls_token_id, *query, tokenizer.sep_token_id, *chunk, tokenizer.sep_token_id]
+        segments = [0] * (len(query) + 2) + [1] * (len(chunk) + 1)
+        with torch.inference_mode():
+            output = backbone(input_ids=torch.tensor([ids]), token_type_ids=torch.tensor([segments]))
+        vectors.append(output.last_hidden_state[0, 0].tolist())
+
+    def head(vector: list[float]) -> float:
+        products = [float(w) * x for w, x in zip(weight[0], vector, strict=True)]
+        return sum(products) + float(bias)
+
+    each = [head(vector) for vector in vectors]
+    mean = [sum(values) / len(vectors) for values in zip(*vectors, strict=True)]
+    expected = {"firstp": each[0], "avgp": head(mean), "maxp": max(each), "sump": sum(each)}[family]
+
+    found = ranker.score(QUERY, [document])[0]
+    assert found.score == pytest.approx(expected, rel=0, abs=1e-5)
+    assert list(found.chunk_scores) == pytest.approx(each, rel=0, abs=1e-5)
+    assert found.deciding == each.index(max(each))
+    assert found.tokens_cut == max(0, len(tokens) - bounds[-1][1])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradients_reach_backbone_and_head(cross_encoder: Path, family: str) -> None:
+    ranker = new_ranker(family, cross_encoder, Chunking("sliding", 8, 4, 40)).train()
+    ids = torch.randint(5, 100, (6, 12))
+    features = ranker.encoder(ids, torch.ones_like(ids), torch.zeros_like(ids))
+    query = features[:2].detach() if ranker.spec.plan == "dual" else None
+    mask = torch.tensor([[True, True, True], [True, True, False]])
+    scores = ranker.aggregator(features.unflatten(0, (2, 3)), mask, query).scores
+    scores.sum().backward()
+    without = [
+        name for name, weight in ranker.named_parameters() if weight.grad is None and "pooler" not in name
+    ]
+    assert without == []
+    reached = [
+        name for name, weight in ranker.named_parameters() if weight.grad is not None and weight.grad.any()
+    ]
+    assert any("layer.0" in name for name in reached)
+    assert all(torch.isfinite(weight.grad).all() for weight in ranker.parameters() if weight.grad is not None)
+    if family in CHUNKS:
+        assert "aggregator.head.linear.weight" in reached
+
+
+@pytest.mark.parametrize("family", CHUNKS)
+def test_the_head_is_dropout_and_a_xavier_linear(cross_encoder: Path, family: str) -> None:
+    head = new_ranker(family, cross_encoder).aggregator.head
+    assert isinstance(head, torch.nn.Module)
+    dropout, linear = head.children()
+    assert isinstance(dropout, torch.nn.Dropout)
+    assert dropout.p == 0.1
+    assert isinstance(linear, torch.nn.Linear)
+    assert tuple(linear.weight.shape) == (1, 32)
+    assert linear.weight.abs().max() <= (6 / 33) ** 0.5
+    assert linear.weight.std() > 0.1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_seeds_decide_all_that_is_random(cross_encoder: Path, family: str) -> None:
+    def version(seed: int, pretrained: bool) -> str:
+        torch.manual_seed(seed * 100)
+        return new_ranker(family, cross_encoder, seed=seed, pretrained=pretrained).version
+
+    assert version(1, True) == version(1, True)
+    assert version(1, False) == version(1, False)
+    assert version(1, False) != version(2, False)
+    # A bi-encoder has no head; nothing of it is random with a pretrained backbone.
+    assert (version(1, True) != version(2, True)) == (family not in ("biencoder", "cross-encoder"))
+
+
+def test_making_a_ranker_leaves_the_random_state_alone(cross_encoder: Path) -> None:
+    before = torch.get_rng_state()
+    new_ranker("maxp", cross_encoder)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_values_under_the_mask_are_never_looked_at(cross_encoder: Path, family: str) -> None:
+    ranker = new_ranker(family, cross_encoder).eval()
+    width = 1 if family == "cross-encoder" else 32
+    features = torch.randn(3, 2, width)
+    query = torch.randn(3, width) if family == "biencoder" else None
+    mask = torch.tensor([[True, True], [True, False], [True, True]])
+    padded = torch.cat([features, torch.full((3, 4, width), torch.nan)], dim=1)
+    padded[1, 1] = torch.inf
+    wide = torch.cat([mask, torch.zeros(3, 4, dtype=torch.bool)], dim=1)
+    with torch.inference_mode():
+        expected = ranker.aggregator(features, mask, query)
+        found = ranker.aggregator(padded, wide, query)
+    torch.testing.assert_close(found.scores, expected.scores, rtol=0, atol=1e-5)
+    torch.testing.assert_close(found.chunk_scores[:, :2], expected.chunk_scores, rtol=0, atol=1e-5)
+    assert found.scores.isfinite().all()
+    assert (found.chunk_scores[~wide] == -torch.inf).all()
+    assert not found.chunk_scores.isnan().any()
+    assert ranker.aggregator.evidence is EvidenceKind.CHUNK_SCORE
+
+
+@pytest.mark.parametrize("family", ["avgp", "maxp"])
+def test_a_document_without_chunks_is_refused(cross_encoder: Path, family: str) -> None:
+    aggregator: Aggregator = new_ranker(family, cross_encoder).aggregator
+    with pytest.raises(ValueError, match="chunk_mask: document 1 has no chunk"):
+        aggregator(torch.zeros(2, 1, 32), torch.tensor([[True], [False]]))
+
+
+def test_combining_chunk_scores() -> None:
+    scores = torch.tensor([[-3.0, -1.0, 9.0]])
+    mask = torch.tensor([[True, True, False]])
+    assert combine(scores, mask, "first").scores.item() == -3
+    assert combine(scores, mask, "first").chunk_scores.tolist() == [[-3, -torch.inf, -torch.inf]]
+    assert combine(scores, mask, "mean").scores.item() == -2
+    assert combine(scores, mask, "max").scores.item() == -1
+    assert combine(scores, mask, "sum").scores.item() == -4
+
+
+def test_a_biencoder_needs_its_query(cross_encoder: Path) -> None:
+    ranker: Ranker = new_ranker("biencoder", cross_encoder)
+    with pytest.raises(ValueError, match="query_features is None"):
+        ranker.aggregator(torch.zeros(1, 1, 32), torch.ones(1, 1, dtype=torch.bool))
+
+
+def test_scoring_an_empty_query_or_nothing(cross_encoder: Path) -> None:
+    ranker = new_ranker("maxp", cross_encoder)
+    assert ranker.score(QUERY, []) == []
+    with pytest.raises(ValueError, match="query holds no token; it needs at least 1"):
+        ranker.score(" ", ["hello"])
+
+
+def test_scoring_switches_dropout_off_and_on_again(cross_encoder: Path) -> None:
+    ranker = new_ranker("maxp", cross_encoder).train()
+    first, second = (ranker.score(QUERY, DOCUMENTS[:1])[0].score for _ in range(2))
+    assert first == second
+    assert ranker.training
+    assert ranker.aggregator.training

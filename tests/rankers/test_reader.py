@@ -1,0 +1,193 @@
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from farrank_rankers.collate import collate
+from farrank_rankers.errors import SourceError, SpecError
+from farrank_rankers.reader import Reader
+from farrank_rankers.sources import open_reader
+from farrank_rankers.tokens import EncoderInput
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+MakeModel = Callable[..., Path]
+QUERY = "how does a search engine rank"
+DOCUMENT = "Neural models score passages; windows slide over the text of a long document. " * 12
+
+
+@pytest.fixture(scope="module")
+def narrow(cross_encoder: Path) -> Reader:
+    return open_reader(cross_encoder, window=6, stride=4, max_query_tokens=5)
+
+
+@pytest.mark.parametrize("model_type", ["bert", "roberta", "distilbert"])
+@pytest.mark.parametrize("document", [DOCUMENT, "", "😀 café"])
+def test_pairs_are_framed_as_transformers_does(make_model: MakeModel, model_type: str, document: str) -> None:
+    folder = make_model(model_type)
+    reader = open_reader(folder, window=40)
+    query = reader.read_query(QUERY)
+    chunk = reader.split(reader.read_document(document))[0]
+    found = reader.chunk_input(query, chunk)
+    longest = 40 + len(query) + reader.tokenizer.pair.special_tokens
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    # As a batch: a single call takes an empty second text for none.
+    batch = tokenizer([QUERY], [document], truncation="only_second", max_length=longest)
+    expected = {name: rows[0] for name, rows in batch.items()}
+    assert found.input_ids.tolist() == expected["input_ids"]
+    if model_type == "bert":
+        assert found.token_type_ids.tolist() == expected["token_type_ids"]
+        assert set(found.token_type_ids.tolist()) == {0, 1}
+    else:
+        assert not found.token_type_ids.any()
+    assert found.attention_mask is None
+    assert found.tokens == len(expected["input_ids"])
+
+
+def test_a_tokenizer_may_leave_segments_out(
+    make_model: MakeModel, edit_json: Callable[..., None], narrow: Reader
+) -> None:
+    folder = make_model("bert")
+    edit_json(folder / "tokenizer_config.json", model_input_names=["input_ids", "attention_mask"])
+    chunk = narrow.split(narrow.read_document(DOCUMENT))[0]
+    assert not open_reader(folder).chunk_input(narrow.read_query(QUERY), chunk).token_type_ids.any()
+
+
+def test_limits_and_counts(cross_encoder: Path) -> None:
+    reader = open_reader(cross_encoder, window=20, stride=10, max_document_tokens=45, max_query_tokens=4)
+    query, document = reader.read_query(QUERY), reader.read_document(DOCUMENT)
+    assert (len(query), len(document)) == (4, 45)
+    assert query.total_tokens == query.tokens_cut + 4
+    assert document.total_tokens == len(reader.tokenizer.ids(DOCUMENT)) == document.tokens_cut + 45
+    assert [len(chunk) for chunk in reader.split(document)] == [20, 20, 20, 15]
+    two = reader.read_document(DOCUMENT, max_chunks=2)
+    assert (len(two), two.total_tokens) == (30, document.total_tokens)
+    assert [len(chunk) for chunk in reader.split(document, 2)] == [20, 20]
+
+
+@settings(deadline=None, max_examples=50)
+@given(words=st.lists(st.sampled_from(["hello", "cafe\u0301", "漢", "😀", "x\x00y", "text."]), max_size=30))
+def test_chunks_know_their_passage(narrow: Reader, words: list[str]) -> None:
+    text = " \u0301".join(words)
+    document = narrow.read_document(text)
+    chunks = narrow.split(document)
+    if not words:
+        assert [(chunk.start, chunk.end, len(chunk)) for chunk in chunks] == [(0, 0, 0)]
+        return
+    for chunk in chunks:
+        first, end = chunk.index * 4, min(chunk.index * 4 + 6, len(document))
+        assert chunk.ids.tolist() == document.ids[first:end].tolist()
+        assert (chunk.start, chunk.end) == (document.starts[first], document.ends[end - 1])
+        # A passage read by itself gives the chunk again where the window begins and ends between words.
+        if text[chunk.start - 1 : chunk.start] in ("", "\u0301") and text[chunk.end : chunk.end + 1] in (
+            "",
+            " ",
+        ):
+            assert narrow.tokenizer.ids(text[chunk.start : chunk.end]).tolist() == chunk.ids.tolist()
+
+
+def test_the_query_is_padded_before_its_separator(cross_encoder: Path) -> None:
+    plain = open_reader(cross_encoder, window=6, stride=4, max_query_tokens=20)
+    padded = open_reader(cross_encoder, window=6, stride=4, max_query_tokens=20, pad_query_to=20)
+    query = plain.read_query("search engine")
+    chunk = plain.split(plain.read_document(DOCUMENT))[0]
+    found, expected = padded.chunk_input(query, chunk), plain.chunk_input(query, chunk)
+    mask = found.attention_mask
+    assert mask is not None
+    assert found.tokens == 1 + 20 + 1 + 6 + 1
+    assert mask.tolist() == [1] * (1 + len(query)) + [0] * (20 - len(query)) + [1] * (1 + 6 + 1)
+    assert found.input_ids[mask == 1].tolist() == expected.input_ids.tolist()
+    assert found.token_type_ids[mask == 1].tolist() == expected.token_type_ids.tolist()
+    assert set(found.input_ids[mask == 0].tolist()) == {padded.pad_id}
+    full = plain.read_query("search engine " * 20)
+    assert padded.chunk_input(full, chunk).attention_mask is None
+
+
+def test_plans_take_only_their_inputs(narrow: Reader) -> None:
+    query, document = narrow.read_query(QUERY), narrow.read_document(DOCUMENT)
+    chunk = narrow.split(document)[0]
+    with pytest.raises(ValueError, match="its query is part of every chunk"):
+        narrow.query_input(query)
+    with pytest.raises(ValueError, match="its chunks need the query"):
+        narrow.chunk_input(None, chunk)
+    dual = open_reader("embedded")
+    with pytest.raises(ValueError, match="its chunks take no query"):
+        dual.chunk_input(query, chunk)
+
+
+def test_an_empty_query_is_read_as_such(narrow: Reader) -> None:
+    assert len(narrow.read_query(" \n")) == 0
+
+
+@pytest.mark.parametrize(("model_type", "window"), [("bert", 93), ("roberta", 90)])
+def test_windows_fill_a_small_backbone(make_model: MakeModel, model_type: str, window: int) -> None:
+    # RoBERTa counts positions from 2 and frames a pair with four special tokens.
+    reader = open_reader(make_model(model_type), family="avgp")
+    assert reader.spec.chunking.window == window
+    assert reader.max_input_tokens == (128 if model_type == "bert" else 126)
+
+
+def test_a_window_too_wide_is_refused(cross_encoder: Path) -> None:
+    message = r"window is 94 and max_query_tokens 32: an input of 129 tokens .* exceed the 128 positions"
+    with pytest.raises(SpecError, match=message):
+        open_reader(cross_encoder, family="avgp", window=94)
+    open_reader(cross_encoder, family="avgp", window=94, max_query_tokens=31)
+    with pytest.raises(SpecError, match="an input of 129 tokens"):
+        open_reader(cross_encoder, family="avgp", window=93, pad_query_to=33)
+    with pytest.raises(SpecError, match="max_query_tokens 400"):
+        open_reader(cross_encoder, max_query_tokens=400)
+
+
+def test_a_tokenizer_larger_than_the_backbone_is_refused(
+    make_model: MakeModel, edit_json: Callable[..., None]
+) -> None:
+    folder = make_model("bert")
+    edit_json(folder / "config.json", vocab_size=7)
+    with pytest.raises(SourceError, match=r"tokens; config\.json has vocab_size 7"):
+        open_reader(folder)
+
+
+def test_a_missing_or_damaged_tokenizer_is_named(make_model: MakeModel, tmp_path: Path) -> None:
+    folder = shutil.copytree(make_model("bert"), tmp_path / "model")
+    (folder / "tokenizer.json").write_text('{"model": 3}')
+    with pytest.raises(SourceError, match=r"tokenizer\.json cannot be read"):
+        open_reader(folder)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(SourceError, match=r"tokenizer\.json is missing; .*save_pretrained"):
+        open_reader(folder)
+
+
+def test_case_follows_the_configuration(make_model: MakeModel, edit_json: Callable[..., None]) -> None:
+    folder = make_model("bert")
+    lower = open_reader(folder).read_query("hello").ids.tolist()
+    assert open_reader(folder).read_query("HELLO").ids.tolist() == lower
+    edit_json(folder / "tokenizer_config.json", do_lower_case=False)
+    assert open_reader(folder).read_query("HELLO").ids.tolist() != lower
+
+
+def test_batches_are_padded_on_the_right() -> None:
+    long = EncoderInput(
+        np.array([5, 6, 7], np.int32), np.array([0, 1, 1], np.int32), np.array([1, 0, 1], np.int32)
+    )
+    short = EncoderInput(np.array([8], np.int32), np.array([1], np.int32))
+    batch = collate([short, long], pad_id=9)
+    assert batch.input_ids.tolist() == [[8, 9, 9], [5, 6, 7]]
+    assert batch.attention_mask.tolist() == [[1, 0, 0], [1, 0, 1]]
+    assert batch.token_type_ids.tolist() == [[1, 0, 0], [0, 1, 1]]
+    assert {array.dtype for array in batch} == {np.dtype(np.int64)}
+    with pytest.raises(ValueError, match="inputs is empty"):
+        collate([], pad_id=0)
+
+
+def test_reading_needs_no_torch() -> None:
+    code = (
+        "import sys; from farrank_rankers.sources import open_reader; r = open_reader('embedded'); "
+        "r.split(r.read_document('a b c')); import farrank_rankers.collate; "
+        "print(sorted({'torch', 'transformers', 'safetensors'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

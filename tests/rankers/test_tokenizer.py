@@ -1,0 +1,161 @@
+import threading
+import unicodedata
+
+import numpy as np
+import pytest
+from farrank_rankers import segments
+from farrank_rankers.errors import ReadingStopped
+from farrank_rankers.tokenizer import TextTokenizer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+KINDS = ("wordpiece", "byte_level", "metaspace")
+NO_LIMIT = 10**9
+
+# Pieces that have broken offsets or word boundaries somewhere before.
+WORDS = ["hello", "world", "naïve", "cafe\u0301", "😀", "👩\u200d👩\u200d👧", "漢字", "𝒳", "ﬁ", "İ", "ß", "1"]
+SPACES = [" ", " ", "  ", "\n", "\n\n", "\t", "\r\n", "\u00a0", "\u3000", "\u200b"]
+ODDITIES = ["\x00", "\x0b", "\x1c", "\x85", "\u0301", ".", "'s", "▁"]
+TEXTS = st.lists(st.sampled_from(WORDS + SPACES + ODDITIES), max_size=40).map("".join)
+
+
+def words_of(text: str, span: tuple[int, int]) -> tuple[int, int] | None:
+    """Trim a span: byte-level tokenizers count the space before a word differently at a text's beginning."""
+    inside = [index for index in range(*span) if not text[index].isspace()]
+    return (inside[0], inside[-1]) if inside else None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(text=TEXTS, size=st.integers(1, 12), limit=st.integers(1, 40))
+def test_segments_give_the_tokens_of_the_whole(
+    text_tokenizers: dict[str, TextTokenizer],
+    kind: str,
+    text: str,
+    size: int,
+    limit: int,
+) -> None:
+    tokenizer = text_tokenizers[kind]
+    whole = tokenizer.tokenizer.encode(text, add_special_tokens=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "SEGMENT_CHARACTERS", size)
+        read = tokenizer.read(text, limit)
+    assert read.total_tokens == len(whole.ids)
+    assert read.ids.tolist() == whole.ids[:limit]
+    spans = zip(read.starts.tolist(), read.ends.tolist(), strict=True)
+    assert [words_of(text, span) for span in spans] == [
+        words_of(text, span) for span in whole.offsets[:limit]
+    ]
+    assert read.tokens_cut == max(0, len(whole.ids) - limit)
+    assert read.ids.dtype == read.starts.dtype == read.ends.dtype == np.int32
+
+
+@given(text=st.text(alphabet="ab \n\t.漢", max_size=60), size=st.integers(1, 9))
+def test_segments_partition_the_text(text: str, size: int) -> None:
+    pattern = segments.cut_pattern('{"pre_tokenizer": {"type": "BertPreTokenizer"}}')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "SEGMENT_CHARACTERS", size)
+        cut = list(segments.segments(text, pattern))
+    assert "".join(segment for _, segment in cut) == text
+    assert all(text[offset : offset + len(segment)] == segment != "" for offset, segment in cut)
+    assert all(len(segment) >= size and segment[-1].strip() for _, segment in cut[:-1])
+
+
+@pytest.mark.parametrize(
+    ("pre_tokenizer", "cuts"),
+    [
+        ('{"type": "BertPreTokenizer"}', True),
+        ('{"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, {"type": "Metaspace"}]}', True),
+        ('{"type": "ByteLevel", "use_regex": true}', True),
+        ('{"type": "ByteLevel", "use_regex": false}', False),
+        ('{"type": "Metaspace", "split": false}', False),
+        ('{"type": "Split"}', False),
+        ("null", False),
+    ],
+)
+def test_only_known_tokenizers_are_cut(pre_tokenizer: str, cuts: bool) -> None:
+    assert (segments.cut_pattern(f'{{"pre_tokenizer": {pre_tokenizer}}}') is not None) is cuts
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_offsets_point_at_the_words(text_tokenizers: dict[str, TextTokenizer], kind: str) -> None:
+    words = ["hello", "😀", "cafe\u0301", "漢", "search", "\U0001f1e9\U0001f1ea", "straße", "query"]
+    text = "  " + "  ".join(words)
+    read = text_tokenizers[kind].read(text, NO_LIMIT)
+    at = 0
+    for word in words:
+        at = text.index(word, at)
+        inside = [i for i in range(len(read)) if read.starts[i] < at + len(word) and read.ends[i] > at]
+        assert inside, word
+        spans = "".join(text[read.starts[i] : read.ends[i]] for i in (inside[0], inside[-1])).strip()
+        assert set(spans) <= set(word + " ")
+        assert at - 2 <= read.starts[inside[0]] <= at
+        end = at + len(word)
+        assert end - (unicodedata.combining(word[-1]) > 0) <= read.ends[inside[-1]] <= end
+
+
+def test_controls_and_accents_are_dropped_but_counted(text_tokenizers: dict[str, TextTokenizer]) -> None:
+    text = "\x00a\x07\x00 he\x00l\u0301lo 😀"
+    read = text_tokenizers["wordpiece"].read(text, NO_LIMIT)
+    hello = text_tokenizers["wordpiece"].ids("hello")
+    assert read.ids[1 : 1 + len(hello)].tolist() == hello.tolist()
+    assert text[read.starts[0] : read.ends[0]] == "a"
+    assert text[read.starts[1] : read.ends[len(hello)]] == "he\x00l\u0301lo"
+    assert text[read.starts[-1] : read.ends[-1]] == "😀"
+
+
+def test_an_empty_text_has_no_token(text_tokenizers: dict[str, TextTokenizer]) -> None:
+    for text in ("", " \n\t ", "\x00"):
+        read = text_tokenizers["wordpiece"].read(text, NO_LIMIT)
+        assert (len(read), read.total_tokens, read.tokens_cut) == (0, 0, 0)
+        assert read.starts.shape == read.ends.shape == (0,)
+
+
+def test_reading_stops_between_segments(text_tokenizers: dict[str, TextTokenizer]) -> None:
+    text = "hello world " * 10_000
+    asked = []
+
+    def stop() -> bool:
+        asked.append(True)
+        return len(asked) == 2
+
+    with pytest.raises(ReadingStopped, match="of 120000 characters"):
+        text_tokenizers["wordpiece"].read(text, 5, stop)
+    assert len(asked) == 2
+
+
+def test_short_texts_are_never_stopped(text_tokenizers: dict[str, TextTokenizer]) -> None:
+    assert len(text_tokenizers["wordpiece"].read("hello", 5, lambda: True)) >= 1
+
+
+def test_a_long_text_is_counted_exactly(text_tokenizers: dict[str, TextTokenizer]) -> None:
+    text = "".join(f"word{index} 漢字 naïve\n" for index in range(6000))
+    tokenizer = text_tokenizers["wordpiece"]
+    read = tokenizer.read(text, 50_000)
+    whole = tokenizer.tokenizer.encode(text, add_special_tokens=False)
+    assert len(text) > 2 * segments.SEGMENT_CHARACTERS
+    assert read.total_tokens == len(whole)
+    assert read.ids.tolist() == whole.ids[:50_000]
+    assert read.ends.tolist() == [end for _, end in whole.offsets[:50_000]]
+
+
+def test_lone_surrogates_are_refused(text_tokenizers: dict[str, TextTokenizer]) -> None:
+    with pytest.raises(ValueError, match=r"text is not valid Unicode: lone surrogate U\+D83D"):
+        text_tokenizers["wordpiece"].read("a \ud83d b", 5)
+
+
+def test_threads_share_a_tokenizer(text_tokenizers: dict[str, TextTokenizer]) -> None:
+    tokenizer = text_tokenizers["wordpiece"]
+    texts = [f"hello query {index} " * 200 for index in range(8)]
+    expected = [tokenizer.read(text, NO_LIMIT).ids.tolist() for text in texts]
+    found: dict[int, list[list[int]]] = {}
+
+    def work(index: int) -> None:
+        found[index] = [tokenizer.read(texts[index], NO_LIMIT).ids.tolist() for _ in range(5)]
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(texts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(found[index] == [expected[index]] * 5 for index in range(len(texts)))
