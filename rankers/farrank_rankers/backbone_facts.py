@@ -20,7 +20,7 @@ POSITIONS_AFTER_PAD = frozenset(
 )
 
 # What transformers assumes where an old config.json is silent: (max_position_embeddings, type_vocab_size).
-_SILENT: Mapping[str, tuple[int, int]] = {
+SILENT_DEFAULTS: Mapping[str, tuple[int, int]] = {
     "albert": (512, 2),
     "bert": (512, 2),
     "convbert": (512, 2),
@@ -46,7 +46,7 @@ class BackboneFacts:
     def from_config(cls, config: Mapping[str, Any]) -> "BackboneFacts":
         """Read the facts from the parsed `config.json` of a transformers model."""
         model_type = config.get("model_type", "")
-        positions, segments = _SILENT.get(model_type, (None, 0))
+        positions, segments = SILENT_DEFAULTS.get(model_type, (None, 0))
         positions = config.get("max_position_embeddings", positions)
         pad = config.get("pad_token_id")
         first = 0

@@ -13,8 +13,8 @@ from transformers import AutoModel, AutoTokenizer
 
 QUERY = "neural query"
 DOCUMENTS = [
-    "a search engine ranks passages of the long document by a query, while windows slide over text and chunks "
-    "of command line arguments parse hello world; tokens score its neural model, unlike documents elsewhere",
+    "a search engine ranks passages of the long document by a query, while windows slide over text and "
+    "chunks of command line arguments parse hello world; tokens score its neural model, unlike documents elsewhere",
     "hello world",
     "",
 ]

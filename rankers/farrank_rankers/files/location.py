@@ -29,10 +29,10 @@ def locate(source: str | Path, *, revision: str | None = None, download: bool = 
     """
     if source == EMBEDDED:
         return Location(_embedded_folder(), "sentence-transformers/all-MiniLM-L6-v2")
-    if Path(source).is_dir():
+    if source != "" and Path(source).is_dir():
         return Location(Path(source), Path(source).resolve().name)
     if isinstance(source, Path) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source):
-        raise SourceError(f"{source} is no folder, and no name of a model on the hub")
+        raise SourceError(f"{str(source)!r} is no folder, and no name of a model on the hub")
     return _from_hub(source, revision, download)
 
 

@@ -1,0 +1,179 @@
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from farrank_rankers.artifact import save_ranker
+from farrank_rankers.chunking import Chunking
+from farrank_rankers.errors import SourceError, SpecError, WeightsError
+from farrank_rankers.family import FAMILIES
+from farrank_rankers.ranker import Ranker
+from farrank_rankers.sources import open_ranker, open_reader
+from farrank_rankers.untrained import new_ranker
+from safetensors.torch import load_file, save_file
+
+MakeModel = Callable[..., Path]
+EditJson = Callable[..., None]
+QUERY = "neural query"
+DOCUMENTS = ["search engine ranks passages of the long document " * 4, "hello 😀", ""]
+
+
+def scores(ranker: Ranker) -> list[tuple[float, tuple[float, ...]]]:
+    return [(item.score, item.chunk_scores) for item in ranker.score(QUERY, DOCUMENTS)]
+
+
+@pytest.fixture
+def artifact(cross_encoder: Path, tmp_path: Path) -> Path:
+    save_ranker(new_ranker("maxp", cross_encoder, Chunking("sliding", 16, 10, 64)), tmp_path / "maxp")
+    return tmp_path / "maxp"
+
+
+@pytest.mark.parametrize("model_type", ["bert", "roberta"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_round_trip_is_exact(make_model: MakeModel, tmp_path: Path, family: str, model_type: str) -> None:
+    first = new_ranker(family, make_model(model_type), max_query_tokens=8, seed=3).eval()
+    save_ranker(first, tmp_path)
+    second = open_ranker(tmp_path)
+    assert scores(second) == scores(first)
+    assert second.spec == first.spec == open_reader(tmp_path).spec
+    assert second.version == first.version
+    assert not second.training
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "config.json",
+        "model.safetensors",
+        "ranker.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+
+
+@pytest.mark.parametrize("labels", [1, 2])
+def test_a_saved_cross_encoder_keeps_its_scores(make_model: MakeModel, tmp_path: Path, labels: int) -> None:
+    first = open_ranker(make_model("bert", labels=labels), family="sump")
+    save_ranker(first, tmp_path)
+    second = open_ranker(tmp_path)
+    assert (scores(second), second.version) == (scores(first), first.version)
+
+
+def test_a_saved_artifact_can_be_saved_again(artifact: Path, tmp_path: Path) -> None:
+    save_ranker(open_ranker(artifact), tmp_path / "again")
+    assert open_ranker(tmp_path / "again").version == open_ranker(artifact).version
+    for path in artifact.iterdir():
+        if path.name != "model.safetensors":
+            assert (tmp_path / "again" / path.name).read_text() == path.read_text()
+
+
+def test_the_version_is_the_contents(artifact: Path, tmp_path: Path, edit_json: EditJson) -> None:
+    ranker = open_ranker(artifact)
+    shutil.copytree(artifact, tmp_path / "renamed")
+    edit_json(tmp_path / "renamed" / "ranker.json", backbone="another name", provenance={"by": "someone"})
+    assert open_ranker(tmp_path / "renamed").version == ranker.version
+    versions = {
+        ranker.version,
+        open_ranker(artifact, window=15).version,
+        open_ranker(artifact, dtype=torch.bfloat16).version,
+    }
+    changed = open_ranker(artifact)
+    with torch.no_grad():
+        next(changed.aggregator.parameters()).add_(1)
+    assert len(versions | {changed.version}) == 4
+
+
+def test_lower_precision_is_the_encoders_alone(artifact: Path) -> None:
+    ranker = open_ranker(artifact, dtype=torch.bfloat16)
+    assert {weight.dtype for weight in ranker.encoder.parameters()} == {torch.bfloat16}
+    assert {weight.dtype for weight in ranker.aggregator.parameters()} == {torch.float32}
+    for (found, _), (expected, _) in zip(scores(ranker), scores(open_ranker(artifact)), strict=True):
+        assert found == pytest.approx(expected, rel=0, abs=0.2)
+
+
+def test_limits_can_be_changed_when_opening(artifact: Path) -> None:
+    reader = open_reader(artifact, window=8, max_document_tokens=20, max_query_tokens=4, pad_query_to=6)
+    assert reader.spec.chunking == Chunking("sliding", 8, 5, 20)
+    assert (reader.spec.max_query_tokens, reader.spec.pad_query_to) == (4, 6)
+    assert open_reader(artifact, family="maxp", window=None).spec == open_reader(artifact).spec
+    with pytest.raises(SpecError, match="family is 'sump'; this ranker was trained as maxp"):
+        open_reader(artifact, family="sump")
+
+
+def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+HEAD = "aggregator.head.linear.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda tensors: tensors.pop(HEAD),
+            r"model\.safetensors lacks the tensor aggregator\.head\.linear\.weight of shape \(1, 32\)",
+        ),
+        (
+            lambda tensors: tensors.update({HEAD: torch.zeros(1, 33)}),
+            r"tensor aggregator\.head\.linear\.weight has shape \(1, 33\); the model expects \(1, 32\)",
+        ),
+        (
+            lambda tensors: tensors.update({HEAD: torch.zeros(1, 32, dtype=torch.int64)}),
+            r"tensor aggregator\.head\.linear\.weight is torch\.int64; the model expects torch\.float32",
+        ),
+        (
+            lambda tensors: tensors.update({"more": torch.zeros(1)}),
+            "has the tensor more, which the model does not have",
+        ),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(
+    artifact: Path, change: Callable[[dict[str, torch.Tensor]], None], message: str
+) -> None:
+    change_weights(artifact, change)
+    with pytest.raises(WeightsError, match=message):
+        open_ranker(artifact)
+
+
+@pytest.mark.parametrize("size", [0, 5, 1000])
+def test_a_truncated_file_is_named(artifact: Path, size: int) -> None:
+    path = artifact / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(WeightsError, match=r"model\.safetensors is damaged or no safetensors file"):
+        open_ranker(artifact)
+
+
+def test_pickles_are_never_opened(artifact: Path) -> None:
+    (artifact / "model.safetensors").rename(artifact / "pytorch_model.bin")
+    message = r"model\.safetensors is missing; pytorch_model\.bin is not opened, for pickles can run code"
+    with pytest.raises(WeightsError, match=message):
+        open_ranker(artifact)
+
+
+def test_damaged_descriptions_are_named(artifact: Path, edit_json: EditJson) -> None:
+    spec = (artifact / "ranker.json").read_text()
+    for text, message in (
+        ("{", r"ranker\.json: the text is not JSON"),
+        (
+            json.dumps(json.loads(spec) | {"family": "best"}),
+            r"ranker\.json: family is 'best'; it must be one of",
+        ),
+        (json.dumps(json.loads(spec) | {"top_k": 3}), "the spec has the unknown key top_k"),
+    ):
+        (artifact / "ranker.json").write_text(text)
+        with pytest.raises(SpecError, match=message):
+            open_reader(artifact)
+    (artifact / "ranker.json").write_text(spec)
+    edit_json(artifact / "config.json", model_type="unheard-of")
+    with pytest.raises(SourceError, match="model_type 'unheard-of' cannot be built"):
+        open_ranker(artifact)
+    edit_json(artifact / "config.json", model_type=None)
+    with pytest.raises(SourceError, match=r"config\.json lacks model_type"):
+        open_ranker(artifact)
+    (artifact / "config.json").write_text("[]")
+    with pytest.raises(SourceError, match=r"config\.json must hold a JSON object"):
+        open_ranker(artifact)
+    (artifact / "config.json").unlink()
+    with pytest.raises(SourceError, match=r"config\.json is missing"):
+        open_reader(artifact)
