@@ -14,7 +14,7 @@ from transformers import AutoModel, AutoTokenizer
 QUERY = "neural query"
 DOCUMENTS = [
     "a search engine ranks passages of the long document by a query, while windows slide over text and "
-    "chunks of command line arguments parse hello world; tokens score its neural model, unlike documents elsewhere",
+    "chunks of command line arguments parse hello world; tokens score its model, unlike documents elsewhere",
     "hello world",
     "",
 ]
