@@ -68,9 +68,9 @@ def byte_level() -> Tokenizer:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet)
     tokenizer.train_from_iterator([WORDS], trainer)
-    tokenizer.post_processor = processors.RobertaProcessing(
-        sep=("</s>", tokenizer.token_to_id("</s>")), cls=("<s>", tokenizer.token_to_id("<s>"))
-    )
+    # By position: releases of tokenizers name these parameters differently.
+    ends = [(name, tokenizer.token_to_id(name)) for name in ("</s>", "<s>")]
+    tokenizer.post_processor = processors.RobertaProcessing(*ends)
     return tokenizer
 
 
