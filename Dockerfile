@@ -1,0 +1,72 @@
+# syntax=docker/dockerfile:1
+#
+# docker build --target cpu  --tag farrank:cpu  .
+# docker build --target cuda --tag farrank:cuda .
+#
+# The embedded model and Java come with the packages: a container downloads nothing when it runs.
+
+FROM python:3.11-slim-bookworm AS base
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PIP_NO_CACHE_DIR=1 \
+    PATH=/opt/farrank/bin:$PATH
+
+# The wheel of this checkout.
+FROM base AS wheel
+WORKDIR /src
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
+COPY proto proto
+COPY rankers rankers
+COPY server server
+COPY clients clients
+COPY cli cli
+RUN ["pip", "wheel", "--no-deps", "--wheel-dir", "/wheels", "."]
+
+# What the wheel depends on, as a file of its own: the heavy layers below change only when it does.
+FROM base AS requirements
+WORKDIR /src
+COPY pyproject.toml ./
+ARG EXTRAS="server lucene embedded"
+RUN python -c "import os, tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; extras = [project['optional-dependencies'][name] for name in os.environ['EXTRAS'].split()]; print(*project['dependencies'], *sum(extras, []), sep='\n')" > requirements.txt
+
+FROM base AS environment
+RUN ["python", "-m", "venv", "/opt/farrank"]
+COPY constraints.txt /src/
+COPY --from=requirements /src/requirements.txt /src/
+
+FROM environment AS environment-cpu
+# torch alone comes from PyTorch's index, so that no other name is ever looked up there.
+RUN pip install --no-deps --index-url https://download.pytorch.org/whl/cpu "$(grep '^torch==' /src/constraints.txt)"
+RUN pip install --constraint /src/constraints.txt --requirement /src/requirements.txt
+
+FROM environment AS environment-cuda
+# PyPI's torch is the CUDA build; it brings CUDA's libraries, the host its driver.
+RUN pip install --constraint /src/constraints.txt --requirement /src/requirements.txt
+
+FROM base AS runtime
+RUN ["useradd", "--uid", "10001", "--create-home", "farrank"]
+WORKDIR /home/farrank
+ENV FARRANK_LISTEN__HOST=0.0.0.0 \
+    FARRANK_LISTEN__PORT=50051 \
+    FARRANK_LISTEN__METRICS_PORT=9090 \
+    HF_HUB_OFFLINE=1 \
+    PYTHONUNBUFFERED=1
+EXPOSE 50051 9090
+# The standard gRPC health service; a draining server is not healthy.
+HEALTHCHECK --interval=10s --timeout=10s --start-period=120s CMD ["python", "-c", "import os, sys; from farrank_client import Client; sys.exit(not Client('127.0.0.1:' + os.environ['FARRANK_LISTEN__PORT']).is_healthy())"]
+# Exec form: SIGTERM reaches the server, which drains for at most listen.drain_timeout_s.
+ENTRYPOINT ["farrank"]
+CMD ["serve"]
+
+FROM runtime AS cuda
+COPY --from=environment-cuda /opt/farrank /opt/farrank
+RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels pip install --no-deps --no-index /wheels/*.whl
+# Without a GPU the start fails with one line, rather than running on the CPU unnoticed.
+ENV NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    FARRANK_DEVICE__NAME=cuda:0
+USER farrank
+
+FROM runtime AS cpu
+COPY --from=environment-cpu /opt/farrank /opt/farrank
+RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels pip install --no-deps --no-index /wheels/*.whl
+USER farrank
