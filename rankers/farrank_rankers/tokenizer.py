@@ -14,7 +14,8 @@ from farrank_rankers.tokens import IntArray, TokenizedText
 class TextTokenizer:
     """A tokenizer opened from its files; several threads may share it.
 
-    `single` and `pair` are the frames it puts around one text and around two.
+    `single` and `pair` are the frames it puts around one text and around two. A special token's name inside a
+    text ("[SEP]") is read as that token, as transformers does.
     Raises: SourceError if the files hold no usable tokenizer.
     """
 

@@ -187,3 +187,17 @@ def test_cls_vectors_are_the_backbones(make_model: MakeModel) -> None:
         found = ranker.encoder(ids, torch.ones_like(ids), torch.zeros_like(ids))
         expected = reference(ids).last_hidden_state[:, 0]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def test_special_tokens_in_a_text_are_read_as_transformers_does(cross_encoder: Path) -> None:
+    ranker = one_chunk(cross_encoder, window=60)
+    texts = ["title [SEP] a long document", "[PAD] [CLS] hello [PAD]"]
+    reference = CrossEncoder(str(cross_encoder), device="cpu", activation_fn=torch.nn.Identity())
+    expected = reference.predict([(QUERY, text) for text in texts])
+    found = [item.score for item in ranker.score(QUERY, texts)]
+    assert found == pytest.approx(expected.tolist(), rel=0, abs=TOLERANCE)
+
+
+def test_attention_is_torchs_own(cross_encoder: Path) -> None:
+    backbone = one_chunk(cross_encoder, window=60).encoder.backbone
+    assert backbone.config._attn_implementation == "sdpa"  # type: ignore[union-attr]
