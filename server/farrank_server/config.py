@@ -108,7 +108,7 @@ class BatchingConfig:
 
     max_batch_tokens: int | None = None
     max_padding_ratio: float = 1.08
-    window_batches: int = 16
+    window_batches: int = 8
 
     def __post_init__(self) -> None:
         tokens = self.max_batch_tokens

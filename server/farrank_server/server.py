@@ -16,7 +16,7 @@ from farrank_server.wire.servicer import RerankServicer
 
 log = logging.getLogger(__name__)
 
-# What calls that outlived the drain get before their connections are cut.
+# What calls that outlived the drain get to send their refusals.
 CUT_GRACE_S = 1.0
 
 
@@ -69,8 +69,8 @@ class Server:
         """Report not serving, refuse new calls, answer the admitted ones, then end."""
         await self._door.report_not_serving()
         timeout_s = self._config.listen.drain_timeout_s
-        if not await self.engine.gate.drain(timeout_s):
-            log.warning("calls were still in flight after draining for %.0f s; they are cut", timeout_s)
+        if not await self.engine.drain(timeout_s):
+            log.warning("calls were still in flight after draining for %.0f s; they are refused", timeout_s)
         await self._door.close(CUT_GRACE_S)
         await asyncio.to_thread(self.engine.close)
         await self._first_stage.stop()

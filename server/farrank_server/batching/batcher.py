@@ -117,7 +117,7 @@ class Batcher(Generic[T]):
         return self._queue[0].enqueued_s if self._queue else None
 
     def limit_batch_tokens(self, max_batch_tokens: int) -> None:
-        """Form smaller batches from now on, after a batch ran out of memory. One input may always go alone."""
+        """Form smaller batches after one ran out of memory; an input may always go alone."""
         self.policy = BatchPolicy(max_batch_tokens, self.policy.max_padding_ratio, self.policy.window_batches)
 
     def take(self, now_s: float) -> Batch[T]:

@@ -17,7 +17,7 @@ from farrank_server.engine.lane import Lane
 from farrank_server.engine.preparation import Preparation
 from farrank_server.engine.speed import Speed
 from farrank_server.engine.worker import Worker
-from farrank_server.errors import DeadlineExceeded, FarrankError, NotFound
+from farrank_server.errors import DeadlineExceeded, FarrankError, NotFound, Unavailable
 from farrank_server.metrics import Metrics
 
 # Until measured: what one tokenizer thread reads, in characters per second.
@@ -103,6 +103,16 @@ class Engine:
         documents = tuple(job.results[index] for index in range(len(call.texts)))
         self._count(lane, documents, job.tally)
         return Outcome(lane, documents, job.tally)
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Refuse new calls and wait for those inside; what is not done in time is answered UNAVAILABLE.
+
+        Returns whether all were answered in full.
+        """
+        if await self.gate.drain(timeout_s):
+            return True
+        self._worker.abandon(Unavailable("the server ended before the call was done", reason="draining"))
+        return False
 
     def close(self) -> None:
         """Stop the threads; calls still waiting are not answered."""

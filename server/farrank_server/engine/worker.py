@@ -10,13 +10,15 @@ from farrank_server.engine.admission import Admission
 from farrank_server.engine.execution import Execution
 from farrank_server.engine.job import DocumentWork, Job, Part
 from farrank_server.engine.lane import Lane
-from farrank_server.errors import DeadlineExceeded, Unavailable
+from farrank_server.errors import DeadlineExceeded, FarrankError, Unavailable
 from farrank_server.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
 # How long to wait before each attempt to bring a lost device back.
 RELOAD_DELAYS_S = (0.0, 1.0, 3.0)
+
+LOST = "the device is lost and could not be brought back; ask another replica"
 
 
 class Worker:
@@ -60,7 +62,7 @@ class Worker:
         """
         with self._changed:
             if self._lost:
-                raise Unavailable("the device is lost and could not be brought back", reason="device_lost")
+                raise Unavailable(LOST, reason="device_lost")
             self._jobs[job] = lane
             call = job.call
             lane.batcher.open(job.id, arrival_s=call.arrival_s, deadline_s=call.deadline_s)
@@ -84,6 +86,13 @@ class Worker:
             self._started.discard(job)
             if lane is not None:
                 lane.batcher.close(job.id)
+
+    def abandon(self, error: FarrankError) -> None:
+        """Answer every open job with an error: the server ends, and they are not done."""
+        with self._changed:
+            open_jobs = list(self._jobs)
+        for job in open_jobs:
+            job.fail(error)
 
     def queue_tokens(self) -> dict[tuple[str, ...], float]:
         """Tokens that wait, by ranker."""
@@ -150,9 +159,7 @@ class Worker:
                 log.exception("the rankers could not be loaded again")
         with self._changed:
             self._lost = True
-            waiting = list(self._jobs)
-        for job in waiting:
-            job.fail(Unavailable("the device is lost and could not be brought back", reason="device_lost"))
+        self.abandon(Unavailable(LOST, reason="device_lost"))
         self._on_lost()
         return False
 

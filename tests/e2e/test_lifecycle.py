@@ -1,0 +1,120 @@
+"""How a server begins and ends: ports, drains, signals, refusals at start."""
+
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+from farrank_cli.main import main
+from farrank_cli.spawn import spawned_server
+from farrank_client import Client, DeadlineExceeded, ResourceExhausted, RetryPolicy, Unavailable
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+ONCE = RetryPolicy(max_attempts=1)
+LONG_TEXTS = ["the river meets the sea " * 280] * 10
+
+
+def test_sigterm_reports_not_serving_refuses_new_calls_and_answers_the_admitted(
+    tiny_rankers: dict[str, Path],
+) -> None:
+    arguments = [f"--ranker=maxp={tiny_rankers['maxp']}", "--log-level=warning"]
+    with (
+        spawned_server(arguments) as server,
+        Client(server.address, retry=ONCE) as client,
+        grpc.insecure_channel(server.address) as channel,
+        ThreadPoolExecutor(8) as callers,
+    ):
+        health = health_pb2_grpc.HealthStub(channel)
+        watched = health.Watch(health_pb2.HealthCheckRequest(service="farrank.v1.RerankService"))
+        assert next(watched).status == health_pb2.HealthCheckResponse.SERVING
+        # Waits for the connection, so that the late call below is refused by the server, not the network.
+        assert client.is_healthy()
+        admitted = [callers.submit(client.rerank, "sea", LONG_TEXTS) for _ in range(8)]
+        while not any(each.done() for each in admitted):
+            time.sleep(0.01)
+        server.process.terminate()
+        assert next(watched).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        with pytest.raises(Unavailable, match="draining"):
+            client.rerank("sea", ["late"])
+        assert not client.is_healthy()
+        assert [len(each.result().results) for each in admitted] == [10] * 8
+        assert server.process.wait(30) == 0
+
+
+def test_a_drain_ends_when_its_time_is_over(tiny_rankers: dict[str, Path]) -> None:
+    arguments = [
+        f"--ranker=maxp={tiny_rankers['maxp']}",
+        "--log-level=error",
+        "--set=listen.drain_timeout_s=0.2",
+    ]
+    with (
+        spawned_server(arguments) as server,
+        Client(server.address, retry=ONCE) as client,
+        ThreadPoolExecutor(8) as callers,
+    ):
+        calls = [callers.submit(client.rerank, "sea", LONG_TEXTS * 10, timeout_s=600) for _ in range(4)]
+        time.sleep(0.5)
+        started_s = time.monotonic()
+        assert server.terminate() == 0
+        assert time.monotonic() - started_s < 15
+        failures = [each.exception() for each in calls]
+        assert any(failures)
+        assert {type(error) for error in failures} <= {type(None), Unavailable}
+
+
+def test_a_taken_port_stops_the_start_at_once(
+    tiny_rankers: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        flags = [f"--ranker=maxp={tiny_rankers['maxp']}", f"--port={port}", "--metrics-port=none"]
+        assert main(["serve", *flags]) == 2
+    assert f"127.0.0.1:{port} cannot be bound" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--ranker=x=/nowhere"], "rankers.x: "),
+        (["--device=cuda:99"], "device.name: 'cuda:99' is not here"),
+        (["--device=toaster"], "device.name: 'toaster' is no device"),
+        (["--set=batching.max_batch_tokens=20"], "batching.max_batch_tokens: 20 is too small for ranker"),
+        (["--index=x=/nowhere"], "/nowhere"),
+        (["--set=rankers.minilm.window=100000"], "window"),
+    ],
+)
+def test_what_cannot_be_served_stops_the_start_with_one_line(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--port=0", "--metrics-port=none", *flags]) == 2
+    printed = capsys.readouterr().err.strip().splitlines()
+    assert message in printed[-1]
+    assert not any("Traceback" in line for line in printed)
+
+
+def test_offered_too_much_it_answers_what_it_can_and_refuses_the_rest_clearly(
+    tiny_rankers: dict[str, Path],
+) -> None:
+    arguments = [f"--ranker=maxp={tiny_rankers['maxp']}", "--log-level=error"]
+    with (
+        spawned_server(arguments) as server,
+        Client(server.address, retry=ONCE) as client,
+        ThreadPoolExecutor(40) as callers,
+    ):
+
+        def ask(number: int) -> str:
+            try:
+                client.rerank("sea", LONG_TEXTS, timeout_s=4.0)
+            except ResourceExhausted as error:
+                return "refused" if error.retry_after_s else "refused without a hint"
+            except DeadlineExceeded:
+                return "late"
+            return "answered"
+
+        statuses = list(callers.map(ask, range(100)))
+        assert statuses.count("answered") > 0
+        assert statuses.count("refused") > 0
+        assert "refused without a hint" not in statuses
+        assert len(client.rerank("sea", ["after the storm"]).results) == 1

@@ -1,0 +1,82 @@
+"""What /metrics says after calls of every kind."""
+
+import urllib.request
+from collections.abc import Callable
+
+import pytest
+from farrank_cli.spawn import SpawnedServer
+from farrank_client import Client, DeadlineExceeded, InvalidArgument, NotFound
+
+TEXTS = ["the river and the sea " * 150, "bread", ""]
+
+
+def test_a_call_is_counted_at_every_stage(client: Client, metric: Callable[..., float]) -> None:
+    names = {
+        "farrank_requests_total": {"method": "Rerank", "ranker": "sump", "code": "OK"},
+        "farrank_request_duration_seconds_count": {"method": "Rerank", "ranker": "sump"},
+        "farrank_batch_pairs_sum": {"ranker": "sump"},
+        "farrank_batch_tokens_sum": {"ranker": "sump"},
+        "farrank_batch_padding_ratio_count": {"ranker": "sump"},
+        "farrank_batch_duration_seconds_sum": {"ranker": "sump"},
+        "farrank_encoded_tokens_total": {"ranker": "sump"},
+        "farrank_padded_tokens_total": {"ranker": "sump"},
+        "farrank_encoded_chunks_total": {"ranker": "sump"},
+        "farrank_document_chunks_count": {"ranker": "sump"},
+        "farrank_deciding_chunk_number_count": {"ranker": "sump"},
+        "farrank_device_busy_seconds_total": {"device": "cpu"},
+        "farrank_cut_tokens_total": {"ranker": "sump", "side": "query"},
+    }
+    names_by_stage = [("tokenization", 1), ("queue", 1), ("inference", 1), ("aggregation", 1)]
+    before = {name: metric(name, **labels) for name, labels in names.items()}
+    stages = {
+        s: metric("farrank_stage_duration_seconds_count", ranker="sump", stage=s) for s, _ in names_by_stage
+    }
+    ranking = client.rerank("river " * 40, TEXTS, ranker="sump")
+    gained = {name: metric(name, **labels) - before[name] for name, labels in names.items()}
+    assert all(value > 0 for value in gained.values()), gained
+    assert gained["farrank_encoded_chunks_total"] == gained["farrank_batch_pairs_sum"] == ranking.usage.pairs
+    assert (
+        gained["farrank_padded_tokens_total"]
+        == gained["farrank_batch_tokens_sum"]
+        == ranking.usage.padded_tokens
+    )
+    assert gained["farrank_document_chunks_count"] == 3
+    assert gained["farrank_cut_tokens_total"] == 8
+    for stage, count in stages.items():
+        now = metric("farrank_stage_duration_seconds_count", ranker="sump", stage=stage)
+        assert now == count + 1
+
+
+def test_refusals_are_counted_by_code_and_reason(client: Client, metric: Callable[..., float]) -> None:
+    codes = ("INVALID_ARGUMENT", "NOT_FOUND", "DEADLINE_EXCEEDED")
+    before = {code: metric("farrank_requests_total", code=code) for code in codes}
+    rejected = metric("farrank_rejections_total", reason="deadline_too_short")
+    with pytest.raises(InvalidArgument):
+        client.rerank("", TEXTS)
+    with pytest.raises(NotFound):
+        client.rerank("q", TEXTS, ranker="a-name-of-the-callers-own")
+    with pytest.raises(DeadlineExceeded):
+        client.rerank("q", ["the river and the sea " * 280] * 30, ranker="maxp", timeout_s=0.05)
+    for code in codes:
+        assert metric("farrank_requests_total", code=code) >= before[code] + 1
+    assert metric("farrank_requests_total", ranker="a-name-of-the-callers-own") == 0
+    assert metric("farrank_rejections_total", reason="deadline_too_short") in (rejected, rejected + 1)
+
+
+def test_search_is_timed_by_index(client: Client, metric: Callable[..., float]) -> None:
+    before = metric("farrank_first_stage_duration_seconds_count", index="things")
+    client.search_and_rerank("sea", index="things")
+    assert metric("farrank_first_stage_duration_seconds_count", index="things") == before + 1
+
+
+def test_state_and_identity_are_shown(server: SpawnedServer, metric: Callable[..., float]) -> None:
+    assert metric("farrank_build_info", version="0.1.0") == 1
+    assert metric("farrank_ranker_info", ranker="maxp", runtime="torch", device="cpu", precision="fp32") == 1
+    assert metric("farrank_device_tokens_per_second", ranker="maxp") > 0
+    assert metric("farrank_queue_tokens") == 0
+    assert metric("farrank_queue_age_seconds") == 0
+    with urllib.request.urlopen(server.metrics_url) as page:
+        families = {
+            line.split()[2] for line in page.read().decode().splitlines() if line.startswith("# TYPE")
+        }
+    assert all(name.startswith("farrank_") for name in families)

@@ -1,0 +1,118 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from farrank_rankers.collate import collate
+from farrank_rankers.ranker import Ranker
+from farrank_rankers.sources import open_ranker
+from farrank_server.config import DeviceConfig, Precision
+from farrank_server.errors import ConfigError
+from farrank_server.runtimes.interface import DeviceLost, OutOfMemory
+from farrank_server.runtimes.threads import usable_cores
+from farrank_server.runtimes.torch_runtime import TorchRuntime, choose_device
+
+QUERY = "where does the river rise"
+TEXTS = [f"the river rises in the mountains {'and goes on ' * n}" for n in range(0, 100, 7)]
+CPU = DeviceConfig("cpu")
+
+
+def scores_through(runtime: TorchRuntime, ranker: Ranker) -> list[float]:
+    reader, query = ranker.reader, ranker.reader.read_query(QUERY)
+    scores = []
+    for text in TEXTS:
+        chunks = reader.split(reader.read_document(text))
+        features = runtime.encode(
+            *collate([reader.chunk_input(query, chunk) for chunk in chunks], reader.pad_id)
+        )
+        assert features.dtype == torch.float32
+        mask = torch.ones(1, len(chunks), dtype=torch.bool)
+        document_scores, chunk_scores = runtime.aggregate(features[None], mask, None)
+        assert len(chunk_scores[0]) == len(chunks)
+        scores += document_scores
+    return scores
+
+
+# bf16 keeps 8 bits of a significand: some 0.4% of the largest value that meets in a sum.
+@pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-5), ("bf16", 2e-2)])
+def test_cpu_scores_are_the_rankers_own(
+    tiny_rankers: dict[str, Path], precision: Precision, bound: float
+) -> None:
+    wanted = [each.score for each in open_ranker(tiny_rankers["avgp"]).score(QUERY, TEXTS)]
+    ranker = open_ranker(tiny_rankers["avgp"])
+    runtime = TorchRuntime(ranker, CPU, precision)
+    assert runtime.capabilities().precision == precision
+    assert scores_through(runtime, ranker) == pytest.approx(wanted, abs=bound)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-3), ("bf16", 2e-2)])
+def test_cuda_scores_are_the_rankers_own(
+    tiny_rankers: dict[str, Path], precision: Precision, bound: float
+) -> None:
+    wanted = [each.score for each in open_ranker(tiny_rankers["avgp"]).score(QUERY, TEXTS)]
+    ranker = open_ranker(tiny_rankers["avgp"])
+    assert scores_through(TorchRuntime(ranker, DeviceConfig("cuda:0"), precision), ranker) == pytest.approx(
+        wanted, abs=bound
+    )
+
+
+def test_warming_up_measures_a_speed(tiny_rankers: dict[str, Path]) -> None:
+    assert TorchRuntime(open_ranker(tiny_rankers["maxp"]), CPU, None).warm_up() > 0
+
+
+class Failing(torch.nn.Module):
+    """An encoder that raises what torch raises."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), OutOfMemory),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"),
+            OutOfMemory,
+        ),
+        (MemoryError(), OutOfMemory),
+        (RuntimeError("CUDA error: device-side assert triggered"), DeviceLost),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), RuntimeError),
+    ],
+)
+def test_the_devices_failures_are_told_from_the_models(
+    tiny_rankers: dict[str, Path], raised: Exception, told: type[Exception]
+) -> None:
+    ranker = open_ranker(tiny_rankers["maxp"])
+    ranker.encoder = Failing(raised)  # type: ignore[assignment]
+    ids = np.ones((1, 4), dtype=np.int64)
+    with pytest.raises(told) as failed:
+        TorchRuntime(ranker, CPU, "fp32").encode(ids, ids, ids)
+    assert type(failed.value) is told
+
+
+def test_real_exhaustion_of_host_memory_is_told() -> None:
+    from farrank_server.runtimes.torch_runtime import _device_failures
+
+    with pytest.raises(OutOfMemory), _device_failures():
+        torch.empty(2**50)
+
+
+@pytest.mark.parametrize("name", ["cuda:99", "toaster", "meta"])
+def test_a_device_that_is_not_here_stops_the_start(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"device.name: '{name}'"):
+        choose_device(DeviceConfig(name))
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"), [("max 100000", None), ("50000 100000", 1), ("100000 100000", 1), ("nonsense", None)]
+)
+def test_a_containers_quota_caps_the_threads(tmp_path: Path, quota: str, cores: int | None) -> None:
+    (tmp_path / "cpu.max").write_text(quota)
+    assert usable_cores(tmp_path / "cpu.max") == (cores or usable_cores(tmp_path / "absent"))
