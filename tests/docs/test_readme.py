@@ -1,0 +1,117 @@
+"""What the README shows is what the project does."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from farrank_cli.commands import serve
+from farrank_cli.main import main
+from farrank_cli.spawn import SpawnedServer
+from farrank_cli.table import COMMANDS
+from farrank_server.config import LimitsConfig, ServerConfig
+
+if TYPE_CHECKING:
+    from tests.docs.conftest import Block
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ADDRESS = "localhost:50051"
+
+
+def run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_python_examples_run(readme: list[Block], server: SpawnedServer) -> None:
+    examples = [block.text for block in readme if block.language == "python"]
+    assert len(examples) >= 2
+    for example in examples:
+        assert ADDRESS in example
+        code = example.replace(ADDRESS, server.address)
+        assert run([sys.executable, "-W", "error", "-c", code]).strip()
+
+
+def test_client_commands_run(
+    commands: list[list[str]],
+    server: SpawnedServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(ROOT)
+    calls = [
+        words for words in commands if words[0] == "farrank" and words[1] in ("rankers", "search", "rerank")
+    ]
+    assert calls
+    for words in calls:
+        assert main([*words[1:], "--server", server.address]) == 0
+        assert capsys.readouterr().out.strip()
+
+
+def test_the_json_call_works_by_reflection(commands: list[list[str]], server: SpawnedServer) -> None:
+    calls = [words for words in commands if words[:2] == ["buf", "curl"]]
+    assert calls
+    for words in calls:
+        buf = str(Path(sys.executable).with_name("buf"))
+        answer = json.loads(run([buf, *(word.replace(ADDRESS, server.address) for word in words[1:])]))
+        assert [result["id"] for result in answer["results"]] in (["rivers"], ["bread"])
+
+
+def farrank_lines(commands: Iterable[list[str]]) -> Iterable[tuple[dict[str, str], list[str]]]:
+    """Every call of the command, in a container too: the environment in front of it, and its arguments."""
+    for words in commands:
+        variables = dict(word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word))
+        if "farrank" in words:
+            yield variables, words[words.index("farrank") + 1 :]
+        elif words[:2] == ["docker", "run"]:
+            image = next(word for word in words if re.fullmatch(r"farrank:\w+", word))
+            yield variables, words[words.index(image) + 1 :] or ["serve"]
+
+
+def test_every_farrank_command_is_one_and_its_configuration_holds(
+    readme: list[Block], commands: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "farrank.yaml").write_text(next(block.text for block in readme if block.language == "yaml"))
+    lines = list(farrank_lines(commands))
+    assert len(lines) > 8
+    for variables, (name, *arguments) in lines:
+        parser = argparse.ArgumentParser(exit_on_error=False)
+        COMMANDS[name].load().configure(parser)
+        parsed = parser.parse_args(arguments)
+        if name == "serve":
+            assert serve.read_config(parsed, variables) != ServerConfig() or not arguments
+
+
+def test_every_make_target_exists() -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    pages = [README, *(page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md"))]
+    named = {target for page in pages for target in re.findall(r"(?:`|^)make (\w+)", page, re.MULTILINE)}
+    assert {"demo", "test", "check"} <= named <= targets
+
+
+def test_images_are_the_dockerfiles_targets(commands: list[list[str]]) -> None:
+    stages = set(re.findall(r"^FROM \S+ AS (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
+    built = {
+        words[words.index("--target") + 1]: words[words.index("--tag") + 1]
+        for words in commands
+        if words[:2] == ["docker", "build"]
+    }
+    assert built == {"cpu": "farrank:cpu", "cuda": "farrank:cuda"}
+    assert built.keys() <= stages
+
+
+def test_limits_and_their_defaults_are_the_configurations() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([\d.,]+) \|", README, re.MULTILINE))
+    defaults = {each.name: each.default for each in dataclasses.fields(LimitsConfig)}
+    assert {name: float(value.replace(",", "")) for name, value in rows.items()} == defaults
