@@ -11,7 +11,7 @@ from farrank_demo.evaluate import figures, runs
 from farrank_demo.questions import Question, load_qrels, load_questions
 from farrank_demo.show import show_ranking
 
-SHOWN_QUESTIONS = 4
+SHOWN_QUESTIONS = 3
 CANDIDATES = 100
 TIMEOUT_S = 300.0
 

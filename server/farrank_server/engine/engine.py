@@ -98,10 +98,10 @@ class Engine:
         finally:
             self._worker.close(job)
             self._admission.release(job.ticket)
-            # Slices still being read see this and stop.
-            job.finished.cancel()
+            job.close()
         documents = tuple(job.results[index] for index in range(len(call.texts)))
-        self._count(lane, documents, job.tally)
+        # On the loop's next turn: the answer is on its way by then.
+        self._loop.call_soon(self._count, lane, documents, job.tally)
         return Outcome(lane, documents, job.tally)
 
     async def drain(self, timeout_s: float) -> bool:

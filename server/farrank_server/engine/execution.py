@@ -29,6 +29,7 @@ class Execution:
         self._lock = lock
         self._admission = admission
         self._metrics = metrics
+        self._encoded: list[tuple[Items, float]] = []
 
     def run(self, lane: Lane, items: Items, ready: list[Ready]) -> None:
         """Encode a batch (it may be empty), then score `ready` and what the batch completed.
@@ -49,29 +50,37 @@ class Execution:
                 ready,
                 lambda some, error: self._failed(lane, [job for job, _ in some], error),
             )
+        # Counting comes last: callers wait for their scores, nobody for the counters.
         device = lane.runtime.capabilities().device
         self._metrics.device_busy_seconds.labels(device).inc(time.perf_counter() - started_s)
+        for batch, seconds in self._encoded:
+            self._count(lane, batch, seconds)
+        self._encoded.clear()
 
     def _encode(self, lane: Lane, items: Items) -> list[Ready]:
         started_s, started_ns = time.monotonic(), time.perf_counter_ns()
         features = lane.runtime.encode(*collate([item.payload.input for item in items], lane.reader.pad_id))
         elapsed_ns = time.perf_counter_ns() - started_ns
-
         longest = max(item.tokens for item in items)
-        real = sum(item.tokens for item in items)
-        chunks = sum(item.payload.document is not None for item in items)
-        lane.speed.observe(real, elapsed_ns / 1e9)
-        self._metrics.count_batch(lane.name, len(items), chunks, real, longest * len(items), elapsed_ns / 1e9)
-        for job in {item.payload.job for item in items}:
-            job.tally.inference_ns += elapsed_ns
         for item in items:
             tally = item.payload.job.tally
             tally.pairs += 1
             tally.padded_tokens += longest
             tally.queue_ns = max(tally.queue_ns, round((started_s - item.enqueued_s) * 1e9))
-            self._admission.add_tokens(item.payload.job.ticket, -item.tokens)
+        for job in {item.payload.job for item in items}:
+            job.tally.inference_ns += elapsed_ns
+        self._encoded.append((items, elapsed_ns / 1e9))
         with self._lock:
             return store_features(items, features)
+
+    def _count(self, lane: Lane, items: Items, seconds: float) -> None:
+        real = sum(item.tokens for item in items)
+        padded = len(items) * max(item.tokens for item in items)
+        chunks = sum(item.payload.document is not None for item in items)
+        lane.speed.observe(real, seconds)
+        for item in items:
+            self._admission.add_tokens(item.payload.job.ticket, -item.tokens)
+        self._metrics.count_batch(lane.name, len(items), chunks, real, padded, seconds)
 
     def _encoding_failed(self, lane: Lane, items: Items, error: Exception) -> None:
         if isinstance(error, OutOfMemory) and len(items) > 1:

@@ -126,6 +126,12 @@ class Job:
         """Say, from any thread, that the job will not be answered."""
         self._settle(error)
 
+    def close(self) -> None:
+        """Let stages that still work on the job see that nobody waits for it any more."""
+        if not self.finished.cancel() and not self.finished.cancelled():
+            # Failed by one stage while another's error was on its way: asked for, or asyncio complains.
+            self.finished.exception()
+
     def _settle(self, error: Exception | None) -> None:
         def settle() -> None:
             # The caller may have gone, or another stage have failed the job first.

@@ -51,7 +51,8 @@ class Preparation:
         """
         started_ns = time.perf_counter_ns()
         loop = asyncio.get_running_loop()
-        slices = iter(list(_slices(job.call.texts, cached)))
+        all_slices = list(_slices(job.call.texts, cached))
+        slices = iter(all_slices)
         query: list[TokenizedText] = []
 
         def read(indices: Sequence[int]) -> int:
@@ -65,7 +66,8 @@ class Preparation:
         async def read_on() -> int:
             return sum([await loop.run_in_executor(self._pool, read, indices) for indices in slices])
 
-        total += sum(await asyncio.gather(*(read_on() for _ in range(self._threads))))
+        if len(all_slices) > 1:
+            total += sum(await asyncio.gather(*(read_on() for _ in range(self._threads))))
         job.tally.tokenization_ns = time.perf_counter_ns() - started_ns
         return total
 

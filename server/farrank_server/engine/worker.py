@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from farrank_server.batching.batcher import Waiting
 from farrank_server.engine.admission import Admission
 from farrank_server.engine.execution import Execution
 from farrank_server.engine.job import DocumentWork, Job, Part
@@ -128,13 +129,18 @@ class Worker:
                 lane = min((lane for lane in self._lanes if lane.has_work()), key=_due_s)
                 ready = [(job, document) for job, document in lane.ready if job in self._jobs]
                 lane.ready.clear()
-                batch = lane.batcher.take(time.monotonic())
-                expired = [job for job in self._jobs if job.id in batch.expired] if batch.expired else []
-                self._started.update(item.payload.job for item in batch.items)
-            for job in expired:
-                self._metrics.deadline_drops.labels(lane.name, "queue").inc()
-                job.fail(DeadlineExceeded("the deadline passed while the call was queued", reason="queue"))
-            self._execution.run(lane, batch.items, ready)
+                # What is ready jumped the queue; a batch of the same lane must not do so with it.
+                items = () if ready else self._take(lane)
+            self._execution.run(lane, items, ready)
+
+    def _take(self, lane: Lane) -> tuple[Waiting[Part], ...]:
+        """Form the next batch, and answer the calls that it found late."""
+        batch = lane.batcher.take(time.monotonic())
+        for job in [job for job in self._jobs if job.id in batch.expired] if batch.expired else ():
+            self._metrics.deadline_drops.labels(lane.name, "queue").inc()
+            job.fail(DeadlineExceeded("the deadline passed while the call was queued", reason="queue"))
+        self._started.update(item.payload.job for item in batch.items)
+        return batch.items
 
     def _recover(self, error: BaseException) -> bool:
         """Answer the jobs that the device took with it, and load the rankers anew. False: it is lost."""
