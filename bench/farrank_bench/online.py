@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from farrank_client import AsyncClient, FarrankError, RetryPolicy
-
 from farrank_bench.workload import BenchCall
+from farrank_client import AsyncClient, FarrankError, RetryPolicy
 
 NO_RETRY = RetryPolicy(max_attempts=1)
 CALL_TIMEOUT_S = 600.0

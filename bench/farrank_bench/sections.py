@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from farrank_cli.spawn import SpawnedServer
-from farrank_rankers.reader import Reader
-from farrank_server.runtimes.interface import Runtime
 
 from farrank_bench.observe import read_metric, resident_mib, watched_memory
 from farrank_bench.offline import measure_offline
 from farrank_bench.online import run_closed, run_one_by_one, run_open
 from farrank_bench.workload import BenchCall, encoder_inputs
+from farrank_cli.spawn import SpawnedServer
+from farrank_rankers.reader import Reader
+from farrank_server.runtimes.interface import Runtime
 
 
 @dataclass(frozen=True, slots=True)

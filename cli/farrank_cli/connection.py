@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from farrank_client import Client, DeadlineExceeded, FarrankError, ResourceExhausted, Tls, Unavailable
-
 from farrank_cli.exit_codes import REFUSED, TRY_AGAIN, CommandError
+from farrank_client import Client, DeadlineExceeded, FarrankError, ResourceExhausted, Tls, Unavailable
 
 
 def add_connection_flags(parser: argparse.ArgumentParser) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from farrank.v1 import rerank_pb2
 from google.protobuf.message import Message
 
+from farrank.v1 import rerank_pb2
 from farrank_client import documents as wire_documents
 from farrank_client.catalog import Catalog
 from farrank_client.documents import Document

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Self
 
 from farrank.v1 import rerank_pb2
-
 from farrank_client.passages import Passage
 
 

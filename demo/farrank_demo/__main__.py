@@ -6,14 +6,16 @@ from pathlib import Path
 
 from farrank_cli.spawn import spawned_server
 from farrank_client import Client, Ranking
-
 from farrank_demo.evaluate import figures, runs
 from farrank_demo.questions import Question, load_qrels, load_questions
 from farrank_demo.show import show_ranking
 
 SHOWN_QUESTIONS = 3
-CANDIDATES = 100
-TIMEOUT_S = 300.0
+SHOWN_CANDIDATES = 30
+JUDGED_CANDIDATES = 100
+# The first calls encode the corpus; the server then remembers it.
+TIMEOUT_S = 600.0
+PROGRESS_EVERY = 25
 
 
 def main() -> None:
@@ -28,25 +30,27 @@ def main() -> None:
         client.wait_until_healthy(TIMEOUT_S)
         print(f"server healthy after {time.monotonic() - started_s:.1f} s on {server.address}")
         for ranker in client.rankers().rankers:
-            print(
-                f"ranker {ranker.name}: {ranker.family} over {ranker.backbone}, {ranker.device} {ranker.precision}"
-            )
+            runs_on = f"{ranker.device} {ranker.precision}"
+            print(f"ranker {ranker.name}: {ranker.family} over {ranker.backbone}, {runs_on}")
         for question in questions[:SHOWN_QUESTIONS]:
             answers = {doc_id for doc_id, grade in qrels[question.query_id].items() if grade == 2}
-            show_ranking(question.text, _ask(client, question, return_texts=True), answers)
+            ranking = client.search_and_rerank(
+                question.text, k=SHOWN_CANDIDATES, return_texts=True, timeout_s=TIMEOUT_S
+            )
+            show_ranking(question.text, ranking, answers)
         _show_figures(client, questions, qrels)
 
 
-def _ask(client: Client, question: Question, *, return_texts: bool = False) -> Ranking:
-    return client.search_and_rerank(
-        question.text, k=CANDIDATES, return_texts=return_texts, timeout_s=TIMEOUT_S
-    )
-
-
 def _show_figures(client: Client, questions: list[Question], qrels: dict[str, dict[str, int]]) -> None:
-    print(f"\n── {len(questions)} judged questions, {CANDIDATES} candidates each")
+    print(f"\n── {len(questions)} judged questions, {JUDGED_CANDIDATES} candidates each")
     started_s = time.monotonic()
-    rankings = {question.query_id: _ask(client, question) for question in questions}
+    rankings: dict[str, Ranking] = {}
+    for number, question in enumerate(questions, start=1):
+        rankings[question.query_id] = client.search_and_rerank(
+            question.text, k=JUDGED_CANDIDATES, timeout_s=TIMEOUT_S
+        )
+        if number % PROGRESS_EVERY == 0 or number == 1:
+            print(f"   {number} asked after {time.monotonic() - started_s:.0f} s", flush=True)
     elapsed_s = time.monotonic() - started_s
     for name, run in runs(rankings).items():
         print(

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping
 
 import ir_measures
-from farrank_client import Ranking
 from ir_measures import RR, nDCG
+
+from farrank_client import Ranking
 
 MEASURES = (nDCG @ 10, RR @ 10)
 

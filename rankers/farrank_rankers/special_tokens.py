@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-from tokenizers import Encoding, Tokenizer  # type: ignore[import-untyped]
+from tokenizers import Encoding, Tokenizer
 
 from farrank_rankers.errors import SourceError
 from farrank_rankers.tokens import IntArray

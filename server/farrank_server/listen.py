@@ -4,12 +4,12 @@ import logging
 from http.server import HTTPServer
 
 import grpc
-from farrank.v1 import rerank_pb2, rerank_pb2_grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import start_http_server
 
+from farrank.v1 import rerank_pb2, rerank_pb2_grpc
 from farrank_server.config import LimitsConfig, ListenConfig, TlsConfig
 from farrank_server.errors import ConfigError
 from farrank_server.metrics import Metrics

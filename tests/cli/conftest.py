@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+
 from farrank.v1 import rerank_pb2, rerank_pb2_grpc
 from farrank_cli.main import main
 

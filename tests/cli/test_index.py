@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
 from farrank_cli.commands import index
 from farrank_server.errors import ConfigError
 from farrank_server.indexing.document import Document

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from farrank_cli.table import COMMANDS
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
 from farrank_cli.commands import serve
 from farrank_server.config import IndexConfig, RankerConfig, ServerConfig
 

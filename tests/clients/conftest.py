@@ -13,10 +13,11 @@ from typing import Any
 
 import grpc
 import pytest
-from farrank.v1 import rerank_pb2, rerank_pb2_grpc
-from farrank_client import AsyncClient, Client
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckResponse
+
+from farrank.v1 import rerank_pb2, rerank_pb2_grpc
+from farrank_client import AsyncClient, Client
 
 # (a client's address, what to do with the client, the client's other arguments) -> what that returned.
 Caller = Callable[..., Any]

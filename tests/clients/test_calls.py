@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from farrank.v1 import rerank_pb2
 from farrank_client import (
     Catalog,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
+
 from farrank_client import AsyncClient
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ import pickle
 import time
 from typing import TYPE_CHECKING, Any
 
-import farrank_client
 import grpc
 import pytest
+
+import farrank_client
 from farrank_client import DeadlineExceeded, FarrankError, ResourceExhausted, RetryPolicy, Unavailable
 
 if TYPE_CHECKING:

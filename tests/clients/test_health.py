@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+
 from farrank_client import Unavailable
 
 if TYPE_CHECKING:

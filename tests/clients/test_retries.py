@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
+
 from farrank_client import ResourceExhausted, RetryPolicy, Unavailable
 
 if TYPE_CHECKING:

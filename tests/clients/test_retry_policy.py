@@ -1,6 +1,7 @@
 """Which failures are worth another attempt, and when; with a clock that is told the time."""
 
 import pytest
+
 from farrank_client import (
     DeadlineExceeded,
     FarrankError,

@@ -1,10 +1,11 @@
 """The stand-in for the network that applications test with."""
 
 import pytest
+from google.protobuf.message import Message
+
 from farrank.v1 import rerank_pb2
 from farrank_client import AsyncClient, Client, InvalidArgument
 from farrank_client.testing import MockTransport
-from google.protobuf.message import Message
 
 
 def answer(request: Message) -> Message:

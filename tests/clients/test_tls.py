@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
+
 from farrank_client import Client, RetryPolicy, Tls, Unavailable
 
 if TYPE_CHECKING:

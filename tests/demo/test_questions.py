@@ -7,6 +7,7 @@ from collections import Counter
 from importlib.resources import files
 
 import pytest
+
 from farrank_demo.questions import load_qrels, load_questions
 from farrank_server.indexing.pydoc_corpus import read_pydoc
 

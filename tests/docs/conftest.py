@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from farrank_cli.main import main
 from farrank_cli.spawn import SpawnedServer, spawned_server
 

@@ -5,11 +5,12 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.parser import text_string_to_metric_families
+
 from farrank_cli.spawn import SpawnedServer
 from farrank_client import Client
 from farrank_server.metrics import Metrics
-from prometheus_client.metrics import MetricWrapperBase
-from prometheus_client.parser import text_string_to_metric_families
 
 ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"^\| `(farrank_\w+)` \| (\w+) \| ([^|]+) \| ([^|]+) \| [^|]+ \|$", re.MULTILINE)

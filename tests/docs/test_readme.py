@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
 from farrank_cli.commands import serve
 from farrank_cli.main import main
 from farrank_cli.spawn import SpawnedServer
 from farrank_cli.table import COMMANDS
+from farrank_demo.questions import load_questions
 from farrank_server.config import LimitsConfig, ServerConfig
 
 if TYPE_CHECKING:
@@ -115,3 +117,8 @@ def test_limits_and_their_defaults_are_the_configurations() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| ([\d.,]+) \|", README, re.MULTILINE))
     defaults = {each.name: each.default for each in dataclasses.fields(LimitsConfig)}
     assert {name: float(value.replace(",", "")) for name, value in rows.items()} == defaults
+
+
+def test_the_number_of_judged_questions_is_the_demos() -> None:
+    pages = README + (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"(\d+) judged questions", pages)) == {str(len(load_questions()))}

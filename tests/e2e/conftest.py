@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
 from farrank_cli.main import main
 from farrank_cli.spawn import SpawnedServer, spawned_server
 from farrank_client import Client, RetryPolicy
-from prometheus_client.parser import text_string_to_metric_families
 
 LIMITS = {
     "max_documents": 40,

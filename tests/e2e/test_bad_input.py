@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import grpc
 import pytest
+
 from farrank.v1 import rerank_pb2 as pb
 from farrank_cli.spawn import SpawnedServer
 from farrank_client import (

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
 from farrank_cli.main import main
 from farrank_cli.spawn import spawned_server
 from farrank_client import Client, DeadlineExceeded, ResourceExhausted, RetryPolicy, Unavailable
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 ONCE = RetryPolicy(max_attempts=1)
 LONG_TEXTS = ["the river meets the sea " * 280] * 10

@@ -4,6 +4,7 @@ import urllib.request
 from collections.abc import Callable
 
 import pytest
+
 from farrank_cli.spawn import SpawnedServer
 from farrank_client import Client, DeadlineExceeded, InvalidArgument, NotFound
 

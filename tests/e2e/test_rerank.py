@@ -6,11 +6,12 @@ from pathlib import Path
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
 from farrank_cli.spawn import SpawnedServer
 from farrank_client import Client, Document, Ranking
 from farrank_rankers.sources import open_ranker
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 SENTENCES = (
     "the river rises in the mountains",

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from farrank_rankers.files.tokenizer_files import TokenizerFiles
-from farrank_rankers.tokenizer import TextTokenizer
-from tokenizers import (  # type: ignore[import-untyped]
+from tokenizers import (
     Tokenizer,
     models,
     normalizers,
@@ -22,6 +20,9 @@ from transformers import (
     AutoModelForSequenceClassification,
     PreTrainedTokenizerFast,
 )
+
+from farrank_rankers.files.tokenizer_files import TokenizerFiles
+from farrank_rankers.tokenizer import TextTokenizer
 
 WORDS = (
     "the long document ranks chunks of passages by a query and its tokens while windows slide over text "

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+
 from farrank_rankers.artifact import save_ranker
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.errors import SourceError, SpecError, WeightsError
@@ -12,7 +14,6 @@ from farrank_rankers.family import FAMILIES
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.sources import open_ranker, open_reader
 from farrank_rankers.untrained import new_ranker
-from safetensors.torch import load_file, save_file
 
 MakeModel = Callable[..., Path]
 EditJson = Callable[..., None]

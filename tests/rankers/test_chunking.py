@@ -1,12 +1,13 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from farrank_rankers.chunking import Chunking, chunk_bounds, readable_tokens
 from farrank_rankers.default_chunking import adjusted, default_chunking
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import ChunkingKind
-from hypothesis import given
-from hypothesis import strategies as st
 
 SIZES = (0, 1, 476, 477, 478, 954, 1431, 5000)
 

@@ -7,11 +7,12 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from farrank_rankers.collate import collate
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.untrained import new_ranker
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 MakeModel = Callable[..., Path]
 WORDS = st.sampled_from(["search", "engine", "hello", "world", "café", "😀", "window", "passage."])

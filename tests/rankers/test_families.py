@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModel, AutoTokenizer
+
 from farrank_rankers.aggregate import Aggregator, combine
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.family import FAMILIES, EvidenceKind
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.untrained import new_ranker
-from transformers import AutoModel, AutoTokenizer
 
 QUERY = "neural query"
 DOCUMENTS = [

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from farrank_rankers.chunking import Chunking
-from farrank_rankers.ranker import Ranker
-from farrank_rankers.sources import open_ranker
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.models import Pooling, Transformer
 from transformers import AutoModel, AutoModelForSequenceClassification
+
+from farrank_rankers.chunking import Chunking
+from farrank_rankers.ranker import Ranker
+from farrank_rankers.sources import open_ranker
 
 MakeModel = Callable[..., Path]
 TOLERANCE = 1e-5

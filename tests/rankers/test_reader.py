@@ -6,14 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
 from farrank_rankers.collate import collate
 from farrank_rankers.errors import SourceError, SpecError
 from farrank_rankers.reader import Reader
 from farrank_rankers.sources import open_reader
 from farrank_rankers.tokens import EncoderInput
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from transformers import AutoTokenizer
 
 MakeModel = Callable[..., Path]
 QUERY = "how does a search engine rank"

@@ -8,14 +8,15 @@ from typing import Any
 import huggingface_hub
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModel
+
 from farrank_rankers.backbone_facts import POSITIONS_AFTER_PAD, SILENT_DEFAULTS, BackboneFacts
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.errors import SourceError, SpecError, WeightsError
 from farrank_rankers.family import BiEncoderOptions, CrossEncoderOptions
 from farrank_rankers.sources import open_ranker, open_reader
 from farrank_rankers.untrained import new_ranker
-from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModel
 
 MakeModel = Callable[..., Path]
 EditJson = Callable[..., None]

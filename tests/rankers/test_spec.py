@@ -3,6 +3,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.errors import SpecError
 from farrank_rankers.families.registry import AGGREGATORS, ENCODERS

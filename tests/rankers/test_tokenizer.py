@@ -3,11 +3,12 @@ import unicodedata
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from farrank_rankers import segments
 from farrank_rankers.errors import ReadingStopped
 from farrank_rankers.tokenizer import TextTokenizer
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 KINDS = ("wordpiece", "byte_level", "metaspace")
 NO_LIMIT = 10**9

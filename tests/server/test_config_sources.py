@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from farrank_server import config_sources
 from farrank_server.config import IndexConfig, RankerConfig, Rm3Config, ServerConfig
 from farrank_server.config_sources import EVERY, Setting

@@ -4,15 +4,14 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
+from farrank_cli.exit_codes import DONE, REFUSED, CommandError
+from farrank_cli.progress import Progress
 from farrank_server.errors import ConfigError
 from farrank_server.indexing.build import build_index
 from farrank_server.indexing.document import CollectionError, Document
 from farrank_server.indexing.jsonl import read_jsonl
 from farrank_server.indexing.pydoc_corpus import read_pydoc
 from farrank_server.indexing.writer_process import IndexingError
-
-from farrank_cli.exit_codes import DONE, REFUSED, CommandError
-from farrank_cli.progress import Progress
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

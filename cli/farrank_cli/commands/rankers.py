@@ -5,10 +5,9 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
-from farrank_client import Catalog
-
 from farrank_cli.connection import add_connection_flags, connect
 from farrank_cli.exit_codes import DONE
+from farrank_client import Catalog
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -6,12 +6,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from farrank_cli.exit_codes import CommandError
 from farrank_server import config_sources
 from farrank_server.config import ServerConfig
 from farrank_server.config_sources import EVERY, Setting
 from farrank_server.errors import ConfigError
-
-from farrank_cli.exit_codes import CommandError
 
 # Each flag of its own and the key it sets; --set reaches all the others.
 _KEYS = {

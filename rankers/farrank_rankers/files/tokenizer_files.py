@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer  # type: ignore[import-untyped]
+from tokenizers import Tokenizer
 
 from farrank_rankers.errors import SourceError
 from farrank_rankers.files.json_files import read_json, read_text

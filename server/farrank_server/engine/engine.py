@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import count
 
 from farrank_rankers.errors import ReadingStopped
-
 from farrank_server.config import ServerConfig
 from farrank_server.engine.admission import Admission
 from farrank_server.engine.cache import DocumentCache, EncodedDocument

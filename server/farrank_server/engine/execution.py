@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 
 from farrank_rankers.collate import collate
-
 from farrank_server.batching.batcher import Waiting
 from farrank_server.engine.admission import Admission
 from farrank_server.engine.collector import aggregate, store_features

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from farrank_rankers.tokens import EncoderInput
 
+from farrank_rankers.tokens import EncoderInput
 from farrank_server.engine.admission import Ticket
 from farrank_server.engine.span import Span
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from farrank_rankers.aggregate import EvidenceKind
 from farrank_rankers.reader import Reader
 from farrank_rankers.spec import RankerSpec
-
 from farrank_server.batching.batcher import Batcher
 from farrank_server.engine.cache import DocumentCache
 from farrank_server.engine.job import DocumentWork, Job, Part

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from farrank_rankers.errors import RankerError
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.sources import open_ranker
-
 from farrank_server.batching.batcher import Batcher, BatchPolicy
 from farrank_server.config import RankerConfig, ServerConfig
 from farrank_server.engine.cache import DocumentCache

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from farrank_rankers.tokens import TokenizedText
-
 from farrank_server.engine.admission import Admission
 from farrank_server.engine.cache import EncodedDocument
 from farrank_server.engine.job import DocumentWork, Job, Part

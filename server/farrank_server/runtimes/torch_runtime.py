@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from farrank_rankers.ranker import Ranker
 
+from farrank_rankers.ranker import Ranker
 from farrank_server.config import DeviceConfig, Precision
 from farrank_server.errors import ConfigError
 from farrank_server.runtimes.interface import Capabilities, DeviceLost, Int64Array, OutOfMemory

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank_rankers.family import EvidenceKind
-
 from farrank_server.config import LimitsConfig
 from farrank_server.engine.engine import Outcome
 from farrank_server.engine.job import ScoredDocument, Tally

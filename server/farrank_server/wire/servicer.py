@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import grpc
+
 from farrank.v1 import rerank_pb2 as pb
 from farrank.v1 import rerank_pb2_grpc
-
 from farrank_server.config import ServerConfig
 from farrank_server.engine.engine import Engine, Outcome
 from farrank_server.engine.job import Call

@@ -1,9 +1,10 @@
 from collections import Counter
 
-from farrank_server.batching.batcher import Batch, Batcher, BatchPolicy
-from farrank_server.batching.grouping import longest_run
 from hypothesis import given
 from hypothesis import strategies as st
+
+from farrank_server.batching.batcher import Batch, Batcher, BatchPolicy
+from farrank_server.batching.grouping import longest_run
 
 BUDGET = 1024
 RATIO = 1.1

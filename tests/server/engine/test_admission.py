@@ -1,10 +1,11 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from farrank_server.config import LimitsConfig
 from farrank_server.engine.admission import Admission
 from farrank_server.engine.speed import Speed
 from farrank_server.errors import DeadlineExceeded, InvalidArgument, ResourceExhausted
-from hypothesis import given
-from hypothesis import strategies as st
 
 RATE = 1000.0
 

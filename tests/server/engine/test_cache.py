@@ -1,4 +1,5 @@
 import torch
+
 from farrank_server.engine.cache import DocumentCache, EncodedDocument
 from farrank_server.engine.span import Span
 

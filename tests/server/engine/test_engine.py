@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from farrank_rankers.sources import open_ranker
 from farrank_server.config import BatchingConfig, LimitsConfig, RankerConfig, ServerConfig
 from farrank_server.engine import worker

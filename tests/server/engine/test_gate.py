@@ -1,6 +1,7 @@
 import asyncio
 
 import pytest
+
 from farrank_server.engine.gate import Gate
 from farrank_server.errors import ResourceExhausted, Unavailable
 

@@ -1,10 +1,11 @@
 from collections.abc import Sequence
 
 import pytest
-from farrank_server.engine.isolation import run_isolated
-from farrank_server.runtimes.interface import DeviceLost, OutOfMemory
 from hypothesis import given
 from hypothesis import strategies as st
+
+from farrank_server.engine.isolation import run_isolated
+from farrank_server.runtimes.interface import DeviceLost, OutOfMemory
 
 
 @given(st.integers(1, 40), st.data())

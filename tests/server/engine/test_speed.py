@@ -1,4 +1,5 @@
 import pytest
+
 from farrank_server.engine.speed import MEMORY_S, Speed, TokenDensity
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+
 from farrank_server.config import FirstStageConfig, IndexConfig, Rm3Config
 from farrank_server.first_stage.lucene import LuceneFirstStage
 from farrank_server.indexing.build import build_index

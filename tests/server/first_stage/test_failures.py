@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+
 from farrank_server.config import FirstStageConfig, IndexConfig
 from farrank_server.errors import (
     DeadlineExceeded,

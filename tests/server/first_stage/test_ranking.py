@@ -4,6 +4,7 @@ import math
 from collections import Counter
 
 import pytest
+
 from farrank_server.first_stage.interface import IndexDescription
 from farrank_server.first_stage.lucene import LuceneFirstStage
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from farrank_server.config import FirstStageConfig, IndexConfig
 from farrank_server.errors import ConfigError, NotFound
 from farrank_server.first_stage.lucene import LuceneFirstStage

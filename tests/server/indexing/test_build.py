@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from farrank_server.config import FirstStageConfig, IndexConfig
 from farrank_server.errors import ConfigError
 from farrank_server.first_stage.lucene import LuceneFirstStage

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from farrank_server.indexing.document import CollectionError, Document
 from farrank_server.indexing.jsonl import read_jsonl
 

@@ -3,6 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from farrank_rankers.collate import collate
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.sources import open_ranker
