@@ -43,6 +43,7 @@ FROM environment AS environment-cuda
 RUN pip install --constraint /src/constraints.txt --requirement /src/requirements.txt
 
 FROM base AS runtime
+# By number below: Kubernetes cannot tell that a name is not root.
 RUN ["useradd", "--uid", "10001", "--create-home", "farrank"]
 WORKDIR /home/farrank
 ENV FARRANK_LISTEN__HOST=0.0.0.0 \
@@ -64,9 +65,9 @@ RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels pip install --no-
 ENV NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
     FARRANK_DEVICE__NAME=cuda:0
-USER farrank
+USER 10001
 
 FROM runtime AS cpu
 COPY --from=environment-cpu /opt/farrank /opt/farrank
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels pip install --no-deps --no-index /wheels/*.whl
-USER farrank
+USER 10001
