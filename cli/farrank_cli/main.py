@@ -37,7 +37,7 @@ def _run(given: list[str]) -> int:
     parser.add_argument("--version", action="version", version=f"farrank {version('farrank')}")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     parsers = {
-        name: commands.add_parser(name, help=each.summary, description=f"{each.summary.capitalize()}.")
+        name: commands.add_parser(name, help=each.summary, description=_sentence(each.summary))
         for name, each in COMMANDS.items()
     }
     chosen = next((word for word in given if not word.startswith("-")), None)
@@ -50,6 +50,10 @@ def _run(given: list[str]) -> int:
         return loaded.run(parser.parse_args(given))
     except ModuleNotFoundError as error:
         raise _missing_extra(chosen, error) from error
+
+
+def _sentence(summary: str) -> str:
+    return f"{summary[0].upper()}{summary[1:]}."
 
 
 def _missing_extra(name: str, error: ModuleNotFoundError) -> Exception:

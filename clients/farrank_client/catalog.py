@@ -1,5 +1,6 @@
 """What a server holds: its rankers, its indexes and the limits it enforces."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -8,7 +9,7 @@ from farrank.v1 import rerank_pb2
 
 @dataclass(frozen=True, slots=True)
 class RankerInfo:
-    """One ranker: how it reads documents (in tokens) and what runs it."""
+    """One ranker: how it reads documents (in tokens), what runs it, and its family's own options."""
 
     name: str
     version: str
@@ -21,6 +22,7 @@ class RankerInfo:
     runtime: str
     device: str
     precision: str
+    options: Mapping[str, str]
 
     @classmethod
     def from_pb(cls, message: rerank_pb2.RankerInfo) -> Self:
@@ -37,6 +39,7 @@ class RankerInfo:
             runtime=message.runtime,
             device=message.device,
             precision=message.precision,
+            options=dict(message.options),
         )
 
 

@@ -19,7 +19,8 @@ import grpc
 class FarrankError(Exception):
     """A request's failure as its caller sees it.
 
-    `reason` is a short fixed word for metrics; `retry_after_ms` is a hint, None where retrying is pointless.
+    `reason` is a short fixed word for metrics, where want of room, time or device was the cause; it is empty
+    where the caller or a bug was. `retry_after_ms` is a hint, None where retrying is pointless.
     """
 
     code: ClassVar[grpc.StatusCode] = grpc.StatusCode.INTERNAL
@@ -27,7 +28,7 @@ class FarrankError(Exception):
     def __init__(self, message: str, *, reason: str = "", retry_after_ms: int | None = None) -> None:
         super().__init__(message)
         self.message = message
-        self.reason = reason or self.code.name.lower()
+        self.reason = reason
         self.retry_after_ms = retry_after_ms
 
 

@@ -65,10 +65,15 @@ class Metrics:
             "ranker",
             "stage",
         )
-        self.rejections = counter("rejections_total", "Calls refused at admission", "ranker", "reason")
+        self.rejections = counter(
+            "rejections_total",
+            "Calls refused or given up for want of room, time or device",
+            "ranker",
+            "reason",
+        )
         self.deadline_drops = counter(
             "deadline_drops_total",
-            "Admitted calls dropped late, by the stage that noticed",
+            "Calls dropped late, by the stage that noticed",
             "ranker",
             "stage",
         )

@@ -111,6 +111,7 @@ def test_rankers_reads_the_catalog(call: Caller, scripted: ScriptedServer) -> No
                 runtime="torch",
                 device="cpu",
                 precision="fp32",
+                options={"aggregation": "max"},
             )
         ],
         indexes=[rerank_pb2.IndexInfo(name="pydoc", documents=287, first_stage="bm25(k1=0.9,b=0.4)")],
@@ -125,7 +126,8 @@ def test_rankers_reads_the_catalog(call: Caller, scripted: ScriptedServer) -> No
 
     catalog = call(scripted.target, lambda client: client.rankers())
 
-    ranker = RankerInfo("minilm", "v1", "maxp", "MiniLM", 64, 4096, 256, 128, "torch", "cpu", "fp32")
+    options = {"aggregation": "max"}
+    ranker = RankerInfo("minilm", "v1", "maxp", "MiniLM", 64, 4096, 256, 128, "torch", "cpu", "fp32", options)
     index = IndexInfo("pydoc", 287, "bm25(k1=0.9,b=0.4)")
     assert catalog == Catalog((ranker,), (index,), Limits(1, 2, 3, 4, 5))
 

@@ -57,11 +57,11 @@ def test_refusals_are_counted_by_code_and_reason(client: Client, metric: Callabl
     with pytest.raises(NotFound):
         client.rerank("q", TEXTS, ranker="a-name-of-the-callers-own")
     with pytest.raises(DeadlineExceeded):
-        client.rerank("q", ["the river and the sea " * 280] * 30, ranker="maxp", timeout_s=0.05)
+        client.rerank("q", ["the river and the sea " * 280] * 40, ranker="maxp", timeout_s=0.2)
     for code in codes:
         assert metric("farrank_requests_total", code=code) >= before[code] + 1
     assert metric("farrank_requests_total", ranker="a-name-of-the-callers-own") == 0
-    assert metric("farrank_rejections_total", reason="deadline_too_short") in (rejected, rejected + 1)
+    assert metric("farrank_rejections_total", reason="deadline_too_short") == rejected + 1
 
 
 def test_search_is_timed_by_index(client: Client, metric: Callable[..., float]) -> None:

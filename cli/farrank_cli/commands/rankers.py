@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from farrank_cli.connection import add_connection_flags, connect
 from farrank_cli.exit_codes import DONE
-from farrank_client import Catalog
+from farrank_client import Catalog, RankerInfo
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def _print(catalog: Catalog) -> None:
         [
             (
                 each.name,
-                each.family,
+                _family(each),
                 each.backbone,
                 f"{each.max_query_tokens} tokens",
                 f"{each.max_document_tokens} tokens",
@@ -55,6 +55,12 @@ def _print(catalog: Catalog) -> None:
     print()
     limits = dataclasses.asdict(catalog.limits)
     _print_columns(("limit", "value"), [(name, f"{value:,}") for name, value in limits.items()])
+
+
+def _family(ranker: RankerInfo) -> str:
+    """Name the family with what it leaves open: `cross-encoder (aggregation max)`."""
+    options = ", ".join(f"{name} {value}" for name, value in ranker.options.items() if value)
+    return f"{ranker.family} ({options})" if options else ranker.family
 
 
 def _print_columns(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

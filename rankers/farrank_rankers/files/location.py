@@ -55,7 +55,7 @@ def _from_hub(name: str, revision: str | None, download: bool) -> Location:
             )
         )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
-        hint = "" if download else "; nothing is downloaded unless download=True is given"
+        hint = "" if download else "; nothing is downloaded unless the ranker's `download` is set to true"
         reason = str(error).splitlines()[0] if download else "not in the local cache"
         raise SourceError(f"{name} is neither a folder nor a model from the hub: {reason}{hint}") from error
     return Location(folder, name, folder.name)

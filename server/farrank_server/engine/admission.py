@@ -8,6 +8,9 @@ from farrank_server.config import LimitsConfig
 from farrank_server.engine.speed import Speed
 from farrank_server.errors import DeadlineExceeded, InvalidArgument, ResourceExhausted
 
+# An idle server refuses a call only if it would take this many times what its deadline leaves.
+IDLE_OPTIMISM = 4.0
+
 
 @dataclass(slots=True, eq=False)
 class Ticket:
@@ -54,17 +57,19 @@ class Admission:
         if tokens > limits.max_queued_tokens:
             raise InvalidArgument(
                 f"documents: about {tokens} tokens together, more than max_queued_tokens "
-                f"{limits.max_queued_tokens}; send fewer documents a call, or lower options.max_chunks",
-                reason="too_large",
+                f"{limits.max_queued_tokens}; send fewer documents a call, or lower options.max_chunks"
             )
         own_s = tokens / self._speeds[ranker].per_s + characters / self._reading.per_s
-        if own_s > remaining_s:
-            raise DeadlineExceeded(
-                f"deadline: {remaining_s:.3f} s are left, the call needs about {own_s:.3f} s even alone",
-                reason="deadline_too_short",
-            )
         with self._lock:
             backlog_s = self.backlog_s()
+            # The measured speed may be wrong, and nothing corrects it while every call is refused: an idle
+            # server tries what it only probably cannot do in time.
+            hopeless_s = remaining_s if self._tickets else remaining_s * IDLE_OPTIMISM
+            if own_s > hopeless_s:
+                raise DeadlineExceeded(
+                    f"deadline: {remaining_s:.3f} s are left, the call needs about {own_s:.3f} s even alone",
+                    reason="deadline_too_short",
+                )
             queued = sum(self._tokens.values())
             if self._tickets and queued + tokens > limits.max_queued_tokens:
                 excess = queued + tokens - limits.max_queued_tokens

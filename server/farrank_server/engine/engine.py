@@ -16,7 +16,7 @@ from farrank_server.engine.lane import Lane
 from farrank_server.engine.preparation import Preparation
 from farrank_server.engine.speed import Speed
 from farrank_server.engine.worker import Worker
-from farrank_server.errors import DeadlineExceeded, FarrankError, NotFound, Unavailable
+from farrank_server.errors import DeadlineExceeded, NotFound, Unavailable
 from farrank_server.metrics import Metrics
 
 # Until measured: what one tokenizer thread reads, in characters per second.
@@ -88,7 +88,6 @@ class Engine:
                 self._admission.add_tokens(job.ticket, tokens - job.ticket.estimated_tokens)
                 await job.finished
         except TimeoutError:
-            self._metrics.deadline_drops.labels(lane.name, "in_flight").inc()
             raise DeadlineExceeded("the deadline passed before all documents were scored") from None
         except ReadingStopped:
             # Another stage has failed the job: its error is the answer.
@@ -122,11 +121,7 @@ class Engine:
         new = [len(text) for index, text in enumerate(call.texts) if index not in cached]
         tokens = sum(lane.estimate_tokens(call.query, length, call.max_chunks) for length in new)
         remaining_s = call.deadline_s - time.monotonic()
-        try:
-            ticket = self._admission.admit(lane.name, tokens, sum(new), remaining_s)
-        except FarrankError as error:
-            self._metrics.rejections.labels(lane.name, error.reason).inc()
-            raise
+        ticket = self._admission.admit(lane.name, tokens, sum(new), remaining_s)
         return Job(next(self._ids), call, ticket, lane.is_dual, self._loop, self._loop.create_future())
 
     def _on_lost(self) -> None:

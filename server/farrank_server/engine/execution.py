@@ -112,6 +112,4 @@ def _answer(lane: Lane, error: Exception) -> FarrankError:
             f"ranker {lane.name}: one chunk alone does not fit into the device's memory now",
             reason="out_of_memory",
         )
-    return Internal(
-        f"ranker {lane.name} failed on this request; the server's log says why", reason="batch_failed"
-    )
+    return Internal(f"ranker {lane.name} failed on this request; the server's log says why")

@@ -30,6 +30,8 @@ def load_lanes(config: ServerConfig, cache: DocumentCache) -> list[Lane]:
 def _load_lane(name: str, source: RankerConfig, config: ServerConfig, cache: DocumentCache) -> Lane:
     started_s = time.monotonic()
     ranker = _open(name, source)
+    # Before the runtime changes the weights' precision, which is no part of the version.
+    version = ranker.version
     runtime: Runtime = TorchRuntime(ranker, config.device, source.precision)
     capabilities = runtime.capabilities()
     max_batch_tokens = config.batching.max_batch_tokens or capabilities.max_batch_tokens
@@ -43,7 +45,7 @@ def _load_lane(name: str, source: RankerConfig, config: ServerConfig, cache: Doc
         "ranker %s (%s, version %s) ready in %.1f s: %s on %s in %s, %.0f tokens/s",
         name,
         ranker.spec.family,
-        ranker.version,
+        version,
         time.monotonic() - started_s,
         capabilities.runtime,
         capabilities.device,
@@ -53,7 +55,7 @@ def _load_lane(name: str, source: RankerConfig, config: ServerConfig, cache: Doc
     policy = BatchPolicy(max_batch_tokens, config.batching.max_padding_ratio, config.batching.window_batches)
     return Lane(
         name=name,
-        version=ranker.version,
+        version=version,
         spec=ranker.spec,
         reader=ranker.reader,
         evidence=ranker.aggregator.evidence,

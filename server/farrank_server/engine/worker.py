@@ -137,7 +137,6 @@ class Worker:
         """Form the next batch, and answer the calls that it found late."""
         batch = lane.batcher.take(time.monotonic())
         for job in [job for job in self._jobs if job.id in batch.expired] if batch.expired else ():
-            self._metrics.deadline_drops.labels(lane.name, "queue").inc()
             job.fail(DeadlineExceeded("the deadline passed while the call was queued", reason="queue"))
         self._started.update(item.payload.job for item in batch.items)
         return batch.items

@@ -79,7 +79,7 @@ class LuceneFirstStage:
         """
         if index not in self._config.indexes:
             known = ", ".join(sorted(self._config.indexes)) or "none is configured"
-            raise NotFound(f"no index is called {index!r}; known: {known}", reason="unknown_index")
+            raise NotFound(f"no index is called {index!r}; known: {known}")
         if k < 1:
             raise InvalidArgument(f"k: {k} is not allowed; it must be at least 1")
         if self._worker is None:
@@ -89,7 +89,7 @@ class LuceneFirstStage:
                 return await self._worker.search(index, query, k)
         except TimeoutError:
             message = f"the first stage did not answer within {timeout_s:.3f} s"
-            raise DeadlineExceeded(message, reason="first_stage_late") from None
+            raise DeadlineExceeded(message, reason="first_stage") from None
 
     async def _keep_alive(self, worker: WorkerProcess) -> None:
         failures = 0

@@ -187,7 +187,7 @@ def _settle(answer: asyncio.Future[list[Candidate]], header: dict[str, Any], bod
         problem = "the candidates' texts do not fit the search process's memory; ask for fewer"
         answer.set_exception(ResourceExhausted(problem, reason="first_stage_memory"))
     elif "error" in header:
-        answer.set_exception(Internal("the first stage failed on this query", reason="first_stage_failed"))
+        answer.set_exception(Internal("the first stage failed on this query"))
     else:
         texts = cut_texts(body, header["sizes"])
         found = zip(header["doc_ids"], texts, header["scores"], strict=True)

@@ -1,6 +1,7 @@
 """Outcomes become protobuf messages (`to_pb`)."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank_rankers.family import EvidenceKind
@@ -72,6 +73,7 @@ def ranker_to_pb(lane: Lane) -> pb.RankerInfo:
         runtime=capabilities.runtime,
         device=capabilities.device,
         precision=capabilities.precision,
+        options={name: str(value) for name, value in asdict(spec.options).items()},
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import grpc
 from google.protobuf.message import DecodeError
 
-from farrank_server.errors import FarrankError, Internal, InvalidArgument
+from farrank_server.errors import DeadlineExceeded, FarrankError, Internal, InvalidArgument
 from farrank_server.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -66,17 +66,18 @@ class Guard(grpc.aio.ServerInterceptor):
             self._metrics.in_flight.labels(method).inc()
             try:
                 if isinstance(request, _Malformed):
-                    raise InvalidArgument(f"request: {request.problem}", reason="malformed")
+                    raise InvalidArgument(f"request: {request.problem}")
                 return await behaviour(request, context)
             except FarrankError as error:
                 code = error.code
+                self._count_failure(ranker, error)
                 await _abort(context, error)
             except asyncio.CancelledError:
                 # gRPC cancels the handler when the caller goes, and when the deadline passes.
                 late = context.time_remaining() == 0
                 code = grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
                 if late:
-                    self._metrics.deadline_drops.labels(ranker, "in_flight").inc()
+                    self._count_failure(ranker, DeadlineExceeded("cancelled by gRPC"))
                 else:
                     self._metrics.cancellations.labels(ranker).inc()
                 raise
@@ -90,6 +91,13 @@ class Guard(grpc.aio.ServerInterceptor):
                 self._metrics.request_seconds.labels(method, ranker).observe(time.perf_counter() - started_s)
 
         return call
+
+    def _count_failure(self, ranker: str, error: FarrankError) -> None:
+        """Count what was not the caller's mistake: admitted calls that were late, and all others refused."""
+        if isinstance(error, DeadlineExceeded) and error.reason != "deadline_too_short":
+            self._metrics.deadline_drops.labels(ranker, error.reason or "in_flight").inc()
+        elif error.reason:
+            self._metrics.rejections.labels(ranker, error.reason).inc()
 
     def _ranker_label(self, request: Any) -> str:
         """The ranker asked for; never a caller's own word, which could be a new one every time."""

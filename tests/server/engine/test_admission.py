@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farrank_server.config import LimitsConfig
-from farrank_server.engine.admission import Admission
+from farrank_server.engine.admission import IDLE_OPTIMISM, Admission
 from farrank_server.engine.speed import Speed
 from farrank_server.errors import DeadlineExceeded, InvalidArgument, ResourceExhausted
 
@@ -20,9 +20,18 @@ def test_a_request_that_no_queue_could_hold_is_the_callers_mistake() -> None:
         make_admission().admit("a", 10_001, 0, remaining_s=1e9)
 
 
-def test_a_deadline_too_short_even_for_an_idle_server_is_said_at_once() -> None:
+def test_a_deadline_that_cannot_be_met_even_alone_is_said_at_once() -> None:
+    admission = make_admission()
+    admission.admit("a", 1, 0, remaining_s=1)
     with pytest.raises(DeadlineExceeded, match=r"0\.500 s are left.*needs about 1\.000 s"):
-        make_admission().admit("a", 1000, 0, remaining_s=0.5)
+        admission.admit("a", 1000, 0, remaining_s=0.5)
+
+
+def test_an_idle_server_tries_what_a_wrong_speed_would_refuse_for_ever() -> None:
+    admission = make_admission()
+    admission.release(admission.admit("a", 1000, 0, remaining_s=1 / IDLE_OPTIMISM + 0.01))
+    with pytest.raises(DeadlineExceeded):
+        admission.admit("a", 1000, 0, remaining_s=1 / IDLE_OPTIMISM - 0.01)
 
 
 def test_a_full_queue_refuses_with_the_time_until_there_is_room() -> None:

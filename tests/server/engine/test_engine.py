@@ -17,6 +17,7 @@ from farrank_server.engine.cache import DocumentCache
 from farrank_server.engine.engine import Engine, Outcome
 from farrank_server.engine.job import Call
 from farrank_server.engine.loading import load_lanes
+from farrank_server.engine.speed import Speed
 from farrank_server.errors import (
     DeadlineExceeded,
     Internal,
@@ -258,7 +259,6 @@ async def test_a_call_late_in_the_queue_never_reaches_the_device(open_bench: Ope
         await first
         await bench.rerank(TEXTS[:1])
         assert [rows for rows, _ in bench.runtimes["maxp"].batches] == [1, 1]
-        assert bench.count("farrank_deadline_drops_total", ranker="maxp", stage="in_flight") == 1
 
 
 async def test_inputs_of_all_waiting_calls_share_batches(open_bench: OpenBench) -> None:
@@ -276,6 +276,8 @@ async def test_inputs_of_all_waiting_calls_share_batches(open_bench: OpenBench) 
 
 async def test_a_call_of_5_documents_does_not_wait_for_one_of_1000(open_bench: OpenBench) -> None:
     async with open_bench(lambda ids: time.sleep(0.01)) as bench:
+        # What batches of some 1,000 tokens take with the pause: due times reckon with the real speed.
+        bench.engine.lanes["maxp"].speed = Speed(80_000)
         large = asyncio.create_task(bench.rerank(tuple(f"{n} {TEXTS[8]}" for n in range(1000))))
         await until(lambda: bool(bench.runtimes["maxp"].batches))
         started = len(bench.runtimes["maxp"].batches)
