@@ -37,9 +37,7 @@ def aggregate(lane: Lane, ready: Sequence[Ready]) -> None:
     """
     started_ns = time.perf_counter_ns()
     rows = [_whole(document) for _, document in ready]
-    features = pad_sequence(rows, batch_first=True)  # (D, C, …)
-    counts = torch.tensor([len(row) for row in rows])
-    mask = torch.arange(features.shape[1]) < counts[:, None]  # (D, C)
+    features, mask = _padded(rows)
     queries = torch.stack([_query(job) for job, _ in ready]) if lane.is_dual else None
     scores, evidence = lane.runtime.aggregate(features, mask, queries)
     elapsed_ns = time.perf_counter_ns() - started_ns
@@ -57,6 +55,16 @@ def _whole(document: DocumentWork) -> torch.Tensor:
     if document.whole is not None:
         return document.whole
     return torch.stack([feature for feature in document.features if feature is not None])
+
+
+def _padded(rows: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Documents of (C, …) each as features (D, C, …) and chunk mask (D, C)."""
+    counts = [len(row) for row in rows]
+    if min(counts) == max(counts):
+        # Above all the single document of a small call, whose caller waits for every operation here.
+        return torch.stack(list(rows)), torch.ones(len(rows), counts[0], dtype=torch.bool)
+    mask = torch.arange(max(counts)) < torch.tensor(counts)[:, None]
+    return pad_sequence(list(rows), batch_first=True), mask
 
 
 def _query(job: Job) -> torch.Tensor:

@@ -63,7 +63,9 @@ class TorchRuntime:
         with torch.inference_mode(), _device_failures():
             features: torch.Tensor = self._encoder(
                 self._to_device(input_ids), self._to_device(attention_mask), self._to_device(token_type_ids)
-            ).float()
+            )
+            # A family may return a view, [CLS] of all positions say: kept for later, it would keep them all.
+            features = features.float().contiguous()
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)
         return features

@@ -39,6 +39,7 @@ class Guard(grpc.aio.ServerInterceptor):
         self._metrics = metrics
         self._rankers = rankers
         self._default_ranker = default_ranker
+        self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
 
     async def intercept_service(
         self,
@@ -46,17 +47,20 @@ class Guard(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         """Wrap the handlers of our own service; health and reflection look after themselves."""
-        handler = await continuation(handler_call_details)
         method = handler_call_details.method
+        if method in self._handlers:
+            return self._handlers[method]
+        handler = await continuation(handler_call_details)
         # None: no such method, which gRPC itself answers with UNIMPLEMENTED.
         if handler is None or handler.unary_unary is None or not method.startswith(SERVICE_PREFIX):
             return handler
-        return grpc.unary_unary_rpc_method_handler(
+        self._handlers[method] = grpc.unary_unary_rpc_method_handler(
             self._guarded(handler.unary_unary, method.rpartition("/")[2]),
             # A failure inside gRPC's own deserializing would reach the caller as INTERNAL.
             request_deserializer=_tolerant(handler.request_deserializer),
             response_serializer=handler.response_serializer,
         )
+        return self._handlers[method]
 
     def _guarded(self, behaviour: Behaviour, method: str) -> Behaviour:
         async def call(request: Any, context: Any) -> Any:
