@@ -123,7 +123,8 @@ class BatchingConfig:
 class LimitsConfig:
     """What one request may hold, and what the server holds at once.
 
-    A call is admitted while the backlog and the call itself need at most `deadline_margin` of the time to
+    `max_held_characters` bounds the texts of all calls in flight, however little of them is read. A call is
+    admitted while the backlog and the call itself need at most `deadline_margin` of the time to
     its deadline; one without a deadline gets `default_timeout_s`.
     """
 
@@ -132,6 +133,7 @@ class LimitsConfig:
     max_query_bytes: int = 256 * 2**10
     max_request_bytes: int = 64 * 2**20
     max_queued_tokens: int = 2_000_000
+    max_held_characters: int = 256 * 2**20
     max_concurrent_calls: int = 1000
     default_timeout_s: float = 60.0
     deadline_margin: float = 0.85
@@ -140,7 +142,7 @@ class LimitsConfig:
         _check(0 < self.deadline_margin <= 1, "limits.deadline_margin", self.deadline_margin, "in (0, 1]")
         for name in ("max_documents", "max_document_bytes", "max_query_bytes", "max_request_bytes"):
             _check(getattr(self, name) >= 1, f"limits.{name}", getattr(self, name), "at least 1")
-        for name in ("max_queued_tokens", "max_concurrent_calls"):
+        for name in ("max_queued_tokens", "max_held_characters", "max_concurrent_calls"):
             _check(getattr(self, name) >= 1, f"limits.{name}", getattr(self, name), "at least 1")
         _check(self.default_timeout_s > 0, "limits.default_timeout_s", self.default_timeout_s, "above 0")
 

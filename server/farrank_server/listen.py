@@ -31,6 +31,8 @@ class GrpcDoor:
     def __init__(self, config: ListenConfig, limits: LimitsConfig, guard: Guard) -> None:
         self.server = grpc.aio.server(
             interceptors=[guard],
+            # The gate refuses with a reason; this stops those that never come so far.
+            maximum_concurrent_rpcs=2 * limits.max_concurrent_calls,
             options=[
                 # Twice the limit: a request somewhat too large gets an answer that names the limit.
                 ("grpc.max_receive_message_length", min(2 * limits.max_request_bytes, 2**31 - 1)),
@@ -40,12 +42,13 @@ class GrpcDoor:
             ],
         )
         self._health = HealthServicer()
-        address = f"{config.host}:{config.port}"
+        address = host_and_port(config.host, config.port)
+        credentials = _credentials(config.tls) if config.tls else None
         try:
-            if config.tls is None:
+            if credentials is None:
                 self.port = self.server.add_insecure_port(address)
             else:
-                self.port = self.server.add_secure_port(address, _credentials(config.tls))
+                self.port = self.server.add_secure_port(address, credentials)
         except RuntimeError as error:
             raise ConfigError(f"listen.port: {address} cannot be bound: {error}") from error
 
@@ -79,10 +82,10 @@ class MetricsDoor:
             return
         try:
             self._server, self._thread = start_http_server(
-                config.metrics_port, config.host, registry=metrics.registry
+                config.metrics_port, config.host.strip("[]"), registry=metrics.registry
             )
         except OSError as error:
-            address = f"{config.host}:{config.metrics_port}"
+            address = host_and_port(config.host, config.metrics_port)
             raise ConfigError(f"listen.metrics_port: {address} cannot be bound: {error}") from error
         self.port = self._server.server_port
 
@@ -92,6 +95,12 @@ class MetricsDoor:
             self._server.shutdown()
             self._server.server_close()
             self._thread.join()
+
+
+def host_and_port(host: str, port: int) -> str:
+    """Write an address as gRPC and URLs do: an IPv6 host in brackets."""
+    bare = host.strip("[]")
+    return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
 
 
 def _credentials(tls: TlsConfig) -> grpc.ServerCredentials:

@@ -8,6 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from farrank_server.runtimes.interface import Capabilities
+
 # 1 ms to 10 s, three steps a decade doubled where latency objectives lie.
 SECONDS = (
     0.001,
@@ -120,6 +122,10 @@ class Metrics:
             registry=self.registry,
         )
         build.labels(metadata.version("farrank"), platform.python_version(), metadata.version("torch")).set(1)
+
+    def name_ranker(self, ranker: str, version: str, family: str, runs: Capabilities) -> None:
+        """Show which ranker is loaded and what runs it."""
+        self.ranker_info.labels(ranker, version, family, runs.runtime, runs.device, runs.precision).set(1)
 
     def count_batch(
         self, ranker: str, pairs: int, chunks: int, real: int, padded: int, seconds: float

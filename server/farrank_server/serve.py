@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 
@@ -9,6 +10,7 @@ from prometheus_client import disable_created_metrics
 
 from farrank_server.config import ServerConfig
 from farrank_server.errors import ConfigError
+from farrank_server.listen import host_and_port
 from farrank_server.server import Server
 
 log = logging.getLogger(__name__)
@@ -43,22 +45,34 @@ async def _serve(config: ServerConfig) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told_to_end.set)
-    async with Server(config) as server:
+    ending = asyncio.create_task(told_to_end.wait())
+    server = Server(config)
+    starting = asyncio.create_task(server.__aenter__())
+    await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        log.info("told to end before healthy; nothing was admitted, nothing is left to drain")
+        logging.shutdown()
+        # Loading runs native code on a thread that cannot be interrupted, for minutes perhaps. The search
+        # process ends with the pipe that it hangs on.
+        os._exit(EXIT_OK)
+    await starting
+    try:
         # For programs that started this one, perhaps with port 0. Logs go to standard error.
-        print(f"healthy grpc={server.host}:{server.port} metrics={_metrics_url(server)}", flush=True)
+        print(f"healthy grpc={server.address} metrics={_metrics_url(server)}", flush=True)
         lost = asyncio.create_task(server.engine.lost.wait())
-        end = asyncio.create_task(told_to_end.wait())
-        await asyncio.wait((lost, end), return_when=asyncio.FIRST_COMPLETED)
-        end.cancel()
+        await asyncio.wait((lost, ending), return_when=asyncio.FIRST_COMPLETED)
         if lost.done():
             log.error("the device is lost; ending, so that a supervisor can start anew")
+            ending.cancel()
             return EXIT_DEVICE_LOST
         lost.cancel()
         log.info("told to end; draining")
         return EXIT_OK
+    finally:
+        await server.__aexit__(None, None, None)
 
 
 def _metrics_url(server: Server) -> str:
     if server.metrics_port is None:
         return "none"
-    return f"http://{server.host}:{server.metrics_port}/metrics"
+    return f"http://{host_and_port(server.host, server.metrics_port)}/metrics"

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextlib import AsyncExitStack
 from types import TracebackType
 
 from farrank_server.config import ServerConfig
@@ -9,7 +10,7 @@ from farrank_server.engine.cache import DocumentCache
 from farrank_server.engine.engine import Engine
 from farrank_server.engine.loading import load_lanes
 from farrank_server.first_stage.lucene import LuceneFirstStage
-from farrank_server.listen import GrpcDoor, MetricsDoor
+from farrank_server.listen import GrpcDoor, MetricsDoor, host_and_port
 from farrank_server.metrics import Metrics
 from farrank_server.wire.guard import Guard
 from farrank_server.wire.servicer import RerankServicer
@@ -27,40 +28,17 @@ class Server:
         self._config = config
         self.metrics = Metrics()
         self._cache = DocumentCache(config.cache_bytes)
+        self._first_stage = LuceneFirstStage(config.first_stage)
+        self._opened = AsyncExitStack()
 
     async def __aenter__(self) -> "Server":
         """Bind, load, warm up, then report healthy.
 
-        Raises: ConfigError if the configuration cannot be served.
+        Raises: ConfigError if the configuration cannot be served; nothing is left open then.
         """
-        config = self._config
-        default_ranker = next(iter(config.rankers))
-        self._door = GrpcDoor(
-            config.listen, config.limits, Guard(self.metrics, config.rankers.keys(), default_ranker)
-        )
-        self._first_stage = LuceneFirstStage(config.first_stage)
-        try:
-            self._metrics_door = MetricsDoor(config.listen, self.metrics)
-            # Opening indexes waits for another process: rankers load meanwhile.
-            lanes, _ = await asyncio.gather(
-                asyncio.to_thread(load_lanes, config, self._cache), self._first_stage.start()
-            )
-        except BaseException:
-            await self._first_stage.stop()
-            await self._door.close(0)
-            raise
-        self.engine = Engine(config, lanes, self._cache, self.metrics)
-        for lane in lanes:
-            capabilities = lane.runtime.capabilities()
-            self.metrics.ranker_info.labels(
-                lane.name,
-                lane.version,
-                lane.spec.family,
-                capabilities.runtime,
-                capabilities.device,
-                capabilities.precision,
-            ).set(1)
-        await self._door.open(RerankServicer(config, self.engine, self._first_stage, self.metrics))
+        async with AsyncExitStack() as opened:
+            await self._open(opened)
+            self._opened = opened.pop_all()
         return self
 
     async def __aexit__(
@@ -71,11 +49,35 @@ class Server:
         timeout_s = self._config.listen.drain_timeout_s
         if not await self.engine.drain(timeout_s):
             log.warning("calls were still in flight after draining for %.0f s; they are refused", timeout_s)
-        await self._door.close(CUT_GRACE_S)
-        await asyncio.to_thread(self.engine.close)
-        await self._first_stage.stop()
-        self._metrics_door.close()
+            # Searches in flight are refused with it.
+            await self._first_stage.stop()
+        await self._opened.aclose()
         log.info("drained and ended")
+
+    async def _open(self, opened: AsyncExitStack) -> None:
+        """Open everything; what is opened first is closed last."""
+        config = self._config
+        self._metrics_door = MetricsDoor(config.listen, self.metrics)
+        opened.callback(self._metrics_door.close)
+        opened.push_async_callback(self._first_stage.stop)
+        guard = Guard(self.metrics, config.rankers.keys(), next(iter(config.rankers)))
+        self._door = GrpcDoor(config.listen, config.limits, guard)
+        # Opening indexes waits for another process: rankers load meanwhile.
+        searching = asyncio.create_task(self._first_stage.start())
+        try:
+            lanes = await asyncio.to_thread(load_lanes, config, self._cache)
+            await searching
+        except BaseException:
+            searching.cancel()
+            await asyncio.wait((searching,))
+            await self._door.close(0)
+            raise
+        self.engine = Engine(config, lanes, self._cache, self.metrics)
+        opened.push_async_callback(asyncio.to_thread, self.engine.close)
+        opened.push_async_callback(self._door.close, CUT_GRACE_S)
+        for lane in lanes:
+            self.metrics.name_ranker(lane.name, lane.version, lane.spec.family, lane.runtime.capabilities())
+        await self._door.open(RerankServicer(config, self.engine, self._first_stage, self.metrics))
 
     @property
     def host(self) -> str:
@@ -83,9 +85,9 @@ class Server:
         return self._config.listen.host
 
     @property
-    def port(self) -> int:
+    def address(self) -> str:
         """Where gRPC listens."""
-        return self._door.port
+        return host_and_port(self.host, self._door.port)
 
     @property
     def metrics_port(self) -> int | None:

@@ -1,6 +1,7 @@
 """A real server in a process of its own, over real sockets, with tiny rankers and a real index."""
 
 import json
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -67,3 +68,16 @@ def metric(server: SpawnedServer) -> Callable[..., float]:
         )
 
     return read
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], bool]], None]:
+    """Wait for what the server does a moment after it answered."""
+
+    def wait(holds: Callable[[], bool]) -> None:
+        ends_s = time.monotonic() + 30
+        while not holds():
+            assert time.monotonic() < ends_s, "it never came about"
+            time.sleep(0.02)
+
+    return wait

@@ -1,6 +1,5 @@
 """Whatever is sent, the answer is a whole ranking or a clear refusal: never INTERNAL, never a hang."""
 
-import time
 from collections.abc import Callable
 
 import grpc
@@ -161,7 +160,10 @@ def test_bytes_that_are_no_request_are_the_callers_mistake(server: SpawnedServer
 
 
 def test_a_caller_that_disappears_leaves_nothing_behind(
-    server: SpawnedServer, client: Client, metric: Callable[..., float]
+    server: SpawnedServer,
+    client: Client,
+    metric: Callable[..., float],
+    until: Callable[[Callable[[], bool]], None],
 ) -> None:
     documents = ["the river meets the sea " * 280] * 20
     pairs = client.rerank("sea", documents, ranker="maxp").usage.pairs
@@ -186,13 +188,6 @@ def test_a_caller_that_disappears_leaves_nothing_behind(
     assert metric("farrank_admitted_tokens", ranker="maxp") == 0
     assert metric("farrank_encoded_chunks_total", ranker="maxp") - encoded < gone * pairs
     assert len(client.rerank("sea", TEXTS, ranker="maxp").results) == 2
-
-
-def until(holds: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    ends_s = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < ends_s, "it never came about"
-        time.sleep(0.02)
 
 
 def test_nothing_of_all_this_was_internal(metric: Callable[..., float], client: Client) -> None:

@@ -1,6 +1,8 @@
 """How a server begins and ends: ports, drains, signals, refusals at start."""
 
 import socket
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -73,6 +75,25 @@ def test_a_taken_port_stops_the_start_at_once(
         flags = [f"--ranker=maxp={tiny_rankers['maxp']}", f"--port={port}", "--metrics-port=none"]
         assert main(["serve", *flags]) == 2
     assert f"127.0.0.1:{port} cannot be bound" in capsys.readouterr().err
+
+
+def test_a_failed_start_leaves_no_port_open() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert main(["serve", "--ranker=x=/nowhere", "--port=0", f"--metrics-port={port}"]) == 2
+    socket.create_server(("127.0.0.1", port)).close()
+
+
+def test_a_signal_before_healthy_ends_the_start() -> None:
+    command = [sys.executable, "-m", "farrank_cli", "serve", "--port=0", "--metrics-port=none"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        while "loading" not in process.stderr.readline():
+            assert process.poll() is None
+        process.terminate()
+        assert process.wait(30) == 0
+        assert "healthy" not in process.stdout.read()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 
 from sortedcontainers import SortedKeyList
 
+from farrank_server.batching.budget import TokenBudget
 from farrank_server.batching.grouping import longest_run
 
 T = TypeVar("T")
@@ -71,7 +72,8 @@ class Batcher(Generic[T]):
     """The queue of one ranker. Not thread-safe; times are seconds of one clock of the caller's."""
 
     def __init__(self, policy: BatchPolicy) -> None:
-        self.policy = policy
+        self.budget = TokenBudget(policy.max_batch_tokens)
+        self._policy = policy
         self.queued_tokens = 0
         self._queue: SortedKeyList = SortedKeyList(key=lambda item: (item.due_s, item.order))
         self._requests: dict[int, _Request[T]] = {}
@@ -112,13 +114,9 @@ class Batcher(Generic[T]):
         """When the first input is due, None when nothing waits: queues of several rankers compare by it."""
         return self._queue[0].due_s if self._queue else None
 
-    def oldest_s(self) -> float | None:
+    def first_queued_s(self) -> float | None:
         """When the input that is due first was queued."""
         return self._queue[0].enqueued_s if self._queue else None
-
-    def limit_batch_tokens(self, max_batch_tokens: int) -> None:
-        """Form smaller batches after one ran out of memory; an input may always go alone."""
-        self.policy = BatchPolicy(max_batch_tokens, self.policy.max_padding_ratio, self.policy.window_batches)
 
     def take(self, now_s: float) -> Batch[T]:
         """Remove and return the next batch; empty when nothing waits.
@@ -134,8 +132,8 @@ class Batcher(Generic[T]):
         run = longest_run(
             [item.tokens for item in by_length],
             by_length.index(window[0]),
-            self.policy.max_batch_tokens,
-            self.policy.max_padding_ratio,
+            self.budget.tokens,
+            self._policy.max_padding_ratio,
         )
         items = tuple(by_length[position] for position in run)
         for item in items:
@@ -149,7 +147,7 @@ class Batcher(Generic[T]):
         while True:
             window: list[Waiting[T]] = []
             late: set[int] = set()
-            room = self.policy.window_batches * self.policy.max_batch_tokens
+            room = self._policy.window_batches * self._policy.max_batch_tokens
             for item in self._queue:
                 if self._requests[item.request_id].deadline_s <= now_s:
                     late.add(item.request_id)

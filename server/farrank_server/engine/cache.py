@@ -47,9 +47,9 @@ class DocumentCache:
         return float(self._entries.currsize)
 
     @staticmethod
-    def key(ranker_version: str, max_chunks: int | None, text: str) -> bytes:
-        """Name a document's encoding by all that it depends on."""
-        digest = hashlib.blake2b(f"{ranker_version}/{max_chunks}/".encode(), digest_size=20)
+    def key(encoder: str, max_chunks: int | None, text: str) -> bytes:
+        """Name a document's encoding by all that it depends on; `encoder` is a lane's `cache_name`."""
+        digest = hashlib.blake2b(f"{encoder}/{max_chunks}/".encode(), digest_size=20)
         # surrogatepass: a lone surrogate cannot come over the wire, but from another door it may.
         digest.update(text.encode("utf-8", "surrogatepass"))
         return digest.digest()

@@ -36,13 +36,15 @@ def aggregate(lane: Lane, ready: Sequence[Ready]) -> None:
     Raises: OutOfMemory, DeviceLost.
     """
     started_ns = time.perf_counter_ns()
-    rows = [_whole(document) for _, document in ready]
+    # Cached documents come from host memory, all others from the device.
+    device = lane.runtime.capabilities().device
+    rows = [_whole(document).to(device) for _, document in ready]
     features, mask = _padded(rows)
     queries = torch.stack([_query(job) for job, _ in ready]) if lane.is_dual else None
     scores, evidence = lane.runtime.aggregate(features, mask, queries)
     elapsed_ns = time.perf_counter_ns() - started_ns
     for job in {job for job, _ in ready}:
-        job.tally.aggregation_ns += elapsed_ns
+        job.device.aggregation_ns += elapsed_ns
     for (job, document), row, score, chunk_scores in zip(ready, rows, scores, evidence, strict=True):
         if lane.cache is not None and document.cache_key is not None:
             encoded = EncodedDocument(row.cpu(), document.spans, document.tokens_cut)

@@ -8,10 +8,10 @@ from itertools import count
 
 from farrank_rankers.errors import ReadingStopped
 from farrank_server.config import ServerConfig
-from farrank_server.engine.admission import Admission
+from farrank_server.engine.admission import Admission, Request
 from farrank_server.engine.cache import DocumentCache, EncodedDocument
 from farrank_server.engine.gate import Gate
-from farrank_server.engine.job import Call, Job, ScoredDocument, Tally
+from farrank_server.engine.job import Call, DeviceTally, Job, ReadTally, ScoredDocument
 from farrank_server.engine.lane import Lane
 from farrank_server.engine.preparation import Preparation
 from farrank_server.engine.speed import Speed
@@ -32,7 +32,9 @@ class Outcome:
 
     lane: Lane
     documents: tuple[ScoredDocument, ...]
-    tally: Tally
+    read: ReadTally
+    tokenization_ns: int
+    device: DeviceTally
 
 
 class Engine:
@@ -84,8 +86,8 @@ class Engine:
         try:
             async with asyncio.timeout_at(call.deadline_s):
                 self._worker.open(lane, job)
-                tokens = await self._preparation.prepare(lane, job, cached, keys)
-                self._admission.add_tokens(job.ticket, tokens - job.ticket.estimated_tokens)
+                await self._preparation.prepare(lane, job, cached, keys)
+                self._admission.correct(job.ticket, job.read.tokens)
                 await job.finished
         except TimeoutError:
             raise DeadlineExceeded("the deadline passed before all documents were scored") from None
@@ -98,8 +100,9 @@ class Engine:
             self._admission.release(job.ticket)
             job.close()
         documents = tuple(job.results[index] for index in range(len(call.texts)))
-        self._count(lane, documents, job.tally)
-        return Outcome(lane, documents, job.tally)
+        outcome = Outcome(lane, documents, job.read, job.tokenization_ns, job.device)
+        self._count(outcome)
+        return outcome
 
     async def drain(self, timeout_s: float) -> bool:
         """Refuse new calls and wait for those inside; what is not done in time is answered UNAVAILABLE.
@@ -118,9 +121,15 @@ class Engine:
 
     def _admit(self, lane: Lane, call: Call, cached: Mapping[int, EncodedDocument]) -> Job:
         new = [len(text) for index, text in enumerate(call.texts) if index not in cached]
-        tokens = sum(lane.estimate_tokens(call.query, length, call.max_chunks) for length in new)
-        remaining_s = call.deadline_s - time.monotonic()
-        ticket = self._admission.admit(lane.name, tokens, sum(new), remaining_s)
+        request = Request(
+            lane.name,
+            tokens=sum(lane.estimate_tokens(call.query, length, call.max_chunks) for length in new),
+            unread=sum(new),
+            held=sum(map(len, call.texts)),
+            arrival_s=call.arrival_s,
+            deadline_s=call.deadline_s,
+        )
+        ticket = self._admission.admit(request, time.monotonic())
         return Job(next(self._ids), call, ticket, lane.is_dual, self._loop, self._loop.create_future())
 
     def _on_lost(self) -> None:
@@ -133,25 +142,30 @@ class Engine:
             return None
 
         def keys() -> list[bytes]:
-            return [cache.key(lane.version, call.max_chunks, text) for text in call.texts]
+            return [cache.key(lane.cache_name, call.max_chunks, text) for text in call.texts]
 
         if sum(map(len, call.texts)) <= INLINE_HASH_CHARACTERS:
             return keys()
         return await self._preparation.run(keys)
 
-    def _count(self, lane: Lane, documents: Sequence[ScoredDocument], tally: Tally) -> None:
-        metrics, name = self._metrics, lane.name
-        if lane.cache is not None:
-            metrics.cache_hits.labels(name).inc(tally.cached_chunks)
-            metrics.cache_misses.labels(name).inc(tally.chunks - tally.cached_chunks)
-        metrics.cut_tokens.labels(name, "query").inc(tally.query_tokens_cut)
-        metrics.cut_tokens.labels(name, "document").inc(sum(document.tokens_cut for document in documents))
+    def _count(self, outcome: Outcome) -> None:
+        metrics, name, read, device = self._metrics, outcome.lane.name, outcome.read, outcome.device
+        if outcome.lane.cache is not None:
+            metrics.cache_hits.labels(name).inc(read.cached_chunks)
+            metrics.cache_misses.labels(name).inc(read.chunks - read.cached_chunks)
+        metrics.cut_tokens.labels(name, "query").inc(read.query_tokens_cut)
+        metrics.cut_tokens.labels(name, "document").inc(sum(each.tokens_cut for each in outcome.documents))
         chunks, deciding = metrics.document_chunks.labels(name), metrics.deciding_chunk.labels(name)
-        for document in documents:
+        for document in outcome.documents:
             chunks.observe(len(document.spans))
             deciding.observe(document.deciding_chunk + 1)
-        for stage in ("tokenization", "queue", "inference", "aggregation"):
-            metrics.stage_seconds.labels(name, stage).observe(getattr(tally, f"{stage}_ns") / 1e9)
+        for stage, ns in (
+            ("tokenization", outcome.tokenization_ns),
+            ("queue", device.queue_ns),
+            ("inference", device.inference_ns),
+            ("aggregation", device.aggregation_ns),
+        ):
+            metrics.stage_seconds.labels(name, stage).observe(ns / 1e9)
 
     def _show_state(self, cache: DocumentCache) -> None:
         """Let Prometheus read at each scrape what changes too often to be copied."""

@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 
 Items = Sequence[Waiting[Part]]
 
+# The share of the budget from which on a batch counts as full.
+FULL = 0.5
+
 
 class Execution:
     """Encodes batches and scores what they complete, one at a time, on the worker's thread."""
@@ -37,11 +40,13 @@ class Execution:
         Raises: DeviceLost.
         """
         started_s = time.perf_counter()
+        # What a lost device left here belongs to another batch, of another lane perhaps.
+        self._encoded.clear()
         if items:
             run_isolated(
                 lambda some: ready.extend(self._encode(lane, some)),
                 items,
-                lambda some, error: self._encoding_failed(lane, some, error),
+                lambda some, error: self._encoding_failed(lane, items, some, error),
             )
         if ready:
             run_isolated(
@@ -54,7 +59,6 @@ class Execution:
         self._metrics.device_busy_seconds.labels(device).inc(time.perf_counter() - started_s)
         for batch, seconds in self._encoded:
             self._count(lane, batch, seconds)
-        self._encoded.clear()
 
     def _encode(self, lane: Lane, items: Items) -> list[Ready]:
         started_s, started_ns = time.monotonic(), time.perf_counter_ns()
@@ -62,12 +66,12 @@ class Execution:
         elapsed_ns = time.perf_counter_ns() - started_ns
         longest = max(item.tokens for item in items)
         for item in items:
-            tally = item.payload.job.tally
+            tally = item.payload.job.device
             tally.pairs += 1
             tally.padded_tokens += longest
             tally.queue_ns = max(tally.queue_ns, round((started_s - item.enqueued_s) * 1e9))
         for job in {item.payload.job for item in items}:
-            job.tally.inference_ns += elapsed_ns
+            job.device.inference_ns += elapsed_ns
         self._encoded.append((items, elapsed_ns / 1e9))
         with self._lock:
             return store_features(items, features)
@@ -76,24 +80,26 @@ class Execution:
         real = sum(item.tokens for item in items)
         padded = len(items) * max(item.tokens for item in items)
         chunks = sum(item.payload.document is not None for item in items)
-        lane.speed.observe(real, seconds)
+        budget = lane.batcher.budget
+        budget.fitted()
+        # A batch that is not full says more of the cost of a batch than of the speed.
+        if padded >= budget.tokens * FULL:
+            lane.speed.observe(real, seconds)
         for item in items:
-            self._admission.add_tokens(item.payload.job.ticket, -item.tokens)
+            self._admission.encoded(item.payload.job.ticket, item.tokens)
         self._metrics.count_batch(lane.name, len(items), chunks, real, padded, seconds)
 
-    def _encoding_failed(self, lane: Lane, items: Items, error: Exception) -> None:
-        if isinstance(error, OutOfMemory) and len(items) > 1:
+    def _encoding_failed(self, lane: Lane, batch: Items, items: Items, error: Exception) -> None:
+        # Once a batch: its halves say nothing new of what a batch may hold.
+        if isinstance(error, OutOfMemory) and items is batch and len(batch) > 1:
             padded = len(items) * max(item.tokens for item in items)
-            smaller = padded // 2
+            lane.batcher.budget.failed(padded)
             log.warning(
-                "ranker %s: a batch of %d tokens ran out of memory; %d from now on",
+                "ranker %s: a batch of %d tokens ran out of memory; at most %d for a while",
                 lane.name,
                 padded,
-                smaller,
+                lane.batcher.budget.tokens,
             )
-            with self._lock:
-                if smaller < lane.batcher.policy.max_batch_tokens:
-                    lane.batcher.limit_batch_tokens(smaller)
         self._failed(lane, [item.payload.job for item in items], error)
 
     def _failed(self, lane: Lane, jobs: Sequence[Job], error: Exception) -> None:
@@ -111,5 +117,6 @@ def _answer(lane: Lane, error: Exception) -> FarrankError:
         return ResourceExhausted(
             f"ranker {lane.name}: one chunk alone does not fit into the device's memory now",
             reason="out_of_memory",
+            retry_after_ms=1000,
         )
     return Internal(f"ranker {lane.name} failed on this request; the server's log says why")

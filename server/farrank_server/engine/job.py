@@ -58,17 +58,30 @@ class DocumentWork:
     cache_key: bytes | None = None
 
 
-@dataclass(slots=True)
-class Tally:
-    """What a job took in and where its time went."""
+@dataclass(frozen=True, slots=True)
+class ReadTally:
+    """What was read of a job. Slices are added up on the event loop."""
 
     tokens: int = 0
     chunks: int = 0
-    pairs: int = 0
-    padded_tokens: int = 0
     cached_chunks: int = 0
     query_tokens_cut: int = 0
-    tokenization_ns: int = 0
+
+    def __add__(self, other: "ReadTally") -> "ReadTally":
+        return ReadTally(
+            self.tokens + other.tokens,
+            self.chunks + other.chunks,
+            self.cached_chunks + other.cached_chunks,
+            self.query_tokens_cut + other.query_tokens_cut,
+        )
+
+
+@dataclass(slots=True)
+class DeviceTally:
+    """What ran on the device for a job, and where its time went. The worker's thread alone writes it."""
+
+    pairs: int = 0
+    padded_tokens: int = 0
     queue_ns: int = 0
     inference_ns: int = 0
     aggregation_ns: int = 0
@@ -90,7 +103,9 @@ class Job:
     query_features: torch.Tensor | None = None
     waiting_for_query: list[DocumentWork] = field(default_factory=list)
     results: dict[int, ScoredDocument] = field(default_factory=dict)
-    tally: Tally = field(default_factory=Tally)
+    read: ReadTally = field(default_factory=ReadTally)
+    tokenization_ns: int = 0
+    device: DeviceTally = field(default_factory=DeviceTally)
 
     def ready_with(self, document: DocumentWork) -> list[DocumentWork]:
         """Say which documents can be scored now that all chunks of this one are encoded.

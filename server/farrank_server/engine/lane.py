@@ -43,6 +43,12 @@ class Lane:
         """Whether query and chunks are encoded apart."""
         return self.spec.plan == "dual"
 
+    @property
+    def cache_name(self) -> str:
+        """What encodings depend on beside the text: precisions of the same weights differ, too."""
+        capabilities = self.runtime.capabilities()
+        return f"{self.version}/{capabilities.runtime}/{capabilities.precision}"
+
     def has_work(self) -> bool:
         """Whether the worker has anything to do here."""
         return bool(self.ready) or len(self.batcher) > 0

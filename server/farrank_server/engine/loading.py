@@ -24,6 +24,7 @@ def load_lanes(config: ServerConfig, cache: DocumentCache) -> list[Lane]:
 
     Raises: ConfigError naming the ranker and what is wrong with it.
     """
+    log.info("loading %s", ", ".join(config.rankers))
     return [_load_lane(name, ranker, config, cache) for name, ranker in config.rankers.items()]
 
 

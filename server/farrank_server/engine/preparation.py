@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from farrank_rankers.errors import ReadingStopped
 from farrank_rankers.tokens import TokenizedText
 from farrank_server.engine.admission import Admission
 from farrank_server.engine.cache import EncodedDocument
-from farrank_server.engine.job import DocumentWork, Job, Part
+from farrank_server.engine.job import DocumentWork, Job, Part, ReadTally
 from farrank_server.engine.lane import Lane
 from farrank_server.engine.span import Span
 from farrank_server.engine.speed import Speed
@@ -43,44 +44,43 @@ class Preparation:
 
     async def prepare(
         self, lane: Lane, job: Job, cached: Mapping[int, EncodedDocument], keys: Sequence[bytes] | None
-    ) -> int:
-        """Read, split and submit all documents of a job; return how many tokens they gave the device.
+    ) -> None:
+        """Read, split and submit all documents of a job.
 
         Raises: InvalidArgument if the query holds no token; ReadingStopped if the job ended meanwhile.
         """
         started_ns = time.perf_counter_ns()
         loop = asyncio.get_running_loop()
-        all_slices = list(_slices(job.call.texts, cached))
-        slices = iter(all_slices)
+        slices = iter(list(_slices(job.call.texts, cached)))
         query: list[TokenizedText] = []
 
-        def read(indices: Sequence[int]) -> int:
-            if not query:
-                query.append(self._read_query(lane, job))
-            return self._read_slice(lane, job, query[0], indices, cached, keys)
+        def read(indices: Sequence[int]) -> ReadTally:
+            brought = ReadTally() if query else self._read_query(lane, job, query)
+            return brought + self._read_slice(lane, job, query[0], indices, cached, keys)
+
+        async def read_on() -> None:
+            for indices in slices:
+                tally = await loop.run_in_executor(self._pool, read, indices)
+                job.read += tally
 
         # The first slice brings the query; the others then go side by side, a few at a time.
-        total = await loop.run_in_executor(self._pool, read, next(slices))
+        job.read += await loop.run_in_executor(self._pool, read, next(slices))
+        if len(job.call.texts) > 1:
+            await asyncio.gather(*(read_on() for _ in range(self._threads)))
+        job.tokenization_ns = time.perf_counter_ns() - started_ns
 
-        async def read_on() -> int:
-            return sum([await loop.run_in_executor(self._pool, read, indices) for indices in slices])
-
-        if len(all_slices) > 1:
-            total += sum(await asyncio.gather(*(read_on() for _ in range(self._threads))))
-        job.tally.tokenization_ns = time.perf_counter_ns() - started_ns
-        return total
-
-    def _read_query(self, lane: Lane, job: Job) -> TokenizedText:
-        query = lane.reader.read_query(job.call.query)
-        if len(query) == 0:
+    def _read_query(self, lane: Lane, job: Job, query: list[TokenizedText]) -> ReadTally:
+        query.append(lane.reader.read_query(job.call.query))
+        if len(query[0]) == 0:
             raise InvalidArgument(
                 f"query: holds no token that ranker {lane.name} can read; it needs at least 1"
             )
-        job.tally.query_tokens_cut = query.tokens_cut
-        job.tally.tokens += len(query)
-        if lane.is_dual:
-            self._submit(lane, job, [Part(job, lane.reader.query_input(query))], [])
-        return query
+        cut = query[0].tokens_cut
+        if not lane.is_dual:
+            return ReadTally(query_tokens_cut=cut)
+        part = Part(job, lane.reader.query_input(query[0]))
+        self._submit(lane, job, [part], [])
+        return ReadTally(query_tokens_cut=cut, tokens=part.input.tokens)
 
     def _read_slice(
         self,
@@ -90,23 +90,25 @@ class Preparation:
         indices: Sequence[int],
         cached: Mapping[int, EncodedDocument],
         keys: Sequence[bytes] | None,
-    ) -> int:
+    ) -> ReadTally:
         parts: list[Part] = []
         documents: list[DocumentWork] = []
         for index in indices:
+            if job.finished.done():
+                raise ReadingStopped("the job ended while its documents were read")
             if index in cached:
                 documents.append(_from_cache(index, cached[index]))
-                job.tally.cached_chunks += len(cached[index].spans)
                 continue
             document, its_parts = self._read_document(lane, job, query, index)
             document.cache_key = keys[index] if keys is not None else None
             documents.append(document)
             parts.extend(its_parts)
-        tokens = sum(part.input.tokens for part in parts)
-        job.tally.tokens += tokens
-        job.tally.chunks += sum(len(document.spans) for document in documents)
         self._submit(lane, job, parts, documents)
-        return tokens
+        return ReadTally(
+            tokens=sum(part.input.tokens for part in parts),
+            chunks=sum(len(document.spans) for document in documents),
+            cached_chunks=sum(len(document.spans) for document in documents if document.whole is not None),
+        )
 
     def _read_document(
         self, lane: Lane, job: Job, query: TokenizedText, index: int

@@ -6,6 +6,11 @@ import threading
 # What happened half a minute ago says little about a machine that others share.
 MEMORY_S = 10.0
 
+# One observation may be a stall (a suspended machine, a stopped process): it counts for no more than this
+# much time, and for no more than this much faster or slower than what was known.
+MOST_OF_ONE_S = 1.0
+MOST_CHANGE = 4.0
+
 
 class Speed:
     """Units per second of busy time, averaged with a memory of some seconds. Thread-safe."""
@@ -23,10 +28,12 @@ class Speed:
         """Take in that `units` took `busy_s`. Each observation weighs by its time, not by its rate."""
         if units <= 0 or busy_s <= 0:
             return
-        keep = math.exp(-busy_s / MEMORY_S)
+        keep = math.exp(-min(busy_s, MOST_OF_ONE_S) / MEMORY_S)
         with self._lock:
+            known = self._per_s
+            seen = min(max(units / busy_s, known / MOST_CHANGE), known * MOST_CHANGE)
             # Averaged as seconds a unit: a mean of rates would let quick little batches outweigh slow ones.
-            self._per_s = 1 / (keep / self._per_s + (1 - keep) * busy_s / units)
+            self._per_s = 1 / (keep / known + (1 - keep) / seen)
 
 
 class TokenDensity:

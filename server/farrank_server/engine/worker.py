@@ -104,8 +104,8 @@ class Worker:
         """How long the input that is due first has waited, by ranker."""
         with self._changed:
             now_s = time.monotonic()
-            oldest = {lane.name: lane.batcher.oldest_s() for lane in self._lanes}
-        return {(name,): now_s - since_s if since_s is not None else 0.0 for name, since_s in oldest.items()}
+            first = {lane.name: lane.batcher.first_queued_s() for lane in self._lanes}
+        return {(name,): now_s - since_s if since_s is not None else 0.0 for name, since_s in first.items()}
 
     def _run(self) -> None:
         while True:
@@ -160,7 +160,8 @@ class Worker:
                 for lane in self._lanes:
                     lane.runtime = lane.load()
                 return True
-            except Exception:
+            # SystemExit too: whatever a library raises here, the callers must hear of it.
+            except BaseException:
                 log.exception("the rankers could not be loaded again")
         with self._changed:
             self._lost = True

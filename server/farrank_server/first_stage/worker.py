@@ -74,6 +74,8 @@ class Worker:
     def _answer(self, request: Mapping[str, Any]) -> bytes:
         try:
             hits = self._indexes[request["index"]].search(request["query"], request["k"])
+            # An index of somebody else's may hold half a surrogate pair, which no encoding has.
+            texts = [hit.text.encode(errors="replace") for hit in hits]
         except Exception as exc:
             # One bad search must not end a process that serves many.
             out_of_memory = "OutOfMemoryError" in str(exc)
@@ -81,7 +83,6 @@ class Worker:
                 _log.exception("a search failed")
             error = "memory" if out_of_memory else "internal"
             return pack({"id": request["id"], "error": error, "message": str(exc)})
-        texts = [hit.text.encode() for hit in hits]
         header = {
             "id": request["id"],
             "doc_ids": [hit.doc_id for hit in hits],

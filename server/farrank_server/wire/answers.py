@@ -7,7 +7,7 @@ from farrank.v1 import rerank_pb2 as pb
 from farrank_rankers.family import EvidenceKind
 from farrank_server.config import LimitsConfig
 from farrank_server.engine.engine import Outcome
-from farrank_server.engine.job import ScoredDocument, Tally
+from farrank_server.engine.job import ScoredDocument
 from farrank_server.engine.lane import Lane
 from farrank_server.first_stage.interface import IndexDescription
 
@@ -30,26 +30,26 @@ def results_to_pb(
     ]
 
 
-def usage_to_pb(tally: Tally) -> pb.Usage:
+def usage_to_pb(outcome: Outcome) -> pb.Usage:
     """What the call took in and what it cost."""
     return pb.Usage(
-        tokens=tally.tokens,
-        chunks=tally.chunks,
-        pairs=tally.pairs,
-        padded_tokens=tally.padded_tokens,
-        cached_chunks=tally.cached_chunks,
+        tokens=outcome.read.tokens,
+        chunks=outcome.read.chunks,
+        pairs=outcome.device.pairs,
+        padded_tokens=outcome.device.padded_tokens,
+        cached_chunks=outcome.read.cached_chunks,
     )
 
 
-def timings_to_pb(tally: Tally, total_ns: int, first_stage_ns: int = 0) -> pb.Timings:
+def timings_to_pb(outcome: Outcome, total_ns: int, first_stage_ns: int = 0) -> pb.Timings:
     """Where the call's time went."""
     return pb.Timings(
         total_ns=total_ns,
         first_stage_ns=first_stage_ns,
-        tokenization_ns=tally.tokenization_ns,
-        queue_ns=tally.queue_ns,
-        inference_ns=tally.inference_ns,
-        aggregation_ns=tally.aggregation_ns,
+        tokenization_ns=outcome.tokenization_ns,
+        queue_ns=outcome.device.queue_ns,
+        inference_ns=outcome.device.inference_ns,
+        aggregation_ns=outcome.device.aggregation_ns,
     )
 
 

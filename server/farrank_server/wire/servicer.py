@@ -54,9 +54,9 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
             outcome = await self._rerank(request.query, texts, request.options, clock)
             return pb.RerankResponse(
                 results=answers.results_to_pb(outcome, ids, texts, request.options),
-                query_tokens_cut=outcome.tally.query_tokens_cut,
-                usage=answers.usage_to_pb(outcome.tally),
-                timings=answers.timings_to_pb(outcome.tally, clock.elapsed_ns()),
+                query_tokens_cut=outcome.read.query_tokens_cut,
+                usage=answers.usage_to_pb(outcome),
+                timings=answers.timings_to_pb(outcome, clock.elapsed_ns()),
                 ranker=answers.version_to_pb(outcome.lane),
             )
 
@@ -85,22 +85,21 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
             for result in results:
                 result.first_stage_score = candidates[result.index].score
             response.results.extend(results)
-            response.query_tokens_cut = outcome.tally.query_tokens_cut
-            response.usage.CopyFrom(answers.usage_to_pb(outcome.tally))
-            response.timings.CopyFrom(
-                answers.timings_to_pb(outcome.tally, clock.elapsed_ns(), first_stage_ns)
-            )
+            response.query_tokens_cut = outcome.read.query_tokens_cut
+            response.usage.CopyFrom(answers.usage_to_pb(outcome))
+            response.timings.CopyFrom(answers.timings_to_pb(outcome, clock.elapsed_ns(), first_stage_ns))
             return response
 
     async def ListRankers(
         self, request: pb.ListRankersRequest, context: "grpc.aio.ServicerContext[object, object]"
     ) -> pb.ListRankersResponse:
         """List rankers, indexes and limits."""
-        return pb.ListRankersResponse(
-            rankers=[answers.ranker_to_pb(lane) for lane in self._engine.lanes.values()],
-            indexes=[answers.index_to_pb(index) for index in self._first_stage.describe()],
-            limits=answers.limits_to_pb(self._config.limits),
-        )
+        with self._engine.gate.passing():
+            return pb.ListRankersResponse(
+                rankers=[answers.ranker_to_pb(lane) for lane in self._engine.lanes.values()],
+                indexes=[answers.index_to_pb(index) for index in self._first_stage.describe()],
+                limits=answers.limits_to_pb(self._config.limits),
+            )
 
     def _clock(self, context: "grpc.aio.ServicerContext[object, object]") -> _Clock:
         now_s = time.monotonic()

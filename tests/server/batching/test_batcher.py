@@ -159,7 +159,7 @@ def test_a_smaller_budget_holds_from_the_next_batch_on() -> None:
     batcher = make_batcher()
     submit(batcher, 0, [100] * 30)
     assert batcher.take(0.0).padded_tokens == 1000
-    batcher.limit_batch_tokens(300)
+    batcher.budget.failed(600)
     assert batcher.take(0.0).padded_tokens == 300
 
 

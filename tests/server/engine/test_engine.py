@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from farrank_rankers.sources import open_ranker
-from farrank_server.config import BatchingConfig, LimitsConfig, RankerConfig, ServerConfig
+from farrank_server.config import BatchingConfig, DeviceConfig, LimitsConfig, RankerConfig, ServerConfig
 from farrank_server.engine import worker
 from farrank_server.engine.cache import DocumentCache
 from farrank_server.engine.engine import Engine, Outcome
@@ -137,7 +137,7 @@ async def test_a_batch_that_runs_out_of_memory_is_split_and_smaller_ones_follow(
         assert max(rows * length for rows, length in bench.runtimes["maxp"].batches) <= 150
         assert bench.count("farrank_batch_failures_total", ranker="maxp", reason="out_of_memory") > 0
         failures = bench.count("farrank_batch_failures_total", ranker="maxp", reason="out_of_memory")
-        assert bench.engine.lanes["maxp"].batcher.policy.max_batch_tokens < 1024
+        assert bench.engine.lanes["maxp"].batcher.budget.tokens < 1024
         await bench.rerank(TEXTS[:4])
         assert (
             bench.count("farrank_batch_failures_total", ranker="maxp", reason="out_of_memory") <= failures + 1
@@ -158,7 +158,7 @@ async def test_one_input_too_large_for_the_device_costs_its_own_call_alone(
         assert scores(good) == pytest.approx(wanted, abs=1e-5)
         assert scores(also_good) == pytest.approx(wanted, abs=1e-5)
         assert isinstance(bad, ResourceExhausted)
-        assert bad.retry_after_ms is None
+        assert bad.retry_after_ms
 
 
 async def test_a_bug_met_by_one_call_is_internal_to_it_and_nothing_to_its_companions(
@@ -214,6 +214,84 @@ async def test_a_device_that_stays_lost_refuses_every_call_and_says_so(
         await asyncio.wait_for(bench.engine.lost.wait(), 10)
         with pytest.raises(Unavailable, match="lost"):
             await bench.rerank()
+
+
+async def test_a_load_that_exits_is_a_lost_device_too(
+    open_bench: OpenBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "RELOAD_DELAYS_S", (0.0,))
+
+    def before(ids: Int64Array) -> None:
+        raise DeviceLost("gone")
+
+    def load() -> Runtime:
+        raise SystemExit(1)
+
+    async with open_bench(before) as bench:
+        for lane in bench.engine.lanes.values():
+            lane.load = load
+        with pytest.raises(Unavailable):
+            await bench.rerank()
+        await asyncio.wait_for(bench.engine.lost.wait(), 10)
+
+
+async def test_a_call_that_failed_is_read_no_further(open_bench: OpenBench) -> None:
+    def before(ids: Int64Array) -> None:
+        raise ZeroDivisionError("a bug")
+
+    async with open_bench(before) as bench:
+        texts = tuple(f"{n} {TEXTS[11] * 40}" for n in range(500))
+        reader = bench.engine.lanes["maxp"].reader
+        read_document, read = reader.read_document, []
+
+        def counted(text: str, *arguments: object, **options: object) -> object:
+            read.append(text)
+            return read_document(text, *arguments, **options)  # type: ignore[arg-type]
+
+        reader.read_document = counted  # type: ignore[assignment,method-assign]
+        with pytest.raises(Internal):
+            await bench.rerank(texts)
+        assert len(read) < 400
+
+
+async def test_two_precisions_of_one_source_share_no_encoding(tiny_rankers: dict[str, Path]) -> None:
+    source = str(tiny_rankers["biencoder"])
+    config = ServerConfig(
+        rankers={
+            "full": RankerConfig(source, precision="fp32"),
+            "half": RankerConfig(source, precision="bf16"),
+        }
+    )
+    cache, metrics = DocumentCache(config.cache_bytes), Metrics()
+    lanes = load_lanes(config, cache)
+    assert lanes[0].version == lanes[1].version
+    engine = Engine(config, lanes, cache, metrics)
+    try:
+        bench = Bench(engine, {}, metrics)
+        await bench.rerank(ranker="full")
+        assert (await bench.rerank(ranker="half")).read.cached_chunks == 0
+        assert (await bench.rerank(ranker="half")).read.cached_chunks == len(TEXTS)
+    finally:
+        engine.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+async def test_cached_documents_meet_fresh_ones_on_the_device(tiny_rankers: dict[str, Path]) -> None:
+    config = ServerConfig(
+        rankers={"bi": RankerConfig(str(tiny_rankers["biencoder"]), precision="fp32")},
+        device=DeviceConfig("cuda:0"),
+    )
+    cache, metrics = DocumentCache(config.cache_bytes), Metrics()
+    engine = Engine(config, load_lanes(config, cache), cache, metrics)
+    try:
+        bench = Bench(engine, {}, metrics)
+        first = await bench.rerank(TEXTS[:6], ranker="bi")
+        mixed = await bench.rerank(ranker="bi")
+        assert mixed.read.cached_chunks == 6
+        assert scores(mixed)[:6] == pytest.approx(scores(first), abs=1e-5)
+    finally:
+        engine.close()
 
 
 class Hold:
@@ -293,7 +371,7 @@ async def test_cached_documents_need_no_room_in_the_queue(open_bench: OpenBench)
         for start in range(0, len(TEXTS), 4):
             await bench.rerank(TEXTS[start : start + 4], ranker="biencoder")
         together = await bench.rerank(TEXTS * 4, ranker="biencoder")
-        assert together.tally.pairs == 1
+        assert together.device.pairs == 1
         assert scores(together)[: len(TEXTS)] == pytest.approx(scores(together)[-len(TEXTS) :], abs=1e-6)
 
 

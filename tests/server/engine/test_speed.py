@@ -10,12 +10,20 @@ def test_the_speed_follows_what_is_measured() -> None:
     assert speed.per_s == pytest.approx(5000 / (MEMORY_S / 10), rel=1e-3)
 
 
+def test_a_stall_is_forgotten_within_seconds() -> None:
+    speed = Speed(1000)
+    speed.observe(100, busy_s=25.0)
+    assert speed.per_s > 700
+    speed.observe(1_000_000, busy_s=0.001)
+    assert speed.per_s < 1100
+
+
 def test_quick_little_batches_do_not_outweigh_slow_ones() -> None:
     speed = Speed(1000)
     for _ in range(2000):
-        speed.observe(1000, busy_s=1.0)
+        speed.observe(1000, busy_s=0.9)
         speed.observe(10, busy_s=0.0001)
-    assert speed.per_s == pytest.approx(1010 / 1.0001, rel=0.01)
+    assert speed.per_s == pytest.approx(1010 / 0.9001, rel=0.02)
 
 
 @pytest.mark.parametrize(("units", "busy_s"), [(0, 1.0), (1, 0.0)])
