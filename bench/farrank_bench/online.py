@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from farrank_bench.workload import BenchCall
-from farrank_client import AsyncClient, FarrankError, RetryPolicy
+from farrank_client import AsyncClient, Client, FarrankError, RetryPolicy
 
 NO_RETRY = RetryPolicy(max_attempts=1)
 CALL_TIMEOUT_S = 600.0
@@ -98,12 +98,13 @@ async def run_open(
     return outcome
 
 
-async def run_one_by_one(address: str, call: BenchCall, repeats: int) -> list[float]:
-    """Send one call again and again to an otherwise idle server; seconds each."""
-    latencies_s = []
-    async with AsyncClient(address, retry=NO_RETRY) as client:
+def run_one_by_one(address: str, call: BenchCall, repeats: int) -> list[tuple[float, float]]:
+    """Send one call again and again to an otherwise idle server; seconds of each, and of its model time."""
+    times_s = []
+    with Client(address, retry=NO_RETRY) as client:
         for _ in range(repeats):
             started_s = time.perf_counter()
-            await client.rerank(call.query, call.texts, timeout_s=CALL_TIMEOUT_S)
-            latencies_s.append(time.perf_counter() - started_s)
-    return latencies_s
+            ranking = client.rerank(call.query, call.texts, timeout_s=CALL_TIMEOUT_S)
+            latency_s = time.perf_counter() - started_s
+            times_s.append((latency_s, ranking.timings.inference_ns / 1e9))
+    return times_s

@@ -50,7 +50,9 @@ class GrpcDoor:
             else:
                 self.port = self.server.add_secure_port(address, credentials)
         except RuntimeError as error:
-            raise ConfigError(f"listen.port: {address} cannot be bound: {error}") from error
+            # gRPC says the same of a certificate that is none.
+            causes = "listen.port" if credentials is None else "listen.port or listen.tls"
+            raise ConfigError(f"{causes}: {address} cannot be bound: {error}") from error
 
     async def open(self, servicer: RerankServicer) -> None:
         """Take calls, and report healthy."""

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 # The device thread and the event loop share one interpreter lock. Python's default lets a holder keep it
 # for 5 ms, which would be most of a small request's time.
-SWITCH_INTERVAL_S = 0.0005
+SWITCH_INTERVAL_S = 0.0001
 
 EXIT_OK = 0
 EXIT_DEVICE_LOST = 1
@@ -31,6 +31,8 @@ def run(config: ServerConfig) -> int:
     configuration cannot be served; the reason then stands on standard error.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    # The tokenizer pool's threads are the parallelism; a second pool within would take the device's cores.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # A `_created` sample beside every counter doubles the metrics page, and nothing reads it.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     try:

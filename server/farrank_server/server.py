@@ -7,6 +7,7 @@ from types import TracebackType
 
 from farrank_server.config import ServerConfig
 from farrank_server.engine.cache import DocumentCache
+from farrank_server.engine.device_thread import device_thread
 from farrank_server.engine.engine import Engine
 from farrank_server.engine.loading import load_lanes
 from farrank_server.first_stage.lucene import LuceneFirstStage
@@ -62,17 +63,20 @@ class Server:
         opened.push_async_callback(self._first_stage.stop)
         guard = Guard(self.metrics, config.rankers.keys(), next(iter(config.rankers)))
         self._door = GrpcDoor(config.listen, config.limits, guard)
+        device = device_thread()
+        opened.callback(device.shutdown)
         # Opening indexes waits for another process: rankers load meanwhile.
         searching = asyncio.create_task(self._first_stage.start())
         try:
-            lanes = await asyncio.to_thread(load_lanes, config, self._cache)
+            loop = asyncio.get_running_loop()
+            lanes = await loop.run_in_executor(device, load_lanes, config, self._cache)
             await searching
         except BaseException:
             searching.cancel()
             await asyncio.wait((searching,))
             await self._door.close(0)
             raise
-        self.engine = Engine(config, lanes, self._cache, self.metrics)
+        self.engine = Engine(config, lanes, device, self._cache, self.metrics)
         opened.push_async_callback(asyncio.to_thread, self.engine.close)
         opened.push_async_callback(self._door.close, CUT_GRACE_S)
         for lane in lanes:

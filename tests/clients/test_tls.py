@@ -13,57 +13,56 @@ from farrank_client import Client, RetryPolicy, Tls, Unavailable
 
 if TYPE_CHECKING:
     from tests.clients.conftest import Caller, ScriptedServer
+    from tests.conftest import TlsFiles
 
-# Self-signed, for farrank.test, valid for a hundred years; secret to nobody.
-CERTIFICATE = Path(__file__).parent / "tls" / "certificate.pem"
-PRIVATE_KEY = Path(__file__).parent / "tls" / "private_key.pem"
 ONCE = RetryPolicy(max_attempts=1)
 
 ServeTls = Callable[[grpc.ServerCredentials], "ScriptedServer"]
 
 
 @pytest.fixture
-def server(serve_tls: ServeTls) -> ScriptedServer:
-    pair = [(PRIVATE_KEY.read_bytes(), CERTIFICATE.read_bytes())]
-    return serve_tls(grpc.ssl_server_credentials(pair))
+def server(serve_tls: ServeTls, tls_files: TlsFiles) -> ScriptedServer:
+    return serve_tls(grpc.ssl_server_credentials([tls_files.pair()]))
 
 
 @pytest.fixture
-def mutual_server(serve_tls: ServeTls) -> ScriptedServer:
-    pair = [(PRIVATE_KEY.read_bytes(), CERTIFICATE.read_bytes())]
-    return serve_tls(grpc.ssl_server_credentials(pair, CERTIFICATE.read_bytes(), require_client_auth=True))
+def mutual_server(serve_tls: ServeTls, tls_files: TlsFiles) -> ScriptedServer:
+    authority = tls_files.authority.read_bytes()
+    return serve_tls(grpc.ssl_server_credentials([tls_files.pair()], authority, require_client_auth=True))
 
 
-def test_a_trusted_server_is_called(call: Caller, server: ScriptedServer) -> None:
-    tls = Tls(ca=CERTIFICATE, server_name="farrank.test")
+def test_a_trusted_server_is_called(call: Caller, server: ScriptedServer, tls_files: TlsFiles) -> None:
+    tls = Tls(ca=tls_files.authority, server_name="farrank.test")
 
     assert call(server.target, lambda client: client.rankers(), tls=tls) is not None
 
 
-def test_credentials_of_ones_own(call: Caller, server: ScriptedServer) -> None:
-    credentials = grpc.ssl_channel_credentials(CERTIFICATE.read_bytes())
+def test_credentials_of_ones_own(call: Caller, server: ScriptedServer, tls_files: TlsFiles) -> None:
+    credentials = grpc.ssl_channel_credentials(tls_files.authority.read_bytes())
     options = [("grpc.ssl_target_name_override", "farrank.test")]
 
     call(server.target, lambda client: client.rankers(), credentials=credentials, options=options)
 
 
-def test_another_name_is_not_trusted(call: Caller, server: ScriptedServer) -> None:
+def test_another_name_is_not_trusted(call: Caller, server: ScriptedServer, tls_files: TlsFiles) -> None:
     with pytest.raises(Unavailable):
-        call(server.target, lambda client: client.rankers(), tls=Tls(ca=CERTIFICATE), retry=ONCE)
+        call(server.target, lambda client: client.rankers(), tls=Tls(ca=tls_files.authority), retry=ONCE)
 
 
-def test_a_server_that_asks_who_calls(call: Caller, mutual_server: ScriptedServer) -> None:
-    shown = Tls(CERTIFICATE, CERTIFICATE, PRIVATE_KEY, server_name="farrank.test")
-    call(mutual_server.target, lambda client: client.rankers(), tls=shown)
+def test_a_server_that_asks_who_calls(
+    call: Caller, mutual_server: ScriptedServer, tls_files: TlsFiles
+) -> None:
+    files = (tls_files.authority, tls_files.certificate, tls_files.private_key)
+    call(mutual_server.target, lambda client: client.rankers(), tls=Tls(*files, server_name="farrank.test"))
 
-    hidden = Tls(CERTIFICATE, server_name="farrank.test")
+    hidden = Tls(tls_files.authority, server_name="farrank.test")
     with pytest.raises(Unavailable):
         call(mutual_server.target, lambda client: client.rankers(), tls=hidden, retry=ONCE)
 
 
-def test_half_a_pair_and_both_ways_are_refused(tmp_path: Path) -> None:
+def test_half_a_pair_and_both_ways_are_refused(tmp_path: Path, tls_files: TlsFiles) -> None:
     with pytest.raises(ValueError, match="together"):
-        Client(tls=Tls(certificate=CERTIFICATE))
+        Client(tls=Tls(certificate=tls_files.certificate))
     with pytest.raises(ValueError, match="not both"):
         Client(tls=Tls(), credentials=grpc.ssl_channel_credentials())
     with pytest.raises(FileNotFoundError):

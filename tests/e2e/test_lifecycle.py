@@ -6,6 +6,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -13,7 +14,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from farrank_cli.main import main
 from farrank_cli.spawn import spawned_server
-from farrank_client import Client, DeadlineExceeded, ResourceExhausted, RetryPolicy, Unavailable
+from farrank_client import Client, DeadlineExceeded, ResourceExhausted, RetryPolicy, Tls, Unavailable
+
+if TYPE_CHECKING:
+    from tests.conftest import TlsFiles
 
 ONCE = RetryPolicy(max_attempts=1)
 LONG_TEXTS = ["the river meets the sea " * 280] * 10
@@ -75,6 +79,37 @@ def test_a_taken_port_stops_the_start_at_once(
         flags = [f"--ranker=maxp={tiny_rankers['maxp']}", f"--port={port}", "--metrics-port=none"]
         assert main(["serve", *flags]) == 2
     assert f"127.0.0.1:{port} cannot be bound" in capsys.readouterr().err
+
+
+def test_a_server_with_certificates_takes_only_callers_that_show_theirs(
+    tiny_rankers: dict[str, Path], tls_files: "TlsFiles"
+) -> None:
+    arguments = [f"--ranker=maxp={tiny_rankers['maxp']}", "--log-level=error"]
+    arguments += [
+        f"--set=listen.tls.certificate={tls_files.certificate}",
+        f"--set=listen.tls.private_key={tls_files.private_key}",
+        f"--set=listen.tls.client_ca={tls_files.authority}",
+    ]
+    files = (tls_files.authority, tls_files.certificate, tls_files.private_key)
+    with spawned_server(arguments) as server:
+        with Client(server.address, tls=Tls(*files, server_name="farrank.test"), retry=ONCE) as client:
+            assert len(client.rerank("sea", ["the river", "the sea"]).results) == 2
+        hidden = Tls(tls_files.authority, server_name="farrank.test")
+        with Client(server.address, tls=hidden, retry=ONCE) as client, pytest.raises(Unavailable):
+            client.rerank("sea", ["the river"])
+
+
+def test_certificates_that_cannot_be_used_stop_the_start(
+    tmp_path: Path, tls_files: "TlsFiles", capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "garbage.pem").write_text("no certificate")
+    for certificate, message in (("garbage.pem", "listen.tls"), ("absent.pem", "absent.pem cannot be read")):
+        flags = [
+            f"--set=listen.tls.certificate={tmp_path / certificate}",
+            f"--set=listen.tls.private_key={tls_files.private_key}",
+        ]
+        assert main(["serve", "--port=0", "--metrics-port=none", *flags]) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_a_failed_start_leaves_no_port_open() -> None:

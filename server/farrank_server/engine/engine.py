@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
 
@@ -40,11 +41,17 @@ class Outcome:
 class Engine:
     """Everything online but the doors. Belongs to the event loop that made it.
 
-    `lost` is set when the device cannot be brought back: every call is refused from then on.
+    `device` is the thread that loaded the lanes, see `device_thread`. `lost` is set when the device cannot be
+    brought back: every call is refused from then on.
     """
 
     def __init__(
-        self, config: ServerConfig, lanes: Sequence[Lane], cache: DocumentCache, metrics: Metrics
+        self,
+        config: ServerConfig,
+        lanes: Sequence[Lane],
+        device: ThreadPoolExecutor,
+        cache: DocumentCache,
+        metrics: Metrics,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         reading = Speed(INITIAL_READING_PER_S * config.tokenizer_threads)
@@ -54,12 +61,11 @@ class Engine:
         self._metrics = metrics
         self._ids = count(1)
         self._admission = Admission(config.limits, {lane.name: lane.speed for lane in lanes}, reading)
-        self._worker = Worker(lanes, self._admission, metrics, self._on_lost)
+        self._worker = Worker(lanes, device, self._admission, metrics, self._on_lost)
         self._preparation = Preparation(
             config.tokenizer_threads, reading, self._admission, self._worker.submit
         )
         self._show_state(cache)
-        self._worker.start()
 
     def lane(self, name: str) -> Lane:
         """Find a ranker; the empty name is the default one's.

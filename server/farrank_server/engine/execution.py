@@ -54,7 +54,8 @@ class Execution:
                 ready,
                 lambda some, error: self._failed(lane, [job for job, _ in some], error),
             )
-        # Counting comes last: callers wait for their scores, nobody for the counters.
+        # Callers wait for their scores, nobody for the counters: the event loop gets the interpreter first.
+        time.sleep(0)
         device = lane.runtime.capabilities().device
         self._metrics.device_busy_seconds.labels(device).inc(time.perf_counter() - started_s)
         for batch, seconds in self._encoded:

@@ -5,6 +5,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from farrank_server.batching.batcher import Waiting
 from farrank_server.engine.admission import Admission
@@ -23,14 +24,19 @@ LOST = "the device is lost and could not be brought back; ask another replica"
 
 
 class Worker:
-    """Runs the batches of all lanes on one device.
+    """Runs the batches of all lanes on one device, from its making on.
 
-    Any thread calls `open`, `submit` and `close`; the rest happens on the worker's own thread. `on_lost`
-    is called once, from that thread, when the device could not be brought back.
+    Any thread calls `open`, `submit` and `close`; the rest happens on `device`, the thread that loaded the
+    rankers. `on_lost` is called once, from that thread, when the device could not be brought back.
     """
 
     def __init__(
-        self, lanes: Sequence[Lane], admission: Admission, metrics: Metrics, on_lost: Callable[[], None]
+        self,
+        lanes: Sequence[Lane],
+        device: ThreadPoolExecutor,
+        admission: Admission,
+        metrics: Metrics,
+        on_lost: Callable[[], None],
     ) -> None:
         self._lanes = lanes
         self._metrics = metrics
@@ -42,19 +48,14 @@ class Worker:
         self._started: set[Job] = set()
         self._stopping = False
         self._lost = False
-        self._thread = threading.Thread(target=self._run, name="farrank-device", daemon=True)
-
-    def start(self) -> None:
-        """Begin to take batches."""
-        self._thread.start()
+        self._ended = device.submit(self._run)
 
     def stop(self) -> None:
         """End after the batch that runs now; what waits stays unanswered."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._ended.result()
 
     def open(self, lane: Lane, job: Job) -> None:
         """Give a job its place in the order.
