@@ -9,16 +9,12 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import start_http_server
 
-from farrank.v1 import rerank_pb2, rerank_pb2_grpc
 from farrank_server.config import LimitsConfig, ListenConfig, TlsConfig
 from farrank_server.errors import ConfigError
 from farrank_server.metrics import Metrics
-from farrank_server.wire.guard import Guard
-from farrank_server.wire.servicer import RerankServicer
+from farrank_server.wire.guard import SERVICE
 
 log = logging.getLogger(__name__)
-
-SERVICE = rerank_pb2.DESCRIPTOR.services_by_name["RerankService"].full_name
 
 
 class GrpcDoor:
@@ -28,9 +24,8 @@ class GrpcDoor:
     from `open` on. Raises: ConfigError if the address cannot be bound or a certificate cannot be read.
     """
 
-    def __init__(self, config: ListenConfig, limits: LimitsConfig, guard: Guard) -> None:
+    def __init__(self, config: ListenConfig, limits: LimitsConfig) -> None:
         self.server = grpc.aio.server(
-            interceptors=[guard],
             # The gate refuses with a reason; this stops those that never come so far.
             maximum_concurrent_rpcs=2 * limits.max_concurrent_calls,
             options=[
@@ -54,16 +49,16 @@ class GrpcDoor:
             causes = "listen.port" if credentials is None else "listen.port or listen.tls"
             raise ConfigError(f"{causes}: {address} cannot be bound: {error}") from error
 
-    async def open(self, servicer: RerankServicer) -> None:
+    async def open(self, service: grpc.GenericRpcHandler) -> None:
         """Take calls, and report healthy."""
-        rerank_pb2_grpc.add_RerankServiceServicer_to_server(servicer, self.server)  # type: ignore[no-untyped-call]
+        self.server.add_generic_rpc_handlers((service,))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
         reflection.enable_server_reflection(
-            (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self.server
+            (SERVICE.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME), self.server
         )
         await self.server.start()
-        for service in ("", SERVICE):
-            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        for name in ("", SERVICE.full_name):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     async def report_not_serving(self) -> None:
         """Tell load balancers to go elsewhere; calls are still taken."""

@@ -61,8 +61,7 @@ class Server:
         self._metrics_door = MetricsDoor(config.listen, self.metrics)
         opened.callback(self._metrics_door.close)
         opened.push_async_callback(self._first_stage.stop)
-        guard = Guard(self.metrics, config.rankers.keys(), next(iter(config.rankers)))
-        self._door = GrpcDoor(config.listen, config.limits, guard)
+        self._door = GrpcDoor(config.listen, config.limits)
         device = device_thread()
         opened.callback(device.shutdown)
         # Opening indexes waits for another process: rankers load meanwhile.
@@ -81,7 +80,9 @@ class Server:
         opened.push_async_callback(self._door.close, CUT_GRACE_S)
         for lane in lanes:
             self.metrics.name_ranker(lane.name, lane.version, lane.spec.family, lane.runtime.capabilities())
-        await self._door.open(RerankServicer(config, self.engine, self._first_stage, self.metrics))
+        servicer = RerankServicer(config, self.engine, self._first_stage, self.metrics)
+        guard = Guard(self.metrics, config.rankers.keys(), next(iter(config.rankers)))
+        await self._door.open(guard.handlers(servicer))
 
     @property
     def host(self) -> str:

@@ -80,6 +80,8 @@ class Worker:
                 if document.missing == 0:
                     lane.ready.extend((job, whole) for whole in job.ready_with(document))
             self._changed.notify()
+        # The device first: what this thread does next is not waited for.
+        time.sleep(0)
 
     def close(self, job: Job) -> None:
         """Forget a job; none of its waiting inputs reaches the device any more."""

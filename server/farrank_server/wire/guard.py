@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import grpc
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
 
+from farrank.v1 import rerank_pb2
+from farrank.v1.rerank_pb2_grpc import RerankServiceServicer
 from farrank_server.errors import DeadlineExceeded, FarrankError, Internal, InvalidArgument
 from farrank_server.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-SERVICE_PREFIX = "/farrank.v1."
+SERVICE = rerank_pb2.DESCRIPTOR.services_by_name["RerankService"]
 
 # gRPC's own key for a server's wish when to be called again (gRFC A6); its clients honour it.
 RETRY_KEY = "grpc-retry-pushback-ms"
@@ -32,35 +35,28 @@ class _Malformed:
     problem: str
 
 
-class Guard(grpc.aio.ServerInterceptor):
+class Guard:
     """The one place that decides what a caller is told when something fails."""
 
     def __init__(self, metrics: Metrics, rankers: Collection[str], default_ranker: str) -> None:
         self._metrics = metrics
         self._rankers = rankers
         self._default_ranker = default_ranker
-        self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """Wrap the handlers of our own service; health and reflection look after themselves."""
-        method = handler_call_details.method
-        if method in self._handlers:
-            return self._handlers[method]
-        handler = await continuation(handler_call_details)
-        # None: no such method, which gRPC itself answers with UNIMPLEMENTED.
-        if handler is None or handler.unary_unary is None or not method.startswith(SERVICE_PREFIX):
-            return handler
-        self._handlers[method] = grpc.unary_unary_rpc_method_handler(
-            self._guarded(handler.unary_unary, method.rpartition("/")[2]),
-            # A failure inside gRPC's own deserializing would reach the caller as INTERNAL.
-            request_deserializer=_tolerant(handler.request_deserializer),
-            response_serializer=handler.response_serializer,
-        )
-        return self._handlers[method]
+    def handlers(self, servicer: RerankServiceServicer) -> grpc.GenericRpcHandler:
+        """Make the service's handlers around a servicer's methods.
+
+        Not an interceptor: gRPC would go through its chain with every call.
+        """
+        handlers = {}
+        for method in SERVICE.methods:
+            handlers[method.name] = grpc.unary_unary_rpc_method_handler(
+                self._guarded(getattr(servicer, method.name), method.name),
+                # A failure inside gRPC's own deserializing would reach the caller as INTERNAL.
+                request_deserializer=_tolerant(GetMessageClass(method.input_type)),
+                response_serializer=GetMessageClass(method.output_type).SerializeToString,
+            )
+        return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
 
     def _guarded(self, behaviour: Behaviour, method: str) -> Behaviour:
         async def call(request: Any, context: Any) -> Any:
@@ -118,12 +114,10 @@ async def _abort(context: Any, error: FarrankError) -> NoReturn:
     raise AssertionError("abort always raises")
 
 
-def _tolerant(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any]:
-    def read(data: bytes) -> Any:
-        if deserialize is None:
-            return data
+def _tolerant(message: type[Message]) -> Callable[[bytes], Message | _Malformed]:
+    def read(data: bytes) -> Message | _Malformed:
         try:
-            return deserialize(data)
+            return message.FromString(data)
         except DecodeError as error:
             return _Malformed(f"is not a message of this method: {error}")
 
