@@ -107,7 +107,7 @@ def test_a_bare_backbone_is_no_ranker(tmp_path: Path, cross_encoder: Path, edit_
 
 def test_what_is_nowhere_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    message = "no-one/nothing is neither a folder nor .*nothing is downloaded unless download=True is given"
+    message = "no-one/nothing is neither a folder nor .*is downloaded unless .*download. is set to true"
     with pytest.raises(SourceError, match=message):
         open_reader("no-one/nothing")
     for source in (tmp_path / "gone", "./gone/or/lost", ""):
