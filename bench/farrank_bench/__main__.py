@@ -1,6 +1,7 @@
 """Run the benchmark: `make bench`, or `make bench BENCH_ARGS=--quick`."""
 
 import argparse
+import sys
 import tempfile
 from pathlib import Path
 
@@ -23,6 +24,7 @@ def main() -> None:
     """Run all sections and print the report."""
     parser = argparse.ArgumentParser(prog="farrank_bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer calls and repeats: a smoke test")
+    parser.add_argument("--idle-only", action="store_true", help="measure the idle latency alone")
     parser.add_argument("--out", type=Path, help="write the report here, too")
     arguments = parser.parse_args()
     calls, repeats, overload_s = (32, 1, 15.0) if arguments.quick else (64, 5, 60.0)
@@ -35,12 +37,15 @@ def main() -> None:
         with spawned_server(["--ranker", f"bench={folder}", "--log-level", "warning"]) as server:
             bench = Bench(server, runtime, ranker.reader, make_calls(ranker.reader, calls, 4, 1), 16, repeats)
             sections: dict[str, list[Row]] = {}
-            sections["Throughput"], capacity_per_s = throughput(bench)
+            if not arguments.idle_only:
+                sections["Throughput"], capacity_per_s = throughput(bench)
             small = BenchCall(bench.calls[0].query, (bench.calls[0].texts[0][:200],))
             sections["Idle latency"] = idle_latency(bench, small, 200)
-            sections["Overload"] = overload(bench, capacity_per_s, overload_s, timeout_s=10.0)
+            if not arguments.idle_only:
+                sections["Overload"] = overload(bench, capacity_per_s, overload_s, timeout_s=10.0)
 
-    command = "make bench BENCH_ARGS=--quick" if arguments.quick else "make bench"
+    flags = [flag for flag in ("--quick", "--idle-only") if flag in sys.argv]
+    command = f"make bench BENCH_ARGS='{' '.join(flags)}'" if flags else "make bench"
     report = as_markdown(sections, command, NOTES)
     print(report)
     if arguments.out:

@@ -93,9 +93,9 @@ def idle_latency(bench: Bench, call: BenchCall, repeats: int) -> list[Row]:
     )
     return [
         Row(f"one small call ({inputs[0].tokens} tokens) through an idle server, ms", latency_ms),
-        Row("the model's time in these calls, ms", model_ms),
+        Row("the model's time in these calls (encoder and aggregator), ms", model_ms),
         Row("beyond the model's time, call by call, ms", beyond_ms, "at most 3"),
-        Row("the model alone, again and again in a process without a server, ms", alone_ms),
+        Row("the encoder alone, again and again in a process without a server, ms", alone_ms),
     ]
 
 
