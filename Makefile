@@ -14,7 +14,8 @@ $(READY): pyproject.toml constraints.txt hatch_build.py proto/farrank/v1/rerank.
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all,dev]'
 	touch $@
 
-$(INDEX): $(READY)
+# Order only: a newer environment does not make the corpus older.
+$(INDEX): | $(READY)
 	$(BIN)/farrank index --pydoc --out $@
 
 demo: $(READY) $(INDEX)  ## index the embedded corpus, serve it, rerank real questions, print figures
