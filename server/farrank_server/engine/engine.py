@@ -107,7 +107,8 @@ class Engine:
             job.close()
         documents = tuple(job.results[index] for index in range(len(call.texts)))
         outcome = Outcome(lane, documents, job.read, job.tokenization_ns, job.device)
-        self._count(outcome)
+        # Once the answer is on its way: nobody waits for the counters.
+        self._loop.call_soon(self._count, outcome)
         return outcome
 
     async def drain(self, timeout_s: float) -> bool:

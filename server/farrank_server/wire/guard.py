@@ -86,11 +86,16 @@ class Guard:
                 log.exception("%s failed", method)
                 await _abort(context, Internal("the server failed; its log says why"))
             finally:
-                self._metrics.in_flight.labels(method).dec()
-                self._metrics.requests.labels(method, ranker, code.name).inc()
-                self._metrics.request_seconds.labels(method, ranker).observe(time.perf_counter() - started_s)
+                # Once the answer is on its way: nobody waits for the counters.
+                seconds = time.perf_counter() - started_s
+                asyncio.get_running_loop().call_soon(self._count_call, method, ranker, code, seconds)
 
         return call
+
+    def _count_call(self, method: str, ranker: str, code: grpc.StatusCode, seconds: float) -> None:
+        self._metrics.in_flight.labels(method).dec()
+        self._metrics.requests.labels(method, ranker, code.name).inc()
+        self._metrics.request_seconds.labels(method, ranker).observe(seconds)
 
     def _count_failure(self, ranker: str, error: FarrankError) -> None:
         """Count what was not the caller's mistake: admitted calls that were late, and all others refused."""
