@@ -1,0 +1,1 @@
+"""Load and accuracy sweeps against rerank servers, ours and others."""
