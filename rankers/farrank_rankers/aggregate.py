@@ -1,13 +1,15 @@
 """From features of chunks to scores of documents: the light half of a ranker."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from farrank_rankers.family import Aggregation, EvidenceKind
+from farrank_rankers.features import Features
 
-__all__ = ["Aggregate", "Aggregator", "EvidenceKind", "combine"]
+__all__ = ["Aggregate", "Aggregator", "EvidenceKind", "combine", "leave_one_out"]
 
 
 class Aggregate(NamedTuple):
@@ -20,15 +22,14 @@ class Aggregate(NamedTuple):
 class Aggregator(nn.Module):
     """Base of the families' aggregators; `evidence` says what their chunk scores mean.
 
-    Called with features (D, C, …), chunk_mask (D, C) bool and, if the plan is dual, query_features (D, …).
-    Values under a false mask are never looked at: they may be anything, NaN included.
+    Called with the features of D documents of C chunks, (D, C, …), with chunk_mask (D, C) bool and, if the
+    plan is dual, with the features of each document's query, (D, …). Values under a false mask, and token
+    vectors of role PADDING, are never looked at: they may be anything, NaN included.
     """
 
     evidence: EvidenceKind = EvidenceKind.CHUNK_SCORE
 
-    def forward(
-        self, features: Tensor, chunk_mask: Tensor, query_features: Tensor | None = None
-    ) -> Aggregate:
+    def forward(self, features: Features, chunk_mask: Tensor, query: Features | None = None) -> Aggregate:
         """Shapes: (D, C, …), (D, C), (D, …) -> (D,), (D, C); ValueError if a document has no chunk."""
         raise NotImplementedError
 
@@ -51,6 +52,22 @@ def combine(chunk_scores: Tensor, chunk_mask: Tensor, aggregation: Aggregation) 
     if aggregation == "sum":
         return Aggregate(total, evidence)
     return Aggregate(total / chunk_mask.sum(dim=1), evidence)
+
+
+def leave_one_out(score: Callable[[Tensor], Tensor], chunk_mask: Tensor, scores: Tensor) -> Tensor:
+    """Measure how much each document's score falls without each of its chunks.
+
+    `score` gives the documents' scores under a chunk mask; `scores` are those under `chunk_mask`. A
+    document's only chunk cannot be left out: its effect is 0.
+    Shapes: chunk_mask (D, C), scores (D,) -> (D, C), −inf where there is no chunk.
+    """
+    effects = torch.zeros_like(chunk_mask, dtype=scores.dtype)  # (D, C)
+    several = chunk_mask.sum(dim=1) > 1  # (D,)
+    for chunk in range(chunk_mask.shape[1]):
+        without = chunk_mask.clone()
+        without[:, chunk] &= ~several
+        effects[:, chunk] = torch.where(several, scores - score(without), 0.0)
+    return effects.masked_fill(~chunk_mask, -torch.inf)
 
 
 def check_chunks(chunk_mask: Tensor) -> None:

@@ -10,12 +10,15 @@ from transformers import AutoConfig
 
 from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.errors import SourceError
+from farrank_rankers.features import Features
+from farrank_rankers.tokens import Role
 
 
 class Encoder(nn.Module):
     """Base of the families' encoders; `backbone` is the transformers model that does the work.
 
-    Shapes: input_ids, attention_mask, token_type_ids (P, L) -> features (P, …).
+    Called with input_ids, roles (of `tokens.Role`) and token_type_ids.
+    Shapes: (P, L) each -> `Features` of P inputs, (P, F) or (P, S, F…).
     """
 
     def __init__(self, backbone: nn.Module, facts: BackboneFacts) -> None:
@@ -25,8 +28,13 @@ class Encoder(nn.Module):
         self._takes_segments = facts.segments > 0 and "token_type_ids" in parameters
         self._first_position = facts.first_position
 
-    def run(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Any:
+    def forward(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> Features:
+        """Shapes: (P, L) each -> (P, …)."""
+        raise NotImplementedError
+
+    def run(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> Any:
         """Call the backbone with what its architecture takes; return its own output object."""
+        attention_mask = (roles != Role.PADDING).to(input_ids.dtype)
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}  # (P, L) each
         if self._takes_segments:
             inputs["token_type_ids"] = token_type_ids

@@ -38,6 +38,13 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
+class VectorOptions(Options):
+    """How token vectors become a chunk's one vector: the first ([CLS]) or the mean of all."""
+
+    pooling: Pooling = "cls"
+
+
+@dataclass(frozen=True, slots=True)
 class CrossEncoderOptions(Options):
     """How the logits of a document's chunks become its score."""
 
@@ -69,10 +76,10 @@ class Family:
 
 
 FAMILIES: Mapping[str, Family] = {
-    "firstp": Family("pair", "first"),
-    "avgp": Family("pair", "disjoint"),
-    "maxp": Family("pair", "sliding"),
-    "sump": Family("pair", "sliding"),
+    "firstp": Family("pair", "first", VectorOptions),
+    "avgp": Family("pair", "disjoint", VectorOptions),
+    "maxp": Family("pair", "sliding", VectorOptions),
+    "sump": Family("pair", "sliding", VectorOptions),
     "cross-encoder": Family("pair", "sliding", CrossEncoderOptions),
     "biencoder": Family("dual", "sliding", BiEncoderOptions),
 }

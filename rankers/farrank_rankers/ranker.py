@@ -8,12 +8,13 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from farrank_rankers.aggregate import Aggregator
 from farrank_rankers.collate import collate
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.families.registry import AGGREGATORS, ENCODERS
+from farrank_rankers.features import Features, batched, stacked
 from farrank_rankers.reader import Reader
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokens import Chunk, EncoderInput
@@ -73,8 +74,7 @@ class Ranker(nn.Module):
             reader.chunk_input(None if dual else read_query, chunk) for chunks in split for chunk in chunks
         ]
         with torch.inference_mode(), _evaluating(self):
-            vectors = self._encode([reader.query_input(read_query)], 1) if dual else []
-            query_features = torch.stack(vectors) if dual else None  # (1, …)
+            query_features = stacked(self._encode([reader.query_input(read_query)], 1)) if dual else None
             features = iter(self._encode(inputs, batch_size))  # P × (…)
             return [
                 self._document_score(
@@ -83,26 +83,25 @@ class Ranker(nn.Module):
                 for chunks, text in zip(split, texts, strict=True)
             ]
 
-    def _encode(self, inputs: Sequence[EncoderInput], batch_size: int) -> list[Tensor]:
+    def _encode(self, inputs: Sequence[EncoderInput], batch_size: int) -> list[Features]:
         """Encode inputs in their order, fp32 (…) each."""
         device = next(self.encoder.parameters()).device
-        features: list[Tensor] = []
+        features: list[Features] = []
         for start in range(0, len(inputs), batch_size):
             batch = collate(inputs[start : start + batch_size], self.reader.pad_id)
-            features += self.encoder(*(torch.from_numpy(array).to(device) for array in batch)).float()
+            encoded: Features = self.encoder(*(torch.from_numpy(array).to(device) for array in batch))
+            features += encoded._replace(vectors=encoded.vectors.float()).rows()
         return features
 
     def _document_score(
         self,
-        features: list[Tensor],
+        features: list[Features],
         chunks: tuple[Chunk, ...],
         tokens_cut: int,
-        query_features: Tensor | None,
+        query: Features | None,
     ) -> DocumentScore:
-        """Aggregate one document alone. Shapes: features C × (…), query_features (1, …)."""
-        stacked = torch.stack(features)[None]  # (1, C, …)
-        mask = torch.ones(1, len(chunks), dtype=torch.bool, device=stacked.device)  # (1, C)
-        result = self.aggregator(stacked, mask, query_features)
+        """Aggregate one document alone. Shapes: features C × (…), query (1, …)."""
+        result = self.aggregator(*batched([stacked(features)]), query)
         return DocumentScore(
             score=float(result.scores[0]),
             chunk_scores=tuple(result.chunk_scores[0].tolist()),

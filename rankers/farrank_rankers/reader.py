@@ -10,7 +10,10 @@ from farrank_rankers.errors import SourceError, SpecError
 from farrank_rankers.family import BiEncoderOptions
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokenizer import TextTokenizer
-from farrank_rankers.tokens import Chunk, EncoderInput, IntArray, TokenizedText
+from farrank_rankers.tokens import Chunk, EncoderInput, IntArray, Role, TokenizedText
+
+# A text's token ids and their roles.
+_Roled = tuple[IntArray, IntArray]
 
 
 class Reader:
@@ -77,7 +80,7 @@ class Reader:
         """
         if self.spec.plan != "dual":
             raise ValueError(f"family {self.spec.family} has plan pair: its query is part of every chunk")
-        return self._framed(np.concatenate([self._query_prefix, query.ids]))
+        return self._framed(_prefixed(self._query_prefix, query.ids, Role.QUERY))
 
     def chunk_input(self, query: TokenizedText | None, chunk: Chunk) -> EncoderInput:
         """Frame a chunk: with its query if the plan is pair, alone (query None) if it is dual.
@@ -87,24 +90,26 @@ class Reader:
         if self.spec.plan == "dual":
             if query is not None:
                 raise ValueError(f"family {self.spec.family} has plan dual: its chunks take no query")
-            return self._framed(np.concatenate([self._chunk_prefix, chunk.ids]))
+            return self._framed(_prefixed(self._chunk_prefix, chunk.ids, Role.DOCUMENT))
         if query is None:
             raise ValueError(f"family {self.spec.family} has plan pair: its chunks need the query")
-        padding = max(0, (self.spec.pad_query_to or 0) - len(query))
-        if not padding:
-            return self._framed(query.ids, chunk.ids)
-        padded = np.concatenate([query.ids, np.full(padding, self.pad_id, dtype=np.int32)])
-        framed = self._framed(padded, chunk.ids)
-        mask = np.ones_like(framed.input_ids)
-        end = len(self._frame.parts[0]) + len(padded)
-        mask[end - padding : end] = 0
-        return EncoderInput(framed.input_ids, framed.token_type_ids, mask)
+        return self._framed(self._padded(query.ids), _with_role(chunk.ids, Role.DOCUMENT))
 
-    def _framed(self, *texts: IntArray) -> EncoderInput:
+    def _padded(self, query: IntArray) -> _Roled:
+        """Pad a query to the length that the ranker was trained with, if it was."""
+        padding = max(0, (self.spec.pad_query_to or 0) - len(query))
+        ids, roles = _with_role(query, Role.QUERY)
+        if not padding:
+            return ids, roles
+        filling = np.full(padding, self.pad_id, dtype=np.int32), np.full(padding, Role.PADDING, np.int32)
+        return np.concatenate([ids, filling[0]]), np.concatenate([roles, filling[1]])
+
+    def _framed(self, *texts: _Roled) -> EncoderInput:
         """Put special tokens around one text or a pair."""
-        input_ids = self._frame.ids(*texts)
-        segments = self._frame.segments(*texts) if self._has_segments else np.zeros_like(input_ids)
-        return EncoderInput(input_ids, segments)
+        ids = [text for text, _ in texts]
+        input_ids = self._frame.ids(*ids)
+        segments = self._frame.segments(*ids) if self._has_segments else np.zeros_like(input_ids)
+        return EncoderInput(input_ids, self._frame.roles(*(roles for _, roles in texts)), segments)
 
     def _longest_input(self) -> int:
         """Count the positions that the longest query and a full window take."""
@@ -136,3 +141,14 @@ class Reader:
                 f"tokenizer.json uses segment {max(self._frame.text_segments)}; "
                 f"config.json has type_vocab_size {self.backbone.segments}"
             )
+
+
+def _with_role(ids: IntArray, role: Role) -> _Roled:
+    return ids, np.full(len(ids), role, dtype=np.int32)
+
+
+def _prefixed(prefix: IntArray, ids: IntArray, role: Role) -> _Roled:
+    """Put a prefix, which is nobody's text, before a text."""
+    roles = np.full(len(prefix) + len(ids), role, dtype=np.int32)
+    roles[: len(prefix)] = Role.SPECIAL
+    return np.concatenate([prefix, ids]), roles

@@ -6,7 +6,7 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from farrank_rankers.errors import SourceError
-from farrank_rankers.tokens import IntArray
+from farrank_rankers.tokens import IntArray, Role
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,6 +30,13 @@ class Frame:
         pieces = [self.parts[0]]
         for text, part in zip(texts, self.parts[1:], strict=True):
             pieces += [text, part]
+        return np.concatenate(pieces)
+
+    def roles(self, *roles: IntArray) -> IntArray:
+        """Give the `Role` of every position of `ids`, from those of the texts' tokens, (L,)."""
+        pieces = [np.full(len(self.parts[0]), Role.SPECIAL, dtype=np.int32)]
+        for text, part in zip(roles, self.parts[1:], strict=True):
+            pieces += [text, np.full(len(part), Role.SPECIAL, dtype=np.int32)]
         return np.concatenate(pieces)
 
     def segments(self, *texts: IntArray) -> IntArray:

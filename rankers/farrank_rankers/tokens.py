@@ -3,12 +3,22 @@
 Arrays are shared between these values and must not be written to.
 """
 
+import enum
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 IntArray = NDArray[np.int32]
+
+
+class Role(enum.IntEnum):
+    """What a position of an encoder input holds."""
+
+    PADDING = 0  # nothing: masked everywhere
+    SPECIAL = 1  # a token that the tokenizer puts around texts, or one of a prefix
+    QUERY = 2
+    DOCUMENT = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,14 +63,14 @@ class Chunk:
 class EncoderInput:
     """One row of an encoder's batch, not yet padded to its companions.
 
-    Shapes: input_ids, token_type_ids, attention_mask (L,). attention_mask None means all positions are real.
+    Shapes: input_ids, roles (of `Role`), token_type_ids (L,).
     """
 
     input_ids: IntArray
+    roles: IntArray
     token_type_ids: IntArray
-    attention_mask: IntArray | None = None
 
     @property
     def tokens(self) -> int:
-        """Count positions, masked ones included: what the input costs to encode."""
+        """Count positions, padding inside the query included: what the input costs to encode."""
         return len(self.input_ids)

@@ -73,7 +73,7 @@ def test_padding_changes_no_feature(ranker: Ranker, words: list[str], padding: i
     with torch.inference_mode():
         alone = ranker.encoder(*(torch.from_numpy(array) for array in batch))
         padded = ranker.encoder(*(torch.from_numpy(array) for array in wide))
-    torch.testing.assert_close(padded, alone, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(padded.vectors, alone.vectors, rtol=1e-5, atol=1e-5)
 
 
 def test_an_empty_document_has_a_score(ranker: Ranker) -> None:
@@ -87,4 +87,4 @@ def test_an_empty_document_has_a_score(ranker: Ranker) -> None:
 def test_features_are_rows_of_one_shape(ranker: Ranker) -> None:
     ids = torch.full((3, 8), 6)
     features = ranker.encoder(ids, torch.ones_like(ids), torch.zeros_like(ids))
-    assert features.shape == (3, 1 if ranker.spec.family == "cross-encoder" else 32)
+    assert features.vectors.shape == (3, 1 if ranker.spec.family == "cross-encoder" else 32)

@@ -9,6 +9,7 @@ from transformers import AutoModel, AutoTokenizer
 from farrank_rankers.aggregate import Aggregator, combine
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.family import FAMILIES, EvidenceKind
+from farrank_rankers.features import Features
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.untrained import new_ranker
 
@@ -72,9 +73,9 @@ def test_gradients_reach_backbone_and_head(cross_encoder: Path, family: str) -> 
     ranker = new_ranker(family, cross_encoder, Chunking("sliding", 8, 4, 40)).train()
     ids = torch.randint(5, 100, (6, 12))
     features = ranker.encoder(ids, torch.ones_like(ids), torch.zeros_like(ids))
-    query = features[:2].detach() if ranker.spec.plan == "dual" else None
+    query = Features(features.vectors[:2].detach()) if ranker.spec.plan == "dual" else None
     mask = torch.tensor([[True, True, True], [True, True, False]])
-    scores = ranker.aggregator(features.unflatten(0, (2, 3)), mask, query).scores
+    scores = ranker.aggregator(Features(features.vectors.unflatten(0, (2, 3))), mask, query).scores
     scores.sum().backward()
     without = [
         name for name, weight in ranker.named_parameters() if weight.grad is None and "pooler" not in name
@@ -126,14 +127,14 @@ def test_values_under_the_mask_are_never_looked_at(cross_encoder: Path, family: 
     ranker = new_ranker(family, cross_encoder).eval()
     width = 1 if family == "cross-encoder" else 32
     features = torch.randn(3, 2, width)
-    query = torch.randn(3, width) if family == "biencoder" else None
+    query = Features(torch.randn(3, width)) if family == "biencoder" else None
     mask = torch.tensor([[True, True], [True, False], [True, True]])
     padded = torch.cat([features, torch.full((3, 4, width), torch.nan)], dim=1)
     padded[1, 1] = torch.inf
     wide = torch.cat([mask, torch.zeros(3, 4, dtype=torch.bool)], dim=1)
     with torch.inference_mode():
-        expected = ranker.aggregator(features, mask, query)
-        found = ranker.aggregator(padded, wide, query)
+        expected = ranker.aggregator(Features(features), mask, query)
+        found = ranker.aggregator(Features(padded), wide, query)
     torch.testing.assert_close(found.scores, expected.scores, rtol=0, atol=1e-5)
     torch.testing.assert_close(found.chunk_scores[:, :2], expected.chunk_scores, rtol=0, atol=1e-5)
     assert found.scores.isfinite().all()
@@ -146,7 +147,7 @@ def test_values_under_the_mask_are_never_looked_at(cross_encoder: Path, family: 
 def test_a_document_without_chunks_is_refused(cross_encoder: Path, family: str) -> None:
     aggregator: Aggregator = new_ranker(family, cross_encoder).aggregator
     with pytest.raises(ValueError, match="chunk_mask: document 1 has no chunk"):
-        aggregator(torch.zeros(2, 1, 32), torch.tensor([[True], [False]]))
+        aggregator(Features(torch.zeros(2, 1, 32)), torch.tensor([[True], [False]]))
 
 
 def test_combining_chunk_scores() -> None:
@@ -161,8 +162,8 @@ def test_combining_chunk_scores() -> None:
 
 def test_a_biencoder_needs_its_query(cross_encoder: Path) -> None:
     ranker: Ranker = new_ranker("biencoder", cross_encoder)
-    with pytest.raises(ValueError, match="query_features is None"):
-        ranker.aggregator(torch.zeros(1, 1, 32), torch.ones(1, 1, dtype=torch.bool))
+    with pytest.raises(ValueError, match="query is None"):
+        ranker.aggregator(Features(torch.zeros(1, 1, 32)), torch.ones(1, 1, dtype=torch.bool))
 
 
 def test_scoring_an_empty_query_or_nothing(cross_encoder: Path) -> None:

@@ -12,6 +12,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.sources import open_ranker
+from farrank_rankers.tokens import Role
 
 MakeModel = Callable[..., Path]
 TOLERANCE = 1e-5
@@ -124,7 +125,7 @@ def test_embeddings_of_the_embedded_model(embedded: Ranker) -> None:
         assert item.input_ids.tolist() == reader.query_input(reader.read_query(text)).input_ids.tolist()
         row = [torch.from_numpy(array)[None].long() for array in (item.input_ids, item.token_type_ids)]
         with torch.inference_mode():
-            found = embedded.encoder(row[0], torch.ones_like(row[0]), row[1])[0]
+            found = embedded.encoder(row[0], torch.ones_like(row[0]), row[1]).vectors[0]
         torch.testing.assert_close(found, torch.from_numpy(reference.encode(text)), rtol=0, atol=1e-5)
 
 
@@ -162,8 +163,8 @@ def test_padding_the_query_keeps_the_chunks_positions(make_model: MakeModel, mod
     query = reader.read_query("search engine")
     chunk = reader.split(reader.read_document(DOCUMENTS[0]))[0]
     item = reader.chunk_input(query, chunk)
-    assert item.attention_mask is not None
-    mask = torch.from_numpy(item.attention_mask)[None].long()
+    mask = torch.from_numpy(item.roles != Role.PADDING)[None].long()
+    assert not mask.all()
     ids = torch.from_numpy(item.input_ids)[None].long()
     reference = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     start = reference.config.pad_token_id + 1 if model_type == "roberta" else 0
@@ -187,7 +188,7 @@ def test_cls_vectors_are_the_backbones(make_model: MakeModel) -> None:
     with torch.inference_mode():
         found = ranker.encoder(ids, torch.ones_like(ids), torch.zeros_like(ids))
         expected = reference(ids).last_hidden_state[:, 0]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(found.vectors, expected, rtol=0, atol=1e-5)
 
 
 def test_special_tokens_in_a_text_are_read_as_transformers_does(cross_encoder: Path) -> None:

@@ -14,7 +14,7 @@ from farrank_rankers.collate import collate
 from farrank_rankers.errors import SourceError, SpecError
 from farrank_rankers.reader import Reader
 from farrank_rankers.sources import open_reader
-from farrank_rankers.tokens import EncoderInput
+from farrank_rankers.tokens import EncoderInput, Role
 
 MakeModel = Callable[..., Path]
 QUERY = "how does a search engine rank"
@@ -45,8 +45,13 @@ def test_pairs_are_framed_as_transformers_does(make_model: MakeModel, model_type
         assert set(found.token_type_ids.tolist()) == {0, 1}
     else:
         assert not found.token_type_ids.any()
-    assert found.attention_mask is None
     assert found.tokens == len(expected["input_ids"])
+    roles = found.roles.tolist()
+    query = tokenizer(QUERY, add_special_tokens=False)["input_ids"]
+    assert found.input_ids[found.roles == Role.QUERY].tolist() == query[: roles.count(Role.QUERY)]
+    assert found.input_ids[found.roles == Role.DOCUMENT].tolist() == chunk.ids.tolist()
+    special = set(found.input_ids[found.roles == Role.SPECIAL].tolist())
+    assert special == {tokenizer.cls_token_id, tokenizer.sep_token_id}
 
 
 def test_a_tokenizer_may_leave_segments_out(
@@ -97,15 +102,14 @@ def test_the_query_is_padded_before_its_separator(cross_encoder: Path) -> None:
     query = plain.read_query("search engine")
     chunk = plain.split(plain.read_document(DOCUMENT))[0]
     found, expected = padded.chunk_input(query, chunk), plain.chunk_input(query, chunk)
-    mask = found.attention_mask
-    assert mask is not None
+    mask = (found.roles != Role.PADDING).astype(int)
     assert found.tokens == 1 + 20 + 1 + 6 + 1
     assert mask.tolist() == [1] * (1 + len(query)) + [0] * (20 - len(query)) + [1] * (1 + 6 + 1)
     assert found.input_ids[mask == 1].tolist() == expected.input_ids.tolist()
     assert found.token_type_ids[mask == 1].tolist() == expected.token_type_ids.tolist()
     assert set(found.input_ids[mask == 0].tolist()) == {padded.pad_id}
     full = plain.read_query("search engine " * 20)
-    assert padded.chunk_input(full, chunk).attention_mask is None
+    assert Role.PADDING not in padded.chunk_input(full, chunk).roles
 
 
 def test_plans_take_only_their_inputs(narrow: Reader) -> None:
@@ -172,12 +176,12 @@ def test_case_follows_the_configuration(make_model: MakeModel, edit_json: Callab
 
 def test_batches_are_padded_on_the_right() -> None:
     long = EncoderInput(
-        np.array([5, 6, 7], np.int32), np.array([0, 1, 1], np.int32), np.array([1, 0, 1], np.int32)
+        np.array([5, 6, 7], np.int32), np.array([1, 0, 3], np.int32), np.array([0, 1, 1], np.int32)
     )
-    short = EncoderInput(np.array([8], np.int32), np.array([1], np.int32))
+    short = EncoderInput(np.array([8], np.int32), np.array([2], np.int32), np.array([1], np.int32))
     batch = collate([short, long], pad_id=9)
     assert batch.input_ids.tolist() == [[8, 9, 9], [5, 6, 7]]
-    assert batch.attention_mask.tolist() == [[1, 0, 0], [1, 0, 1]]
+    assert batch.roles.tolist() == [[2, 0, 0], [1, 0, 3]]
     assert batch.token_type_ids.tolist() == [[1, 0, 0], [0, 1, 1]]
     assert {array.dtype for array in batch} == {np.dtype(np.int64)}
     with pytest.raises(ValueError, match="inputs is empty"):

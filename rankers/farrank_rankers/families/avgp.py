@@ -7,7 +7,8 @@ from torch import Tensor
 
 from farrank_rankers.aggregate import Aggregate, Aggregator, check_chunks
 from farrank_rankers.encoder import transformers_config
-from farrank_rankers.families.cls_encoder import Head
+from farrank_rankers.families.vector_encoder import Head
+from farrank_rankers.features import Features
 from farrank_rankers.spec import RankerSpec
 
 
@@ -25,12 +26,10 @@ class AvgP(Aggregator):
         super().__init__()
         self.head = Head(transformers_config(config).hidden_size)
 
-    def forward(
-        self, features: Tensor, chunk_mask: Tensor, query_features: Tensor | None = None
-    ) -> Aggregate:
+    def forward(self, features: Features, chunk_mask: Tensor, query: Features | None = None) -> Aggregate:
         """Shapes: (D, C, H), (D, C) -> (D,), (D, C)."""
         check_chunks(chunk_mask)
-        present = features.masked_fill(~chunk_mask[:, :, None], 0.0)  # (D, C, H)
+        present = features.vectors.masked_fill(~chunk_mask[:, :, None], 0.0)  # (D, C, H)
         mean = present.sum(dim=1) / chunk_mask.sum(dim=1, keepdim=True)  # (D, H)
         chunk_scores = self.head(present).masked_fill(~chunk_mask, float("-inf"))  # (D, C)
         return Aggregate(self.head(mean), chunk_scores)

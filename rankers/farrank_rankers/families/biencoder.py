@@ -12,15 +12,17 @@ from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.encoder import Encoder, transformers_config, without_pooler
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import BiEncoderOptions
+from farrank_rankers.features import Features
+from farrank_rankers.pooling import pooled
 from farrank_rankers.spec import RankerSpec
 
 
-class VectorEncoder(Encoder):
+class TextEncoder(Encoder):
     """Encode a query or a chunk as one vector: the mean of its tokens or the first, of unit length if asked.
 
     Pooling and the norm are computed in fp32 whatever the backbone's precision.
 
-    Shapes: input_ids, attention_mask, token_type_ids (P, L) -> (P, H) fp32.
+    Shapes: input_ids, roles, token_type_ids (P, L) -> (P, H) fp32.
     Source: Reimers & Gurevych, EMNLP 2019.
     """
 
@@ -29,36 +31,29 @@ class VectorEncoder(Encoder):
         super().__init__(without_pooler(backbone), BackboneFacts.from_config(config))
         self.options = biencoder_options(spec)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+    def forward(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> Features:
         """Shapes: (P, L) each -> (P, H)."""
-        hidden: Tensor = self.run(input_ids, attention_mask, token_type_ids).last_hidden_state  # (P, L, H)
-        hidden = hidden.float()
-        if self.options.pooling == "cls":
-            vectors = hidden[:, 0]  # (P, H)
-        else:
-            weights = attention_mask[:, :, None].to(hidden.dtype)  # (P, L, 1)
-            vectors = (hidden * weights).sum(dim=1) / weights.sum(dim=1)  # (P, H)
-        return torch.nn.functional.normalize(vectors, dim=-1) if self.options.normalize else vectors
+        hidden: Tensor = self.run(input_ids, roles, token_type_ids).last_hidden_state  # (P, L, H)
+        vectors = pooled(hidden.float(), roles, self.options.pooling)  # (P, H)
+        return Features(torch.nn.functional.normalize(vectors, dim=-1) if self.options.normalize else vectors)
 
 
 class SimilarityAggregator(Aggregator):
     """Take the first, mean, maximum or sum of the chunks' inner products with the query.
 
-    Shapes: features (D, C, H), chunk_mask (D, C), query_features (D, H) -> scores (D,), chunk_scores (D, C).
-    Raises: ValueError if a document has no chunk or query_features is None.
+    Shapes: features (D, C, H), chunk_mask (D, C), query (D, H) -> scores (D,), chunk_scores (D, C).
+    Raises: ValueError if a document has no chunk or the query is None.
     """
 
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
         super().__init__()
         self.aggregation = biencoder_options(spec).aggregation
 
-    def forward(
-        self, features: Tensor, chunk_mask: Tensor, query_features: Tensor | None = None
-    ) -> Aggregate:
+    def forward(self, features: Features, chunk_mask: Tensor, query: Features | None = None) -> Aggregate:
         """Shapes: (D, C, H), (D, C), (D, H) -> (D,), (D, C)."""
-        if query_features is None:
-            raise ValueError("query_features is None; a bi-encoder compares chunks with the query's vector")
-        similarities = (features @ query_features[:, :, None]).squeeze(-1)  # (D, C)
+        if query is None:
+            raise ValueError("query is None; a bi-encoder compares chunks with the query's vector")
+        similarities = (features.vectors @ query.vectors[:, :, None]).squeeze(-1)  # (D, C)
         return combine(similarities, chunk_mask, self.aggregation)
 
 

@@ -11,6 +11,7 @@ from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.encoder import Encoder, transformers_config
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import CrossEncoderOptions
+from farrank_rankers.features import Features
 from farrank_rankers.spec import RankerSpec
 
 
@@ -20,19 +21,19 @@ class LogitEncoder(Encoder):
     Of two labels the score is positive minus negative logit: the log-odds of the positive class (label 1), so
     that chunks rank as by its softmax probability.
 
-    Shapes: input_ids, attention_mask, token_type_ids (P, L) -> (P, 1).
+    Shapes: input_ids, roles, token_type_ids (P, L) -> (P, 1).
     """
 
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
         model = AutoModelForSequenceClassification.from_config(transformers_config(config))
         super().__init__(model, BackboneFacts.from_config(config))
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+    def forward(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> Features:
         """Shapes: (P, L) each -> (P, 1)."""
-        logits: Tensor = self.run(input_ids, attention_mask, token_type_ids).logits  # (P, 1) or (P, 2)
+        logits: Tensor = self.run(input_ids, roles, token_type_ids).logits  # (P, 1) or (P, 2)
         if logits.shape[1] == 1:
-            return logits
-        return logits[:, 1:] - logits[:, :1]  # (P, 1)
+            return Features(logits)
+        return Features(logits[:, 1:] - logits[:, :1])  # (P, 1)
 
 
 class LogitAggregator(Aggregator):
@@ -48,8 +49,6 @@ class LogitAggregator(Aggregator):
             raise SpecError(f"options are {type(spec.options).__name__}; they must be CrossEncoderOptions")
         self.aggregation = spec.options.aggregation
 
-    def forward(
-        self, features: Tensor, chunk_mask: Tensor, query_features: Tensor | None = None
-    ) -> Aggregate:
+    def forward(self, features: Features, chunk_mask: Tensor, query: Features | None = None) -> Aggregate:
         """Shapes: (D, C, 1), (D, C) -> (D,), (D, C)."""
-        return combine(features.squeeze(-1), chunk_mask, self.aggregation)
+        return combine(features.vectors.squeeze(-1), chunk_mask, self.aggregation)

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from farrank_rankers.aggregate import Aggregate, Aggregator, combine
 from farrank_rankers.encoder import transformers_config
-from farrank_rankers.families.cls_encoder import Head
+from farrank_rankers.families.vector_encoder import Head
+from farrank_rankers.features import Features
 from farrank_rankers.spec import RankerSpec
 
 
@@ -23,9 +24,7 @@ class FirstP(Aggregator):
         super().__init__()
         self.head = Head(transformers_config(config).hidden_size)
 
-    def forward(
-        self, features: Tensor, chunk_mask: Tensor, query_features: Tensor | None = None
-    ) -> Aggregate:
+    def forward(self, features: Features, chunk_mask: Tensor, query: Features | None = None) -> Aggregate:
         """Shapes: (D, C, H), (D, C) -> (D,), (D, C)."""
-        present = features.masked_fill(~chunk_mask[:, :, None], 0.0)  # (D, C, H)
+        present = features.vectors.masked_fill(~chunk_mask[:, :, None], 0.0)  # (D, C, H)
         return combine(self.head(present), chunk_mask, "first")

@@ -5,9 +5,9 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from cachetools import LRUCache
 
+from farrank_rankers.features import Features
 from farrank_server.engine.span import Span
 
 # What an entry costs beside its tensor: key, spans, and their Python objects.
@@ -19,7 +19,7 @@ _SPAN_BYTES = 120
 class EncodedDocument:
     """A document that needs neither tokenizing nor encoding. Shapes: features (C, …), spans (C,)."""
 
-    features: torch.Tensor
+    features: Features
     spans: tuple[Span, ...]
     tokens_cut: int
 

@@ -1,24 +1,25 @@
 """Features of chunks come in batch by batch; documents that are complete become scores."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-import torch
-from torch.nn.utils.rnn import pad_sequence
-
+from farrank_rankers.features import Features, batched, stacked
 from farrank_server.batching.batcher import Waiting
 from farrank_server.engine.cache import EncodedDocument
 from farrank_server.engine.job import DocumentWork, Job, Part
 from farrank_server.engine.lane import Lane, Ready
 
+# What documents that are scored together may take, padded: token vectors of a long document are megabytes.
+AGGREGATION_BYTES = 128 * 2**20
 
-def store_features(items: Sequence[Waiting[Part]], features: torch.Tensor) -> list[Ready]:
+
+def store_features(items: Sequence[Waiting[Part]], features: Features) -> list[Ready]:
     """Put each input's features in its place; return the documents that can be scored now.
 
     Shapes: features (P, …), a row an item. Guarded by the worker's lock.
     """
     ready: list[Ready] = []
-    for item, row in zip(items, features, strict=True):
+    for item, row in zip(items, features.rows(), strict=True):
         job, document = item.payload.job, item.payload.document
         if document is None:
             ready.extend((job, waited) for waited in job.query_arrived(row))
@@ -30,6 +31,18 @@ def store_features(items: Sequence[Waiting[Part]], features: torch.Tensor) -> li
     return ready
 
 
+def affordable(ready: Sequence[Ready]) -> Iterator[Sequence[Ready]]:
+    """Divide documents into runs that AGGREGATION_BYTES hold when padded to the largest, one at least."""
+    start, largest = 0, 0
+    for position, (_, document) in enumerate(ready):
+        size = _size_bytes(document)
+        if position > start and (position - start + 1) * max(largest, size) > AGGREGATION_BYTES:
+            yield ready[start:position]
+            start, largest = position, 0
+        largest = max(largest, size)
+    yield ready[start:]
+
+
 def aggregate(lane: Lane, ready: Sequence[Ready]) -> None:
     """Score documents of any number of jobs at once; resolve the jobs that this finished.
 
@@ -38,38 +51,35 @@ def aggregate(lane: Lane, ready: Sequence[Ready]) -> None:
     started_ns = time.perf_counter_ns()
     # Cached documents come from host memory, all others from the device.
     device = lane.runtime.capabilities().device
-    rows = [_whole(document).to(device) for _, document in ready]
-    features, mask = _padded(rows)
-    queries = torch.stack([_query(job) for job, _ in ready]) if lane.is_dual else None
-    scores, evidence = lane.runtime.aggregate(features, mask, queries)
+    wholes = [_whole(document).to(device) for _, document in ready]
+    features, mask = batched(wholes)
+    query = stacked([_query(job) for job, _ in ready]) if lane.is_dual else None
+    scores, evidence = lane.runtime.aggregate(features, mask, query)
     elapsed_ns = time.perf_counter_ns() - started_ns
     for job in {job for job, _ in ready}:
         job.device.aggregation_ns += elapsed_ns
-    for (job, document), row, score, chunk_scores in zip(ready, rows, scores, evidence, strict=True):
+    for (job, document), whole, score, chunk_scores in zip(ready, wholes, scores, evidence, strict=True):
         if lane.cache is not None and document.cache_key is not None:
-            encoded = EncodedDocument(row.cpu(), document.spans, document.tokens_cut)
+            encoded = EncodedDocument(whole.to("cpu"), document.spans, document.tokens_cut)
             lane.cache.put(document.cache_key, encoded)
         job.score(document, score, chunk_scores)
 
 
-def _whole(document: DocumentWork) -> torch.Tensor:
+def _whole(document: DocumentWork) -> Features:
     """All features of a document, (C, …)."""
     if document.whole is not None:
         return document.whole
-    return torch.stack([feature for feature in document.features if feature is not None])
+    return stacked([feature for feature in document.features if feature is not None])
 
 
-def _padded(rows: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Documents of (C, …) each as features (D, C, …) and chunk mask (D, C)."""
-    counts = [len(row) for row in rows]
-    if min(counts) == max(counts):
-        # Above all the single document of a small call, whose caller waits for every operation here.
-        return torch.stack(list(rows)), torch.ones(len(rows), counts[0], dtype=torch.bool)
-    mask = torch.arange(max(counts)) < torch.tensor(counts)[:, None]
-    return pad_sequence(list(rows), batch_first=True), mask
+def _size_bytes(document: DocumentWork) -> int:
+    if document.whole is not None:
+        return document.whole.nbytes
+    sizes = [feature.nbytes for feature in document.features if feature is not None]
+    return len(sizes) * max(sizes)
 
 
-def _query(job: Job) -> torch.Tensor:
+def _query(job: Job) -> Features:
     if job.query_features is None:
         raise AssertionError("a dual document was aggregated before its query was encoded")
     return job.query_features

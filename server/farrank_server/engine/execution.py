@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from farrank_rankers.collate import collate
 from farrank_server.batching.batcher import Waiting
 from farrank_server.engine.admission import Admission
-from farrank_server.engine.collector import aggregate, store_features
+from farrank_server.engine.collector import affordable, aggregate, store_features
 from farrank_server.engine.isolation import run_isolated
 from farrank_server.engine.job import Job, Part
 from farrank_server.engine.lane import Lane, Ready
@@ -48,10 +48,10 @@ class Execution:
                 items,
                 lambda some, error: self._encoding_failed(lane, items, some, error),
             )
-        if ready:
+        for together in affordable(ready) if ready else ():
             run_isolated(
                 lambda some: aggregate(lane, some),
-                ready,
+                together,
                 lambda some, error: self._failed(lane, [job for job, _ in some], error),
             )
         # Callers wait for their scores, nobody for the counters: the event loop gets the interpreter first.

@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import torch
-
+from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
 from farrank_server.engine.admission import Ticket
 from farrank_server.engine.span import Span
@@ -52,9 +51,9 @@ class DocumentWork:
     index: int
     spans: tuple[Span, ...]
     tokens_cut: int
-    features: list[torch.Tensor | None]
+    features: list[Features | None]
     missing: int
-    whole: torch.Tensor | None = None
+    whole: Features | None = None
     cache_key: bytes | None = None
 
 
@@ -100,7 +99,7 @@ class Job:
     needs_query: bool
     loop: asyncio.AbstractEventLoop
     finished: asyncio.Future[None]
-    query_features: torch.Tensor | None = None
+    query_features: Features | None = None
     waiting_for_query: list[DocumentWork] = field(default_factory=list)
     results: dict[int, ScoredDocument] = field(default_factory=dict)
     read: ReadTally = field(default_factory=ReadTally)
@@ -117,7 +116,7 @@ class Job:
             return []
         return [document]
 
-    def query_arrived(self, features: torch.Tensor) -> list[DocumentWork]:
+    def query_arrived(self, features: Features) -> list[DocumentWork]:
         """Keep the encoded query; say which documents waited for it alone."""
         self.query_features = features
         waited, self.waiting_for_query = self.waiting_for_query, []

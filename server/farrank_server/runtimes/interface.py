@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from farrank_rankers.features import Features
+
 Int64Array = NDArray[np.int64]
 
 
@@ -31,9 +33,7 @@ class Capabilities:
 class Runtime(Protocol):
     """A loaded ranker on its device. Used by one thread at a time."""
 
-    def encode(
-        self, input_ids: Int64Array, attention_mask: Int64Array, token_type_ids: Int64Array
-    ) -> torch.Tensor:
+    def encode(self, input_ids: Int64Array, roles: Int64Array, token_type_ids: Int64Array) -> Features:
         """Run the heavy part; done, not merely enqueued, when it returns.
 
         Shapes: (P, L) each -> features (P, …), on the runtime's device.
@@ -42,11 +42,11 @@ class Runtime(Protocol):
         ...
 
     def aggregate(
-        self, features: torch.Tensor, chunk_mask: torch.Tensor, query_features: torch.Tensor | None
+        self, features: Features, chunk_mask: torch.Tensor, query: Features | None
     ) -> tuple[list[float], list[list[float]]]:
         """Run the light part.
 
-        Shapes: features (D, C, …), chunk_mask (D, C), query_features (D, …) -> scores (D,), evidence (D, C).
+        Shapes: features (D, C, …), chunk_mask (D, C), query (D, …) -> scores (D,), evidence (D, C).
         Raises: OutOfMemory, DeviceLost.
         """
         ...

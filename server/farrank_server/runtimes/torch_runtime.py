@@ -7,7 +7,9 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from farrank_rankers.features import Features
 from farrank_rankers.ranker import Ranker
+from farrank_rankers.tokens import Role
 from farrank_server.config import DeviceConfig, Precision
 from farrank_server.errors import ConfigError
 from farrank_server.runtimes.interface import Capabilities, DeviceLost, Int64Array, OutOfMemory
@@ -56,26 +58,24 @@ class TorchRuntime:
         self._encoder = ranker.encoder.to(self._device, _DTYPES[self._precision]).eval()
         self._aggregator = ranker.aggregator.to(self._device, torch.float32).eval()
 
-    def encode(
-        self, input_ids: Int64Array, attention_mask: Int64Array, token_type_ids: Int64Array
-    ) -> torch.Tensor:
+    def encode(self, input_ids: Int64Array, roles: Int64Array, token_type_ids: Int64Array) -> Features:
         """Shapes: (P, L) each -> features (P, …) in fp32. Raises: OutOfMemory, DeviceLost."""
         with torch.inference_mode(), _device_failures():
-            features: torch.Tensor = self._encoder(
-                self._to_device(input_ids), self._to_device(attention_mask), self._to_device(token_type_ids)
+            features: Features = self._encoder(
+                self._to_device(input_ids), self._to_device(roles), self._to_device(token_type_ids)
             )
             # A family may return a view, [CLS] of all positions say: kept for later, it would keep them all.
-            features = features.float().contiguous()
+            features = features._replace(vectors=features.vectors.float().contiguous())
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)
         return features
 
     def aggregate(
-        self, features: torch.Tensor, chunk_mask: torch.Tensor, query_features: torch.Tensor | None
+        self, features: Features, chunk_mask: torch.Tensor, query: Features | None
     ) -> tuple[list[float], list[list[float]]]:
         """Shapes: (D, C, …), (D, C), (D, …) -> scores (D,), chunk scores (D, C)."""
         with torch.inference_mode(), _device_failures():
-            result = self._aggregator(features, chunk_mask.to(features.device), query_features)
+            result = self._aggregator(features, chunk_mask, query)
             return result.scores.tolist(), result.chunk_scores.tolist()
 
     def warm_up(self) -> float:
@@ -88,7 +88,9 @@ class TorchRuntime:
             rows = max(1, self.capabilities().max_batch_tokens // length)
             ids = np.ones((rows, length), dtype=np.int64)
             started_s = time.perf_counter()
-            self.encode(ids, np.ones_like(ids), np.zeros_like(ids))
+            roles = np.full_like(ids, Role.DOCUMENT)
+            roles[:, 0] = Role.SPECIAL
+            self.encode(ids, roles, np.zeros_like(ids))
             fastest = max(fastest, rows * length / (time.perf_counter() - started_s))
         return fastest
 

@@ -1,12 +1,13 @@
 import torch
 
+from farrank_rankers.features import Features
 from farrank_server.engine.cache import DocumentCache, EncodedDocument
 from farrank_server.engine.span import Span
 
 
 def encoded(chunks: int = 2, width: int = 8) -> EncodedDocument:
     spans = tuple(Span(i, i + 1) for i in range(chunks))
-    return EncodedDocument(torch.ones(chunks, width), spans, tokens_cut=0)
+    return EncodedDocument(Features(torch.ones(chunks, width)), spans, tokens_cut=0)
 
 
 def test_the_key_holds_all_that_the_encoding_depends_on() -> None:

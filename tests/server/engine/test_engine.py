@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from farrank_rankers.features import Features
 from farrank_rankers.sources import open_ranker
 from farrank_server.config import BatchingConfig, DeviceConfig, LimitsConfig, RankerConfig, ServerConfig
 from farrank_server.engine import worker
@@ -49,15 +50,15 @@ class Faulty:
         self.before = before
         self.batches: list[tuple[int, int]] = []
 
-    def encode(self, input_ids: Int64Array, attention_mask: Int64Array, segments: Int64Array) -> torch.Tensor:
+    def encode(self, input_ids: Int64Array, roles: Int64Array, token_type_ids: Int64Array) -> Features:
         self.before(input_ids)
         self.batches.append((input_ids.shape[0], input_ids.shape[1]))
-        return self.inner.encode(input_ids, attention_mask, segments)
+        return self.inner.encode(input_ids, roles, token_type_ids)
 
     def aggregate(
-        self, features: torch.Tensor, chunk_mask: torch.Tensor, query_features: torch.Tensor | None
+        self, features: Features, chunk_mask: torch.Tensor, query: Features | None
     ) -> tuple[list[float], list[list[float]]]:
-        return self.inner.aggregate(features, chunk_mask, query_features)
+        return self.inner.aggregate(features, chunk_mask, query)
 
     def warm_up(self) -> float:
         return self.inner.warm_up()

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from farrank_rankers.collate import collate
+from farrank_rankers.features import batched
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.sources import open_ranker
 from farrank_server.config import DeviceConfig, Precision
@@ -26,9 +27,8 @@ def scores_through(runtime: TorchRuntime, ranker: Ranker) -> list[float]:
         features = runtime.encode(
             *collate([reader.chunk_input(query, chunk) for chunk in chunks], reader.pad_id)
         )
-        assert features.dtype == torch.float32
-        mask = torch.ones(1, len(chunks), dtype=torch.bool)
-        document_scores, chunk_scores = runtime.aggregate(features[None], mask, None)
+        assert features.vectors.dtype == torch.float32
+        document_scores, chunk_scores = runtime.aggregate(*batched([features]), None)
         assert len(chunk_scores[0]) == len(chunks)
         scores += document_scores
     return scores

@@ -8,23 +8,31 @@ from transformers import AutoModel
 
 from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.encoder import Encoder, transformers_config, without_pooler
+from farrank_rankers.errors import SpecError
+from farrank_rankers.family import VectorOptions
+from farrank_rankers.features import Features
+from farrank_rankers.pooling import pooled
 from farrank_rankers.spec import RankerSpec
 
 
-class ClsEncoder(Encoder):
-    """Encode a query-chunk pair as the last layer's first vector, cls.
+class VectorEncoder(Encoder):
+    """Encode a query-chunk pair as one vector of the last layer: [CLS], or the mean of its tokens.
 
-    Shapes: input_ids, attention_mask, token_type_ids (P, L) -> (P, H).
+    Shapes: input_ids, roles, token_type_ids (P, L) -> (P, H).
     """
 
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
         backbone = AutoModel.from_config(transformers_config(config))
         super().__init__(without_pooler(backbone), BackboneFacts.from_config(config))
+        if not isinstance(spec.options, VectorOptions):
+            raise SpecError(f"options are {type(spec.options).__name__}; they must be VectorOptions")
+        self.pooling = spec.options.pooling
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+    def forward(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> Features:
         """Shapes: (P, L) each -> (P, H)."""
-        hidden: Tensor = self.run(input_ids, attention_mask, token_type_ids).last_hidden_state  # (P, L, H)
-        return hidden[:, 0]  # (P, H)
+        hidden: Tensor = self.run(input_ids, roles, token_type_ids).last_hidden_state  # (P, L, H)
+        # A mean of many tokens in bf16 would lose the small differences between them.
+        return Features(hidden[:, 0] if self.pooling == "cls" else pooled(hidden.float(), roles, "mean"))
 
 
 class Head(nn.Module):

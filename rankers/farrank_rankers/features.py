@@ -1,0 +1,89 @@
+"""What an encoder makes of its inputs, and how the parts of documents become one batch again."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from farrank_rankers.tokens import Role
+
+
+class Features(NamedTuple):
+    """One vector for each input (`roles` None), or one for each of its tokens, and what each token is.
+
+    Shapes, after one or more leading dimensions (P inputs; D documents of C chunks): vectors (…, F) or
+    (…, S, F…), roles (…, S) of `Role` values. Vectors of role PADDING are never looked at.
+    """
+
+    vectors: Tensor
+    roles: Tensor | None = None
+
+    def rows(self) -> list["Features"]:
+        """Take the first dimension apart; of tokens, the padding at the end is left out."""
+        if self.roles is None:
+            return [Features(row) for row in self.vectors]
+        positions = torch.arange(1, self.roles.shape[1] + 1, device=self.roles.device)  # (S,)
+        ends = (positions * (self.roles != Role.PADDING)).amax(dim=1).tolist()  # (P,)
+        return [
+            Features(row[:end], roles[:end])
+            for row, roles, end in zip(self.vectors, self.roles, ends, strict=True)
+        ]
+
+    def to(self, device: torch.device | str) -> "Features":
+        """Bring all tensors to a device."""
+        return Features(self.vectors.to(device), None if self.roles is None else self.roles.to(device))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the tensors take."""
+        return self.vectors.nbytes + (0 if self.roles is None else self.roles.nbytes)
+
+
+def stacked(rows: Sequence[Features]) -> Features:
+    """Put rows together, those of tokens padded to the longest.
+
+    Shapes: (F) each -> (N, F); (S, F…) with roles (S,) each -> (N, S, F…).
+    """
+    if rows[0].roles is None:
+        return Features(torch.stack([row.vectors for row in rows]))
+    return Features(
+        pad_sequence([row.vectors for row in rows], batch_first=True),
+        pad_sequence([_roles(row) for row in rows], batch_first=True, padding_value=Role.PADDING),
+    )
+
+
+def batched(documents: Sequence[Features]) -> tuple[Features, Tensor]:
+    """Put documents of different numbers of chunks, and chunks of different lengths, together.
+
+    Shapes: (C, F) or (C, S, F…) each -> (D, C, F) or (D, C, S, F…), chunk mask (D, C).
+    """
+    counts = [len(document.vectors) for document in documents]
+    device = documents[0].vectors.device
+    if documents[0].roles is not None:
+        shape = (len(documents), max(counts), max(_roles(document).shape[1] for document in documents))
+        first = documents[0].vectors
+        vectors = first.new_zeros(shape + first.shape[2:])  # (D, C, S, F…)
+        roles = _roles(documents[0]).new_full(shape, Role.PADDING)  # (D, C, S)
+        for row, (count, document) in enumerate(zip(counts, documents, strict=True)):
+            tokens = document.vectors.shape[1]
+            vectors[row, :count, :tokens] = document.vectors
+            roles[row, :count, :tokens] = _roles(document)
+        return Features(vectors, roles), _chunk_mask(counts, device)
+    plain = [document.vectors for document in documents]
+    if min(counts) == max(counts):
+        # Above all the single document of a small call, whose caller waits for every operation here.
+        mask = torch.ones(len(counts), counts[0], dtype=torch.bool, device=device)
+        return Features(torch.stack(plain)), mask
+    return Features(pad_sequence(plain, batch_first=True)), _chunk_mask(counts, device)
+
+
+def _chunk_mask(counts: Sequence[int], device: torch.device) -> Tensor:
+    return torch.arange(max(counts), device=device) < torch.tensor(counts, device=device)[:, None]
+
+
+def _roles(features: Features) -> Tensor:
+    if features.roles is None:
+        raise ValueError("features of tokens and features of whole inputs cannot be put together")
+    return features.roles
