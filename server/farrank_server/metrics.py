@@ -3,11 +3,13 @@
 import platform
 from collections.abc import Callable
 from importlib import metadata
+from itertools import product
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from farrank_server.config import LimitsConfig
 from farrank_server.runtimes.interface import Capabilities
 
 # 1 ms to 10 s, three steps a decade doubled where latency objectives lie.
@@ -38,12 +40,45 @@ PAIRS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 CHUNKS = (1, 2, 3, 4, 6, 8, 11, 14, 20, 30, 50, 100)
 RATIO = (1.0, 1.01, 1.02, 1.04, 1.06, 1.08, 1.1, 1.2, 1.5, 2.0)
 
+# What a ranker's counters are shown for from the start, at 0: of a series that begins with its first event,
+# Prometheus never sees the increase.
+METHODS = ("Rerank", "SearchAndRerank")
+CODES = (
+    "OK",
+    "INVALID_ARGUMENT",
+    "NOT_FOUND",
+    "RESOURCE_EXHAUSTED",
+    "DEADLINE_EXCEEDED",
+    "UNAVAILABLE",
+    "CANCELLED",
+    "INTERNAL",
+)
+REJECTIONS = (
+    "queue_full",
+    "texts_full",
+    "backlog",
+    "others_late",
+    "calls",
+    "deadline_too_short",
+    "draining",
+    "worker_died",
+    "device_lost",
+    "first_stage_down",
+    "out_of_memory",
+    "first_stage_memory",
+)
+DROPS = ("queue", "first_stage", "in_flight")
+BATCH_FAILURES = ("out_of_memory", "error")
+
 
 class Metrics:
     """The instruments of one server, in a registry of their own (several servers may share a process)."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"farrank_{name}", text, labels, registry=self.registry)
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"farrank_{name}", text, labels, registry=self.registry)
@@ -57,9 +92,7 @@ class Metrics:
         self.request_seconds = histogram(
             "request_duration_seconds", "From a call's arrival to its end", SECONDS, "method", "ranker"
         )
-        self.in_flight = Gauge(
-            "farrank_requests_in_flight", "Calls being answered now", ["method"], registry=self.registry
-        )
+        self.in_flight = gauge("requests_in_flight", "Calls being answered now", "method")
         self.stage_seconds = histogram(
             "stage_duration_seconds",
             "Time that an answered call spent in a stage",
@@ -109,23 +142,38 @@ class Metrics:
         self.first_stage_seconds = histogram(
             "first_stage_duration_seconds", "Searching an index and reading the texts", SECONDS, "index"
         )
-        self.ranker_info = Gauge(
-            "farrank_ranker_info",
+        self.calls_limit = gauge("requests_in_flight_limit", "Calls that may be answered at once")
+        self.tokens_limit = gauge("admitted_tokens_limit", "Tokens that may be admitted at once")
+        self.characters_limit = gauge("held_characters_limit", "Characters that calls in flight may hold")
+        self.cache_limit = gauge("cache_bytes_limit", "What the document cache may hold")
+        self.ranker_info = gauge(
+            "ranker_info",
             "A loaded ranker; always 1",
-            ["ranker", "version", "family", "runtime", "device", "precision"],
-            registry=self.registry,
+            *("ranker", "version", "family", "runtime", "device", "precision"),
         )
-        build = Gauge(
-            "farrank_build_info",
-            "What runs; always 1",
-            ["version", "python", "torch"],
-            registry=self.registry,
-        )
+        build = gauge("build_info", "What runs; always 1", "version", "python", "torch")
         build.labels(metadata.version("farrank"), platform.python_version(), metadata.version("torch")).set(1)
 
     def name_ranker(self, ranker: str, version: str, family: str, runs: Capabilities) -> None:
-        """Show which ranker is loaded and what runs it."""
+        """Show which ranker is loaded and what runs it; its counters of events begin at 0."""
         self.ranker_info.labels(ranker, version, family, runs.runtime, runs.device, runs.precision).set(1)
+        for method, code in product(METHODS, CODES):
+            self.requests.labels(method, ranker, code)
+        for counter, values in (
+            (self.rejections, REJECTIONS),
+            (self.deadline_drops, DROPS),
+            (self.batch_failures, BATCH_FAILURES),
+        ):
+            for value in values:
+                counter.labels(ranker, value)
+        self.cancellations.labels(ranker)
+
+    def name_limits(self, limits: LimitsConfig, cache_bytes: int) -> None:
+        """Show the bounds, so that what is held can be read as a share of them."""
+        self.calls_limit.set(limits.max_concurrent_calls)
+        self.tokens_limit.set(limits.max_queued_tokens)
+        self.characters_limit.set(limits.max_held_characters)
+        self.cache_limit.set(cache_bytes)
 
     def count_batch(
         self, ranker: str, pairs: int, chunks: int, real: int, padded: int, seconds: float

@@ -78,6 +78,7 @@ class Server:
         self.engine = Engine(config, lanes, device, self._cache, self.metrics)
         opened.push_async_callback(asyncio.to_thread, self.engine.close)
         opened.push_async_callback(self._door.close, CUT_GRACE_S)
+        self.metrics.name_limits(config.limits, config.cache_bytes)
         for lane in lanes:
             self.metrics.name_ranker(lane.name, lane.version, lane.spec.family, lane.runtime.capabilities())
         servicer = RerankServicer(config, self.engine, self._first_stage, self.metrics)

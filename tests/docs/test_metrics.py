@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from farrank_cli.spawn import SpawnedServer
 from farrank_client import Client
-from farrank_server.metrics import Metrics
+from farrank_server.metrics import BATCH_FAILURES, DROPS, REJECTIONS, Metrics
 
 ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"^\| `(farrank_\w+)` \| (\w+) \| ([^|]+) \| ([^|]+) \| [^|]+ \|$", re.MULTILINE)
@@ -55,6 +55,16 @@ def test_the_page_of_a_server_holds_what_is_listed(
                 continue
             name = sample.name if sample.name in listed else re.sub("_(bucket|count|sum)$", "", sample.name)
             assert listed[name][1] == sample.labels.keys() - {"le"}, name
+
+
+def test_every_reason_is_listed_and_shown_from_the_start() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    for reason in (*REJECTIONS, *DROPS, *BATCH_FAILURES):
+        assert f"`{reason}`" in page
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "server").rglob("*.py")]
+    raised = {reason for source in sources for reason in re.findall(r'reason="(\w+)"', source)}
+    # `in_flight` is what a late call counts as that no stage has named.
+    assert raised | {"in_flight"} == {*REJECTIONS, *DROPS}
 
 
 def test_units_are_the_names() -> None:

@@ -77,6 +77,11 @@ def test_state_and_identity_are_shown(server: SpawnedServer, metric: Callable[..
     assert metric("farrank_build_info", version="0.1.0") == 1
     assert metric("farrank_ranker_info", ranker="maxp", runtime="torch", device="cpu", precision="fp32") == 1
     assert metric("farrank_device_tokens_per_second", ranker="maxp") > 0
+    assert metric("farrank_admitted_tokens_limit") == 200_000
+    assert metric("farrank_requests_in_flight_limit") == 1000
+    assert metric("farrank_held_characters_limit") == 256 * 2**20
+    assert metric("farrank_cache_bytes_limit") == 256 * 2**20
+    assert metric("farrank_held_characters") == 0
     assert metric("farrank_queue_tokens") == 0
     assert metric("farrank_queue_age_seconds") == 0
     with urllib.request.urlopen(server.metrics_url) as page:
@@ -84,3 +89,12 @@ def test_state_and_identity_are_shown(server: SpawnedServer, metric: Callable[..
             line.split()[2] for line in page.read().decode().splitlines() if line.startswith("# TYPE")
         }
     assert all(name.startswith("farrank_") for name in families)
+
+
+def test_counters_of_events_that_never_happened_are_shown_at_zero(server: SpawnedServer) -> None:
+    with urllib.request.urlopen(server.metrics_url) as page:
+        lines = page.read().decode().splitlines()
+    assert 'farrank_batch_failures_total{ranker="avgp",reason="error"} 0.0' in lines
+    assert 'farrank_rejections_total{ranker="avgp",reason="device_lost"} 0.0' in lines
+    assert 'farrank_deadline_drops_total{ranker="firstp",stage="first_stage"} 0.0' in lines
+    assert 'farrank_requests_total{code="INTERNAL",method="SearchAndRerank",ranker="avgp"} 0.0' in lines

@@ -54,6 +54,11 @@ class Admission:
         with self._lock:
             return sum(each.tokens_left for each in self._tickets if each.request.ranker == ranker)
 
+    def held_characters(self) -> int:
+        """Characters of the texts of all admitted calls."""
+        with self._lock:
+            return self._held()
+
     def admit(self, request: Request, now_s: float) -> Ticket:
         """Take a request in.
 
@@ -109,7 +114,7 @@ class Admission:
                 reason="queue_full",
                 retry_after_ms=_milliseconds(excess / self._speeds[request.ranker].per_s),
             )
-        held = sum(each.request.held for each in self._tickets)
+        held = self._held()
         if held + request.held > limits.max_held_characters:
             raise ResourceExhausted(
                 f"calls in flight hold {held} of {limits.max_held_characters} characters: "
@@ -145,6 +150,9 @@ class Admission:
                 reason="others_late",
                 retry_after_ms=_milliseconds(own_s),
             )
+
+    def _held(self) -> int:
+        return sum(each.request.held for each in self._tickets)
 
     def _share(self, ticket: Ticket) -> Share:
         request, per_s = ticket.request, self._speeds[ticket.request.ranker].per_s

@@ -186,6 +186,12 @@ class Engine:
             lambda: {(name,): float(self._admission.outstanding_tokens(name)) for name in self.lanes},
         )
         watch(
+            "held_characters",
+            "Characters that calls in flight hold",
+            (),
+            lambda: {(): float(self._admission.held_characters())},
+        )
+        watch(
             "device_tokens_per_second",
             "The measured speed that admission reckons with",
             by_ranker,
