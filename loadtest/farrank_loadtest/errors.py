@@ -1,7 +1,8 @@
 """Every failure that ends a load test with one line, and no traceback.
 
 LoadtestError
-└── InputError     a workload, run or collection cannot be read: the message begins with file and line
+├── InputError      a workload, run or collection cannot be read: the message begins with file and line
+└── ProbeFailed     the target did not answer the first call, before any load: `status` says how
 
 What a single call fails with is `targets.TargetError`; a load test counts those and goes on.
 """
@@ -13,3 +14,11 @@ class LoadtestError(Exception):
 
 class InputError(LoadtestError):
     """A file does not hold what it should; the message begins with `file:line: `."""
+
+
+class ProbeFailed(LoadtestError):
+    """The target cannot be asked, or not for this: there is nothing to measure."""
+
+    def __init__(self, message: str, status: str) -> None:
+        super().__init__(message)
+        self.status = status

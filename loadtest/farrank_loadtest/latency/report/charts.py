@@ -1,0 +1,137 @@
+"""The charts of a sweep: latency against load, the server's stages beside it, and all percentiles."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from farrank_loadtest.latency.recorder import Recorder
+from farrank_loadtest.latency.report.axes import (
+    COLOURS,
+    LINE,
+    load_axis,
+    milliseconds_axis,
+    new_figure,
+    percentile_axis,
+)
+from farrank_loadtest.latency.result import StepResult, Sweep
+
+_SHOWN = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 99.9}
+
+
+def latency_chart(sweep: Sweep) -> Figure:
+    """Draw percentiles of the latency above, and answers in time below, against the load."""
+    figure = new_figure(8.5, 7.5)
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    steps = sweep.by_load
+    for colour, (name, percent) in zip(COLOURS, _SHOWN.items(), strict=False):
+        _line(top, steps, name, colour, _latency_ms(percent))
+    objective = sweep.plan.objective
+    if objective is not None:
+        top.axhline(objective.bound_s * 1e3, color="black", linestyle="--", linewidth=1, label=f"{objective}")
+    milliseconds_axis(top, "latency of answers (ms)")
+    top.set_title("Latency against load", loc="left", fontweight="bold")
+
+    in_time = "answered" if objective is None else f"answered within {objective.bound_s * 1e3:g} ms"
+    _line(bottom, steps, in_time, COLOURS[0], lambda recorder: recorder.goodput_per_s)
+    amounts = [step.amount for step in steps]
+    if sweep.plan.loop == "open":
+        bottom.plot(amounts, amounts, color="0.6", linestyle=":", linewidth=1, label="as offered")
+    bottom.set_ylabel("goodput (calls/s)")
+    bottom.set_ylim(bottom=0)
+    load_axis(bottom, amounts, sweep)
+    if sweep.highest is not None:
+        held = sweep.plan.describe_load(sweep.highest.amount)
+        for axes, label in ((top, None), (bottom, f"highest that holds: {held}")):
+            axes.axvline(sweep.highest.amount, color="0.35", linewidth=1, linestyle="-.", label=label)
+    for axes in (top, bottom):
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
+    if any(step.generator_bound for step in steps):
+        _footnote(figure, "Hollow: the load generator, not the server, was the limit.")
+    return figure
+
+
+def stages_chart(sweep: Sweep) -> Figure | None:
+    """Draw the server's stages beside the latency, median and 99th percentile; None if none were told."""
+    steps = [step for step in sweep.by_load if step.whole.latency.count]
+    names = list(dict.fromkeys(stage for step in steps for stage in step.whole.stages))
+    if not names:
+        return None
+    figure = new_figure(9.5, 5)
+    left, right = figure.subplots(1, 2, sharey=True)
+    for axes, percent, title in ((left, 50.0, "Median"), (right, 99.0, "99th percentile")):
+        _line(axes, steps, "latency", "black", _latency_ms(percent))
+        for colour, name in zip(COLOURS, names, strict=False):
+            _line(axes, steps, f"server: {name}", colour, _stage_ms(name, percent))
+        axes.set_title(title, loc="left", fontweight="bold")
+        load_axis(axes, [step.amount for step in steps], sweep)
+    milliseconds_axis(left, "time (ms)")
+    milliseconds_axis(right, "")
+    right.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
+    _footnote(figure, "Stages of one call overlap: they do not add up to its total.")
+    return figure
+
+
+def percentiles_chart(sweep: Sweep) -> Figure:
+    """Draw every load's latency over its percentiles, as far out as it has answers for."""
+    figure = new_figure(8.5, 5)
+    axes = figure.subplots()
+    steps = [step for step in sweep.by_load if step.whole.latency.count]
+    colours = colormaps["viridis"](np.linspace(0.0, 0.9, max(1, len(steps))))
+    furthest = 10.0
+    for colour, step in zip(colours, steps, strict=True):
+        count = step.whole.latency.count
+        furthest = max(furthest, count)
+        # One in `ones` answers is slower: 2 is the median, 100 the 99th percentile.
+        ones = np.geomspace(1.0, max(2.0, count), 200)
+        values_s = step.whole.latency.percentiles_s(list(100.0 * (1.0 - 1.0 / ones)))
+        style = "--" if step.generator_bound else "-"
+        label = sweep.plan.describe_load(step.amount)
+        axes.plot(ones, np.array(values_s) * 1e3, style, color=colour, linewidth=LINE, label=label)
+    objective = sweep.plan.objective
+    if objective is not None and objective.percent < 100:
+        at = 1.0 / (1.0 - objective.percent / 100.0)
+        axes.plot(at, objective.bound_s * 1e3, "kX", markersize=9, label=f"{objective}")
+    percentile_axis(axes, furthest)
+    milliseconds_axis(axes, "latency of answers (ms)")
+    axes.set_title("Percentiles of the latency", loc="left", fontweight="bold")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
+    if any(step.generator_bound for step in steps):
+        _footnote(figure, "Dashed: the load generator, not the server, was the limit.")
+    return figure
+
+
+def _latency_ms(percent: float) -> Callable[[Recorder], float]:
+    return lambda recorder: recorder.latency.percentile_s(percent) * 1e3
+
+
+def _stage_ms(name: str, percent: float) -> Callable[[Recorder], float]:
+    return lambda recorder: recorder.stages[name].percentile_s(percent) * 1e3
+
+
+def _line(
+    axes: Axes,
+    steps: Sequence[StepResult],
+    label: str,
+    colour: str,
+    value: Callable[[Recorder], float],
+) -> None:
+    """One measure against the load; the band spans the repeats, hollow marks the generator's limit."""
+    drawn = [step for step in steps if step.whole.latency.count]
+    amounts = [step.amount for step in drawn]
+    axes.plot(amounts, [value(step.whole) for step in drawn], color=colour, linewidth=LINE, label=label)
+    for step in drawn:
+        face = "white" if step.generator_bound else colour
+        axes.plot(
+            step.amount, value(step.whole), "o", markersize=5, markerfacecolor=face, markeredgecolor=colour
+        )
+    each = [[value(repeat) for repeat in step.repeats if repeat.latency.count] for step in drawn]
+    axes.fill_between(
+        amounts, [min(e) for e in each], [max(e) for e in each], color=colour, alpha=0.15, linewidth=0
+    )
+
+
+def _footnote(figure: Figure, text: str) -> None:
+    figure.supxlabel(text, x=0.01, ha="left", fontsize=8, color="0.35")

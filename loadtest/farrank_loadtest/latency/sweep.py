@@ -1,0 +1,129 @@
+"""Run the loads one after the other, and keep what was measured even when interrupted."""
+
+import asyncio
+import itertools
+import random
+import time
+from collections.abc import Coroutine, Iterator
+from typing import Any, Protocol
+
+from farrank_loadtest.errors import LoadtestError, ProbeFailed
+from farrank_loadtest.latency.plan import Plan
+from farrank_loadtest.latency.recorder import Recorder
+from farrank_loadtest.latency.result import StepResult, Sweep, judge
+from farrank_loadtest.latency.steps import Steps
+from farrank_loadtest.load.clock import started_clock
+from farrank_loadtest.load.closed_loop import run_closed
+from farrank_loadtest.load.open_loop import run_open
+from farrank_loadtest.load.sample import Sample
+from farrank_loadtest.load.schedule import SCHEDULES
+from farrank_loadtest.targets.interface import Answer, Target, TargetError
+from farrank_loadtest.workloads.call import Call, Workload
+
+# The first call to a server may have to load or compile what later ones find ready.
+PROBE_TIMEOUT_S = 60.0
+
+
+class Watcher(Protocol):
+    """Hears how far a sweep is."""
+
+    def began(self, amount: float, repeat: int) -> None:
+        """A repeat (from 1) of a load begins."""
+
+    def counted(self, answered: int) -> None:
+        """So many calls of this repeat have ended."""
+
+    def finished(self, result: StepResult) -> None:
+        """All repeats of a load are done."""
+
+
+async def probe(target: Target, workload: Workload, plan: Plan) -> None:
+    """Send the first call alone, before any load.
+
+    Raises: ProbeFailed if it is not answered.
+    """
+    call = workload.calls[0]
+    timeout_s = max(plan.timeout_s, PROBE_TIMEOUT_S)
+    try:
+        await target.rerank(call.query, call.documents, ranker=plan.ranker, timeout_s=timeout_s)
+    except TargetError as error:
+        raise ProbeFailed(f"{' '.join(error.message.split())} [{error.status}]", error.status) from error
+
+
+async def sweep(target: Target, workload: Workload, plan: Plan, steps: Steps, watcher: Watcher) -> Sweep:
+    """Measure one load after the other, as long as the caps and `steps` go on.
+
+    Cancelling the task (Ctrl-C under `asyncio.run`) ends it with what was measured so far.
+    """
+    calls = itertools.cycle(workload.calls)
+    results: list[StepResult] = []
+    done_calls = 0
+    while (amount := steps.next()) is not None:
+        try:
+            plan.check_amount(amount)
+            plan.caps.check_total(done_calls + plan.calls(amount), plan.seconds(len(results) + 1))
+        except LoadtestError as error:
+            return Sweep(plan, tuple(results), interrupted=False, note=str(error))
+        repeats: list[Recorder] = []
+        interrupted = False
+        for repeat in range(1, plan.repeats + 1):
+            recorder = Recorder(plan.warm_up_s, plan.end_s, plan.bound_s)
+            repeats.append(recorder)
+            watcher.began(amount, repeat)
+            interrupted = await _interrupted(
+                _run_once(
+                    target, calls, plan, amount, repeat, recorder, plan.caps.calls - done_calls, watcher
+                )
+            )
+            done_calls += recorder.seen
+            if interrupted:
+                break
+        result = judge(plan, amount, [each for each in repeats if each.offered])
+        if result.repeats:
+            results.append(result)
+            watcher.finished(result)
+        if interrupted:
+            return Sweep(plan, tuple(results), interrupted=True, note=None)
+        steps.tell(amount, held=result.held is not False)
+    return Sweep(plan, tuple(results), interrupted=False, note=None)
+
+
+async def _run_once(
+    target: Target,
+    calls: Iterator[Call],
+    plan: Plan,
+    amount: float,
+    repeat: int,
+    recorder: Recorder,
+    calls_left: int,
+    watcher: Watcher,
+) -> None:
+    async def ask(call: Call) -> Answer:
+        return await target.rerank(call.query, call.documents, ranker=plan.ranker, timeout_s=plan.timeout_s)
+
+    def sink(sample: Sample) -> None:
+        recorder(sample)
+        watcher.counted(recorder.seen)
+
+    now_s, busy_before_s = started_clock(), time.thread_time()
+    try:
+        if plan.loop == "open":
+            randomly = random.Random(f"{plan.seed}/{repeat}/{amount:g}")
+            arrivals = SCHEDULES[plan.arrivals](amount, plan.end_s, randomly)
+            await run_open(ask, calls, arrivals, sink, now_s, max_in_flight=plan.caps.in_flight)
+        else:
+            await run_closed(ask, calls, int(amount), plan.end_s, sink, now_s, max_calls=calls_left)
+    finally:
+        recorder.ended(now_s(), time.thread_time() - busy_before_s)
+
+
+async def _interrupted(run: Coroutine[Any, Any, None]) -> bool:
+    """Run it, and say whether the task was cancelled meanwhile."""
+    try:
+        await run
+    except asyncio.CancelledError:
+        current = asyncio.current_task()
+        if current is not None:
+            current.uncancel()
+        return True
+    return False
