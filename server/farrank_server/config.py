@@ -190,3 +190,8 @@ class ServerConfig:
         _check(bool(self.rankers), "rankers", dict(self.rankers), "at least one ranker")
         _check(self.tokenizer_threads >= 1, "tokenizer_threads", self.tokenizer_threads, "at least 1")
         _check(self.cache_bytes >= 0, "cache_bytes", self.cache_bytes, "0 or more")
+
+    @property
+    def default_ranker(self) -> str:
+        """Who answers a call that names no ranker."""
+        return next(iter(self.rankers))

@@ -9,7 +9,7 @@ from farrank_server.config import ServerConfig
 from farrank_server.engine.cache import DocumentCache
 from farrank_server.engine.device_thread import device_thread
 from farrank_server.engine.engine import Engine
-from farrank_server.engine.loading import load_lanes
+from farrank_server.engine.loading import load_rankers
 from farrank_server.first_stage.lucene import LuceneFirstStage
 from farrank_server.listen import GrpcDoor, MetricsDoor, host_and_port
 from farrank_server.metrics import Metrics
@@ -68,21 +68,23 @@ class Server:
         searching = asyncio.create_task(self._first_stage.start())
         try:
             loop = asyncio.get_running_loop()
-            lanes = await loop.run_in_executor(device, load_lanes, config, self._cache)
+            lanes, ensembles = await loop.run_in_executor(device, load_rankers, config, self._cache)
             await searching
         except BaseException:
             searching.cancel()
             await asyncio.wait((searching,))
             await self._door.close(0)
             raise
-        self.engine = Engine(config, lanes, device, self._cache, self.metrics)
+        self.engine = Engine(config, lanes, device, self._cache, self.metrics, ensembles)
         opened.push_async_callback(asyncio.to_thread, self.engine.close)
         opened.push_async_callback(self._door.close, CUT_GRACE_S)
         self.metrics.name_limits(config.limits, config.cache_bytes)
         for lane in lanes:
             self.metrics.name_ranker(lane.name, lane.version, lane.spec.family, lane.runtime.capabilities())
         servicer = RerankServicer(config, self.engine, self._first_stage, self.metrics)
-        guard = Guard(self.metrics, config.rankers.keys(), next(iter(config.rankers)))
+        guard = Guard(
+            self.metrics, self.engine.lanes.keys() | self.engine.ensembles.keys(), config.default_ranker
+        )
         await self._door.open(guard.handlers(servicer))
 
     @property

@@ -10,7 +10,7 @@ from farrank_rankers.errors import SourceError
 EMBEDDED = "embedded"
 
 # Enough to read text and weights; no pickles, no code.
-_HUB_FILES = ["*.json", "model*.safetensors"]
+_HUB_FILES = ["*.json", "model*.safetensors", "*/model*.safetensors"]
 
 
 @dataclass(frozen=True, slots=True)

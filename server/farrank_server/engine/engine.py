@@ -4,20 +4,21 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import count
 
 from farrank_rankers.errors import ReadingStopped
 from farrank_server.config import ServerConfig
 from farrank_server.engine.admission import Admission, Request
 from farrank_server.engine.cache import DocumentCache, EncodedDocument
+from farrank_server.engine.ensemble import EnsembleLanes, together
 from farrank_server.engine.gate import Gate
-from farrank_server.engine.job import Call, DeviceTally, Job, ReadTally, ScoredDocument
+from farrank_server.engine.job import Call, Job
 from farrank_server.engine.lane import Lane
+from farrank_server.engine.outcome import Outcome
 from farrank_server.engine.preparation import Preparation
 from farrank_server.engine.speed import Speed
 from farrank_server.engine.worker import Worker
-from farrank_server.errors import DeadlineExceeded, NotFound, Unavailable
+from farrank_server.errors import DeadlineExceeded, FarrankError, NotFound, Unavailable
 from farrank_server.metrics import Metrics
 
 # Until measured: what one tokenizer thread reads, in characters per second.
@@ -25,17 +26,6 @@ INITIAL_READING_PER_S = 1_000_000.0
 
 # Below this many characters, hashing texts costs less than a trip to another thread.
 INLINE_HASH_CHARACTERS = 100_000
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The answer to a call. `documents` stand in the call's order, one each."""
-
-    lane: Lane
-    documents: tuple[ScoredDocument, ...]
-    read: ReadTally
-    tokenization_ns: int
-    device: DeviceTally
 
 
 class Engine:
@@ -52,10 +42,13 @@ class Engine:
         device: ThreadPoolExecutor,
         cache: DocumentCache,
         metrics: Metrics,
+        ensembles: Sequence[EnsembleLanes] = (),
     ) -> None:
         self._loop = asyncio.get_running_loop()
         reading = Speed(INITIAL_READING_PER_S * config.tokenizer_threads)
         self.lanes = {lane.name: lane for lane in lanes}
+        self.ensembles = {ensemble.name: ensemble for ensemble in ensembles}
+        self._default = config.default_ranker
         self.lost = asyncio.Event()
         self.gate = Gate(config.limits.max_concurrent_calls)
         self._metrics = metrics
@@ -67,17 +60,17 @@ class Engine:
         )
         self._show_state(cache)
 
-    def lane(self, name: str) -> Lane:
+    def scorer(self, name: str) -> Lane | EnsembleLanes:
         """Find a ranker; the empty name is the default one's.
 
         Raises: NotFound listing the known rankers.
         """
-        if not name:
-            return next(iter(self.lanes.values()))
-        if name not in self.lanes:
-            known = ", ".join(self.lanes)
+        name = name or self._default
+        found = self.lanes.get(name) or self.ensembles.get(name)
+        if found is None:
+            known = ", ".join([*self.lanes, *self.ensembles])
             raise NotFound(f"options.ranker: no ranker {name[:100]!r} here; known are: {known}")
-        return self.lanes[name]
+        return found
 
     async def rerank(self, call: Call) -> Outcome:
         """Score all documents of a call.
@@ -85,7 +78,19 @@ class Engine:
         Raises: the errors of `farrank_server.errors`; CancelledError if the caller has gone. Either way
         nothing of the call reaches the device any more.
         """
-        lane = self.lane(call.ranker)
+        scorer = self.scorer(call.ranker)
+        if isinstance(scorer, Lane):
+            return await self._rerank(scorer, call)
+        tasks = []
+        try:
+            # The first to be refused or to fail ends the others: a call is answered whole or not at all.
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._rerank(lane, call)) for lane in scorer.members]
+        except* FarrankError as failures:
+            raise failures.exceptions[0] from None
+        return together(scorer, [task.result() for task in tasks])
+
+    async def _rerank(self, lane: Lane, call: Call) -> Outcome:
         keys = await self._cache_keys(lane, call)
         cached = _found(lane.cache, keys)
         job = self._admit(lane, call, cached)
@@ -108,7 +113,7 @@ class Engine:
         documents = tuple(job.results[index] for index in range(len(call.texts)))
         outcome = Outcome(lane, documents, job.read, job.tokenization_ns, job.device)
         # Once the answer is on its way: nobody waits for the counters.
-        self._loop.call_soon(self._count, outcome)
+        self._loop.call_soon(self._count, lane, outcome)
         return outcome
 
     async def drain(self, timeout_s: float) -> bool:
@@ -155,9 +160,9 @@ class Engine:
             return keys()
         return await self._preparation.run(keys)
 
-    def _count(self, outcome: Outcome) -> None:
-        metrics, name, read, device = self._metrics, outcome.lane.name, outcome.read, outcome.device
-        if outcome.lane.cache is not None:
+    def _count(self, lane: Lane, outcome: Outcome) -> None:
+        metrics, name, read, device = self._metrics, lane.name, outcome.read, outcome.device
+        if lane.cache is not None:
             metrics.cache_hits.labels(name).inc(read.cached_chunks)
             metrics.cache_misses.labels(name).inc(read.chunks - read.cached_chunks)
         metrics.cut_tokens.labels(name, "query").inc(read.query_tokens_cut)

@@ -3,13 +3,16 @@
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
+from farrank_rankers.ensemble import is_ensemble, member_folders
 from farrank_rankers.errors import RankerError
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.sources import open_ranker
 from farrank_server.batching.batcher import Batcher, BatchPolicy
 from farrank_server.config import RankerConfig, ServerConfig
 from farrank_server.engine.cache import DocumentCache
+from farrank_server.engine.ensemble import EnsembleLanes
 from farrank_server.engine.lane import Lane
 from farrank_server.engine.speed import Speed
 from farrank_server.errors import ConfigError
@@ -19,13 +22,35 @@ from farrank_server.runtimes.torch_runtime import TorchRuntime
 log = logging.getLogger(__name__)
 
 
-def load_lanes(config: ServerConfig, cache: DocumentCache) -> list[Lane]:
-    """Load every configured ranker onto the device and warm it up.
+def load_rankers(config: ServerConfig, cache: DocumentCache) -> tuple[list[Lane], list[EnsembleLanes]]:
+    """Load every configured ranker onto the device and warm it up, each member of an ensemble, too.
 
     Raises: ConfigError naming the ranker and what is wrong with it.
     """
     log.info("loading %s", ", ".join(config.rankers))
-    return [_load_lane(name, ranker, config, cache) for name, ranker in config.rankers.items()]
+    lanes: list[Lane] = []
+    ensembles: list[EnsembleLanes] = []
+    for name, source in config.rankers.items():
+        members = _members(name, source)
+        taken = [lane.name for lane in lanes if lane.name in members]
+        if taken:
+            raise ConfigError(f"rankers.{name}: its member {taken[0]} has the name of another ranker")
+        loaded = [_load_lane(each, member, config, cache) for each, member in members.items()]
+        lanes += loaded
+        if list(members) != [name]:
+            ensembles.append(EnsembleLanes(name, tuple(loaded)))
+    return lanes, ensembles
+
+
+def _members(name: str, source: RankerConfig) -> dict[str, RankerConfig]:
+    """Name an ensemble's members as rankers of their own; any other ranker is its only member."""
+    try:
+        if not is_ensemble(source.source, download=source.download):
+            return {name: source}
+        folders = member_folders(source.source, source.download)
+    except RankerError as error:
+        raise ConfigError(f"rankers.{name}: {error}") from error
+    return {f"{name}/{member}": replace(source, source=str(folder)) for member, folder in folders.items()}
 
 
 def _load_lane(name: str, source: RankerConfig, config: ServerConfig, cache: DocumentCache) -> Lane:

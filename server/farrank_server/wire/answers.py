@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from farrank.v1 import rerank_pb2 as pb
+from farrank_rankers.ensemble import FAMILY
 from farrank_rankers.family import EvidenceKind
 from farrank_server.config import LimitsConfig
-from farrank_server.engine.engine import Outcome
+from farrank_server.engine.ensemble import EnsembleLanes
 from farrank_server.engine.job import ScoredDocument
 from farrank_server.engine.lane import Lane
+from farrank_server.engine.outcome import Outcome, Scorer
 from farrank_server.first_stage.interface import IndexDescription
 
 EVIDENCE = {
@@ -23,7 +25,7 @@ def results_to_pb(
 ) -> list[pb.Result]:
     """Order the documents, best first and equals as they came, and keep `top_n`."""
     order = sorted(range(len(ids)), key=lambda index: -outcome.documents[index].score)
-    evidence = EVIDENCE[outcome.lane.evidence]
+    evidence = EVIDENCE[outcome.scorer.evidence]
     return [
         _result_to_pb(outcome.documents[index], index, ids[index], texts[index], evidence, options)
         for index in order[: options.top_n or None]
@@ -53,9 +55,9 @@ def timings_to_pb(outcome: Outcome, total_ns: int, first_stage_ns: int = 0) -> p
     )
 
 
-def version_to_pb(lane: Lane) -> pb.RankerVersion:
+def version_to_pb(scorer: Scorer) -> pb.RankerVersion:
     """Who scored."""
-    return pb.RankerVersion(name=lane.name, version=lane.version)
+    return pb.RankerVersion(name=scorer.name, version=scorer.version)
 
 
 def ranker_to_pb(lane: Lane) -> pb.RankerInfo:
@@ -74,6 +76,27 @@ def ranker_to_pb(lane: Lane) -> pb.RankerInfo:
         device=capabilities.device,
         precision=capabilities.precision,
         options={name: str(value) for name, value in asdict(spec.options).items()},
+    )
+
+
+def ensemble_to_pb(ensemble: EnsembleLanes) -> pb.RankerInfo:
+    """Describe an ensemble by what its members have in common, or the most that one of them takes in."""
+    members = ensemble.members
+    specs = [lane.spec for lane in members]
+    capabilities = members[0].runtime.capabilities()
+    return pb.RankerInfo(
+        name=ensemble.name,
+        version=ensemble.version,
+        family=FAMILY,
+        backbone=" + ".join(dict.fromkeys(spec.backbone for spec in specs)),
+        max_query_tokens=max(spec.max_query_tokens for spec in specs),
+        max_document_tokens=max(spec.chunking.max_document_tokens for spec in specs),
+        window=specs[0].chunking.window,
+        stride=specs[0].chunking.stride,
+        runtime=capabilities.runtime,
+        device=capabilities.device,
+        precision=capabilities.precision,
+        options={"members": ", ".join(lane.name for lane in members)},
     )
 
 

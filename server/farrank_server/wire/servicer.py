@@ -9,8 +9,9 @@ import grpc
 from farrank.v1 import rerank_pb2 as pb
 from farrank.v1 import rerank_pb2_grpc
 from farrank_server.config import ServerConfig
-from farrank_server.engine.engine import Engine, Outcome
+from farrank_server.engine.engine import Engine
 from farrank_server.engine.job import Call
+from farrank_server.engine.outcome import Outcome
 from farrank_server.errors import NotFound
 from farrank_server.first_stage.interface import Candidate, FirstStage
 from farrank_server.metrics import Metrics
@@ -57,7 +58,7 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
                 query_tokens_cut=outcome.read.query_tokens_cut,
                 usage=answers.usage_to_pb(outcome),
                 timings=answers.timings_to_pb(outcome, clock.elapsed_ns()),
-                ranker=answers.version_to_pb(outcome.lane),
+                ranker=answers.version_to_pb(outcome.scorer),
             )
 
     async def SearchAndRerank(
@@ -70,10 +71,10 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
             validate.check_query(request.query, self._config.limits)
             validate.check_k(request.k, self._config.limits)
             validate.check_options(request.options)
-            lane = self._engine.lane(request.options.ranker)
+            scorer = self._engine.scorer(request.options.ranker)
             index = self._index(request.index)
             candidates, first_stage_ns = await self._search(index, request, clock)
-            response = pb.SearchAndRerankResponse(ranker=answers.version_to_pb(lane), index=index)
+            response = pb.SearchAndRerankResponse(ranker=answers.version_to_pb(scorer), index=index)
             if not candidates:
                 response.timings.total_ns = clock.elapsed_ns()
                 response.timings.first_stage_ns = first_stage_ns
@@ -96,7 +97,10 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
         """List rankers, indexes and limits."""
         with self._engine.gate.passing():
             return pb.ListRankersResponse(
-                rankers=[answers.ranker_to_pb(lane) for lane in self._engine.lanes.values()],
+                rankers=[
+                    *map(answers.ranker_to_pb, self._engine.lanes.values()),
+                    *map(answers.ensemble_to_pb, self._engine.ensembles.values()),
+                ],
                 indexes=[answers.index_to_pb(index) for index in self._first_stage.describe()],
                 limits=answers.limits_to_pb(self._config.limits),
             )

@@ -16,9 +16,10 @@ from farrank_server.config import BatchingConfig, DeviceConfig, LimitsConfig, Ra
 from farrank_server.engine import worker
 from farrank_server.engine.cache import DocumentCache
 from farrank_server.engine.device_thread import device_thread
-from farrank_server.engine.engine import Engine, Outcome
+from farrank_server.engine.engine import Engine
 from farrank_server.engine.job import Call
-from farrank_server.engine.loading import load_lanes
+from farrank_server.engine.loading import load_rankers
+from farrank_server.engine.outcome import Outcome
 from farrank_server.engine.speed import Speed
 from farrank_server.errors import (
     DeadlineExceeded,
@@ -104,7 +105,7 @@ def open_bench(tiny_rankers: dict[str, Path]) -> OpenBench:
             limits=LimitsConfig(**limits),
         )
         cache, metrics = DocumentCache(config.cache_bytes), Metrics()
-        lanes = load_lanes(config, cache)
+        lanes, _ = load_rankers(config, cache)
         runtimes = {lane.name: Faulty(lane.runtime, before) for lane in lanes}
         for lane in lanes:
             lane.runtime = runtimes[lane.name]
@@ -265,7 +266,7 @@ async def test_two_precisions_of_one_source_share_no_encoding(tiny_rankers: dict
         }
     )
     cache, metrics = DocumentCache(config.cache_bytes), Metrics()
-    lanes = load_lanes(config, cache)
+    lanes, _ = load_rankers(config, cache)
     assert lanes[0].version == lanes[1].version
     engine = Engine(config, lanes, device_thread(), cache, metrics)
     try:
@@ -285,7 +286,7 @@ async def test_cached_documents_meet_fresh_ones_on_the_device(tiny_rankers: dict
         device=DeviceConfig("cuda:0"),
     )
     cache, metrics = DocumentCache(config.cache_bytes), Metrics()
-    engine = Engine(config, load_lanes(config, cache), device_thread(), cache, metrics)
+    engine = Engine(config, load_rankers(config, cache)[0], device_thread(), cache, metrics)
     try:
         bench = Bench(engine, {}, metrics)
         first = await bench.rerank(TEXTS[:6], ranker="bi")

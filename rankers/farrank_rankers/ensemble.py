@@ -1,0 +1,123 @@
+"""Several rankers as one: a document's score is the mean of theirs."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from farrank_rankers.errors import SpecError
+from farrank_rankers.files.json_files import read_json
+from farrank_rankers.files.location import locate
+from farrank_rankers.files.model_files import SPEC_FILE
+
+if TYPE_CHECKING:
+    from farrank_rankers.ranker import DocumentScore, Ranker
+
+FAMILY = "ensemble"
+
+# A member's name is a folder's, and part of the name that a server gives it.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ensemble:
+    """Rankers by name, the most trusted first: its chunks say which passage decided.
+
+    Source: the mean of members' scores as in the ensemble runs of TREC DL 2021's SPLADE participation.
+    """
+
+    members: Mapping[str, "Ranker"]
+
+    def __post_init__(self) -> None:
+        """Refuse names that no folder could have.
+
+        Raises: SpecError naming the member.
+        """
+        _check_names(list(self.members), "members")
+
+    @property
+    def version(self) -> str:
+        """Hash of the members' versions, in their order."""
+        return ensemble_version(ranker.version for ranker in self.members.values())
+
+    def score(self, query: str, documents: Sequence[str], batch_size: int = 16) -> list["DocumentScore"]:
+        """Score documents offline, in their order: the mean of the members' scores, the first one's evidence.
+
+        Raises: ValueError if the query holds no token.
+        """
+        by_member = [ranker.score(query, documents, batch_size) for ranker in self.members.values()]
+        return [
+            replace(each[0], score=mean_score([found.score for found in each]))
+            for each in zip(*by_member, strict=True)
+        ]
+
+
+def mean_score(scores: Sequence[float]) -> float:
+    """Give the members equal weight, raw scores as they are."""
+    return sum(scores) / len(scores)
+
+
+def ensemble_version(versions: Iterable[str]) -> str:
+    """Hash members' versions to one of 16 hexadecimal digits."""
+    return hashlib.blake2b(" ".join(versions).encode(), digest_size=8).hexdigest()
+
+
+def save_ensemble(ensemble: Ensemble, folder: str | Path) -> None:
+    """Write each member's artifact into a folder of its name, and a ranker.json that lists them."""
+    from farrank_rankers.artifact import save_ranker
+
+    folder = Path(folder)
+    for name, ranker in ensemble.members.items():
+        save_ranker(ranker, folder / name)
+    spec = {"family": FAMILY, "members": list(ensemble.members)}
+    (folder / SPEC_FILE).write_text(json.dumps(spec, indent=2) + "\n", encoding="utf-8")
+
+
+def open_ensemble(source: str | Path, *, download: bool = False) -> Ensemble:
+    """Open an ensemble with all its members' weights.
+
+    Raises: SourceError, SpecError or WeightsError, naming the file and what is wrong with it.
+    """
+    from farrank_rankers.sources import open_ranker
+
+    return Ensemble({name: open_ranker(folder) for name, folder in member_folders(source, download).items()})
+
+
+def is_ensemble(source: str | Path, *, download: bool = False) -> bool:
+    """Look whether a source is an ensemble's folder.
+
+    Raises: SourceError if there is no such source, or its ranker.json is damaged.
+    """
+    path = locate(source, download=download).folder / SPEC_FILE
+    return path.is_file() and read_json(path).get("family") == FAMILY
+
+
+def member_folders(source: str | Path, download: bool = False) -> dict[str, Path]:
+    """Find an ensemble's members, in their order.
+
+    Raises: SpecError naming the file and what is wrong with its list.
+    """
+    folder = locate(source, download=download).folder
+    path = folder / SPEC_FILE
+    values = read_json(path)
+    unknown = sorted(values.keys() - {"family", "members"})
+    if unknown:
+        raise SpecError(f"{path}: the spec has the unknown key {unknown[0]}; known are family, members")
+    names = values.get("members")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise SpecError(f"{path}: members is {names!r}; it must be a list of folder names")
+    _check_names(names, f"{path}: members")
+    return {name: folder / name for name in names}
+
+
+def _check_names(names: Sequence[str], where: str) -> None:
+    if len(names) < 2:
+        raise SpecError(f"{where} has {len(names)} names; an ensemble has at least 2")
+    if len(set(names)) < len(names):
+        raise SpecError(f"{where} names a member twice: {', '.join(names)}")
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise SpecError(f"{where}: {name!r} is no name of a folder: letters, digits and _.- are")
