@@ -43,4 +43,5 @@ COMMANDS = {
     "rankers": Command(
         "farrank_cli.commands.rankers", None, "list the rankers, indexes and limits of a server"
     ),
+    "loadtest": Command("farrank_cli.commands.loadtest", "loadtest", "measure a server under load"),
 }

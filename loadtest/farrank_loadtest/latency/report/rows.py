@@ -1,11 +1,17 @@
 """A sweep as plain values, for JSON, CSV and the page."""
 
+import shlex
+import sys
 from dataclasses import asdict, dataclass
+from datetime import datetime
+from importlib.metadata import version
 from typing import Any
 
 from farrank_loadtest.latency.histogram import Histogram
 from farrank_loadtest.latency.recorder import Recorder
 from farrank_loadtest.latency.result import StepResult, Sweep
+from farrank_loadtest.machine import describe_machine
+from farrank_loadtest.workloads import Workload
 
 PERCENTS = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99.9": 99.9}
 # Fewer answers beyond a percentile than this, and it is an accident of the run.
@@ -23,6 +29,18 @@ class Setting:
     machine: str
     target: str
     workload: str
+
+
+def describe_setting(target: str, workload: Workload) -> Setting:
+    """Note the command that runs in this process, when and where."""
+    return Setting(
+        command=shlex.join(["farrank", *sys.argv[1:]]),
+        started_at=datetime.now().astimezone().isoformat(timespec="seconds"),
+        farrank=version("farrank"),
+        machine=describe_machine(),
+        target=target,
+        workload=workload.describe(),
+    )
 
 
 def as_json(sweep: Sweep, setting: Setting) -> dict[str, Any]:
