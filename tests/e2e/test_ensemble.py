@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from farrank_cli.spawn import SpawnedServer, spawned_server
-from farrank_client import Client, FarrankError, NotFound, RetryPolicy
+from farrank_client import Client, DeadlineExceeded, InvalidArgument, NotFound, RetryPolicy
 from farrank_rankers.ensemble import Ensemble, open_ensemble, save_ensemble
 from farrank_rankers.sources import open_ranker
 
@@ -59,8 +59,8 @@ def test_ensemble_and_members_are_listed(client: Client) -> None:
 def test_a_call_is_refused_whole(client: Client) -> None:
     with pytest.raises(NotFound, match="all/maxp"):
         client.rerank(QUERY, TEXTS, ranker="all/nobody")
-    with pytest.raises(FarrankError, match="holds no token"):
+    with pytest.raises(InvalidArgument, match="holds no token"):
         client.rerank("\u200b", TEXTS)
-    with pytest.raises(FarrankError, match="deadline"):
+    with pytest.raises(DeadlineExceeded):
         client.rerank(QUERY, TEXTS, timeout_s=0.001)
     assert len(client.rerank(QUERY, TEXTS).results) == 3
