@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 # What a padded key adds to its score. Against the 0 that a token's own position adds, e^-30000 is 0 in every
-# dtype; it is finite, also in float16, so that a row of nothing but padding comes out even instead of NaN.
+# dtype; it is finite, also in float16, so that no kernel makes NaN of a row of nothing but padding.
 PADDED = -30_000.0
 
 # The memory-efficient kernels copy a bias whose rows do not start at multiples of this, once in every layer.

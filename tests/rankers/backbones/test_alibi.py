@@ -44,6 +44,17 @@ def test_bias_is_symmetric_and_hides_padding() -> None:
     ]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_padding_is_finite_and_weighs_nothing(dtype: torch.dtype) -> None:
+    """Not even beside the most distant real token of a long text, in the steepest head."""
+    mask = torch.ones(1, 2048)
+    mask[:, -1] = 0
+    bias = attention_bias(mask, 12, dtype)[0, 8, 0]
+    assert bias.isfinite().all()
+    assert bias[-1] < 10 * bias[-2]
+    assert torch.exp(bias[-1] - bias[0]) == 0
+
+
 def test_bias_does_not_depend_on_how_far_the_batch_is_padded() -> None:
     short = attention_bias(torch.ones(1, 21), 12, torch.float32)
     mask = torch.zeros(1, 50)
