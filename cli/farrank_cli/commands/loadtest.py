@@ -4,11 +4,12 @@ import argparse
 from importlib import import_module
 
 from farrank_cli.exit_codes import REFUSED, TRY_AGAIN, CommandError
-from farrank_loadtest.errors import LoadtestError, ProbeFailed
+from farrank_loadtest.errors import LoadtestError, TargetFailed
 
 # A module each, with `configure(parser)` and `run(args) -> exit code`, and what it does.
 TESTS = {
     "latency": ("farrank_cli.commands.loadtest_latency", "measure latency against load"),
+    "accuracy": ("farrank_cli.commands.loadtest_accuracy", "measure how well rankers rank, as the papers do"),
 }
 # Asking again may help: the server is not there, is full, or was too late.
 _PASSING = frozenset(
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     """
     try:
         exit_code: int = import_module(TESTS[args.test][0]).run(args)
-    except ProbeFailed as error:
+    except TargetFailed as error:
         code = TRY_AGAIN if error.status in _PASSING else REFUSED
         raise CommandError(f"{args.target}: {error}", code) from error
     except LoadtestError as error:

@@ -1,0 +1,93 @@
+"""From runs and judgements to a report: one test set, every model."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ir_measures import Measure
+
+from farrank_loadtest.accuracy.comparison import Evaluated, compare
+from farrank_loadtest.accuracy.measures import evaluate_pooled
+from farrank_loadtest.accuracy.report import Report
+from farrank_loadtest.errors import LoadtestError
+from farrank_loadtest.trec import Qrels, Run
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRuns:
+    """A model's runs: for each seed, one for each part of the test set."""
+
+    name: str
+    seeds: tuple[tuple[Run, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSettings:
+    """What is computed, over which queries, and how differences are tested.
+
+    With `ranked_only`, queries count that every run ranks; else every judged one does, with 0 where a run
+    has nothing, as `trec_eval -c` has it.
+    """
+
+    test_set: str
+    measures: Sequence[Measure]
+    baselines: Mapping[str, str]
+    alpha: float
+    resamples: int
+    seed: int
+    ranked_only: bool
+
+
+def evaluate_models(
+    qrels: Sequence[Qrels],
+    models: Sequence[ModelRuns],
+    settings: EvaluationSettings,
+    *,
+    notes: Sequence[str],
+    inputs: Mapping[str, Any],
+) -> tuple[Report, list[Evaluated]]:
+    """Evaluate every model's runs and compare them; the values by query come beside the report.
+
+    Raises: LoadtestError if no query is left to average over.
+    """
+    measures = settings.measures
+    if settings.ranked_only:
+        qrels = [_ranked(each, part, models) for part, each in enumerate(qrels)]
+    if not sum(map(len, qrels)):
+        raise LoadtestError("no judged query is left to average over: runs and qrels share none")
+    evaluated = [
+        Evaluated(
+            model.name,
+            tuple(evaluate_pooled(list(zip(qrels, seed, strict=True)), measures) for seed in model.seeds),
+        )
+        for model in models
+    ]
+    rows = compare(evaluated, settings.baselines, resamples=settings.resamples, seed=settings.seed)
+    report = Report(
+        test_set=settings.test_set,
+        queries=sum(map(len, qrels)),
+        alpha=settings.alpha,
+        measures=tuple(map(str, measures)),
+        rows=tuple(rows),
+        notes=(*notes, *_gaps(qrels, models)),
+        inputs=dict(inputs),
+    )
+    return report, evaluated
+
+
+def _ranked(qrels: Qrels, part: int, models: Sequence[ModelRuns]) -> Qrels:
+    runs = [seed[part] for model in models for seed in model.seeds]
+    return {query_id: judged for query_id, judged in qrels.items() if all(query_id in run for run in runs)}
+
+
+def _gaps(qrels: Sequence[Qrels], models: Sequence[ModelRuns]) -> list[str]:
+    """Name each model whose runs leave out judged queries: it is measured lower than it may be."""
+    notes = []
+    for model in models:
+        missing = max(
+            sum(len(judged.keys() - run.keys()) for judged, run in zip(qrels, seed, strict=True))
+            for seed in model.seeds
+        )
+        if missing:
+            notes.append(f"{model.name} leaves {missing:,} judged queries unranked; they count 0.")
+    return notes

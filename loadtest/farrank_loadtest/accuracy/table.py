@@ -1,0 +1,118 @@
+"""The papers' table: a mean, its superscripts, and the gain over the baseline in parentheses."""
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from farrank_loadtest.accuracy.comparison import Cell, Row
+from farrank_loadtest.accuracy.measures import mean_name
+from farrank_loadtest.accuracy.report import Report
+from farrank_loadtest.errors import LoadtestError
+
+T_TEST = "ᵃ"
+RANDOMISATION = "ᵇ"
+
+
+def render(reports: Sequence[Report]) -> str:
+    """Write one table in Markdown, aligned for a terminal too: a column for each test set and measure.
+
+    Over several columns of several test sets, the last one is the average gain, as in the papers.
+    Raises: LoadtestError if two reports are of test sets of the same name, or know other models.
+    """
+    models = [row.model for row in reports[0].rows]
+    _check_alike(reports, models)
+    columns = [(report, measure) for report in reports for measure in report.measures]
+    several = len(reports) > 1
+    heads = ["Retriever / Ranker"]
+    heads += [
+        f"{each.test_set} {mean_name(measure)}" if several else mean_name(measure)
+        for each, measure in columns
+    ]
+    heads += ["Avg. gain"] if several else []
+    best = {
+        (report.test_set, measure): max(_shown(row.cells[measure].mean) for row in report.rows)
+        for report, measure in columns
+    }
+    lines = [heads]
+    for place, model in enumerate(models):
+        cells = [(report, measure, report.rows[place].cells[measure]) for report, measure in columns]
+        line = [model]
+        line += [
+            _cell(cell, report.alpha, is_best=_shown(cell.mean) == best[report.test_set, measure])
+            for report, measure, cell in cells
+        ]
+        if several:
+            gains = [cell.gain for _, _, cell in cells if cell.gain is not None]
+            line.append(_percent(fmean(gains)) if len(gains) == len(cells) else "–")
+        lines.append(line)
+    return _markdown(lines) + "\n\n" + "\n".join(_legend(reports)) + "\n"
+
+
+def _check_alike(reports: Sequence[Report], models: Sequence[str]) -> None:
+    names = [report.test_set for report in reports]
+    for report in reports:
+        if names.count(report.test_set) > 1:
+            raise LoadtestError(
+                f"two reports are of a test set called {report.test_set!r} (--test-set names it)"
+            )
+        known = [row.model for row in report.rows]
+        if known != list(models):
+            raise LoadtestError(
+                f"test set {report.test_set!r} has the models {', '.join(known)}; "
+                f"{names[0]!r} has {', '.join(models)}: one table needs the same in the same order"
+            )
+
+
+def _shown(mean: float) -> str:
+    return f"{mean:.3f}"
+
+
+def _percent(gain: float) -> str:
+    # A true minus, as in the papers: it is as wide as the plus.
+    return f"{gain:+.1%}".replace("-", "−")
+
+
+def _cell(cell: Cell, alpha: float, *, is_best: bool) -> str:
+    marks = "".join(
+        mark
+        for mark, p in ((T_TEST, cell.t_test_p), (RANDOMISATION, cell.randomisation_p))
+        if p is not None and p < alpha
+    )
+    mean = f"**{_shown(cell.mean)}**" if is_best else _shown(cell.mean)
+    return mean + marks + ("" if cell.gain is None else f" ({_percent(cell.gain)})")
+
+
+def _markdown(lines: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    rule = ["-" * width for width in widths]
+    return "\n".join(
+        "| " + " | ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)) + " |"
+        for line in (lines[0], rule, *lines[1:])
+    )
+
+
+def _legend(reports: Sequence[Report]) -> list[str]:
+    against = sorted({row.baseline for report in reports for row in report.rows if row.baseline})
+    alphas = sorted({report.alpha for report in reports})
+    lines = [f"{_counted(report)}." for report in reports]
+    seeds = {row.model: _seeds(row) for report in reports for row in report.rows if _seeds(row) > 1}
+    if seeds:
+        told = ", ".join(f"{model} {count}" for model, count in seeds.items())
+        lines.append(f"Averaged over seeds, query by query, before testing: {told}.")
+    if against:
+        levels = " and ".join(f"{alpha:g}" for alpha in alphas)
+        if len(alphas) > 1:
+            levels = "; ".join(f"{report.alpha:g} for {report.test_set}" for report in reports)
+        lines.append(
+            f"In parentheses: relative gain over {', '.join(against)}. Significantly different from it "
+            f"(two-sided p below {levels}): {T_TEST} by the paired t-test, {RANDOMISATION} by randomisation."
+        )
+    return lines + [note for report in reports for note in report.notes]
+
+
+def _counted(report: Report) -> str:
+    named = f"{report.test_set}: " if report.test_set else ""
+    return f"{named}{report.queries:,} judged queries"
+
+
+def _seeds(row: Row) -> int:
+    return len(next(iter(row.cells.values())).by_seed)
