@@ -70,4 +70,6 @@ class Plan:
 
     def describe_load(self, amount: float) -> str:
         """Name a load."""
-        return f"{amount:g} calls/s" if self.loop == "open" else f"{amount:g} callers"
+        if self.loop == "open":
+            return f"{amount:g} calls/s"
+        return "1 caller" if amount == 1 else f"{amount:g} callers"

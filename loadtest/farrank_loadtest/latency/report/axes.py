@@ -15,6 +15,7 @@ LINE = 1.8
 _PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
 # From this ratio of the highest load to the lowest on, even steps would crowd the low ones.
 _WIDE = 12.0
+_FEW = 10
 
 
 def new_figure(width_in: float, height_in: float) -> Figure:
@@ -42,7 +43,8 @@ def load_axis(axes: Axes, amounts: Sequence[float], sweep: Sweep) -> None:
     """Show the load: as offered, or as callers."""
     if amounts and max(amounts) / min(amounts) > _WIDE:
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        few_callers = sweep.plan.loop == "closed" and len(amounts) <= _FEW
+        axes.xaxis.set_major_locator(FixedLocator(amounts) if few_callers else LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(_PLAIN)
     else:

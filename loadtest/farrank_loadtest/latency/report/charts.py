@@ -18,7 +18,8 @@ from farrank_loadtest.latency.report.axes import (
 )
 from farrank_loadtest.latency.result import StepResult, Sweep
 
-_SHOWN = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 99.9}
+# The slowest first, as they stand above each other.
+_SHOWN = {"p99.9": 99.9, "p99": 99.0, "p90": 90.0, "p50": 50.0}
 
 
 def latency_chart(sweep: Sweep) -> Figure:
@@ -27,7 +28,11 @@ def latency_chart(sweep: Sweep) -> Figure:
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     steps = sweep.by_load
     for colour, (name, percent) in zip(COLOURS, _SHOWN.items(), strict=False):
-        _line(top, steps, name, colour, _latency_ms(percent))
+        # A percentile that no answer lies beyond is but the slowest answer.
+        known = [step for step in steps if step.whole.latency.count * (100 - percent) >= 100]
+        if known:
+            _line(top, known, name, colour, _latency_ms(percent))
+            _band(top, known, colour, _latency_ms(percent))
     objective = sweep.plan.objective
     if objective is not None:
         top.axhline(objective.bound_s * 1e3, color="black", linestyle="--", linewidth=1, label=f"{objective}")
@@ -35,7 +40,8 @@ def latency_chart(sweep: Sweep) -> Figure:
     top.set_title("Latency against load", loc="left", fontweight="bold")
 
     in_time = "answered" if objective is None else f"answered within {objective.bound_s * 1e3:g} ms"
-    _line(bottom, steps, in_time, COLOURS[0], lambda recorder: recorder.goodput_per_s)
+    _line(bottom, steps, in_time, COLOURS[4], lambda recorder: recorder.goodput_per_s)
+    _band(bottom, steps, COLOURS[4], lambda recorder: recorder.goodput_per_s)
     amounts = [step.amount for step in steps]
     if sweep.plan.loop == "open":
         bottom.plot(amounts, amounts, color="0.6", linestyle=":", linewidth=1, label="as offered")
@@ -48,8 +54,12 @@ def latency_chart(sweep: Sweep) -> Figure:
             axes.axvline(sweep.highest.amount, color="0.35", linewidth=1, linestyle="-.", label=label)
     for axes in (top, bottom):
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
+    notes = []
+    if any(len(step.repeats) > 1 for step in steps):
+        notes.append("Bands: from the lowest repeat to the highest.")
     if any(step.generator_bound for step in steps):
-        _footnote(figure, "Hollow: the load generator, not the server, was the limit.")
+        notes.append("Hollow: the load generator, not the server, was the limit.")
+    _footnote(figure, " ".join(notes))
     return figure
 
 
@@ -62,9 +72,10 @@ def stages_chart(sweep: Sweep) -> Figure | None:
     figure = new_figure(9.5, 5)
     left, right = figure.subplots(1, 2, sharey=True)
     for axes, percent, title in ((left, 50.0, "Median"), (right, 99.0, "99th percentile")):
-        _line(axes, steps, "latency", "black", _latency_ms(percent))
         for colour, name in zip(COLOURS, names, strict=False):
             _line(axes, steps, f"server: {name}", colour, _stage_ms(name, percent))
+        # On top and broken, as the server's total mostly lies right below.
+        _line(axes, steps, "latency", "black", _latency_ms(percent), style="--")
         axes.set_title(title, loc="left", fontweight="bold")
         load_axis(axes, [step.amount for step in steps], sweep)
     milliseconds_axis(left, "time (ms)")
@@ -94,6 +105,7 @@ def percentiles_chart(sweep: Sweep) -> Figure:
     if objective is not None and objective.percent < 100:
         at = 1.0 / (1.0 - objective.percent / 100.0)
         axes.plot(at, objective.bound_s * 1e3, "kX", markersize=9, label=f"{objective}")
+        furthest = max(furthest, at)
     percentile_axis(axes, furthest)
     milliseconds_axis(axes, "latency of answers (ms)")
     axes.set_title("Percentiles of the latency", loc="left", fontweight="bold")
@@ -117,20 +129,28 @@ def _line(
     label: str,
     colour: str,
     value: Callable[[Recorder], float],
+    *,
+    style: str = "-",
 ) -> None:
-    """One measure against the load; the band spans the repeats, hollow marks the generator's limit."""
+    """One measure against the load; hollow where the generator was the limit."""
     drawn = [step for step in steps if step.whole.latency.count]
     amounts = [step.amount for step in drawn]
-    axes.plot(amounts, [value(step.whole) for step in drawn], color=colour, linewidth=LINE, label=label)
-    for step in drawn:
+    values = [value(step.whole) for step in drawn]
+    axes.plot(amounts, values, style, color=colour, linewidth=LINE, label=label)
+    for step, at in zip(drawn, values, strict=True):
         face = "white" if step.generator_bound else colour
-        axes.plot(
-            step.amount, value(step.whole), "o", markersize=5, markerfacecolor=face, markeredgecolor=colour
-        )
-    each = [[value(repeat) for repeat in step.repeats if repeat.latency.count] for step in drawn]
-    axes.fill_between(
-        amounts, [min(e) for e in each], [max(e) for e in each], color=colour, alpha=0.15, linewidth=0
-    )
+        axes.plot(step.amount, at, "o", markersize=5, markerfacecolor=face, markeredgecolor=colour)
+
+
+def _band(axes: Axes, steps: Sequence[StepResult], colour: str, value: Callable[[Recorder], float]) -> None:
+    """From the lowest repeat to the highest."""
+    spans = {
+        step.amount: [value(repeat) for repeat in step.repeats if repeat.latency.count]
+        for step in steps
+        if step.whole.latency.count
+    }
+    lowest, highest = [min(each) for each in spans.values()], [max(each) for each in spans.values()]
+    axes.fill_between(list(spans), lowest, highest, color=colour, alpha=0.12, linewidth=0)
 
 
 def _footnote(figure: Figure, text: str) -> None:

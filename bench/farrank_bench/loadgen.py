@@ -1,0 +1,105 @@
+"""How many calls a second the load generator makes on one core, against a server that does nothing.
+
+`python -m farrank_bench.loadgen` pins itself to one core and the server to another. A rate is sustained while
+the 99th percentile of the generator's own lateness is within `farrank_loadtest.latency.result`'s bounds: the
+same judgement by which a load test calls itself generator-bound.
+"""
+
+import argparse
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from farrank_loadtest.latency.plan import Plan
+from farrank_loadtest.latency.result import StepResult, Sweep
+from farrank_loadtest.latency.steps import Listed
+from farrank_loadtest.latency.sweep import probe, sweep
+from farrank_loadtest.load.caps import Caps
+from farrank_loadtest.targets.open import open_target
+from farrank_loadtest.workloads.lengths import parse_lengths
+from farrank_loadtest.workloads.synthetic import Shape, make_up
+
+DOCUMENTS = 4
+TOKENS = 30
+AIM_PER_S = 2000.0
+
+
+class Printing:
+    """Prints each rate when it is done."""
+
+    def began(self, amount: float, repeat: int) -> None:
+        """Nothing to say yet."""
+
+    def counted(self, answered: int) -> None:
+        """Nor here."""
+
+    def finished(self, result: StepResult) -> None:
+        """Print the rate's figures."""
+        whole = result.whole
+        lags = ", ".join(f"{each.lag.percentile_s(99) * 1e3:.1f}" for each in result.repeats)
+        print(
+            f"{result.amount:6,.0f} calls/s: answered {whole.goodput_per_s:8,.1f}/s, lag p50 "
+            f"{whole.lag.percentile_s(50) * 1e3:.2f} ms, p99 {whole.lag.percentile_s(99) * 1e3:.2f} ms "
+            f"(each repeat: {lags}); latency p50 {whole.latency.percentile_s(50) * 1e3:.2f} ms, p99 "
+            f"{whole.latency.percentile_s(99) * 1e3:.2f} ms; generator's thread busy {whole.busy:.0%}"
+            f"{'; GENERATOR-BOUND' if result.generator_bound else ''}",
+            flush=True,
+        )
+
+
+def main() -> int:
+    """Measure, print, and give 0 if the aim is met."""
+    parser = argparse.ArgumentParser(prog="farrank_bench.loadgen", description=__doc__)
+    parser.add_argument("--rates", default="500,1000,2000,3000,4000", help="calls/s (%(default)s)")
+    parser.add_argument("--duration-s", type=float, default=10.0, help="of each repeat (%(default)g)")
+    parser.add_argument("--repeats", type=int, default=3, help="%(default)d")
+    arguments = parser.parse_args()
+    rates = [float(rate) for rate in arguments.rates.split(",")]
+    cores = sorted(os.sched_getaffinity(0))
+    plan = Plan(
+        loop="open",
+        objective=None,
+        warm_up_s=1.0,
+        duration_s=arguments.duration_s,
+        repeats=arguments.repeats,
+        caps=Caps(rate_per_s=max(rates)),
+    )
+    with _noop_server(cores[-1]) as address:
+        # Before the channel is made: its threads are born on this core, too.
+        os.sched_setaffinity(0, {cores[0]})
+        found = asyncio.run(_measure(address, plan, rates))
+    sustained = max((step.amount for step in found.steps if not step.generator_bound), default=0.0)
+    print(f"sustained on one core: {sustained:,.0f} calls/s of {DOCUMENTS} documents of {TOKENS} tokens")
+    if len(cores) == 1:
+        print("there is but one core: the server shared it, and the figures are too low")
+    return 0 if sustained >= AIM_PER_S else 1
+
+
+async def _measure(address: str, plan: Plan, rates: list[float]) -> Sweep:
+    workload = make_up(Shape(200, DOCUMENTS, parse_lengths(f"constant:{TOKENS}"), 6), seed=1)
+    target = open_target(address)
+    try:
+        await probe(target, workload, plan)
+        return await sweep(target, workload, plan, Listed(rates), Printing())
+    finally:
+        await target.close()
+
+
+@contextmanager
+def _noop_server(core: int) -> Iterator[str]:
+    command = [sys.executable, "-m", "farrank_bench.noop_server"]
+    command += ["--documents", str(DOCUMENTS), "--core", str(core)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            if process.stdout is None:
+                raise AssertionError("the process was started with a pipe")
+            yield f"127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
