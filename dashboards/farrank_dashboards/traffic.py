@@ -106,7 +106,7 @@ def _errors() -> tuple[Panel, ...]:
             "INVALID_ARGUMENT and NOT_FOUND are mistakes of callers, CANCELLED a caller that went away.",
             "percentunit",
             Query(
-                f"{per_second(REQUESTS, 'code', where=FAILED)} / on () group_left ({CALLS} > 0)",
+                f"{per_second(REQUESTS, 'code', where=FAILED)} / on () group_left () ({CALLS} > 0)",
                 "{{code}}",
             ),
         ),

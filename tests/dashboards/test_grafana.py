@@ -1,0 +1,117 @@
+"""The dashboards' files: what the code makes, laid out without overlap, every panel explained."""
+
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from farrank_dashboards.__main__ import GRAFANA
+from farrank_dashboards.catalogue import DASHBOARDS, rendered
+
+ROOT = Path(__file__).parents[2]
+WIDTH = 24
+# Grafana's ids of units; a name that it does not know would be shown as a suffix.
+UNITS = {"s", "reqps", "cps", "ops", "percentunit", "bytes", "short", "none"}
+
+
+def read(name: str) -> dict[str, Any]:
+    dashboard: dict[str, Any] = json.loads((GRAFANA / name).read_text(encoding="utf-8"))
+    return dashboard
+
+
+def panels(name: str) -> list[dict[str, Any]]:
+    return [panel for panel in read(name)["panels"] if panel["type"] != "row"]
+
+
+def expressions() -> Iterator[str]:
+    for name in DASHBOARDS:
+        for panel in panels(name):
+            yield from (target["expr"] for target in panel["targets"])
+
+
+def test_the_files_are_those_of_the_catalogue() -> None:
+    assert {path.name for path in GRAFANA.glob("*.json")} == DASHBOARDS.keys()
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_the_file_is_what_the_code_makes(name: str) -> None:
+    stored = (GRAFANA / name).read_text(encoding="utf-8")
+    assert stored == rendered(name), "python -m farrank_dashboards writes it anew"
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_panels_fill_their_rows_without_overlap(name: str) -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in read(name)["panels"]:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= WIDTH, panel["title"]
+        cells = set(
+            itertools.product(
+                range(place["x"], place["x"] + place["w"]), range(place["y"], place["y"] + place["h"])
+            )
+        )
+        assert not taken & cells, panel["title"]
+        taken |= cells
+    height = 1 + max(y for _, y in taken)
+    assert len(taken) == WIDTH * height, "a gap"
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_every_panel_says_what_it_shows_in_which_unit(name: str) -> None:
+    titles = [panel["title"] for panel in panels(name)]
+    assert len(titles) == len(set(titles))
+    assert len({panel["id"] for panel in read(name)["panels"]}) == len(read(name)["panels"])
+    for panel in panels(name):
+        assert len(panel["description"]) > 12, panel["title"]
+        assert panel["description"].endswith("."), panel["title"]
+        heatmap = panel["type"] == "heatmap"
+        defaults = panel["options"]["yAxis"] if heatmap else panel["fieldConfig"]["defaults"]
+        assert defaults["unit"] in UNITS, panel["title"]
+        assert panel["targets"]
+        for target in panel["targets"]:
+            assert target["legendFormat"] or panel["type"] == "table", panel["title"]
+            assert "$instance" in target["expr"] or "farrank:" in target["expr"], panel["title"]
+        if panel["type"] == "timeseries":
+            assert panel["options"]["legend"]["showLegend"]
+        if panel["type"] in ("timeseries", "stat"):
+            bounds = [step["value"] for step in defaults["thresholds"]["steps"]]
+            assert bounds[0] is None
+            assert bounds[1:] == sorted(bounds[1:])
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_every_dashboard_has_the_same_variables_and_finds_the_others(name: str) -> None:
+    dashboard = read(name)
+    variables = {each["name"]: each["type"] for each in dashboard["templating"]["list"]}
+    assert variables == {"datasource": "datasource", "instance": "query", "ranker": "query"}
+    assert dashboard["uid"] == "farrank-" + name.removesuffix(".json").replace("_", "-")
+    (link,) = dashboard["links"]
+    assert link["tags"] == dashboard["tags"]
+
+
+def test_every_metric_of_the_server_is_shown() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| `(farrank_\w+)` \|", page, re.MULTILINE))
+    used = {
+        re.sub("_(bucket|count|sum)$", "", metric)
+        for expression in expressions()
+        for metric in re.findall(r"farrank_\w+", expression)
+    }
+    assert used == listed
+
+
+def test_grafana_is_told_where_the_files_and_prometheus_are() -> None:
+    (source,) = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yaml").read_text())[
+        "datasources"
+    ]
+    assert source["type"] == "prometheus"
+    scrape = yaml.safe_load((ROOT / "dashboards/prometheus/prometheus.yaml").read_text())["global"]
+    assert source["jsonData"]["timeInterval"] == scrape["scrape_interval"]
+    (provider,) = yaml.safe_load((GRAFANA / "provisioning/dashboards/farrank.yaml").read_text())["providers"]
+    assert provider["type"] == "file"
+    assert not provider["allowUiUpdates"]

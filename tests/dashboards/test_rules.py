@@ -1,0 +1,88 @@
+"""The scrape configuration and the rules: promtool's own checks and unit tests, and what it cannot see."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from farrank_server.metrics import SECONDS
+
+FOLDER = Path(__file__).parents[2] / "dashboards" / "prometheus"
+TESTS = sorted((FOLDER / "tests").glob("*.yaml"))
+
+
+def rules(kind: str) -> list[dict[str, Any]]:
+    return [
+        rule
+        for path in sorted((FOLDER / "rules").glob("*.yaml"))
+        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]
+        for rule in group["rules"]
+        if kind in rule
+    ]
+
+
+def test_promtool_accepts_the_configuration_and_its_rules(promtool: Callable[..., None]) -> None:
+    promtool("check", "config", "prometheus.yaml")
+
+
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: path.stem)
+def test_the_unit_tests_of_the_rules_hold(path: Path, promtool: Callable[..., None]) -> None:
+    promtool("test", "rules", str(path))
+
+
+def test_a_rule_that_is_wrong_fails_its_unit_tests(tmp_path: Path, promtool: Callable[..., None]) -> None:
+    for folder in ("rules", "tests"):
+        (tmp_path / folder).mkdir()
+        for path in (FOLDER / folder).glob("*.yaml"):
+            text = path.read_text(encoding="utf-8")
+            (tmp_path / folder / path.name).write_text(text.replace("ratio > 0.8", "ratio > 0.95"))
+    with pytest.raises(AssertionError, match="FarrankTokensNearBound"):
+        promtool("test", "rules", str(tmp_path / "tests" / "alerts.yaml"))
+
+
+def test_every_rule_has_a_unit_test() -> None:
+    tested = "".join(path.read_text(encoding="utf-8") for path in TESTS)
+    for rule in rules("alert"):
+        assert f'alertname="{rule["alert"]}"' in tested
+    for rule in rules("record"):
+        assert re.search(re.escape(rule["record"]) + r"\b", tested), rule["record"]
+
+
+def test_every_alert_says_what_is_wrong_and_what_to_do() -> None:
+    for alert in rules("alert"):
+        assert alert["labels"]["severity"] in ("page", "ticket")
+        assert alert["annotations"].keys() == {"summary", "description", "runbook"}
+        assert len(alert["annotations"]["runbook"]) > 100, alert["alert"]
+
+
+def test_dashboards_named_by_a_runbook_exist() -> None:
+    titles = {"Traffic and errors", "Latency by stage", "Batching", "Queue and admission", "Long documents"}
+    titles |= {"Device and cache", "First stage"}
+    for alert in rules("alert"):
+        named = re.findall(r'"([A-Z][a-z ]+)"', alert["annotations"]["runbook"])
+        assert set(named) <= titles, alert["alert"]
+
+
+def test_the_objective_is_the_same_in_every_window_and_a_bound_of_the_histogram() -> None:
+    bounds = {
+        (bound, method, budget)
+        for rule in rules("record")
+        if "latency_burn" in rule["record"]
+        for bound in re.findall(r'le="([\d.]+)"', rule["expr"])
+        for method in re.findall(r'method=~"([\w|]+)"', rule["expr"])
+        for budget in re.findall(r"/ ([\d.]+)\s*$", rule["expr"])
+    }
+    ((bound, method, budget),) = bounds
+    assert float(bound) in SECONDS
+    assert method == "Rerank|SearchAndRerank"
+    assert float(budget) == 0.01
+
+
+def test_every_window_is_that_of_its_name() -> None:
+    for rule in rules("record"):
+        windows = set(re.findall(r"\[(\w+)\]", rule["expr"]))
+        named = re.search(r"rate(\d+\w)$", rule["record"])
+        assert windows <= ({named.group(1)} if named else set()), rule["record"]
