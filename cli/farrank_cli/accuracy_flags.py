@@ -134,7 +134,7 @@ def _add_figures(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=0.05,
         metavar="P",
-        help="level of the marks (%(default)g, as in the papers; there 0.01 for MS MARCO dev and FarRelevant)",
+        help="level of the marks (%(default)g, as in the papers, but 0.01 for MS MARCO dev, FarRelevant)",
     )
     group.add_argument(
         "--resamples", type=at_least(1), default=9999, metavar="N", help="of randomisation (%(default)d)"

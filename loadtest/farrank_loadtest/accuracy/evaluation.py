@@ -51,9 +51,11 @@ def evaluate_models(
     Raises: LoadtestError if no query is left to average over.
     """
     measures = settings.measures
+    judged = sum(map(len, qrels))
     if settings.ranked_only:
         qrels = [_ranked(each, part, models) for part, each in enumerate(qrels)]
-    if not sum(map(len, qrels)):
+    counted = sum(map(len, qrels))
+    if not counted:
         raise LoadtestError("no judged query is left to average over: runs and qrels share none")
     evaluated = [
         Evaluated(
@@ -65,11 +67,11 @@ def evaluate_models(
     rows = compare(evaluated, settings.baselines, resamples=settings.resamples, seed=settings.seed)
     report = Report(
         test_set=settings.test_set,
-        queries=sum(map(len, qrels)),
+        queries=counted,
         alpha=settings.alpha,
         measures=tuple(map(str, measures)),
         rows=tuple(rows),
-        notes=(*notes, *_gaps(qrels, models)),
+        notes=(*notes, *_left_out(judged - counted), *_gaps(qrels, models)),
         inputs=dict(inputs),
     )
     return report, evaluated
@@ -78,6 +80,10 @@ def evaluate_models(
 def _ranked(qrels: Qrels, part: int, models: Sequence[ModelRuns]) -> Qrels:
     runs = [seed[part] for model in models for seed in model.seeds]
     return {query_id: judged for query_id, judged in qrels.items() if all(query_id in run for run in runs)}
+
+
+def _left_out(queries: int) -> list[str]:
+    return [f"Left out, as not every run ranks them: judged queries, {queries:,}."] if queries else []
 
 
 def _gaps(qrels: Sequence[Qrels], models: Sequence[ModelRuns]) -> list[str]:
@@ -89,5 +95,7 @@ def _gaps(qrels: Sequence[Qrels], models: Sequence[ModelRuns]) -> list[str]:
             for seed in model.seeds
         )
         if missing:
-            notes.append(f"{model.name} leaves {missing:,} judged queries unranked; they count 0.")
+            notes.append(
+                f"Judged but not ranked by {model.name}, so that they count 0: queries, {missing:,}."
+            )
     return notes

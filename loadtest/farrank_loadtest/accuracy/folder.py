@@ -21,11 +21,10 @@ def prepare_folder(folder: Path, *, for_runs: bool) -> None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in (RUNS, REPORT):
-            if (folder / name).exists():
-                raise LoadtestError(f"{folder}: holds {name} already; name another folder")
+        if (folder / REPORT).exists() or any(folder.glob(f"{RUNS}/*")):
+            raise LoadtestError(f"{folder}: holds an accuracy test's files already; name another folder")
         if for_runs:
-            (folder / RUNS).mkdir()
+            (folder / RUNS).mkdir(exist_ok=True)
     except OSError as error:
         raise LoadtestError(f"{error.filename or folder}: {error.strerror}") from error
 

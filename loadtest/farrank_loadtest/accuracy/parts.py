@@ -75,7 +75,7 @@ def read_test_set(files: TestSetFiles, models: Sequence[Model]) -> TestSet:
         if unjudged := len(all_of_them) - len(left):
             source = files.candidates[number] if candidates else path
             notes.append(
-                f"Not reranked, as nothing is judged for them: {unjudged:,} queries of {source.name}."
+                f"Not reranked, as nothing is judged for them: queries of {source.name}, {unjudged:,}."
             )
         parts.append(Part(wanted, kept))
     return TestSet(qrels, parts, runs, notes)

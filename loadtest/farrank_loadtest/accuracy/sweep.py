@@ -45,7 +45,7 @@ class Sweep:
     async def versions(self, rankers: Sequence[str]) -> dict[str, str]:
         """Ask a Farrank server for the rankers' versions; peers hold one ranker and tell none.
 
-        Raises: LoadtestError if the server has no such ranker; TargetFailed if it cannot be asked.
+        Raises: TargetFailed if the server has no such ranker or cannot be asked.
         """
         address = self._address()
         if address.protocol != "farrank":
@@ -58,10 +58,8 @@ class Sweep:
                 raise TargetFailed(f"{said} [{error.code.name}]", error.code.name) from error
         held = {each.name: each.version for each in catalog.rankers}
         if unknown := [name for name in rankers if name not in held]:
-            raise LoadtestError(
-                f"{self._settings.target} holds no ranker {', '.join(map(repr, unknown))}; "
-                f"it holds {', '.join(held)}"
-            )
+            named = ", ".join(map(repr, unknown))
+            raise TargetFailed(f"holds no ranker {named}, only {', '.join(held)}", "NOT_FOUND")
         return {name: held[name] for name in rankers}
 
     async def rerank(self, rankers: Sequence[str], candidates: Sequence[Candidates], part: str) -> list[Run]:

@@ -111,7 +111,7 @@ def _legend(reports: Sequence[Report]) -> list[str]:
 
 def _counted(report: Report) -> str:
     named = f"{report.test_set}: " if report.test_set else ""
-    return f"{named}{report.queries:,} judged queries"
+    return f"{named}{report.queries:,} judged {'query' if report.queries == 1 else 'queries'}"
 
 
 def _seeds(row: Row) -> int:
