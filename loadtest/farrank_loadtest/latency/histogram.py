@@ -1,5 +1,6 @@
 """Seconds counted in an HdrHistogram: every percentile to three digits, whatever the range."""
 
+import math
 from collections.abc import Sequence
 
 from hdrh.histogram import HdrHistogram
@@ -39,8 +40,13 @@ class Histogram:
         return float(self._counts.get_max_value()) / _SECOND_US if self.count else 0.0
 
     def percentile_s(self, percent: float) -> float:
-        """Give what so many percent do not exceed; 0 without any."""
-        return float(self._counts.get_value_at_percentile(percent)) / _SECOND_US if self.count else 0.0
+        """Give the least duration that so many percent of them do not exceed; 0 without any."""
+        if not self.count:
+            return 0.0
+        # The library rounds to the nearest rank, which leaves too few below it every other time. What a
+        # float has too much must not make it one rank more.
+        rank = math.ceil(percent / 100 * self.count - 1e-9)
+        return float(self._counts.get_value_at_percentile(100 * rank / self.count)) / _SECOND_US
 
     def percentiles_s(self, percents: Sequence[float]) -> list[float]:
         """Give several."""
