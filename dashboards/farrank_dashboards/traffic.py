@@ -71,9 +71,9 @@ def _calls() -> tuple[Panel, ...]:
     return (
         lines(
             "Calls by ranker",
-            "`unknown` are calls for a ranker that is not loaded; ListRankers has no ranker.",
+            "`unknown` are calls for a ranker that is not loaded. ListRankers, which has none, is left out.",
             "reqps",
-            Query(per_second(REQUESTS, "ranker"), "{{ranker}}"),
+            Query(per_second(REQUESTS, "ranker", where=f'{RANKERS}, ranker!=""'), "{{ranker}}"),
             stacked=True,
         ),
         lines(
