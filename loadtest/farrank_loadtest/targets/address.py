@@ -39,7 +39,7 @@ def parse_address(address: str) -> TargetAddress:
         return TargetAddress(protocol, rest, _http_host(address, rest))
     location = rest if protocol == "farrank" else address
     split = _split(address, f"//{location}")
-    if not split.hostname or split.port is None or split.netloc != location:
+    if not split.hostname or split.port is None or split.netloc != location or split.username is not None:
         raise LoadtestError(f"target {address!r}: must be {FORMS}")
     return TargetAddress("farrank", location, split.hostname)
 
