@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from farrank_rankers.family import Aggregation, EvidenceKind
 from farrank_rankers.features import Features
+from farrank_rankers.special_tokens import Frame
 
 __all__ = ["Aggregate", "Aggregator", "EvidenceKind", "combine", "leave_one_out"]
 
@@ -28,6 +29,12 @@ class Aggregator(nn.Module):
     """
 
     evidence: EvidenceKind = EvidenceKind.CHUNK_SCORE
+
+    def start_from(self, backbone: nn.Module, frame: Frame) -> None:
+        """Take over what a new aggregator has from its backbone, now that it has its weights: mostly nothing.
+
+        `frame` holds the ids of the tokenizer's special tokens.
+        """
 
     def forward(self, features: Features, chunk_mask: Tensor, query: Features | None = None) -> Aggregate:
         """Shapes: (D, C, …), (D, C), (D, …) -> (D,), (D, C); ValueError if a document has no chunk."""
@@ -54,11 +61,12 @@ def combine(chunk_scores: Tensor, chunk_mask: Tensor, aggregation: Aggregation) 
     return Aggregate(total / chunk_mask.sum(dim=1), evidence)
 
 
+@torch.no_grad()
 def leave_one_out(score: Callable[[Tensor], Tensor], chunk_mask: Tensor, scores: Tensor) -> Tensor:
     """Measure how much each document's score falls without each of its chunks.
 
     `score` gives the documents' scores under a chunk mask; `scores` are those under `chunk_mask`. A
-    document's only chunk cannot be left out: its effect is 0.
+    document's only chunk cannot be left out: its effect is 0. No gradient flows through evidence.
     Shapes: chunk_mask (D, C), scores (D,) -> (D, C), −inf where there is no chunk.
     """
     effects = torch.zeros_like(chunk_mask, dtype=scores.dtype)  # (D, C)

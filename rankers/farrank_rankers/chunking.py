@@ -5,6 +5,7 @@ from typing import get_args
 
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import ChunkingKind
+from farrank_rankers.limits import check_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +39,6 @@ class Chunking:
                 f"chunking.stride is {self.stride}; it must equal the window of {self.window} "
                 "unless chunking.kind is 'sliding'"
             )
-
-
-def check_count(name: str, value: object, at_least: int) -> int:
-    """Return `value` if it is a whole number of at least `at_least`.
-
-    Raises: SpecError naming field, value and limit.
-    """
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise SpecError(f"{name} is {value!r}; it must be a whole number")
-    if value < at_least:
-        raise SpecError(f"{name} is {value}; it must be at least {at_least}")
-    return value
 
 
 def chunk_bounds(chunking: Chunking, tokens: int, max_chunks: int | None = None) -> list[tuple[int, int]]:

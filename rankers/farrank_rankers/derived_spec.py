@@ -1,11 +1,13 @@
 """The spec of a model that was not saved by us."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.default_chunking import MAX_QUERY_TOKENS, default_chunking
 from farrank_rankers.errors import SourceError
-from farrank_rankers.family import CrossEncoderOptions, Options, family_named
+from farrank_rankers.family import CrossEncoderOptions, Options, VectorOptions, family_named
 from farrank_rankers.files.location import Location
 from farrank_rankers.files.model_files import ModelFiles
 from farrank_rankers.files.sentence_transformers import biencoder_options
@@ -49,22 +51,31 @@ def fitted_spec(
     Raises: SpecError if the family is unknown.
     """
     facts = family_named(family)
-    options = facts.options() if options is None else options
-    max_query_tokens = overrides.get("max_query_tokens") or MAX_QUERY_TOKENS[facts.plan]
+    options = default_options(family, budget.backbone) if options is None else options
+    max_query_tokens = overrides.get("max_query_tokens") or MAX_QUERY_TOKENS[facts.reads_as]
     if facts.plan == "dual" and overrides.get("max_query_tokens") is None:
-        room = budget.left_for_query(options)
+        room = budget.left_for_query(facts, options)
         max_query_tokens = max_query_tokens if room is None else max(1, min(max_query_tokens, room))
     pad_query_to = overrides.get("pad_query_to")
-    room = budget.left_for_window(facts.plan, max(max_query_tokens, pad_query_to or 0), options)
+    room = budget.left_for_window(facts, max(max_query_tokens, pad_query_to or 0), options)
     return RankerSpec(
         family=family,
         backbone=backbone,
-        chunking=default_chunking(facts.plan, facts.chunking, room),
+        chunking=default_chunking(facts.reads_as, facts.chunking, room, whole=facts.whole),
         max_query_tokens=max_query_tokens,
         pad_query_to=pad_query_to,
         options=options,
         provenance=provenance,
     )
+
+
+def default_options(family: str, backbone: BackboneFacts) -> Options:
+    """Give a family its options, pooled as the backbone was trained to be.
+
+    Raises: SpecError if the family is unknown.
+    """
+    options = family_named(family).options()
+    return replace(options, pooling=backbone.pooling) if isinstance(options, VectorOptions) else options
 
 
 def check_labels(config: Mapping[str, Any], name: str) -> None:

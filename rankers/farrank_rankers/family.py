@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from typing import Literal, get_args, get_origin, get_type_hints
 
 from farrank_rankers.errors import SpecError
+from farrank_rankers.limits import check_count
+from farrank_rankers.transformer_shape import MINILM_L2, MINILM_L6, TransformerShape
 
 Plan = Literal["pair", "dual"]
 ChunkingKind = Literal["first", "disjoint", "sliding"]
@@ -45,6 +47,54 @@ class VectorOptions(Options):
 
 
 @dataclass(frozen=True, slots=True)
+class ParadeAttnOptions(VectorOptions):
+    """Whether a chunk has one attention weight, or one for each dimension of its vector."""
+
+    per_dimension: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ParadeRandOptions(VectorOptions):
+    """The aggregator transformer of PARADE Transf-RAND: as wide as its backbone, 4 times so inside.
+
+    `use_separators` puts learned vectors around the chunks' as [SEP] stands around texts.
+    """
+
+    layers: int = 2
+    heads: int = 4
+    positions: int = 512
+    use_separators: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ParadePretrOptions(VectorOptions):
+    """The aggregator transformer of PARADE Transf-PRETR, of its checkpoint's size."""
+
+    transformer: TransformerShape = MINILM_L6
+    use_separators: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ParadeQueryOptions(Options):
+    """The aggregator transformer of PARADE Transf-PRETR-Q, of its checkpoint's size."""
+
+    transformer: TransformerShape = MINILM_L6
+    use_separators: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LateInteractionOptions(Options):
+    """The transformers of PARADE Transf-PRETR-LATEIR, each of its checkpoint's size.
+
+    `interaction` reads a query's token vectors with a chunk's, `transformer` what it makes of the chunks.
+    """
+
+    interaction: TransformerShape = MINILM_L2
+    transformer: TransformerShape = MINILM_L6
+    use_separators: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class CrossEncoderOptions(Options):
     """How the logits of a document's chunks become its score."""
 
@@ -57,6 +107,8 @@ class BiEncoderOptions(Options):
 
     `query_prefix` and `document_prefix` are texts that the model was trained to see before a query and before
     each chunk ("query: "); their tokens count against the backbone's positions, not against the windows.
+    `position_step` stretches inputs that a backbone of 1 / step as many positions could hold: their tokens
+    take every step-th position (8 for dwzhu/e5-base-4k, whose 4,096 positions were 512 once).
     """
 
     pooling: Pooling = "mean"
@@ -64,22 +116,52 @@ class BiEncoderOptions(Options):
     aggregation: Aggregation = "max"
     query_prefix: str = ""
     document_prefix: str = ""
+    position_step: int = 1
+
+    def __post_init__(self) -> None:
+        """Hold the step to its limit, too."""
+        Options.__post_init__(self)
+        check_count("position_step", self.position_step, at_least=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What the readers of text and specs know of a family; its model is in `farrank_rankers.families`."""
+    """What the readers of text and specs know of a family; its model is in `farrank_rankers.families`.
+
+    `whole` makes the default window as long as a document may be.
+    `framed_as_pairs` is for a dual plan that grew out of a pair's: each text is framed as the second of a
+    pair whose first is empty ("[CLS] [SEP] text [SEP]"), and has a pair's default limits.
+    """
 
     plan: Plan
     chunking: ChunkingKind
     options: type[Options] = Options
+    whole: bool = False
+    framed_as_pairs: bool = False
+
+    @property
+    def reads_as(self) -> Plan:
+        """The plan by whose special tokens and default limits texts are read."""
+        return "pair" if self.framed_as_pairs else self.plan
 
 
 FAMILIES: Mapping[str, Family] = {
     "firstp": Family("pair", "first", VectorOptions),
+    "longp": Family("pair", "first", VectorOptions, whole=True),
     "avgp": Family("pair", "disjoint", VectorOptions),
     "maxp": Family("pair", "sliding", VectorOptions),
     "sump": Family("pair", "sliding", VectorOptions),
+    "parade-avg": Family("pair", "sliding", VectorOptions),
+    "parade-max": Family("pair", "sliding", VectorOptions),
+    "parade-attn": Family("pair", "sliding", ParadeAttnOptions),
+    "parade-transf-rand": Family("pair", "sliding", ParadeRandOptions),
+    "parade-transf-pretr": Family("pair", "sliding", ParadePretrOptions),
+    "parade-transf-pretr-q": Family("pair", "sliding", ParadeQueryOptions),
+    "parade-transf-pretr-lateir": Family("dual", "sliding", LateInteractionOptions, framed_as_pairs=True),
+    "cedr-knrm": Family("pair", "disjoint"),
+    "cedr-pacrr": Family("pair", "disjoint"),
+    "cedr-drmm": Family("pair", "disjoint"),
+    "neural-model1": Family("pair", "disjoint"),
     "cross-encoder": Family("pair", "sliding", CrossEncoderOptions),
     "biencoder": Family("dual", "sliding", BiEncoderOptions),
 }

@@ -3,8 +3,11 @@
 from typing import Any
 
 import torch
+from torch import nn
 
-from farrank_rankers.errors import SourceError
+from farrank_rankers.backbones.registry import own_backbone
+from farrank_rankers.backbones.weights import rename_published
+from farrank_rankers.errors import RankerError, SourceError
 from farrank_rankers.files.model_files import ModelFiles
 from farrank_rankers.files.transformers_weights import fill_backbone
 from farrank_rankers.files.weights import FILE, fill, read_weights
@@ -21,22 +24,35 @@ def load_weights(reader: Reader, files: ModelFiles, dtype: torch.dtype | None) -
     if files.kind == "artifact":
         fill(ranker, read_weights(files.folder), files.folder / FILE)
     else:
-        fill_backbone(ranker.encoder.backbone, files.transformer)
+        fill_published(ranker.encoder.backbone, files)
     if dtype is not None:
         ranker.encoder.to(dtype)
     return ranker.eval()
 
 
+def fill_published(backbone: nn.Module, files: ModelFiles, *, new_head: bool = False) -> None:
+    """Copy a published checkpoint into the backbone that its config.json asks for.
+
+    With `new_head`, what no base model has may be missing.
+    Raises: WeightsError naming the file, the tensor and what was expected.
+    """
+    if own_backbone(files.config) is None:
+        fill_backbone(backbone, files.transformer, new_head=new_head)
+        return
+    path = files.transformer / FILE
+    fill(backbone, rename_published(files.config, read_weights(files.transformer), path), path)
+
+
 def build(reader: Reader, config: dict[str, Any], seed: int) -> Ranker:
     """Build a ranker with random weights that depend on the seed alone.
 
-    Raises: SourceError if transformers cannot build the backbone.
+    Raises: SourceError if transformers cannot build the backbone, SpecError if the family cannot.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
             return Ranker(reader, config)
         except (ValueError, TypeError, KeyError) as error:
-            if isinstance(error, SourceError):
+            if isinstance(error, RankerError):
                 raise
             raise SourceError(f"config.json of {reader.spec.backbone} cannot be built: {error}") from error

@@ -5,7 +5,7 @@ from typing import TypedDict
 
 from farrank_rankers.default_chunking import adjusted, default_chunking
 from farrank_rankers.errors import SpecError
-from farrank_rankers.family import AGGREGATION_BY_NAME, BiEncoderOptions, CrossEncoderOptions
+from farrank_rankers.family import AGGREGATION_BY_NAME, BiEncoderOptions, CrossEncoderOptions, family_named
 from farrank_rankers.position_budget import PositionBudget
 from farrank_rankers.spec import RankerSpec
 
@@ -68,6 +68,7 @@ def _with_family(spec: RankerSpec, name: str | None, budget: PositionBudget) -> 
     aggregation, kind = AGGREGATION_BY_NAME[name]
     chunking = spec.chunking
     if kind != chunking.kind:
-        room = budget.left_for_window(spec.plan, max(spec.max_query_tokens, spec.pad_query_to or 0), options)
-        chunking = default_chunking(spec.plan, kind, room)
+        family = family_named(spec.family)
+        room = budget.left_for_window(family, max(spec.max_query_tokens, spec.pad_query_to or 0), options)
+        chunking = default_chunking(family.reads_as, kind, room)
     return replace(spec, options=replace(options, aggregation=aggregation), chunking=chunking)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from farrank_rankers.backbone_facts import BackboneFacts
-from farrank_rankers.family import BiEncoderOptions, Options, Plan
+from farrank_rankers.family import BiEncoderOptions, Family, Options
 from farrank_rankers.tokenizer import TextTokenizer
 
 
@@ -14,21 +14,22 @@ class PositionBudget:
     tokenizer: TextTokenizer
     backbone: BackboneFacts
 
-    def left_for_window(self, plan: Plan, query_positions: int, options: Options) -> int | None:
+    def left_for_window(self, family: Family, query_positions: int, options: Options) -> int | None:
         """Count the document tokens that fit into one input; None if there is no limit, ≤ 0 if none fit."""
         if self.backbone.max_positions is None:
             return None
-        if plan == "pair":
+        if family.plan == "pair":
             return self.backbone.max_positions - self.tokenizer.pair.special_tokens - query_positions
         prefix = options.document_prefix if isinstance(options, BiEncoderOptions) else ""
-        return self._left_alone(prefix)
+        return self._left_alone(family, prefix)
 
-    def left_for_query(self, options: Options) -> int | None:
+    def left_for_query(self, family: Family, options: Options) -> int | None:
         """Count the query tokens that fit into an input of their own; None if there is no limit."""
-        return self._left_alone(options.query_prefix if isinstance(options, BiEncoderOptions) else "")
+        prefix = options.query_prefix if isinstance(options, BiEncoderOptions) else ""
+        return self._left_alone(family, prefix)
 
-    def _left_alone(self, prefix: str) -> int | None:
+    def _left_alone(self, family: Family, prefix: str) -> int | None:
         if self.backbone.max_positions is None:
             return None
-        beside = self.tokenizer.single.special_tokens + len(self.tokenizer.ids(prefix.rstrip()))
-        return self.backbone.max_positions - beside
+        frame = self.tokenizer.pair if family.reads_as == "pair" else self.tokenizer.single
+        return self.backbone.max_positions - frame.special_tokens - len(self.tokenizer.ids(prefix.rstrip()))

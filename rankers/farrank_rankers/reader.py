@@ -1,13 +1,14 @@
 """From text to encoder inputs: all of a ranker that a tokenizing thread needs, without torch."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.chunking import chunk_bounds, readable_tokens
 from farrank_rankers.errors import SourceError, SpecError
-from farrank_rankers.family import BiEncoderOptions
+from farrank_rankers.family import BiEncoderOptions, family_named
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokenizer import TextTokenizer
 from farrank_rankers.tokens import Chunk, EncoderInput, IntArray, Role, TokenizedText
@@ -28,7 +29,9 @@ class Reader:
         self.tokenizer = tokenizer
         self.backbone = backbone
         self.pad_id = tokenizer.pad_id(backbone.pad_token_id)
-        self._frame = tokenizer.pair if spec.plan == "pair" else tokenizer.single
+        family = family_named(spec.family)
+        self._frame = tokenizer.pair if family.reads_as == "pair" else tokenizer.single
+        self._framed_as_pairs = family.framed_as_pairs
         named = tokenizer.files.config.get("model_input_names", ["token_type_ids"])
         self._has_segments = backbone.segments > 1 and "token_type_ids" in named
         options = spec.options
@@ -80,7 +83,13 @@ class Reader:
         """
         if self.spec.plan != "dual":
             raise ValueError(f"family {self.spec.family} has plan pair: its query is part of every chunk")
-        return self._framed(_prefixed(self._query_prefix, query.ids, Role.QUERY))
+        framed = self._alone(_prefixed(self._query_prefix, query.ids, Role.QUERY))
+        # Where a query and a chunk are framed alike, their segments tell them apart, as in a pair.
+        return (
+            replace(framed, token_type_ids=np.zeros_like(framed.token_type_ids))
+            if self._framed_as_pairs
+            else framed
+        )
 
     def chunk_input(self, query: TokenizedText | None, chunk: Chunk) -> EncoderInput:
         """Frame a chunk: with its query if the plan is pair, alone (query None) if it is dual.
@@ -90,7 +99,7 @@ class Reader:
         if self.spec.plan == "dual":
             if query is not None:
                 raise ValueError(f"family {self.spec.family} has plan dual: its chunks take no query")
-            return self._framed(_prefixed(self._chunk_prefix, chunk.ids, Role.DOCUMENT))
+            return self._alone(_prefixed(self._chunk_prefix, chunk.ids, Role.DOCUMENT))
         if query is None:
             raise ValueError(f"family {self.spec.family} has plan pair: its chunks need the query")
         return self._framed(self._padded(query.ids), _with_role(chunk.ids, Role.DOCUMENT))
@@ -103,6 +112,12 @@ class Reader:
             return ids, roles
         filling = np.full(padding, self.pad_id, dtype=np.int32), np.full(padding, Role.PADDING, np.int32)
         return np.concatenate([ids, filling[0]]), np.concatenate([roles, filling[1]])
+
+    def _alone(self, text: _Roled) -> EncoderInput:
+        """Put special tokens around a text that is encoded apart."""
+        if not self._framed_as_pairs:
+            return self._framed(text)
+        return self._framed(_with_role(np.empty(0, dtype=np.int32), Role.QUERY), text)
 
     def _framed(self, *texts: _Roled) -> EncoderInput:
         """Put special tokens around one text or a pair."""

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
-from typing import Any, TypeVar
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from typing import Any, TypeVar, get_type_hints
 
-from farrank_rankers.chunking import Chunking, check_count
+from farrank_rankers.chunking import Chunking
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import Options, Plan, family_named
+from farrank_rankers.limits import check_count
 
 __all__ = ["Chunking", "Plan", "RankerSpec"]
 
@@ -86,6 +87,14 @@ class RankerSpec:
         return _build(cls, values, "the spec")
 
 
+def changed_options(options: Options, changes: Mapping[str, Any]) -> Options:
+    """Change some of a family's options, given as `ranker.json` would have them.
+
+    Raises: SpecError naming the option that is unknown or out of its limits.
+    """
+    return _build(type(options), asdict(options) | dict(changes), "options")
+
+
 def _object(value: object, where: str) -> Mapping[str, Any]:
     """Return a JSON object.
 
@@ -97,7 +106,7 @@ def _object(value: object, where: str) -> Mapping[str, Any]:
 
 
 def _build(kind: type[T], values: Mapping[str, Any], where: str) -> T:
-    """Construct a dataclass from a JSON object.
+    """Construct a dataclass, and those among its fields, from a JSON object.
 
     Raises: SpecError naming unknown and missing keys.
     """
@@ -113,4 +122,12 @@ def _build(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     )
     if missing:
         raise SpecError(f"{where} lacks the key {', '.join(missing)}")
-    return kind(**values)
+    hints = get_type_hints(kind)
+    return kind(
+        **{
+            name: _build(hints[name], _object(value, f"{where}.{name}"), f"{where}.{name}")
+            if is_dataclass(hints[name]) and not is_dataclass(value)
+            else value
+            for name, value in values.items()
+        }
+    )

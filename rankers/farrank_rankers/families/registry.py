@@ -7,9 +7,19 @@ from farrank_rankers.aggregate import Aggregator
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.families.avgp import AvgP
 from farrank_rankers.families.biencoder import SimilarityAggregator, TextEncoder
+from farrank_rankers.families.cedr import HiddenStatesEncoder
+from farrank_rankers.families.cedr_drmm import CedrDrmm
+from farrank_rankers.families.cedr_knrm import CedrKnrm
+from farrank_rankers.families.cedr_pacrr import CedrPacrr
 from farrank_rankers.families.cross_encoder import LogitAggregator, LogitEncoder
 from farrank_rankers.families.firstp import FirstP
+from farrank_rankers.families.late_interaction import LateInteraction, TokenEncoder
+from farrank_rankers.families.longp import LongP
 from farrank_rankers.families.maxp import MaxP, SumP
+from farrank_rankers.families.neural_model1 import NeuralModel1, ProjectedTokenEncoder
+from farrank_rankers.families.parade import ParadeAttn, ParadeAvg, ParadeMax
+from farrank_rankers.families.parade_query import ParadeTransfQuery, QueryEncoder
+from farrank_rankers.families.parade_transformer import ParadeTransfPretr, ParadeTransfRand
 from farrank_rankers.families.vector_encoder import VectorEncoder
 from farrank_rankers.spec import RankerSpec
 
@@ -17,18 +27,42 @@ Config = Mapping[str, Any]
 
 ENCODERS: Mapping[str, Callable[[RankerSpec, Config], Encoder]] = {
     "firstp": VectorEncoder,
+    "longp": VectorEncoder,
     "avgp": VectorEncoder,
     "maxp": VectorEncoder,
     "sump": VectorEncoder,
+    "cedr-knrm": HiddenStatesEncoder,
+    "cedr-pacrr": HiddenStatesEncoder,
+    "cedr-drmm": HiddenStatesEncoder,
+    "neural-model1": ProjectedTokenEncoder,
+    "parade-avg": VectorEncoder,
+    "parade-max": VectorEncoder,
+    "parade-attn": VectorEncoder,
+    "parade-transf-rand": VectorEncoder,
+    "parade-transf-pretr": VectorEncoder,
+    "parade-transf-pretr-q": QueryEncoder,
+    "parade-transf-pretr-lateir": TokenEncoder,
     "cross-encoder": LogitEncoder,
     "biencoder": TextEncoder,
 }
 
 AGGREGATORS: Mapping[str, Callable[[RankerSpec, Config], Aggregator]] = {
     "firstp": FirstP,
+    "longp": LongP,
     "avgp": AvgP,
     "maxp": MaxP,
     "sump": SumP,
+    "cedr-knrm": CedrKnrm,
+    "cedr-pacrr": CedrPacrr,
+    "cedr-drmm": CedrDrmm,
+    "neural-model1": NeuralModel1,
+    "parade-avg": ParadeAvg,
+    "parade-max": ParadeMax,
+    "parade-attn": ParadeAttn,
+    "parade-transf-rand": ParadeTransfRand,
+    "parade-transf-pretr": ParadeTransfPretr,
+    "parade-transf-pretr-q": ParadeTransfQuery,
+    "parade-transf-pretr-lateir": LateInteraction,
     "cross-encoder": LogitAggregator,
     "biencoder": SimilarityAggregator,
 }

@@ -1,0 +1,118 @@
+"""PARADE with late interaction: query and chunks, encoded apart, are read together by a small transformer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from farrank_rankers.aggregate import Aggregate, Aggregator, check_chunks, leave_one_out
+from farrank_rankers.backbone_facts import BackboneFacts
+from farrank_rankers.backbones.build import build_backbone
+from farrank_rankers.backbones.transformers_config import transformers_config
+from farrank_rankers.encoder import Encoder
+from farrank_rankers.errors import SpecError
+from farrank_rankers.families.parade_transformer import check_chunk_positions
+from farrank_rankers.families.vector_encoder import Head
+from farrank_rankers.families.vector_transformer import Part, VectorTransformer
+from farrank_rankers.family import EvidenceKind, LateInteractionOptions
+from farrank_rankers.features import Features
+from farrank_rankers.spec import RankerSpec
+from farrank_rankers.tokens import Role
+from farrank_rankers.transformer_shape import TransformerShape
+
+# Positions that the interaction reads at once: its activations take some 200 MB at a width of 768.
+GROUP_POSITIONS = 2**14
+
+
+class TokenEncoder(Encoder):
+    """Encode a query or a chunk as the last layer's vectors of all its tokens.
+
+    Shapes: input_ids, roles, token_type_ids (P, L) -> (P, L, H).
+    """
+
+    def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
+        super().__init__(build_backbone(spec, config), BackboneFacts.from_config(config))
+
+    def forward(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> Features:
+        """Shapes: (P, L) each -> (P, L, H)."""
+        return Features(self.run(input_ids, roles, token_type_ids).last_hidden_state, roles)
+
+
+class LateInteraction(Aggregator):
+    """PARADE Transf-PRETR-LATEIR: a transformer reads each chunk with the query, another what comes of that.
+
+    v_i = Int(C, S, q_1 … q_Q, S, t_1 … t_T, S)[0] for the tokens t of chunk i, and the score is
+    F(Agg(C', S', v_1 … v_m, S')[0]).
+    Only the tokens of the texts take part, not the special ones around them. Segment ids are 0 throughout in
+    the interaction, as in the published code; 1 for the chunks and 0 for all else in the aggregator. An
+    interaction belongs to its chunk alone: the evidence leaves chunks out of the aggregator only.
+
+    Shapes: features (D, C, T, H), chunk_mask (D, C), query (D, Q, H) -> scores (D,), chunk_scores (D, C).
+    Raises: SpecError if texts may exceed the transformers' positions; ValueError if a document has no chunk
+    or the query is None.
+    Source: Boytsov et al. (PARADE-LATEIR), after MORES+ of Gao & Callan, 2022.
+    """
+
+    evidence = EvidenceKind.LEAVE_ONE_OUT
+
+    def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        if not isinstance(spec.options, LateInteractionOptions):
+            raise SpecError(f"options are {type(spec.options).__name__}; they must be LateInteractionOptions")
+        options = spec.options
+        check_text_positions(spec, options.interaction, beside=4 if options.use_separators else 1)
+        check_chunk_positions(spec, options.transformer, beside=3 if options.use_separators else 1)
+        hidden_size = transformers_config(config).hidden_size
+        self.interaction = VectorTransformer(hidden_size, options.interaction, options.use_separators)
+        self.transformer = VectorTransformer(
+            options.interaction.width, options.transformer, options.use_separators
+        )
+        self.head = Head(options.transformer.width)
+
+    def forward(self, features: Features, chunk_mask: Tensor, query: Features | None = None) -> Aggregate:
+        """Shapes: (D, C, T, H), (D, C), (D, Q, H) -> (D,), (D, C)."""
+        check_chunks(chunk_mask)
+        if query is None:
+            raise ValueError("query is None; late interaction reads chunks with the query's vectors")
+        chunks = self._interact(features, chunk_mask, query)  # (D, C, W)
+
+        def score(mask: Tensor) -> Tensor:
+            scores: Tensor = self.head(self.transformer(Part(chunks, mask, segment=1)))  # (D,)
+            return scores
+
+        scores = score(chunk_mask)
+        return Aggregate(scores, leave_one_out(score, chunk_mask, scores))
+
+    def _interact(self, features: Features, chunk_mask: Tensor, query: Features) -> Tensor:
+        """Read each chunk with its document's query, some at a time.
+
+        Shapes: (D, C, T, H), (D, C), (D, Q, H) -> (D, C, W), zero where there is no chunk.
+        """
+        if features.roles is None or query.roles is None:
+            raise ValueError("features have no roles; late interaction reads vectors of tokens")
+        documents, chunks = chunk_mask.nonzero(as_tuple=True)  # (N,) each
+        positions = features.roles.shape[2] + query.roles.shape[1]
+        vectors = []
+        group = max(1, GROUP_POSITIONS // positions)
+        for start in range(0, len(documents), group):
+            document, chunk = documents[start : start + group], chunks[start : start + group]  # (G,) each
+            asked = Part(query.vectors[document], query.roles[document] == Role.QUERY)
+            read = features.roles[document, chunk] == Role.DOCUMENT  # (G, T)
+            vectors.append(self.interaction(asked, Part(features.vectors[document, chunk], read)))  # (G, W)
+        joined = torch.cat(vectors)  # (N, W)
+        return joined.new_zeros(*chunk_mask.shape, joined.shape[1]).index_put((documents, chunks), joined)
+
+
+def check_text_positions(spec: RankerSpec, shape: TransformerShape, beside: int) -> None:
+    """Refuse queries and windows that an interaction cannot place, with `beside` positions for all else.
+
+    Raises: SpecError naming the fields and the limit.
+    """
+    window = min(spec.chunking.window, spec.chunking.max_document_tokens)
+    needed = spec.max_query_tokens + window + beside
+    if needed > shape.positions:
+        raise SpecError(
+            f"chunking.window is {spec.chunking.window} and max_query_tokens {spec.max_query_tokens}: with "
+            f"{beside} special vectors that makes {needed} positions; the interaction has {shape.positions}"
+        )
