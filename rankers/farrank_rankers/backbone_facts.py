@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from farrank_rankers.backbones.registry import own_backbone
+from farrank_rankers.family import Pooling
+
 # Backbones whose position ids start at pad_token_id + 1, and are derived from the ids when none are given.
 POSITIONS_AFTER_PAD = frozenset(
     {
@@ -28,12 +31,20 @@ SILENT_DEFAULTS: Mapping[str, tuple[int, int]] = {
     "mobilebert": (512, 2),
 }
 
+# Decoders: a token sees those before it alone, so that the first one knows nothing of the others.
+CAUSAL = frozenset({"llama"})
+
+# Encoders that were trained to be read as the mean of their tokens.
+MEAN_POOLED = frozenset({"jina"})
+
 
 @dataclass(frozen=True, slots=True)
 class BackboneFacts:
     """How many positions, segments and words a backbone has; None where no limit is known.
 
-    `first_position` is the position id of an input's first token.
+    `first_position` is the position id of an input's first token. `architecture` is transformers' model_type,
+    or the name of a backbone that is written out here. ALiBi has no table of positions that could end, so
+    that its backbones have no limit; how far they were trained, only their papers say.
     """
 
     max_positions: int | None
@@ -41,6 +52,12 @@ class BackboneFacts:
     first_position: int
     pad_token_id: int | None
     vocabulary: int | None = None
+    architecture: str = ""
+
+    @property
+    def pooling(self) -> Pooling:
+        """How one vector is made of token vectors where nobody says otherwise."""
+        return "mean" if self.architecture in CAUSAL | MEAN_POOLED else "cls"
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "BackboneFacts":
@@ -49,15 +66,20 @@ class BackboneFacts:
         positions, segments = SILENT_DEFAULTS.get(model_type, (None, 0))
         positions = config.get("max_position_embeddings", positions)
         pad = config.get("pad_token_id")
+        if pad is None and model_type in CAUSAL:  # trained without padding: any token does, for it is masked
+            ends = config.get("eos_token_id")
+            pad = ends[0] if isinstance(ends, list) else ends
         first = 0
         if model_type in POSITIONS_AFTER_PAD:
             first = (1 if pad is None else pad) + 1
-        if positions is not None and positions <= 0:  # DeBERTa's -1, XLNet's: relative positions only
-            positions = None
+        own = own_backbone(config)
+        if own is not None or (positions is not None and positions <= 0):
+            positions = None  # DeBERTa's -1, XLNet's: relative positions only
         return cls(
             max_positions=None if positions is None else positions - first,
             segments=config.get("type_vocab_size", segments),
             first_position=first,
             pad_token_id=pad,
             vocabulary=config.get("vocab_size"),
+            architecture=own or model_type,
         )

@@ -23,12 +23,15 @@ _DUAL: Mapping[ChunkingKind, Chunking] = {
 MAX_QUERY_TOKENS: Mapping[Plan, int] = {"pair": 32, "dual": 128}
 
 
-def default_chunking(plan: Plan, kind: ChunkingKind, room: int | None) -> Chunking:
+def default_chunking(plan: Plan, kind: ChunkingKind, room: int | None, *, whole: bool = False) -> Chunking:
     """Choose windows of at most `room` tokens, what the backbone has left beside query and special tokens.
 
-    A backbone without room gets windows of one token, which its reader will refuse with the whole sum.
+    With `whole`, a window would hold all tokens that are kept of a document. A backbone without room gets
+    windows of one token, which its reader will refuse with the whole sum.
     """
     usual = (_PAIR if plan == "pair" else _DUAL)[kind]
+    if whole:
+        usual = adjusted(usual, window=usual.max_document_tokens)
     return usual if room is None or room >= usual.window else adjusted(usual, window=max(1, room))
 
 

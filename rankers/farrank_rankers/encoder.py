@@ -1,17 +1,18 @@
 """The heavy half of a ranker: a transformers model, called the same way whatever its architecture."""
 
 import inspect
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig
 
 from farrank_rankers.backbone_facts import BackboneFacts
-from farrank_rankers.errors import SourceError
+from farrank_rankers.backbones.calls import call_named
+from farrank_rankers.backbones.transformers_config import transformers_config
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import Role
+
+__all__ = ["Encoder", "transformers_config", "without_pooler"]
 
 
 class Encoder(nn.Module):
@@ -27,39 +28,39 @@ class Encoder(nn.Module):
         parameters = inspect.signature(backbone.forward).parameters
         self._takes_segments = facts.segments > 0 and "token_type_ids" in parameters
         self._first_position = facts.first_position
+        self._call = call_named(facts.architecture)
 
     def forward(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> Features:
         """Shapes: (P, L) each -> (P, …)."""
         raise NotImplementedError
 
-    def run(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> Any:
-        """Call the backbone with what its architecture takes; return its own output object."""
+    def run(
+        self,
+        input_ids: Tensor,
+        roles: Tensor,
+        token_type_ids: Tensor,
+        *,
+        hidden_states: bool = False,
+        position_ids: Tensor | None = None,
+    ) -> Any:
+        """Call the backbone with what its architecture takes; return its own output object.
+
+        With `hidden_states`, the output has those of the embeddings and of every layer as well.
+        `position_ids` (P, L) count from 0; None numbers the positions as they stand.
+        """
         attention_mask = (roles != Role.PADDING).to(input_ids.dtype)
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}  # (P, L) each
+        inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}  # (P, L) each
+        if hidden_states:
+            inputs["output_hidden_states"] = True
         if self._takes_segments:
             inputs["token_type_ids"] = token_type_ids
-        if self._first_position:
+        if position_ids is None and self._first_position:
             # Left to itself, such a backbone gives padding inside the query no position of its own, and what
             # follows would move with the query's length.
-            positions = torch.arange(input_ids.shape[1], device=input_ids.device) + self._first_position
-            inputs["position_ids"] = positions.expand_as(input_ids)  # (P, L)
-        return self.backbone(**inputs)
-
-
-def transformers_config(config: Mapping[str, Any]) -> Any:
-    """Make a parsed `config.json` the configuration object that transformers builds models from.
-
-    Raises: SourceError if transformers does not know the architecture.
-    """
-    model_type = config.get("model_type")
-    try:
-        built = AutoConfig.for_model(
-            model_type, **{name: value for name, value in config.items() if name != "model_type"}
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise SourceError(f"config.json: model_type {model_type!r} cannot be built: {error}") from error
-    built.dtype = None  # models are built in torch's default and converted afterwards
-    return built
+            position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+        if position_ids is not None:
+            inputs["position_ids"] = position_ids + self._first_position  # (P, L)
+        return self._call(self.backbone, roles, inputs)
 
 
 def without_pooler(backbone: nn.Module) -> nn.Module:

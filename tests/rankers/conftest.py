@@ -17,6 +17,7 @@ from tokenizers import (
 )
 from transformers import (
     AutoConfig,
+    AutoModel,
     AutoModelForSequenceClassification,
     PreTrainedTokenizerFast,
 )
@@ -38,6 +39,44 @@ TINY: dict[str, Any] = {
 }
 
 MakeModel = Callable[..., Path]
+MakeBackbone = Callable[..., Path]
+
+# What makes a tiny model of an architecture one of its kind, beside TINY.
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "bert": {},
+    "electra": {"embedding_size": 16},
+    "distilbert": {},
+    "roberta": {},
+    "deberta-v2": {  # as microsoft/deberta-v3-base, with fewer buckets
+        "relative_attention": True,
+        "position_buckets": 16,
+        "max_relative_positions": -1,
+        "norm_rel_ebd": "layer_norm",
+        "share_att_key": True,
+        "pos_att_type": "p2c|c2p",
+        "position_biased_input": False,
+        "type_vocab_size": 0,
+    },
+    "longformer": {"attention_window": 32},
+    "big_bird": {},
+    "llama": {"num_key_value_heads": 2, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": None},
+}
+WORDPIECE = ("bert", "electra", "distilbert", "deberta-v2", "big_bird", "jina", "mosaic")
+
+# What config.json says of the backbones that are written out here, where it differs from BERT's.
+OWN: dict[str, dict[str, Any]] = {
+    "jina": {
+        "architectures": ["JinaBertForMaskedLM"],
+        "auto_map": {"AutoModel": "jinaai/jina-bert-implementation--modeling_bert.JinaBertModel"},
+        "position_embedding_type": "alibi",
+        "feed_forward_type": "geglu",
+    },
+    "mosaic": {
+        "architectures": ["BertForMaskedLM"],
+        "auto_map": {"AutoModelForMaskedLM": "bert_layers.BertForMaskedLM"},
+        "alibi_starting_size": 2048,
+    },
+}
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -72,6 +111,15 @@ def byte_level() -> Tokenizer:
     # By position: releases of tokenizers name these parameters differently.
     ends = [(name, tokenizer.token_to_id(name)) for name in ("</s>", "<s>")]
     tokenizer.post_processor = processors.RobertaProcessing(*ends)
+    return tokenizer
+
+
+def sentence_starts() -> Tokenizer:
+    """Llama's way: a token before each text, none behind, and none for padding."""
+    tokenizer = byte_level()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
+    )
     return tokenizer
 
 
@@ -129,6 +177,36 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
         with torch.random.fork_rng():
             torch.manual_seed(7)
             model = AutoModelForSequenceClassification.from_config(config).eval()
+        model.save_pretrained(folder)
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_backbone(tmp_path_factory: pytest.TempPathFactory) -> MakeBackbone:
+    """Write a random base model of any architecture, ours too (without weights), as a Hugging Face folder."""
+
+    def make(architecture: str, positions: int = 2048, **changes: Any) -> Path:
+        folder = tmp_path_factory.mktemp(architecture)
+        if architecture == "llama":
+            tokenizer = sentence_starts()
+            PreTrainedTokenizerFast(
+                tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+            ).save_pretrained(folder)
+        else:
+            tokenizer = wordpiece() if architecture in WORDPIECE else byte_level()
+            save_tokenizer(tokenizer, folder)
+        pad = tokenizer.token_to_id("[PAD]") or tokenizer.token_to_id("<pad>")
+        values = TINY | {"vocab_size": tokenizer.get_vocab_size(), "pad_token_id": pad}
+        if architecture in OWN:
+            config = AutoConfig.for_model("bert", **values).to_dict() | OWN[architecture] | changes
+            (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+            return folder
+        values |= {"max_position_embeddings": positions} | ARCHITECTURES[architecture] | changes
+        with torch.random.fork_rng():
+            torch.manual_seed(7)
+            model = AutoModel.from_config(AutoConfig.for_model(architecture, **values)).eval()
         model.save_pretrained(folder)
         return folder
 

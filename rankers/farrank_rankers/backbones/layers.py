@@ -11,9 +11,13 @@ from farrank_rankers.backbones.config import AlibiBertConfig
 
 
 class BackboneOutput(NamedTuple):
-    """Shapes: last_hidden_state (P, L, H). Values at padded positions mean nothing, but are finite."""
+    """What transformers' models give; values at padded positions mean nothing, but are finite.
+
+    Shapes: last_hidden_state (P, L, H); hidden_states, if asked for, likewise, of embeddings and layers.
+    """
 
     last_hidden_state: Tensor
+    hidden_states: tuple[Tensor, ...] | None = None
 
 
 class Embeddings(nn.Module):
@@ -122,13 +126,22 @@ class AlibiBert(nn.Module):
         )
         self.apply(self._initialise)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> BackboneOutput:
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor,
+        output_hidden_states: bool = False,
+    ) -> BackboneOutput:
         """Shapes: (P, L) each -> last_hidden_state (P, L, H)."""
         hidden = self.embeddings(input_ids, token_type_ids)  # (P, L, H)
         bias = attention_bias(attention_mask, self.config.num_attention_heads, hidden.dtype)  # (P, A, L, L)
+        states = [hidden]
         for layer in self.layers:
             hidden = layer(hidden, bias)  # (P, L, H)
-        return BackboneOutput(hidden)
+            if output_hidden_states:
+                states.append(hidden)
+        return BackboneOutput(hidden, tuple(states) if output_hidden_states else None)
 
     def _initialise(self, module: nn.Module) -> None:
         """Draw matrices from N(0, initializer_range); biases stay 0 and norms 1, as BERT begins."""

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
-from transformers import AutoModelForSequenceClassification
 
 from farrank_rankers.aggregate import Aggregate, Aggregator, combine
 from farrank_rankers.backbone_facts import BackboneFacts
-from farrank_rankers.encoder import Encoder, transformers_config
+from farrank_rankers.backbones.build import build_classifier
+from farrank_rankers.encoder import Encoder
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import CrossEncoderOptions
 from farrank_rankers.features import Features
@@ -25,8 +25,7 @@ class LogitEncoder(Encoder):
     """
 
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
-        model = AutoModelForSequenceClassification.from_config(transformers_config(config))
-        super().__init__(model, BackboneFacts.from_config(config))
+        super().__init__(build_classifier(spec, config), BackboneFacts.from_config(config))
 
     def forward(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> Features:
         """Shapes: (P, L) each -> (P, 1)."""

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import AutoModel
 
 from farrank_rankers.backbone_facts import BackboneFacts
-from farrank_rankers.encoder import Encoder, transformers_config, without_pooler
+from farrank_rankers.backbones.build import build_backbone
+from farrank_rankers.encoder import Encoder
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import VectorOptions
 from farrank_rankers.features import Features
@@ -22,8 +22,7 @@ class VectorEncoder(Encoder):
     """
 
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
-        backbone = AutoModel.from_config(transformers_config(config))
-        super().__init__(without_pooler(backbone), BackboneFacts.from_config(config))
+        super().__init__(build_backbone(spec, config), BackboneFacts.from_config(config))
         if not isinstance(spec.options, VectorOptions):
             raise SpecError(f"options are {type(spec.options).__name__}; they must be VectorOptions")
         self.pooling = spec.options.pooling

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from farrank_rankers.backbones.registry import own_backbone
 from farrank_rankers.errors import SourceError
 from farrank_rankers.files.json_files import read_json
 from farrank_rankers.files.sentence_transformers import backbone_folder
@@ -57,9 +58,10 @@ class ModelFiles:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    config = {
-        name: value for name, value in read_json(folder / "config.json").items() if name not in _IMMATERIAL
-    }
+    config = read_json(folder / "config.json")
+    # That of a backbone which is written out here says which code its weights were trained with.
+    immaterial = _IMMATERIAL if own_backbone(config) is None else _IMMATERIAL - {"auto_map"}
+    config = {name: value for name, value in config.items() if name not in immaterial}
     if "model_type" not in config:
         raise SourceError(
             f"{folder / 'config.json'} lacks model_type, by which transformers knows architectures"
