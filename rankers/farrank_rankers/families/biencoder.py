@@ -5,16 +5,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModel
 
 from farrank_rankers.aggregate import Aggregate, Aggregator, combine
 from farrank_rankers.backbone_facts import BackboneFacts
-from farrank_rankers.encoder import Encoder, transformers_config, without_pooler
+from farrank_rankers.backbones.build import build_backbone
+from farrank_rankers.encoder import Encoder
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import BiEncoderOptions
 from farrank_rankers.features import Features
 from farrank_rankers.pooling import pooled
 from farrank_rankers.spec import RankerSpec
+from farrank_rankers.tokens import Role
 
 
 class TextEncoder(Encoder):
@@ -23,19 +24,40 @@ class TextEncoder(Encoder):
     Pooling and the norm are computed in fp32 whatever the backbone's precision.
 
     Shapes: input_ids, roles, token_type_ids (P, L) -> (P, H) fp32.
-    Source: Reimers & Gurevych, EMNLP 2019.
+    Source: Reimers & Gurevych, EMNLP 2019; steps of positions: Zhu et al., "LongEmbed", EMNLP 2024.
     """
 
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
-        backbone = AutoModel.from_config(transformers_config(config))
-        super().__init__(without_pooler(backbone), BackboneFacts.from_config(config))
+        facts = BackboneFacts.from_config(config)
+        super().__init__(build_backbone(spec, config), facts)
         self.options = biencoder_options(spec)
+        self._positions = facts.max_positions
+        if self.options.position_step > 1 and facts.max_positions is None:
+            raise SpecError(
+                f"position_step is {self.options.position_step}; it must be 1: "
+                f"{spec.backbone} has no table of positions"
+            )
 
     def forward(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> Features:
         """Shapes: (P, L) each -> (P, H)."""
-        hidden: Tensor = self.run(input_ids, roles, token_type_ids).last_hidden_state  # (P, L, H)
+        positions = self._stepped_positions(roles)
+        output = self.run(input_ids, roles, token_type_ids, position_ids=positions)
+        hidden: Tensor = output.last_hidden_state  # (P, L, H)
         vectors = pooled(hidden.float(), roles, self.options.pooling)  # (P, H)
         return Features(torch.nn.functional.normalize(vectors, dim=-1) if self.options.normalize else vectors)
+
+    def _stepped_positions(self, roles: Tensor) -> Tensor | None:
+        """Number the tokens of short inputs in steps, each input by its own length, whatever its companions'.
+
+        Shapes: (P, L) -> (P, L), None if there are no steps.
+        """
+        step = self.options.position_step
+        if step == 1 or self._positions is None:
+            return None
+        lengths = (roles != Role.PADDING).sum(dim=1, keepdim=True)  # (P, 1)
+        steps = torch.where(lengths <= self._positions // step, step, 1)  # (P, 1)
+        positions = torch.arange(roles.shape[1], device=roles.device) * steps  # (P, L)
+        return positions.clamp(max=self._positions - 1)  # padding may reach beyond the table
 
 
 class SimilarityAggregator(Aggregator):
