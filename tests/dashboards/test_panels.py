@@ -12,6 +12,9 @@ import pytest
 if TYPE_CHECKING:
     from tests.dashboards.conftest import Prometheus
 
+# A server, an index and a load.
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "dashboards" / "grafana").glob("*.json"))
 # What Grafana puts in their place; `All` of a variable is its allValue.

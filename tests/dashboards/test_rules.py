@@ -1,5 +1,6 @@
 """The scrape configuration and the rules: promtool's own checks and unit tests, and what it cannot see."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,10 @@ from farrank_server.metrics import SECONDS
 
 FOLDER = Path(__file__).parents[2] / "dashboards" / "prometheus"
 TESTS = sorted((FOLDER / "tests").glob("*.yaml"))
+TITLES = {
+    json.loads(path.read_text(encoding="utf-8"))["title"].removeprefix("Farrank / ")
+    for path in (FOLDER.parent / "grafana").glob("*.json")
+}
 
 
 def rules(kind: str) -> list[dict[str, Any]]:
@@ -59,11 +64,21 @@ def test_every_alert_says_what_is_wrong_and_what_to_do() -> None:
 
 
 def test_dashboards_named_by_a_runbook_exist() -> None:
-    titles = {"Traffic and errors", "Latency by stage", "Batching", "Queue and admission", "Long documents"}
-    titles |= {"Device and cache", "First stage"}
-    for alert in rules("alert"):
-        named = re.findall(r'"([A-Z][a-z ]+)"', alert["annotations"]["runbook"])
-        assert set(named) <= titles, alert["alert"]
+    named = {
+        name
+        for alert in rules("alert")
+        for name in re.findall(r'"([A-Z][a-z ]+)"', alert["annotations"]["runbook"])
+    }
+    assert named
+    assert named <= TITLES
+
+
+def test_the_page_lists_every_dashboard_and_every_alert() -> None:
+    page = (FOLDER.parents[1] / "docs" / "dashboards.md").read_text(encoding="utf-8")
+    dashboards, _, alerts = page.partition("\n## Alerts\n")
+    assert set(re.findall(r"^\| ([A-Z][\w ]+) \|", dashboards, re.MULTILINE)) == TITLES
+    listed = re.findall(r"`(Farrank\w+)`", "".join(re.findall(r"^\| `.*$", alerts, re.MULTILINE)))
+    assert sorted(listed) == sorted(rule["alert"] for rule in rules("alert"))
 
 
 def test_the_objective_is_the_same_in_every_window_and_a_bound_of_the_histogram() -> None:
