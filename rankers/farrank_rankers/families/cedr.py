@@ -1,0 +1,63 @@
+"""CEDR: classic ranking networks over the similarities of query and document in every layer of a backbone.
+
+What its three rankers share: the encoder, the similarities and a document's [CLS].
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.linalg import vector_norm
+
+from farrank_rankers.backbone_facts import BackboneFacts
+from farrank_rankers.backbones.build import build_backbone
+from farrank_rankers.backbones.transformers_config import transformers_config
+from farrank_rankers.encoder import Encoder
+from farrank_rankers.features import Features
+from farrank_rankers.spec import RankerSpec
+
+
+class HiddenStatesEncoder(Encoder):
+    """Encode a query-chunk pair as the vectors of all its tokens in all layers; position 0 is [CLS].
+
+    Layer 0 is the embeddings' output.
+
+    Shapes: input_ids, roles, token_type_ids (P, S) -> (P, S, L+1, H), roles (P, S).
+    Source: MacAvaney et al., SIGIR 2019.
+    """
+
+    def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
+        super().__init__(build_backbone(spec, config), BackboneFacts.from_config(config))
+
+    def forward(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> Features:
+        """Shapes: (P, S) each -> (P, S, L+1, H), (P, S)."""
+        output = self.run(input_ids, roles, token_type_ids, hidden_states=True)
+        return Features(torch.stack(output.hidden_states, dim=2), roles)  # (P, S, L+1, H)
+
+
+def similarities(query: Tensor, document: Tensor) -> Tensor:
+    """Compare each query token with each document token by their cosine, on every layer.
+
+    Shapes: query (Q, L+1, H), document (T, L+1, H) -> (L+1, Q, T).
+    """
+    products = torch.einsum("qlh,tlh->lqt", query, document)  # (L+1, Q, T)
+    query_norms = vector_norm(query, dim=-1).T[:, :, None] + 1e-9  # (L+1, Q, 1)
+    document_norms = vector_norm(document, dim=-1).T[:, None, :] + 1e-9  # (L+1, 1, T)
+    cosines: Tensor = products / (query_norms * document_norms)  # (L+1, Q, T)
+    return cosines
+
+
+def mean_cls(features: Features, chunk_mask: Tensor) -> Tensor:
+    """Average the last layer's [CLS] over a document's chunks.
+
+    Shapes: features (D, C, S, L+1, H), chunk_mask (D, C) -> (D, H).
+    """
+    cls = features.vectors[:, :, 0, -1].masked_fill(~chunk_mask[:, :, None], 0.0)  # (D, C, H)
+    return cls.sum(dim=1) / chunk_mask.sum(dim=1, keepdim=True)  # (D, H)
+
+
+def cedr_sizes(config: Mapping[str, Any]) -> tuple[int, int]:
+    """Read how many layers a token has vectors of, L + 1, and how wide those are, H."""
+    built = transformers_config(config)
+    return built.num_hidden_layers + 1, built.hidden_size
