@@ -1,0 +1,101 @@
+"""A real server with tiny rankers and an index, and a small test set for it."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from farrank_cli.main import main
+from farrank_cli.spawn import SpawnedServer, spawned_server
+from farrank_loadtest.trec import rank, write_run
+
+TEXTS = {
+    "rivers": "The river rises in the mountains and reaches the sea. " * 60,
+    "ships": "A ship sails over the sea towards the harbour. " * 30,
+    "bread": "Bread is baked from flour, water, salt and yeast. " * 5,
+    "towers": "The tower stands over the harbour and its ships.",
+    "salt": "Salt is won from the sea. " * 20,
+}
+QUERIES = {"q1": "where does the river end", "q2": "what is bread made of", "q3": "ships in the harbour"}
+QRELS = {"q1": {"rivers": 2, "ships": 0}, "q2": {"bread": 1, "salt": 1}, "q3": {"ships": 2, "towers": 1}}
+CANDIDATES = {
+    "q1": ["ships", "rivers", "towers"],
+    "q2": ["salt", "bread", "rivers", "ships"],
+    "q3": ["ships", "towers", "salt", "rivers"],
+    "unjudged": ["bread", "salt"],
+}
+
+
+@dataclass(frozen=True)
+class Files:
+    """The test set on disk."""
+
+    candidates: Path
+    queries: Path
+    collection: Path
+    qrels: Path
+
+    def flags(self) -> list[str]:
+        """All of it, as the command takes it."""
+        return [
+            f"--candidates={self.candidates}",
+            f"--queries={self.queries}",
+            f"--collection={self.collection}",
+            f"--qrels={self.qrels}",
+        ]
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    folder = tmp_path_factory.mktemp("test-set")
+    made = Files(*(folder / name for name in ("run.trec", "queries.tsv", "collection.jsonl", "qrels.txt")))
+    write_run(
+        made.candidates,
+        {
+            query: rank(query, [(doc_id, -float(place)) for place, doc_id in enumerate(doc_ids)])
+            for query, doc_ids in CANDIDATES.items()
+        },
+        tag="first",
+    )
+    made.queries.write_text("".join(f"{query}\t{text}\n" for query, text in QUERIES.items()))
+    made.collection.write_text(
+        "".join(json.dumps({"id": doc_id, "text": text}) + "\n" for doc_id, text in TEXTS.items())
+    )
+    made.qrels.write_text(
+        "".join(f"{query} 0 {doc} {grade}\n" for query, of in QRELS.items() for doc, grade in of.items())
+    )
+    return made
+
+
+@pytest.fixture(scope="session")
+def server(
+    files: Files, tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SpawnedServer]:
+    index = tmp_path_factory.mktemp("accuracy-index") / "index"
+    assert main(["index", str(files.collection), "--out", str(index)]) == 0
+    arguments = [f"--ranker={name}={tiny_rankers[name]}" for name in ("firstp", "maxp", "avgp")]
+    with spawned_server([*arguments, f"--index=things={index}", "--log-level=warning"]) as spawned:
+        yield spawned
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the command left: its exit code and what it printed where."""
+
+    exit_code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def accuracy(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """Run `farrank loadtest accuracy` in this process."""
+
+    def run(*flags: object) -> Outcome:
+        exit_code = main(["loadtest", "accuracy", *map(str, flags)])
+        captured = capsys.readouterr()
+        return Outcome(exit_code, captured.out, captured.err)
+
+    return run

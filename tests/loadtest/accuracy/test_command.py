@@ -1,0 +1,267 @@
+"""`farrank loadtest accuracy`, whole, against a real server."""
+
+from __future__ import annotations
+
+import csv
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from farrank_client import Client, Document
+from farrank_loadtest.accuracy.report import Report
+from farrank_loadtest.trec import read_collection, read_run
+
+if TYPE_CHECKING:
+    from tests.loadtest.accuracy.conftest import Files, Outcome
+
+    from farrank_cli.spawn import SpawnedServer
+
+Accuracy = Callable[..., "Outcome"]
+
+
+def test_runs_hold_the_scores_that_a_client_gets(
+    accuracy: Accuracy, files: Files, server: SpawnedServer, tmp_path: Path
+) -> None:
+    outcome = accuracy(
+        *files.flags(),
+        f"--target={server.address}",
+        "--ranker=firstp",
+        "--ranker=maxp",
+        f"--out={tmp_path}/o",
+    )
+
+    assert outcome.exit_code == 0
+    candidates = read_run(files.candidates)
+    texts = read_collection([files.collection], ["rivers", "ships", "bread", "towers", "salt"])
+    queries = dict(line.split("\t") for line in files.queries.read_text().splitlines())
+    for ranker in ("firstp", "maxp"):
+        path = tmp_path / "o" / "runs" / f"{ranker}.trec"
+        run = read_run(path)
+        # Nothing is judged for the fourth query: it is not reranked, and the table says so.
+        assert list(run) == ["q1", "q2", "q3"]
+        assert {line.split()[5] for line in path.read_text().splitlines()} == {ranker}
+        with Client(server.address) as client:
+            for query_id, ranked in run.items():
+                asked = [Document(each.doc_id, texts[each.doc_id]) for each in candidates[query_id]]
+                ranking = client.rerank(queries[query_id], asked, ranker=ranker)
+                assert {each.doc_id: each.score for each in ranked} == {
+                    each.id: pytest.approx(each.score, rel=1e-5) for each in ranking.results
+                }
+    assert "Not reranked, as nothing is judged for them: queries of run.trec, 1." in outcome.out
+
+
+def test_the_table_the_report_and_the_values_agree(
+    accuracy: Accuracy, files: Files, server: SpawnedServer, tmp_path: Path
+) -> None:
+    out = tmp_path / "new" / "folder"
+
+    outcome = accuracy(
+        *files.flags(),
+        f"--target={server.address}",
+        *("--ranker=firstp", "--ranker=mixed=maxp,avgp", f"--run=first={files.candidates}"),
+        *("--baseline=firstp", "--measure=MRR", "--measure=nDCG@10", f"--out={out}"),
+    )
+
+    assert outcome.exit_code == 0
+    assert (out / "accuracy.md").read_text("utf-8") == outcome.out
+    table = [line.strip("| ").split("|")[0].strip() for line in outcome.out.splitlines() if line[:1] == "|"]
+    assert table[2:] == ["Retriever", "firstp", "mixed", "first"]
+    report = Report.read_json(out / "accuracy.json")
+    assert set(report.inputs["versions"]) == {"firstp", "maxp", "avgp"}
+    retriever, _, mixed, first = report.rows
+    # By hand: the relevant document is second for q1, first for q2 (both are relevant) and q3.
+    assert retriever.cells["RR"].mean == pytest.approx((1 / 2 + 1 + 1) / 3)
+    assert first.cells["RR"].mean == retriever.cells["RR"].mean
+    with (out / "per-query.csv").open() as opened:
+        values = [float(row["RR"]) for row in csv.DictReader(opened) if row["model"] == "mixed"]
+    assert len(values) == 2 * 3
+    assert mixed.cells["RR"].mean == pytest.approx(sum(values) / len(values))
+    assert mixed.cells["RR"].by_seed == pytest.approx((sum(values[:3]) / 3, sum(values[3:]) / 3))
+    assert f"| {_shown(mixed.cells['RR'].mean)}" in outcome.out.replace("**", "")
+
+
+def test_what_was_written_evaluates_to_the_same_without_a_server(
+    accuracy: Accuracy, files: Files, server: SpawnedServer, tmp_path: Path
+) -> None:
+    asked = accuracy(
+        *files.flags(),
+        f"--target={server.address}",
+        "--ranker=firstp",
+        "--ranker=maxp",
+        f"--out={tmp_path}/o",
+    )
+    runs = tmp_path / "o" / "runs"
+
+    again = accuracy(
+        "--evaluate-only",
+        f"--qrels={files.qrels}",
+        *(f"--run={name}={runs / name}.trec" for name in ("firstp", "maxp")),
+    )
+
+    assert again.exit_code == 0
+    rows = [
+        line.replace("*", "").split() for line in asked.out.splitlines() if "firstp" in line or "maxp" in line
+    ]
+    assert rows == [
+        line.replace("*", "").split() for line in again.out.splitlines() if "firstp" in line or "maxp" in line
+    ]
+
+
+def test_candidates_from_the_servers_own_index(
+    accuracy: Accuracy, files: Files, server: SpawnedServer, tmp_path: Path
+) -> None:
+    outcome = accuracy(
+        *("--index=things", "--k=2", f"--queries={files.queries}", f"--qrels={files.qrels}"),
+        *(f"--target={server.address}", "--ranker=maxp", f"--out={tmp_path}/o"),
+    )
+
+    assert outcome.exit_code == 0
+    first_stage, reranked = (
+        read_run(tmp_path / "o" / "runs" / f"{name}.trec") for name in ("first-stage", "maxp")
+    )
+    with Client(server.address) as client:
+        ranking = client.search_and_rerank("what is bread made of", index="things", k=2, ranker="maxp")
+    assert [each.doc_id for each in reranked["q2"]] == [each.id for each in ranking.results]
+    assert {each.doc_id: each.score for each in first_stage["q2"]} == {
+        each.id: pytest.approx(each.first_stage_score) for each in ranking.results
+    }
+    assert all(len(documents) <= 2 for documents in first_stage.values())
+
+
+def test_parts_are_averaged_as_one_test_set(accuracy: Accuracy, files: Files, tmp_path: Path) -> None:
+    (tmp_path / "other.qrels").write_text("q1 0 towers 1\n")
+
+    outcome = accuracy(
+        *("--evaluate-only", f"--qrels={files.qrels}", f"--qrels={tmp_path}/other.qrels"),
+        *(f"--run=first={files.candidates}+{files.candidates}", "--measure=RR", f"--out={tmp_path}/o"),
+    )
+
+    assert outcome.exit_code == 0
+    report = Report.read_json(tmp_path / "o" / "accuracy.json")
+    assert report.queries == 4
+    assert report.rows[0].cells["RR"].mean == pytest.approx((1 / 2 + 1 + 1 + 1 / 3) / 4)
+    combined = accuracy("--combine", tmp_path / "o" / "accuracy.json")
+    assert (combined.exit_code, combined.out) == (0, outcome.out)
+
+
+@pytest.mark.parametrize(
+    ("flags", "exit_code", "says"),
+    [
+        (["--ranker=nope"], 1, "holds no ranker 'nope', only firstp, maxp, avgp"),
+        (["--ranker=maxp", "--target=127.0.0.1:1"], 3, "127.0.0.1:1: failed to connect"),
+        (["--ranker=maxp", "--target=192.0.2.1:50051"], 2, "192.0.2.1 is not this machine's loopback"),
+        (["--ranker=maxp", "--baseline=firstp"], 2, "no model is called 'firstp', only Retriever, maxp"),
+        (["--ranker=maxp", "--measure=nDGC@10"], 2, "measure 'nDGC@10': not known"),
+        (["--ranker=maxp", "--qrels=more.txt"], 2, "needs one file of each kind; there are: --qrels 2"),
+        (["--ranker=maxp", "--index=things"], 2, "give either --candidates with --collection, or --index"),
+        (["--ranker=maxp", "--evaluate-only"], 2, "--evaluate-only asks no server"),
+        ([], 2, "nothing to compare"),
+        (["--run=x=nowhere.trec"], 2, "give --ranker to rerank by, or --evaluate-only"),
+        (["--run=x=nowhere.trec", "--evaluate-only"], 2, "nowhere.trec: No such file or directory"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    accuracy: Accuracy,
+    files: Files,
+    server: SpawnedServer,
+    tmp_path: Path,
+    flags: list[str],
+    exit_code: int,
+    says: str,
+) -> None:
+    outcome = accuracy(*files.flags(), f"--target={server.address}", f"--out={tmp_path}/o", *flags)
+
+    assert outcome.exit_code == exit_code
+    assert says in outcome.err
+    assert outcome.err.startswith("farrank: ")
+    assert outcome.err.count("\n") == 1
+    assert outcome.out == ""
+
+
+def test_missing_documents_end_it_or_are_left_out_and_told(
+    accuracy: Accuracy, files: Files, server: SpawnedServer, tmp_path: Path
+) -> None:
+    few = tmp_path / "few.jsonl"
+    few.write_text("".join(files.collection.read_text().splitlines(keepends=True)[:3]))
+    flags = [*files.flags(), f"--collection={few}", f"--target={server.address}", "--ranker=maxp"]
+    flags.remove(f"--collection={files.collection}")
+
+    refused = accuracy(*flags, f"--out={tmp_path}/o")
+    assert refused.exit_code == 2
+    assert "2 of 5 candidate documents are not in the collection: salt, towers (--skip-missing" in refused.err
+
+    # The same folder: what was refused left nothing there.
+    skipped = accuracy(*flags, f"--out={tmp_path}/o", "--skip-missing")
+    assert skipped.exit_code == 0
+    assert "2 of 5 candidate documents are not in the collection: salt, towers." in skipped.out
+    assert {each.doc_id for each in read_run(tmp_path / "o/runs/maxp.trec")["q2"]} == {
+        "bread",
+        "rivers",
+        "ships",
+    }
+
+    again = accuracy(*flags, f"--out={tmp_path}/o", "--skip-missing")
+    assert again.exit_code == 2
+    assert "holds an accuracy test's files already; name another folder" in again.err
+
+
+def test_a_malformed_line_is_named(accuracy: Accuracy, files: Files, tmp_path: Path) -> None:
+    (tmp_path / "bad.txt").write_text("q1 0 rivers 1\nq1 rivers 1\n")
+
+    outcome = accuracy("--evaluate-only", f"--qrels={tmp_path}/bad.txt", f"--run=first={files.candidates}")
+
+    assert outcome.exit_code == 2
+    assert outcome.err == (
+        f"farrank: {tmp_path}/bad.txt:2: 3 columns; qrels have 4: query_id iteration doc_id grade\n"
+    )
+
+
+def test_ctrl_c_keeps_the_queries_that_were_done(server: SpawnedServer, files: Files, tmp_path: Path) -> None:
+    """Thousands of copies of a query: more than are done before the interruption."""
+    many = 20_000
+    (tmp_path / "q.tsv").write_text("".join(f"{number}\twhere does it end\n" for number in range(many)))
+    (tmp_path / "run").write_text("".join(f"{number} Q0 rivers 1 1 t\n" for number in range(many)))
+    command = [sys.executable, "-m", "farrank_cli", "loadtest", "accuracy", f"--target={server.address}"]
+    command += [
+        f"--candidates={tmp_path}/run",
+        f"--queries={tmp_path}/q.tsv",
+        f"--collection={files.collection}",
+    ]
+    command += ["--ranker=maxp", "--ranker=firstp", f"--out={tmp_path}/o"]
+
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        _wait_until_asked(server)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    assert out == ""
+    run = read_run(tmp_path / "o" / "runs" / "maxp.trec")
+    assert 0 < len(run) < many
+    assert err.splitlines()[-1] == f"{tmp_path}/o/runs/maxp.trec: only {len(run):,} of {many:,} queries"
+    assert "Traceback" not in err
+
+
+def _wait_until_asked(server: SpawnedServer) -> None:
+    """Wait until the server has answered a good many calls of this test."""
+
+    def answered() -> float:
+        with urllib.request.urlopen(server.metrics_url) as page:
+            lines = page.read().decode().splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith("farrank_requests_total{"))
+
+    before, ends_s = answered(), time.monotonic() + 60
+    while answered() < before + 20:
+        assert time.monotonic() < ends_s, "the server is not asked"
+        time.sleep(0.05)
+
+
+def _shown(mean: float) -> str:
+    return f"{mean:.3f}"

@@ -1,0 +1,67 @@
+"""What the command line calls models, seeds, parts and baselines."""
+
+from pathlib import Path
+
+import pytest
+
+from farrank_loadtest.accuracy.models import RankerModel, RunModel, parse_baselines, parse_models
+from farrank_loadtest.errors import LoadtestError
+
+NAMES = ["Retriever", "firstp", "firstp-electra", "maxp", "parade"]
+
+
+def test_models_keep_their_order() -> None:
+    models = parse_models(
+        [("ranker", "maxp"), ("run", "bm25=a.trec+b.trec,c.trec+d.trec"), ("ranker", "parade=p1,p2,p3")]
+    )
+
+    assert models == [
+        RankerModel("maxp", ("maxp",)),
+        RunModel("bm25", ((Path("a.trec"), Path("b.trec")), (Path("c.trec"), Path("d.trec")))),
+        RankerModel("parade", ("p1", "p2", "p3")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ([("ranker", "a,b")], "must be RANKER, or MODEL=RANKER,RANKER"),
+        ([("ranker", "m=a,a")], "with each named once"),
+        ([("ranker", "m=a,")], "with each named once"),
+        ([("run", "file.trec")], "must be MODEL=FILE"),
+        ([("run", "m=a++b")], "must be MODEL=FILE"),
+        ([("ranker", "a"), ("run", "a=file")], "model 'a': the name is taken"),
+        ([("ranker", "a"), ("run", "Retriever=file")], "model 'Retriever': the name is taken"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(given: list[tuple[str, str]], says: str) -> None:
+    with pytest.raises(LoadtestError, match=says):
+        parse_models(given)
+
+
+def test_a_baseline_for_all_leaves_baselines_and_the_retriever_alone() -> None:
+    assert parse_baselines(["firstp"], NAMES) == {
+        "firstp-electra": "firstp",
+        "maxp": "firstp",
+        "parade": "firstp",
+    }
+    assert parse_baselines(["firstp", "parade=firstp-electra"], NAMES) == {
+        "maxp": "firstp",
+        "parade": "firstp-electra",
+    }
+    assert parse_baselines(["Retriever=firstp"], NAMES) == {"Retriever": "firstp"}
+
+
+@pytest.mark.parametrize(
+    ("texts", "says"),
+    [
+        (["firstq"], "no model is called 'firstq', only Retriever, firstp"),
+        (["maxq=firstp"], "no model is called 'maxq'"),
+        (["maxp=maxp"], "with two names"),
+        (["firstp", "maxp"], "every model has 'firstp' already"),
+        (["maxp=firstp", "maxp=parade"], "maxp has 'firstp' already"),
+    ],
+)
+def test_wrong_baselines_are_refused(texts: list[str], says: str) -> None:
+    with pytest.raises(LoadtestError, match=says):
+        parse_baselines(texts, NAMES)
