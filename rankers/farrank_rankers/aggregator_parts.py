@@ -22,6 +22,10 @@ _BUILT_WITH = {
 }
 
 
+# By `new_ranker`'s keyword, the option that holds the size; the aggregator's module has the same name.
+_OPTIONS = {"aggregator_backbone": "transformer", "interaction_backbone": "interaction"}
+
+
 @dataclass(frozen=True, slots=True)
 class AggregatorPart:
     """One transformer's files."""
@@ -56,18 +60,19 @@ class AggregatorPart:
 def find_parts(
     family: str, sources: Mapping[str, str | Path | None], *, download: bool
 ) -> dict[str, AggregatorPart]:
-    """Find the transformers that are given, by the name of the option that holds their size.
+    """Find the transformers that keywords of `new_ranker` give, by the option that holds their size.
 
     Raises: SpecError if the family has no such option; SourceError if there is no model.
     """
     known = {field.name for field in fields(family_named(family).options)}
     parts = {}
-    for name, source in sources.items():
+    for keyword, source in sources.items():
         if source is None:
             continue
+        name = _OPTIONS[keyword]
         if name not in known:
             raise SpecError(
-                f"{name} is {str(source)!r}; family {family} has no pretrained {name} to start from"
+                f"{keyword} is {str(source)!r}; it must be none: family {family} has no such transformer"
             )
         location = locate(source, download=download)
         parts[name] = AggregatorPart(location, ModelFiles.find(location.folder))

@@ -8,6 +8,7 @@ from typing import Any
 from farrank_rankers.aggregator_parts import find_parts, with_shapes
 from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.chunking import Chunking
+from farrank_rankers.default_chunking import adjusted
 from farrank_rankers.derived_spec import default_options, fitted_spec
 from farrank_rankers.family import Options
 from farrank_rankers.files.location import locate
@@ -30,6 +31,9 @@ def new_ranker(
     seed: int = 0,
     *,
     pretrained: bool = True,
+    window: int | None = None,
+    stride: int | None = None,
+    max_document_tokens: int | None = None,
     max_query_tokens: int | None = None,
     pad_query_to: int | None = None,
     options: Options | Mapping[str, Any] | None = None,
@@ -51,7 +55,7 @@ def new_ranker(
     tokenizer = TextTokenizer(TokenizerFiles.read(files.transformer))
     facts = BackboneFacts.from_config(files.config)
     limits = Overrides(max_query_tokens=max_query_tokens, pad_query_to=pad_query_to)
-    sources = {"transformer": aggregator_backbone, "interaction": interaction_backbone}
+    sources = {"aggregator_backbone": aggregator_backbone, "interaction_backbone": interaction_backbone}
     parts = find_parts(family, sources, download=download)
     if not isinstance(options, Options):
         options = changed_options(default_options(family, facts), options or {})
@@ -59,8 +63,10 @@ def new_ranker(
     provenance = {"model": location.name, "head": f"random, seed {seed}"}
     provenance |= {name: part.location.name for name, part in parts.items()}
     spec = fitted_spec(family, location.name, options, limits, PositionBudget(tokenizer, facts), provenance)
-    if chunking is not None:
-        spec = replace(spec, chunking=chunking)
+    chunking = adjusted(
+        chunking or spec.chunking, window=window, stride=stride, max_document_tokens=max_document_tokens
+    )
+    spec = replace(spec, chunking=chunking)
     config = dict(files.config)
     if family == "cross-encoder":
         config.pop("num_labels", None)
