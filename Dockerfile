@@ -18,6 +18,7 @@ COPY proto proto
 COPY rankers rankers
 COPY server server
 COPY clients clients
+COPY loadtest loadtest
 COPY cli cli
 RUN ["pip", "wheel", "--no-deps", "--wheel-dir", "/wheels", "."]
 

@@ -1,6 +1,7 @@
 """The kinds of panels: lines over time, one number, a histogram over time, a table."""
 
 from collections.abc import Iterator, Sequence
+from string import ascii_uppercase
 
 from grafana_foundation_sdk.builders import common, heatmap, prometheus, stat, table, timeseries
 from grafana_foundation_sdk.builders.dashboard import ThresholdsConfig
@@ -27,7 +28,8 @@ Panel = timeseries.Panel | stat.Panel | heatmap.Panel | table.Panel
 
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 LINES_HEIGHT, NUMBER_HEIGHT = 8, 4
-COLOURS = ("green", "orange", "red")
+# By the number of bounds.
+COLOURS = {0: ("green",), 1: ("green", "red"), 2: ("green", "orange", "red")}
 
 
 def lines(
@@ -141,7 +143,7 @@ def rows(title: str, description: str, query: Query, *, width: int) -> table.Pan
 
 
 def _targets(queries: Sequence[Query]) -> Iterator[prometheus.Dataquery]:
-    for letter, query in zip("ABCDEFGH", queries, strict=False):
+    for letter, query in zip(ascii_uppercase[: len(queries)], queries, strict=True):
         yield (
             prometheus.Dataquery()
             .ref_id(letter)
@@ -153,8 +155,8 @@ def _targets(queries: Sequence[Query]) -> Iterator[prometheus.Dataquery]:
 
 
 def _thresholds(bounds: Sequence[float]) -> ThresholdsConfig:
-    """Green below the first bound; a single bound is red."""
-    colours = COLOURS if len(bounds) == 2 else (COLOURS[0], COLOURS[-1])
-    values = (None, *bounds)
-    steps = [Threshold(value=value, color=colour) for value, colour in zip(values, colours, strict=False)]
+    steps = [
+        Threshold(value=value, color=colour)
+        for value, colour in zip((None, *bounds), COLOURS[len(bounds)], strict=True)
+    ]
     return ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps)
