@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 from farrank_cli import exit_codes
 from farrank_cli.exit_codes import CommandError
+from farrank_cli.extras import missing_extra
 from farrank_cli.table import COMMANDS
 
 
@@ -49,20 +50,11 @@ def _run(given: list[str]) -> int:
         loaded.configure(parsers[chosen])
         return loaded.run(parser.parse_args(given))
     except ModuleNotFoundError as error:
-        raise _missing_extra(chosen, error) from error
+        raise missing_extra(chosen, COMMANDS[chosen].extra, error) from error
 
 
 def _sentence(summary: str) -> str:
     return f"{summary[0].upper()}{summary[1:]}."
-
-
-def _missing_extra(name: str, error: ModuleNotFoundError) -> Exception:
-    extra = COMMANDS[name].extra
-    if extra is None or error.name is None or error.name.startswith("farrank"):
-        return error
-    return CommandError(
-        f"farrank {name} needs the {extra} extra: pip install 'farrank[{extra}]' (no module {error.name!r})"
-    )
 
 
 def _exit_code_lines() -> str:

@@ -41,7 +41,9 @@ COMMANDS = {
         "farrank_cli.commands.search", None, "search an index of a server and rerank what it finds"
     ),
     "rankers": Command(
-        "farrank_cli.commands.rankers", None, "list the rankers, indexes and limits of a server"
+        "farrank_cli.commands.rankers",
+        None,
+        "list a server's rankers, indexes and limits, or the papers' models; make a ranker",
     ),
     "loadtest": Command("farrank_cli.commands.loadtest", "loadtest", "measure a server under load"),
 }

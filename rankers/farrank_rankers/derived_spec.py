@@ -52,8 +52,9 @@ def fitted_spec(
     """
     facts = family_named(family)
     options = default_options(family, budget.backbone) if options is None else options
-    max_query_tokens = overrides.get("max_query_tokens") or MAX_QUERY_TOKENS[facts.reads_as]
-    if facts.plan == "dual" and overrides.get("max_query_tokens") is None:
+    given = overrides.get("max_query_tokens")
+    max_query_tokens = MAX_QUERY_TOKENS[facts.reads_as] if given is None else given
+    if facts.plan == "dual" and given is None:
         room = budget.left_for_query(facts, options)
         max_query_tokens = max_query_tokens if room is None else max(1, min(max_query_tokens, room))
     pad_query_to = overrides.get("pad_query_to")

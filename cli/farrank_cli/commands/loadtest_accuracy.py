@@ -125,6 +125,10 @@ def _combine(args: argparse.Namespace) -> int:
     from farrank_loadtest.accuracy.report import Report
     from farrank_loadtest.accuracy.table import render
 
+    if args.models or args.qrels or args.out is not None:
+        raise CommandError(
+            "--combine: prints a table of the reports alone; leave out --ranker, --run, --qrels, --out"
+        )
     print(render([Report.read_json(path) for path in args.combine]), end="")
     return DONE
 

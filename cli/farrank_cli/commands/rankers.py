@@ -1,26 +1,44 @@
-"""`farrank rankers`: what a server holds, and the limits it enforces."""
+"""`farrank rankers`: what a server holds, and the limits it enforces; rankers to make, and the papers'."""
 
 import argparse
 import dataclasses
 import json
-from collections.abc import Sequence
 
+from farrank_cli.columns import print_columns
+from farrank_cli.commands import rankers_new, rankers_papers
 from farrank_cli.connection import add_connection_flags, connect
-from farrank_cli.exit_codes import DONE
+from farrank_cli.exit_codes import DONE, CommandError
+from farrank_cli.extras import missing_extra
 from farrank_client import Catalog, RankerInfo
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags."""
+    """Add the command's flags, and the subcommand that makes a ranker instead of listing some."""
     parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
+    parser.add_argument(
+        "--papers", action="store_true", help="list the papers' models at full size; asks no server"
+    )
     add_connection_flags(parser)
+    actions = parser.add_subparsers(title="instead of listing", dest="action", metavar="[new]")
+    summary = "make an untrained ranker on a backbone"
+    rankers_new.configure(actions.add_parser("new", help=summary, description=f"{summary.capitalize()}."))
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask the server and print its catalog.
+    """Ask the server and print its catalog, unless something else is asked for.
 
-    Raises: CommandError if the call fails.
+    Raises: CommandError if the call fails, the ranker cannot be made or the server extra is missing.
     """
+    if args.action and args.papers:
+        raise CommandError("rankers: give either new or --papers")
+    try:
+        if args.action == "new":
+            return rankers_new.run(args)
+        if args.papers:
+            return rankers_papers.run(as_json=args.json)
+    except ModuleNotFoundError as error:
+        asked = "rankers new" if args.action else "rankers --papers"
+        raise missing_extra(asked, "server", error) from error
     with connect(args) as client:
         catalog = client.rankers()
     if args.json:
@@ -31,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(catalog: Catalog) -> None:
-    _print_columns(
+    print_columns(
         ("ranker", "family", "backbone", "query", "document", "window/stride", "runs on", "version"),
         [
             (
@@ -48,22 +66,16 @@ def _print(catalog: Catalog) -> None:
         ],
     )
     print()
-    _print_columns(
+    print_columns(
         ("index", "documents", "first stage"),
         [(each.name, str(each.documents), each.first_stage) for each in catalog.indexes],
     )
     print()
     limits = dataclasses.asdict(catalog.limits)
-    _print_columns(("limit", "value"), [(name, f"{value:,}") for name, value in limits.items()])
+    print_columns(("limit", "value"), [(name, f"{value:,}") for name, value in limits.items()])
 
 
 def _family(ranker: RankerInfo) -> str:
     """Name the family with what it leaves open: `cross-encoder (aggregation max)`."""
     options = ", ".join(f"{name} {value}" for name, value in ranker.options.items() if value)
     return f"{ranker.family} ({options})" if options else ranker.family
-
-
-def _print_columns(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    for row in (heads, *rows):
-        print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ def ranker(folder: Path) -> Ranker:
     return new_ranker("biencoder", folder, WHOLE, max_query_tokens=40, options=OPTIONS).eval()
 
 
-def embedded(folder: Path, ids: list[int]) -> torch.Tensor:
+def embedded(folder: Path, ids: list[int]) -> Any:
     """One text, the plain way: positions by its own length, mean, unit length."""
     positions = [i * STEP for i in range(len(ids))] if len(ids) <= POSITIONS // STEP else range(len(ids))
     model = AutoModel.from_pretrained(folder).eval()
