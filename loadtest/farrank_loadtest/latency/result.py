@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from farrank_loadtest.latency.plan import Plan
 from farrank_loadtest.latency.recorder import Recorder
 
-# The generator is the limit where its own lateness is more than a timer's and a tenth of what it measures,
-LAG_FLOOR_S = 0.005
+# The generator is the limit where its own lateness is more than a busy machine's and a tenth of what it
+# measures,
+LAG_FLOOR_S = 0.010
 LAG_SHARE = 0.1
 # or, with callers that wait and are never late, where its thread hardly rests.
 BUSY_SHARE = 0.9

@@ -5,6 +5,7 @@ import itertools
 import random
 import time
 from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from farrank_loadtest.errors import LoadtestError, ProbeFailed
@@ -57,64 +58,71 @@ async def sweep(target: Target, workload: Workload, plan: Plan, steps: Steps, wa
     """
     calls = itertools.cycle(workload.calls)
     results: list[StepResult] = []
-    done_calls = 0
+    sent = 0
+
+    def ended(*, interrupted: bool = False, note: str | None = None) -> Sweep:
+        return Sweep(plan, tuple(results), interrupted, note)
+
     while (amount := steps.next()) is not None:
         try:
             plan.check_amount(amount)
-            plan.caps.check_total(done_calls + plan.calls(amount), plan.seconds(len(results) + 1))
+            plan.caps.check_total(sent + plan.calls(amount), plan.seconds(len(results) + 1))
         except LoadtestError as error:
-            return Sweep(plan, tuple(results), interrupted=False, note=str(error))
+            return ended(note=str(error))
         repeats: list[Recorder] = []
         interrupted = False
-        for repeat in range(1, plan.repeats + 1):
+        while len(repeats) < plan.repeats and not interrupted:
             recorder = Recorder(plan.warm_up_s, plan.end_s, plan.bound_s)
             repeats.append(recorder)
-            watcher.began(amount, repeat)
-            interrupted = await _interrupted(
-                _run_once(
-                    target, calls, plan, amount, repeat, recorder, plan.caps.calls - done_calls, watcher
-                )
-            )
-            done_calls += recorder.seen
-            if interrupted:
-                break
-        result = judge(plan, amount, [each for each in repeats if each.offered])
-        if result.repeats:
-            results.append(result)
-            watcher.finished(result)
+            watcher.began(amount, len(repeats))
+            run = _Run(plan, amount, len(repeats), recorder, watcher)
+            interrupted = await _interrupted(run.send(target, calls, plan.caps.calls - sent))
+            sent += recorder.seen
+        measured = [each for each in repeats if each.offered]
+        if measured:
+            results.append(judge(plan, amount, measured))
+            watcher.finished(results[-1])
         if interrupted:
-            return Sweep(plan, tuple(results), interrupted=True, note=None)
-        steps.tell(amount, held=result.held is not False)
-    return Sweep(plan, tuple(results), interrupted=False, note=None)
+            return ended(interrupted=True)
+        if sent >= plan.caps.calls:
+            return ended(note=f"{sent:,} calls are sent (--max-calls)")
+        steps.tell(amount, held=bool(measured) and results[-1].held is not False)
+    return ended()
 
 
-async def _run_once(
-    target: Target,
-    calls: Iterator[Call],
-    plan: Plan,
-    amount: float,
-    repeat: int,
-    recorder: Recorder,
-    calls_left: int,
-    watcher: Watcher,
-) -> None:
-    async def ask(call: Call) -> Answer:
-        return await target.rerank(call.query, call.documents, ranker=plan.ranker, timeout_s=plan.timeout_s)
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One repeat of one load."""
 
-    def sink(sample: Sample) -> None:
-        recorder(sample)
-        watcher.counted(recorder.seen)
+    plan: Plan
+    amount: float
+    repeat: int
+    recorder: Recorder
+    watcher: Watcher
 
-    now_s, busy_before_s = started_clock(), time.thread_time()
-    try:
-        if plan.loop == "open":
-            randomly = random.Random(f"{plan.seed}/{repeat}/{amount:g}")
-            arrivals = SCHEDULES[plan.arrivals](amount, plan.end_s, randomly)
-            await run_open(ask, calls, arrivals, sink, now_s, max_in_flight=plan.caps.in_flight)
-        else:
-            await run_closed(ask, calls, int(amount), plan.end_s, sink, now_s, max_calls=calls_left)
-    finally:
-        recorder.ended(now_s(), time.thread_time() - busy_before_s)
+    async def send(self, target: Target, calls: Iterator[Call], most: int) -> None:
+        """Send at the schedule's times, or by callers that send at most so many."""
+        plan = self.plan
+
+        async def ask(call: Call) -> Answer:
+            return await target.rerank(
+                call.query, call.documents, ranker=plan.ranker, timeout_s=plan.timeout_s
+            )
+
+        now_s, busy_before_s = started_clock(), time.thread_time()
+        try:
+            if plan.loop == "open":
+                randomly = random.Random(f"{plan.seed}/{self.repeat}/{self.amount:g}")
+                arrivals = SCHEDULES[plan.arrivals](self.amount, plan.end_s, randomly)
+                await run_open(ask, calls, arrivals, self._count, now_s, max_in_flight=plan.caps.in_flight)
+            else:
+                await run_closed(ask, calls, int(self.amount), plan.end_s, self._count, now_s, max_calls=most)
+        finally:
+            self.recorder.ended(now_s(), time.thread_time() - busy_before_s)
+
+    def _count(self, sample: Sample) -> None:
+        self.recorder(sample)
+        self.watcher.counted(self.recorder.seen)
 
 
 async def _interrupted(run: Coroutine[Any, Any, None]) -> bool:

@@ -87,8 +87,8 @@ def test_a_late_generator_is_named_as_the_limit_where_its_lateness_matters() -> 
     assert is_generator_bound(plan(), late)
     # The same lateness is a fiftieth of a slow server's latency,
     assert not is_generator_bound(plan(), recorded([answered(2.0, latency_s=1.0, lag_s=0.02)] * 20))
-    # and what a timer rounds is no lateness.
-    assert not is_generator_bound(plan(), recorded([answered(2.0, latency_s=0.002, lag_s=0.002)] * 20))
+    # and what a busy machine does now and then is no limit.
+    assert not is_generator_bound(plan(), recorded([answered(2.0, latency_s=0.01, lag_s=0.008)] * 20))
     # Even where all answers would be in time, what was not offered was not held.
     assert judge(plan(), 5.0, [late]).held is False
 

@@ -34,7 +34,9 @@ def test_a_climb_ends_at_its_ceiling_and_goes_down_where_its_start_breaks() -> N
 
 @settings(deadline=None)
 @given(st.floats(0.5, 50), st.floats(1.1, 4), st.integers(0, 8), st.floats(1, 5000))
-def test_a_climb_brackets_the_capacity(start: float, factor: float, refinements: int, capacity: float) -> None:
+def test_a_climb_brackets_the_capacity(
+    start: float, factor: float, refinements: int, capacity: float
+) -> None:
     ceiling = 2000.0
     amounts = tried(Climb(start, factor, refinements, ceiling), capacity)
     held = [amount for amount in amounts if amount <= capacity]

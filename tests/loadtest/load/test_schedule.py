@@ -25,7 +25,9 @@ def test_constant_arrivals_are_even_and_as_many_as_the_rate_says(rate: float, du
 
 @settings(deadline=None)
 @given(RATES, DURATIONS, st.integers())
-def test_poisson_arrivals_come_in_order_within_the_duration(rate: float, duration_s: float, seed: int) -> None:
+def test_poisson_arrivals_come_in_order_within_the_duration(
+    rate: float, duration_s: float, seed: int
+) -> None:
     due = list(poisson_arrivals(rate, duration_s, random.Random(seed)))
     assert due == sorted(due)
     assert all(0 < each < duration_s for each in due)

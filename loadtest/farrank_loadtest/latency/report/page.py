@@ -45,7 +45,7 @@ def verdict(sweep: Sweep) -> str:
         elif sweep.steps:
             said.append(f"No load tried holds {objective}.")
         if sweep.limited_by == "generator":
-            said.append("Beyond it the load generator, not the server, was the limit.")
+            said.append("What broke it first was the load generator, not the server.")
         elif sweep.limited_by is None and sweep.steps:
             said.append("No load tried breaks it.")
     if sweep.note is not None:

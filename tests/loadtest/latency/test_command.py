@@ -1,0 +1,227 @@
+"""`farrank loadtest latency` from the command to the last file, against a real server."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib.image
+import pytest
+
+from farrank_cli.spawn import SpawnedServer
+from farrank_loadtest.latency import result
+
+if TYPE_CHECKING:
+    from tests.loadtest.latency.conftest import Outcome
+
+Farrank = Callable[..., "Outcome"]
+
+STAGES = {"total", "tokenization", "queue", "inference", "aggregation"}
+TINY = ["--synthetic", "uniform:10:200", "--documents", "3", "--calls", "10"]
+SHORT = ["--warm-up-s", "0.5", "--duration-s", "2", "--repeats", "2"]
+
+
+def results_of(folder: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((folder / "results.json").read_text())
+    return loaded
+
+
+def test_an_open_loop_leaves_figures_charts_and_a_page(
+    farrank: Farrank, server: SpawnedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What else this machine does must not decide whether the generator was the limit.
+    monkeypatch.setattr(result, "LAG_FLOOR_S", 60.0)
+    out = tmp_path / "new" / "folder"
+    load = ["--rates", "20,5", "--objective", "p50=4s", "--ranker", "maxp", "--arrivals", "constant"]
+    outcome = farrank("loadtest", "latency", "--target", server.address, "--out", out, *TINY, *SHORT, *load)
+
+    assert outcome.exit_code == 0, outcome.err
+    assert outcome.out.startswith("20 calls/s is the highest load tried that holds p50 within 4000 ms.")
+    assert "5 calls/s: " in outcome.err
+    assert "10 calls from synthetic uniform:10:200, seed 1; documents a call: 3;" in outcome.err
+
+    results = results_of(out)
+    assert results["interrupted"] is False
+    assert results["highest_that_holds"] == 20
+    assert results["objective"] == {"percent": 50.0, "bound_s": 4.0}
+    assert [(step["load"], step["offered"], len(step["repeats"])) for step in results["steps"]] == [
+        (5, 20, 2),
+        (20, 80, 2),
+    ]
+    for step in results["steps"]:
+        latency, stages = step["latency_s"], step["stages_s"]
+        assert step["statuses"] == {"OK": step["offered"]}
+        # A busy machine may answer late, never more often than it was asked.
+        assert 0.5 * step["load"] < step["goodput_per_s"] < 1.5 * step["load"]
+        assert (
+            0 < latency["p50"] <= latency["p90"] <= latency["p99"] <= latency["p99.9"] <= latency["max"] < 10
+        )
+        assert stages.keys() == STAGES
+        # Inside of the call, as the server saw it.
+        assert 0 < stages["inference"]["p50"] <= stages["total"]["p50"] < latency["p50"]
+        assert step["generator"]["busy"] > 0
+
+    with (out / "results.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["load"], row["repeat"]) for row in rows] == [
+        (load, repeat) for load in ("5.0", "20.0") for repeat in ("all", "1", "2")
+    ]
+    assert float(rows[0]["p99_ms"]) == pytest.approx(results["steps"][0]["latency_s"]["p99"] * 1e3, abs=0.01)
+    assert float(rows[0]["server_inference_p50_ms"]) > 0
+
+    for name in ("latency.png", "stages.png", "percentiles.png"):
+        image = matplotlib.image.imread(out / name)
+        assert min(image.shape[:2]) > 500
+        # Lines in several colours, not an empty frame.
+        assert len({tuple(pixel) for pixel in image[::5, ::5, :3].reshape(-1, 3).tolist()}) > 10
+
+    page = (out / "report.html").read_text()
+    assert page.count("data:image/svg+xml;base64,") == 3
+    assert not re.search(r"(src|href)=\"(?!data:)", page)
+    assert "p50 within 4000 ms" in page
+    assert "<td>80</td>" in page
+
+
+def test_a_closed_loop_counts_callers(farrank: Farrank, server: SpawnedServer, tmp_path: Path) -> None:
+    options = ["--callers", "2,1", "--repeats", "1", "--warm-up-s", "0", "--duration-s", "1.5"]
+    outcome = farrank("loadtest", "latency", "--target", server.address, "--out", tmp_path, *TINY, *options)
+    assert outcome.exit_code == 0, outcome.err
+    results = results_of(tmp_path)
+    assert [(step["load"], step["unit"], step["held"]) for step in results["steps"]] == [
+        (1, "callers", None),
+        (2, "callers", None),
+    ]
+    assert all(step["goodput_per_s"] > 1 for step in results["steps"])
+    assert results["arrivals"] is None
+
+
+def test_a_climb_ends_where_the_objective_breaks(
+    farrank: Farrank, server: SpawnedServer, tmp_path: Path
+) -> None:
+    """No server answers within a microsecond."""
+    options = ["--climb", "8", "--refine", "1", "--objective", "p99=0.001ms", "--repeats", "1"]
+    options += ["--warm-up-s", "0", "--duration-s", "1"]
+    outcome = farrank("loadtest", "latency", "--target", server.address, "--out", tmp_path, *TINY, *options)
+    assert outcome.exit_code == 0, outcome.err
+    assert outcome.out.startswith("No load tried holds p99 within 0.001 ms.")
+    results = results_of(tmp_path)
+    assert [(step["load"], step["held"]) for step in results["steps"]] == [(5, False), (8, False)]
+    assert results["highest_that_holds"] is None
+    assert all(step["good"] == 0 and step["goodput_per_s"] == 0 for step in results["steps"])
+
+
+def test_refused_calls_are_counted_by_status(farrank: Farrank, server: SpawnedServer, tmp_path: Path) -> None:
+    """The first call is fine and the second one is not: a query without a token."""
+    workload = tmp_path / "calls.jsonl"
+    lines = [{"query": "fine", "documents": ["d"]}, {"query": "\u0000", "documents": ["d"]}]
+    workload.write_text("\n".join(map(json.dumps, lines)))
+    options = ["--rates", "10", "--arrivals", "constant", "--repeats", "1", "--warm-up-s", "0"]
+    options += ["--duration-s", "2", "--workload", str(workload), "--objective", "p99=5s"]
+    outcome = farrank("loadtest", "latency", "--target", server.address, "--out", tmp_path / "out", *options)
+    assert outcome.exit_code == 0, outcome.err
+    (step,) = results_of(tmp_path / "out")["steps"]
+    assert step["statuses"] == {"OK": 10, "INVALID_ARGUMENT": 10}
+    assert (step["held"], step["good"]) == (False, 10)
+    assert "10 of 20 failed" in outcome.err
+    assert "INVALID_ARGUMENT" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_ctrl_c_keeps_what_was_measured(server: SpawnedServer, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "farrank_cli", "loadtest", "latency", "--target", server.address]
+    command += ["--out", str(tmp_path), *TINY, "--rates", "5,10,20", "--repeats", "1", "--warm-up-s", "0"]
+    command += ["--duration-s", "2.5"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert any(line.startswith("5 calls/s: ") for line in process.stderr)
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Interrupted" in out
+    assert "Traceback" not in err
+    results = results_of(tmp_path)
+    assert results["interrupted"] is True
+    whole, part = results["steps"]
+    assert (whole["load"], part["load"]) == (5, 10)
+    assert part["statuses"].keys() == {"OK"}
+    assert 1 <= part["offered"] < 25
+    assert 0.2 < part["measured_s"] < 2.5
+    assert "Interrupted" in (tmp_path / "report.html").read_text()
+    assert (tmp_path / "latency.png").stat().st_size > 10_000
+
+
+def loadtest(*arguments: object, rates: str = "5") -> list[object]:
+    return ["loadtest", "latency", "--rates", rates, "--repeats", "1", "--duration-s", "1", *arguments]
+
+
+def test_who_cannot_be_asked_is_said_before_any_load(
+    farrank: Farrank, server: SpawnedServer, tmp_path: Path
+) -> None:
+    unknown = farrank(*loadtest("--target", server.address, "--ranker", "zz", "--out", tmp_path, *TINY))
+    assert unknown.exit_code == 1
+    assert re.fullmatch(r"farrank: \S+: .*zz.*maxp.*\[NOT_FOUND\]\n", unknown.err)
+    for target in ("127.0.0.1:1", "tei:http://127.0.0.1:1"):
+        absent = farrank(*loadtest("--target", target, "--out", tmp_path, *TINY))
+        assert absent.exit_code == 3
+        assert re.fullmatch(rf"farrank: {target}: .*(refused|onnect).*\[\w+\]\n", absent.err)
+    remote = farrank(*loadtest("--target", "192.0.2.1:50051", "--out", tmp_path, *TINY))
+    assert remote.exit_code == 2
+    assert "--allow-remote" in remote.err
+    assert not (tmp_path / "results.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--rates", "9999"], "rate 9999/s: must be above 0 and at most 2500/s (--max-rate)"),
+        (["--rates", "2,20", "--max-rate", "10"], "rate 20/s: must be above 0 and at most 10/s"),
+        (["--callers", "1000"], "at most 256 (--max-callers)"),
+        (["--rates", "2000", "--duration-s", "1000"], "calls are more than 1,000,000 (--max-calls)"),
+        (["--rates", "1", "--max-load-s", "10"], "75 s of load are more than 10 s (--max-load-s)"),
+        (["--climb", "1"], "--climb: needs an --objective"),
+        (["--climb", "1", "--objective", "p99=1s", "--factor", "1"], "--factor 1: must be above 1"),
+        (["--rates", "1", "--objective", "fast"], "objective 'fast': must be"),
+        (["--rates", "1", "--objective", "p99=20s"], "calls time out after 10 s"),
+        (["--rates", "0"], "argument --rates: 0 is not above 0"),
+        (["--rates", "1,x"], "argument --rates: 'x' is not a number"),
+        (["--rates", "inf"], "argument --rates: inf is not finite"),
+        (["--callers", "1.5"], "argument --callers: '1.5' is not a whole number"),
+        ([], "one of the arguments --rates --climb --callers is required"),
+        (["--rates", "1", "--synthetic", "normal:3"], "lengths 'normal:3': must be constant"),
+        (["--rates", "1", "--target", "nowhere"], "target 'nowhere': must be HOST:PORT"),
+    ],
+)
+def test_wrong_flags_end_with_a_line(
+    farrank: Farrank, tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    outcome = farrank("loadtest", "latency", "--out", tmp_path, *TINY, *arguments)
+    assert outcome.exit_code == 2
+    assert said in outcome.err
+    assert not (tmp_path / "results.json").exists()
+
+
+def test_wrong_files_end_with_a_line(farrank: Farrank, tmp_path: Path) -> None:
+    workload = tmp_path / "calls.jsonl"
+    workload.write_text('{"query": "q", "documents": ["d"]}\nnonsense\n')
+    outcome = farrank(*loadtest("--out", tmp_path / "out", "--workload", workload))
+    assert outcome.exit_code == 2
+    assert outcome.err.startswith(f"farrank: {workload}:2: not JSON")
+
+    no_queries = farrank(*loadtest("--out", tmp_path / "out", "--run", workload))
+    assert (no_queries.exit_code, no_queries.err) == (2, "farrank: --run: needs --queries and --collection\n")
+
+    in_the_way = tmp_path / "file"
+    in_the_way.touch()
+    assert farrank(*loadtest("--out", in_the_way, *TINY)).exit_code == 2
+    (tmp_path / "results.json").touch()
+    taken = farrank(*loadtest("--out", tmp_path, *TINY))
+    assert taken.exit_code == 2
+    assert "holds results.json already" in taken.err

@@ -1,0 +1,154 @@
+"""Sweeps over a target of this process: what ends them, and what stays when they are interrupted."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from farrank_loadtest.errors import ProbeFailed
+from farrank_loadtest.latency import result
+from farrank_loadtest.latency.objective import Objective
+from farrank_loadtest.latency.plan import Plan
+from farrank_loadtest.latency.result import StepResult
+from farrank_loadtest.latency.steps import Climb, Listed
+from farrank_loadtest.latency.sweep import probe, sweep
+from farrank_loadtest.load.caps import Caps
+from farrank_loadtest.targets import Answer, Document, TargetError
+from farrank_loadtest.workloads import Call, Workload
+
+WORKLOAD = Workload("test", (Call("a", (Document("1", "x"),)), Call("b", (Document("2", "y"),))))
+
+
+class OneAtATime:
+    """Answers one call after the other, `service_s` each: beyond 1 / `service_s` a second a queue grows."""
+
+    def __init__(self, service_s: float) -> None:
+        self.service_s = service_s
+        self.queries: list[str] = []
+        self.rankers: set[str] = set()
+        self._lock = asyncio.Lock()
+
+    async def rerank(
+        self, query: str, documents: Sequence[Document], *, ranker: str = "", timeout_s: float
+    ) -> Answer:
+        self.queries.append(query)
+        self.rankers.add(ranker)
+        async with self._lock:
+            await asyncio.sleep(self.service_s)
+        return Answer((1.0,), {"service": self.service_s})
+
+    async def close(self) -> None: ...
+
+
+class Heard:
+    """Keeps what a sweep tells."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[float, int]] = []
+        self.done: list[float] = []
+        self.well_into_the_fourth = asyncio.Event()
+
+    def began(self, amount: float, repeat: int) -> None:
+        self.begun.append((amount, repeat))
+
+    def counted(self, answered: int) -> None:
+        if len(self.begun) == 4 and answered == 3:
+            self.well_into_the_fourth.set()
+
+    def finished(self, result: StepResult) -> None:
+        self.done.append(result.amount)
+
+
+@pytest.fixture(autouse=True)
+def _no_machine_is_too_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result, "LAG_FLOOR_S", 60.0)
+
+
+async def test_a_climb_finds_where_a_queue_grows() -> None:
+    plan = Plan("open", Objective(90, 0.4), "constant", warm_up_s=0.1, duration_s=2.0, repeats=1, ranker="r")
+    target, heard = OneAtATime(0.05), Heard()
+    found = await sweep(target, WORKLOAD, plan, Climb(5, 3, 0, 1000), heard)
+    # 20 a second is what it can; at 45 the queue is a second long after two.
+    assert [step.amount for step in found.steps] == heard.done == [5, 15, 45]
+    assert found.highest is not None
+    assert found.highest.amount == 15
+    assert found.limited_by == "server"
+    assert target.rankers == {"r"}
+    assert target.queries[:4] == ["a", "b", "a", "b"]
+    broke = found.steps[-1].whole
+    assert broke.latency.max_s > 1.0
+    assert broke.goodput_per_s < 25
+    assert broke.stages["service"].percentile_s(50) == pytest.approx(0.05, rel=1e-2)
+
+
+async def test_repeats_draw_other_arrivals_and_the_seed_draws_the_same() -> None:
+    def plan(seed: int) -> Plan:
+        return Plan("open", None, warm_up_s=0, duration_s=0.5, repeats=2, seed=seed)
+
+    async def offered(seed: int) -> list[int]:
+        found = await sweep(OneAtATime(0.0), WORKLOAD, plan(seed), Listed([100]), Heard())
+        return [repeat.offered for repeat in found.steps[0].repeats]
+
+    first = await offered(1)
+    assert first == await offered(1)
+    assert len({*first, *await offered(2)}) > 1
+
+
+async def test_caps_end_a_sweep_and_say_so() -> None:
+    def plan(caps: Caps) -> Plan:
+        return Plan("open", Objective(99, 5), "constant", 0.0, 0.5, repeats=1, caps=caps)
+
+    found = await sweep(OneAtATime(0), WORKLOAD, plan(Caps(calls=60)), Climb(20, 2, 0, 1e4), Heard())
+    # 10 and 20 calls are sent; 40 more would be 70.
+    assert [step.amount for step in found.steps] == [20, 40]
+    assert found.note is not None
+    assert "--max-calls" in found.note
+    found = await sweep(OneAtATime(0), WORKLOAD, plan(Caps(seconds=1.2)), Climb(20, 2, 0, 1e4), Heard())
+    assert [step.amount for step in found.steps] == [20, 40]
+    assert found.note is not None
+    assert "--max-load-s" in found.note
+
+    closed = Plan("closed", None, warm_up_s=0, duration_s=5, repeats=2, caps=Caps(calls=30))
+    found = await sweep(OneAtATime(0.001), WORKLOAD, closed, Listed([2, 4]), Heard())
+    assert [step.whole.offered for step in found.steps] == [30]
+    assert found.note is not None
+    assert "--max-calls" in found.note
+
+
+async def test_cancelling_keeps_finished_loads_and_the_part_of_the_running_one() -> None:
+    plan = Plan("open", None, "constant", warm_up_s=0, duration_s=0.4, repeats=2)
+    heard = Heard()
+    running = asyncio.create_task(sweep(OneAtATime(0), WORKLOAD, plan, Listed([20, 50, 100]), heard))
+    await heard.well_into_the_fourth.wait()
+    running.cancel()
+    found = await running
+    assert heard.begun == [(20, 1), (20, 2), (50, 1), (50, 2)]
+    assert found.interrupted
+    assert [step.amount for step in found.steps] == [20, 50]
+    whole, part = found.steps[1].repeats
+    assert whole.offered == 20
+    assert 3 <= part.offered < 20
+    assert part.measured_s < 0.4
+
+
+async def test_cancelling_before_anything_was_measured_leaves_nothing() -> None:
+    plan = Plan("open", None, "constant", warm_up_s=30, duration_s=1, repeats=1)
+    running = asyncio.create_task(sweep(OneAtATime(0), WORKLOAD, plan, Listed([20]), Heard()))
+    await asyncio.sleep(0.2)
+    running.cancel()
+    found = await running
+    assert (found.interrupted, found.steps) == (True, ())
+
+
+async def test_a_probe_fails_with_the_targets_words() -> None:
+    class Refusing(OneAtATime):
+        async def rerank(
+            self, query: str, documents: Sequence[Document], *, ranker: str = "", timeout_s: float
+        ) -> Answer:
+            raise TargetError("NOT_FOUND", "no such\nranker")
+
+    plan = Plan("open", None)
+    await probe(OneAtATime(0), WORKLOAD, plan)
+    with pytest.raises(ProbeFailed, match=r"^no such ranker \[NOT_FOUND\]$") as raised:
+        await probe(Refusing(0), WORKLOAD, plan)
+    assert raised.value.status == "NOT_FOUND"
