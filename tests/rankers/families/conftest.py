@@ -3,13 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from transformers import AutoModel, AutoTokenizer
 
 Vector = list[float]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -63,3 +66,61 @@ def literally() -> Callable[[Path], Literally]:
         return Literally(AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval())
 
     return opened
+
+
+class ReadChunk(NamedTuple):
+    """All layers of one chunk's input. Shapes: cls (L+1, H), query (Q, L+1, H), document (T, L+1, H)."""
+
+    cls: Floats
+    query: Floats
+    document: Floats
+
+
+ReadDocument = Callable[..., list[ReadChunk]]
+
+
+@pytest.fixture(scope="session")
+def read_document() -> ReadDocument:
+    """Read a document in chunks of `window` tokens with a query cut at `max_query_tokens`."""
+
+    def read(
+        folder: Path,
+        query: str,
+        document: str,
+        window: int,
+        most: int,
+        pad_query_to: int,
+        max_query_tokens: int,
+    ) -> list[ReadChunk]:
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        backbone = AutoModel.from_pretrained(folder).eval()
+        query_ids = tokenizer(query, add_special_tokens=False)["input_ids"][:max_query_tokens]
+        tokens = tokenizer(document, add_special_tokens=False)["input_ids"][:most]
+        padding = max(0, pad_query_to - len(query_ids))
+        chunks = []
+        for first in range(0, max(1, len(tokens)), window):
+            part = tokens[first : first + window]
+            before = [tokenizer.cls_token_id, *query_ids]
+            after = [tokenizer.sep_token_id, *part, tokenizer.sep_token_id]
+            ids = [*before, *[tokenizer.pad_token_id] * padding, *after]
+            attended = [1] * len(before) + [0] * padding + [1] * len(after)
+            segments = [0] * (len(before) + padding + 1) + [1] * (len(part) + 1)
+            with torch.inference_mode():
+                states = backbone(
+                    input_ids=torch.tensor([ids]),
+                    attention_mask=torch.tensor([attended]),
+                    token_type_ids=torch.tensor([segments]),
+                    output_hidden_states=True,
+                ).hidden_states
+            layers = np.stack([state[0].double().numpy() for state in states], axis=1)  # (S, L+1, H)
+            document_start = len(before) + padding + 1
+            chunks.append(
+                ReadChunk(
+                    cls=layers[0],
+                    query=layers[1 : len(before)],
+                    document=layers[document_start : document_start + len(part)],
+                )
+            )
+        return chunks
+
+    return read
