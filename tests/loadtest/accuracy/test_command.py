@@ -163,6 +163,7 @@ def test_parts_are_averaged_as_one_test_set(accuracy: Accuracy, files: Files, tm
         (["--ranker=maxp", "--index=things"], 2, "give either --candidates with --collection, or --index"),
         (["--ranker=maxp", "--evaluate-only"], 2, "--evaluate-only asks no server"),
         ([], 2, "nothing to compare"),
+        (["--combine", "accuracy.json"], 2, "--combine: prints a table of the reports alone"),
         (["--run=x=nowhere.trec"], 2, "give --ranker to rerank by, or --evaluate-only"),
         (["--run=x=nowhere.trec", "--evaluate-only"], 2, "nowhere.trec: No such file or directory"),
     ],

@@ -5,7 +5,8 @@ from scipy import stats
 
 from farrank_loadtest.accuracy.comparison import Evaluated, compare
 
-FIRSTP = Evaluated("firstp", ({"RR": {"q1": 0.2, "q2": 0.4, "q3": 0.6}},))
+# Another order of queries than its rival: pairs are made by query, not by place.
+FIRSTP = Evaluated("firstp", ({"RR": {"q3": 0.6, "q1": 0.2, "q2": 0.4}},))
 MAXP = Evaluated(
     "maxp",
     ({"RR": {"q1": 0.5, "q2": 0.5, "q3": 0.5}}, {"RR": {"q3": 0.9, "q2": 0.3, "q1": 0.3}}),
