@@ -44,7 +44,7 @@ class NeuralModel1(Aggregator):
     Σ_q log(max(1e-7, mean_t T(q|d_t))) with T(q|d) = σ(F3(relu(F2(relu(F1([x, y, x∘y])))))), x and y the
     vectors of query and document token; [CLS] takes no part. An empty document has probability 0 before the
     maximum. A chunk's evidence is what the score loses without its tokens; the query's vectors stay those of
-    the first chunk. The paper does not say how wide F1 and F2 are; here they are as wide as the vectors.
+    the first chunk. That F1 and F2 are as wide as the vectors is our choice.
 
     The authors withheld their code because it might be subject to a third party's patent.
 
