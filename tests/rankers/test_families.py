@@ -8,7 +8,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from farrank_rankers.aggregate import Aggregator, combine
 from farrank_rankers.chunking import Chunking
-from farrank_rankers.family import FAMILIES, EvidenceKind
+from farrank_rankers.family import FAMILIES
 from farrank_rankers.features import Features
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.untrained import new_ranker
@@ -68,28 +68,6 @@ def test_scores_follow_the_formula(cross_encoder: Path, family: str, document: s
     assert found.tokens_cut == max(0, len(tokens) - bounds[-1][1])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_gradients_reach_backbone_and_head(cross_encoder: Path, family: str) -> None:
-    ranker = new_ranker(family, cross_encoder, Chunking("sliding", 8, 4, 40)).train()
-    ids = torch.randint(5, 100, (6, 12))
-    features = ranker.encoder(ids, torch.ones_like(ids), torch.zeros_like(ids))
-    query = Features(features.vectors[:2].detach()) if ranker.spec.plan == "dual" else None
-    mask = torch.tensor([[True, True, True], [True, True, False]])
-    scores = ranker.aggregator(Features(features.vectors.unflatten(0, (2, 3))), mask, query).scores
-    scores.sum().backward()
-    without = [
-        name for name, weight in ranker.named_parameters() if weight.grad is None and "pooler" not in name
-    ]
-    assert without == []
-    reached = [
-        name for name, weight in ranker.named_parameters() if weight.grad is not None and weight.grad.any()
-    ]
-    assert any("layer.0" in name for name in reached)
-    assert all(torch.isfinite(weight.grad).all() for weight in ranker.parameters() if weight.grad is not None)
-    if family in CHUNKS:
-        assert "aggregator.head.linear.weight" in reached
-
-
 @pytest.mark.parametrize("family", CHUNKS)
 def test_the_head_is_dropout_and_a_xavier_linear(cross_encoder: Path, family: str) -> None:
     head = new_ranker(family, cross_encoder).aggregator.head
@@ -120,27 +98,6 @@ def test_making_a_ranker_leaves_the_random_state_alone(cross_encoder: Path) -> N
     before = torch.get_rng_state()
     new_ranker("maxp", cross_encoder)
     assert torch.equal(before, torch.get_rng_state())
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_values_under_the_mask_are_never_looked_at(cross_encoder: Path, family: str) -> None:
-    ranker = new_ranker(family, cross_encoder).eval()
-    width = 1 if family == "cross-encoder" else 32
-    features = torch.randn(3, 2, width)
-    query = Features(torch.randn(3, width)) if family == "biencoder" else None
-    mask = torch.tensor([[True, True], [True, False], [True, True]])
-    padded = torch.cat([features, torch.full((3, 4, width), torch.nan)], dim=1)
-    padded[1, 1] = torch.inf
-    wide = torch.cat([mask, torch.zeros(3, 4, dtype=torch.bool)], dim=1)
-    with torch.inference_mode():
-        expected = ranker.aggregator(Features(features), mask, query)
-        found = ranker.aggregator(Features(padded), wide, query)
-    torch.testing.assert_close(found.scores, expected.scores, rtol=0, atol=1e-5)
-    torch.testing.assert_close(found.chunk_scores[:, :2], expected.chunk_scores, rtol=0, atol=1e-5)
-    assert found.scores.isfinite().all()
-    assert (found.chunk_scores[~wide] == -torch.inf).all()
-    assert not found.chunk_scores.isnan().any()
-    assert ranker.aggregator.evidence is EvidenceKind.CHUNK_SCORE
 
 
 @pytest.mark.parametrize("family", ["avgp", "maxp"])
