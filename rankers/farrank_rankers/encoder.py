@@ -8,11 +8,8 @@ from torch import Tensor, nn
 
 from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.backbones.calls import call_named
-from farrank_rankers.backbones.transformers_config import transformers_config
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import Role
-
-__all__ = ["Encoder", "transformers_config", "without_pooler"]
 
 
 class Encoder(nn.Module):
@@ -61,10 +58,3 @@ class Encoder(nn.Module):
         if position_ids is not None:
             inputs["position_ids"] = position_ids + self._first_position  # (P, L)
         return self._call(self.backbone, roles, inputs)
-
-
-def without_pooler(backbone: nn.Module) -> nn.Module:
-    """Take out the layer that transformers puts behind [CLS]: these families read the vector itself."""
-    if getattr(backbone, "pooler", None) is not None:
-        backbone.register_module("pooler", None)
-    return backbone

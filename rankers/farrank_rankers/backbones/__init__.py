@@ -1,1 +1,1 @@
-"""Backbones that transformers does not have, written out from their papers and published code."""
+"""Backbones: how they are built and called; JinaBERT and MosaicBERT, which transformers lacks, written out."""

@@ -143,6 +143,10 @@ class AlibiBert(nn.Module):
                 states.append(hidden)
         return BackboneOutput(hidden, tuple(states) if output_hidden_states else None)
 
+    def get_input_embeddings(self) -> nn.Embedding:
+        """Give out the word embeddings, by the name that transformers' models have for it."""
+        return self.embeddings.word
+
     def _initialise(self, module: nn.Module) -> None:
         """Draw matrices from N(0, initializer_range); biases stay 0 and norms 1, as BERT begins."""
         if isinstance(module, nn.Linear | nn.Embedding):

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from farrank_rankers.aggregate import Aggregate, Aggregator, combine
-from farrank_rankers.encoder import transformers_config
+from farrank_rankers.backbones.transformers_config import transformers_config
 from farrank_rankers.families.vector_encoder import Head
 from farrank_rankers.family import Aggregation
 from farrank_rankers.features import Features
