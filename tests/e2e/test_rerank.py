@@ -57,11 +57,11 @@ def test_scores_passages_and_cuts_are_those_of_the_ranker_offline(
 
 def test_a_score_does_not_depend_on_who_else_asks(client: Client) -> None:
     families = list(FAMILIES)
-    alone = {family: scores(client.rerank(QUERY, documents(), ranker=family)) for family in FAMILIES}
+    alone = {family: scores(client.rerank(QUERY, documents(8), ranker=family)) for family in FAMILIES}
 
     def ask(number: int) -> tuple[str, dict[int, float]]:
         family = families[number % len(families)]
-        return family, scores(client.rerank(QUERY, documents(), ranker=family, timeout_s=120))
+        return family, scores(client.rerank(QUERY, documents(8), ranker=family, timeout_s=120))
 
     with ThreadPoolExecutor(10) as callers:
         for family, together in callers.map(ask, range(30)):

@@ -173,6 +173,9 @@ def test_gradients_reach_all_that_is_trained(narrow: Rankers, family: str) -> No
     ranker = narrow[family].train()
     try:
         ranker.zero_grad()
+        for module in ranker.aggregator.modules():
+            if isinstance(module, torch.nn.Linear) and module.bias is not None:
+                torch.nn.init.constant_(module.bias, 0.5)  # no unit before a ReLU may be dead by chance
         documents, query = encoded(ranker)
         result = ranker.aggregator(*batched(documents), repeated(query, len(documents)))
         (result.scores * torch.tensor([1.0, -2.0, 3.0, -1.5])).sum().backward()
