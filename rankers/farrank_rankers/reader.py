@@ -84,12 +84,10 @@ class Reader:
         if self.spec.plan != "dual":
             raise ValueError(f"family {self.spec.family} has plan pair: its query is part of every chunk")
         framed = self._alone(_prefixed(self._query_prefix, query.ids, Role.QUERY))
-        # Where a query and a chunk are framed alike, their segments tell them apart, as in a pair.
-        return (
-            replace(framed, token_type_ids=np.zeros_like(framed.token_type_ids))
-            if self._framed_as_pairs
-            else framed
-        )
+        if not self._framed_as_pairs:
+            return framed
+        # Query and chunk are framed alike: their segments tell them apart, as in a pair.
+        return replace(framed, token_type_ids=np.zeros_like(framed.token_type_ids))
 
     def chunk_input(self, query: TokenizedText | None, chunk: Chunk) -> EncoderInput:
         """Frame a chunk: with its query if the plan is pair, alone (query None) if it is dual.

@@ -123,7 +123,8 @@ class ByHand:
     def projected(self, vector: Vector) -> Tensor:
         if "project.weight" not in self.weights:
             return torch.tensor(vector)
-        return self.weights["project.weight"] @ torch.tensor(vector) + self.weights["project.bias"]
+        found: Tensor = self.weights["project.weight"] @ torch.tensor(vector) + self.weights["project.bias"]
+        return found
 
 
 @every_case
@@ -144,7 +145,7 @@ def test_scores_follow_the_formula(
 
     def score(vectors: list[Vector]) -> float:
         first = transformer.first((vectors, 1))
-        return sum(w * x for w, x in zip(weight[0].tolist(), first, strict=True)) + bias.item()
+        return float(sum(w * x for w, x in zip(weight[0].tolist(), first, strict=True)) + bias.item())
 
     query = text(backbone.tokens(QUERY), 0)
     seen = []

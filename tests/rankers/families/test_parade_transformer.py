@@ -128,7 +128,8 @@ def by_hand(
         if "transformer.project.weight" not in weights:
             return vector
         found = weights["transformer.project.weight"] @ torch.tensor(vector)
-        return (found + weights["transformer.project.bias"]).tolist()
+        moved: Vector = (found + weights["transformer.project.bias"]).tolist()
+        return moved
 
     separator = [(weights["transformer.separator"].tolist(), 0, 1)] if use_separators else []
     sequence = [(weights["transformer.first"].tolist(), 0, 1), *separator]  # vector, segment, attended
