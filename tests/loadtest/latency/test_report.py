@@ -1,0 +1,68 @@
+"""What is written of sweeps that went wrong: nothing measured, all failed, names that are no HTML."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from farrank_loadtest.latency.objective import Objective
+from farrank_loadtest.latency.plan import Plan
+from farrank_loadtest.latency.recorder import Recorder
+from farrank_loadtest.latency.report.folder import write_folder
+from farrank_loadtest.latency.report.rows import Setting
+from farrank_loadtest.latency.result import Sweep, judge
+from farrank_loadtest.load.sample import OK, Sample
+
+SETTING = Setting("farrank loadtest", "2026-01-01T00:00:00+00:00", "0.1.0", "a machine", "t:1", "10 calls")
+PLAN = Plan("open", Objective(99, 0.1), warm_up_s=0, duration_s=10, repeats=1)
+
+
+def recorded(*samples: Sample) -> Recorder:
+    recorder = Recorder(0, 10, 0.1)
+    for sample in samples:
+        recorder(sample)
+    recorder.ended(10, 1)
+    return recorder
+
+
+def test_an_interruption_before_anything_was_measured_leaves_readable_files(tmp_path: Path) -> None:
+    write_folder(tmp_path, Sweep(PLAN, (), interrupted=True, note=None), SETTING)
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert (results["interrupted"], results["steps"], results["highest_that_holds"]) == (True, [], None)
+    assert "Interrupted" in (tmp_path / "report.html").read_text()
+    assert not list(tmp_path.glob("*.png"))
+
+
+def test_a_load_that_nobody_answered_is_reported_and_not_drawn(tmp_path: Path) -> None:
+    status = "<b>HTTP 500</b>"
+    steps = (
+        judge(PLAN, 1, [recorded(Sample(0.5, 0.5, 0.55, OK, {}))]),
+        judge(PLAN, 2, [recorded(*(Sample(t, t, t + 1, status, {}) for t in (1.0, 2.0)))]),
+    )
+    write_folder(tmp_path, Sweep(PLAN, steps, interrupted=False, note="a cap"), SETTING)
+    first, second = json.loads((tmp_path / "results.json").read_text())["steps"]
+    assert (first["held"], second["held"]) == (True, False)
+    assert second["statuses"] == {status: 2}
+    assert second["latency_s"]["count"] == 0
+    with (tmp_path / "results.csv").open(newline="") as file:
+        assert [row["failed"] for row in csv.DictReader(file)] == ["0", "0", "2", "2"]
+    page = (tmp_path / "report.html").read_text()
+    assert status not in page
+    assert "&lt;b&gt;HTTP 500" in page
+    assert "The sweep ended at a cap: a cap." in page
+    # Percentiles that a single answer decides are greyed.
+    assert page.count('class="thin"') >= 5
+    assert (tmp_path / "latency.png").exists()
+    # Nothing was told of stages.
+    assert not (tmp_path / "stages.png").exists()
+
+
+@pytest.mark.parametrize("amounts", [[5.0], [1.0, 2.0], [0.5, 400.0]])
+def test_any_range_of_loads_can_be_drawn(tmp_path: Path, amounts: list[float]) -> None:
+    samples = [Sample(n / 10, n / 10 + 0.05, n / 10 + 0.06, OK, {"queue": 0.0}) for n in range(90)]
+    steps = tuple(judge(PLAN, amount, [recorded(*samples), recorded(*samples)]) for amount in amounts)
+    assert all(step.generator_bound for step in steps)
+    write_folder(tmp_path, Sweep(PLAN, steps, interrupted=False, note=None), SETTING)
+    assert len(list(tmp_path.glob("*.png"))) == 3
+    assert "generator-bound" in (tmp_path / "report.html").read_text()
