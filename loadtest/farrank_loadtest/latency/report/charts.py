@@ -44,7 +44,9 @@ def latency_chart(sweep: Sweep) -> Figure:
     _band(bottom, steps, COLOURS[4], lambda recorder: recorder.goodput_per_s)
     amounts = [step.amount for step in steps]
     if sweep.plan.loop == "open":
-        bottom.plot(amounts, amounts, color="0.6", linestyle=":", linewidth=1, label="as offered")
+        # Many points: on a log scale of the load it is no straight line.
+        offered = np.linspace(min(amounts), max(amounts), 300)
+        bottom.plot(offered, offered, color="0.6", linestyle=":", linewidth=1, label="as offered")
     bottom.set_ylabel("goodput (calls/s)")
     bottom.set_ylim(bottom=0)
     load_axis(bottom, amounts, sweep)
