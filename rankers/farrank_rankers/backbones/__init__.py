@@ -1,1 +1,1 @@
-"""Backbones: how they are built and called; JinaBERT and MosaicBERT, which transformers lacks, written out."""
+"""Backbones, built and called as each must be; JinaBERT and MosaicBERT, which transformers lacks, in full."""
