@@ -28,11 +28,11 @@ def machine() -> str:
     return f"{name}, {os.cpu_count()} cores ({flags})"
 
 
-def as_markdown(sections: Mapping[str, Sequence[Row]], command: str, notes: str) -> str:
-    """Write the report."""
+def heading(title: str, command: str, notes: str) -> list[str]:
+    """Say what was measured where, with what, and how to measure it again."""
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
-    lines = [
-        "# The server against its own runtime",
+    return [
+        f"# {title}",
         "",
         f"- date: {datetime.now(UTC):%Y-%m-%d}",
         f"- machine: {machine()}; Python {platform.python_version()}",
@@ -40,6 +40,11 @@ def as_markdown(sections: Mapping[str, Sequence[Row]], command: str, notes: str)
         f"- command: `{command}`",
         f"- {notes}",
     ]
+
+
+def as_markdown(sections: Mapping[str, Sequence[Row]], command: str, notes: str) -> str:
+    """Write the report of the server against its own runtime."""
+    lines = heading("The server against its own runtime", command, notes)
     for title, rows in sections.items():
         lines += ["", f"## {title}", "", "| what | measured | aim |", "| --- | --- | --- |"]
         lines += [f"| {row.what} | {row.measured} | {row.aim} |" for row in rows]
