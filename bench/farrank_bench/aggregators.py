@@ -31,9 +31,9 @@ QUERY = "how do I read a large compressed file line by line without loading all 
 TIMEOUT_S = 3600.0
 WARM_UP_DOCUMENTS = 2
 NOTES = (
-    "every family at BERT-base size (110M parameters, random weights), fp32; one call of documents with at "
-    "least 1,431 tokens each; times are the server's own, memory is what it takes beyond its state after a "
-    "call of 2 documents"
+    "every family at BERT-base size (110M parameters, random weights), encoder in {precision}, aggregator in "
+    "fp32; one call of documents with at least 1,431 tokens each; times are the server's own, memory is what "
+    "it takes beyond its state after a call of 2 documents"
 )
 
 
@@ -57,6 +57,7 @@ def main() -> None:
     """Measure family after family and print the table."""
     parser = argparse.ArgumentParser(prog="farrank_bench.aggregators", description=__doc__)
     parser.add_argument("--documents", type=int, default=100, help="documents of the call")
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help="the encoder's")
     parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=FAMILIES)
     parser.add_argument("--out", type=Path, help="write the report here, too")
     arguments = parser.parse_args()
@@ -65,22 +66,25 @@ def main() -> None:
         backbone = _backbone(Path(folder) / "bert-base")
         call = BenchCall(QUERY, _documents(arguments.documents))
         for family in arguments.families:
-            costs.append(measure(family, backbone, call, Path(folder) / "ranker"))
+            costs.append(measure(family, backbone, call, Path(folder) / "ranker", arguments.precision))
             print(_row(costs[-1]), flush=True)
     command = f"python -m farrank_bench.aggregators --documents {arguments.documents}"
-    report = (
-        "\n".join([*heading("The aggregators beside the encoder", command, NOTES), "", *_table(costs)]) + "\n"
+    command += f" --precision {arguments.precision}"
+    notes = NOTES.format(precision=arguments.precision)
+    report = "\n".join(
+        [*heading("The aggregators beside the encoder", command, notes), "", *_table(costs), ""]
     )
     print(report)
     if arguments.out:
         arguments.out.write_text(report)
 
 
-def measure(family: str, backbone: Path, call: BenchCall, folder: Path) -> Cost:
+def measure(family: str, backbone: Path, call: BenchCall, folder: Path, precision: str) -> Cost:
     """Serve an untrained ranker of the family and call it once."""
     save_ranker(new_ranker(family, backbone, pretrained=False), folder)
     arguments = ["--ranker", f"{family}={folder}", "--log-level", "warning", "--set", "cache_bytes=0"]
     arguments += ["--set", "limits.max_queued_tokens=10000000"]
+    arguments += ["--precision", precision]
     with spawned_server(arguments) as server, Client(server.address) as client:
         shutil.rmtree(folder)
         client.rerank(call.query, call.texts[:WARM_UP_DOCUMENTS], timeout_s=TIMEOUT_S)

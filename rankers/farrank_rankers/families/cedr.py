@@ -48,13 +48,13 @@ def similarities(query: Tensor, document: Tensor) -> Tensor:
     return cosines
 
 
-def mean_cls(features: Features, chunk_mask: Tensor) -> Tensor:
-    """Average the last layer's [CLS] over a document's chunks.
+def mean_cls(features: Features, masks: Tensor) -> Tensor:
+    """Average the last layer's [CLS] over those of a document's chunks that each mask keeps.
 
-    Shapes: features (D, C, S, L+1, H), chunk_mask (D, C) -> (D, H).
+    Shapes: features (D, C, S, L+1, H), masks (V, D, C) -> (V, D, H).
     """
-    cls = features.vectors[:, :, 0, -1].masked_fill(~chunk_mask[:, :, None], 0.0)  # (D, C, H)
-    return cls.sum(dim=1) / chunk_mask.sum(dim=1, keepdim=True)  # (D, H)
+    cls = features.vectors[:, :, 0, -1].masked_fill(~masks[..., None], 0.0)  # (V, D, C, H)
+    return cls.sum(dim=2) / masks.sum(dim=2, keepdim=True)  # (V, D, H)
 
 
 def cedr_sizes(config: Mapping[str, Any]) -> tuple[int, int]:

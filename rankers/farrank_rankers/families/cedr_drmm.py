@@ -44,15 +44,14 @@ class CedrDrmm(Aggregator):
             [histograms(text) for text in texts(features, chunk_mask)]
         )  # (D, Q, C, B·(L+1)), (D, Q)
 
-        def score(mask: Tensor) -> Tensor:
-            logs = (over_chunks(counts, mask) + 1e-5).log()  # (D, Q, B·(L+1))
-            cls = mean_cls(features, mask)[:, None, :].expand(-1, logs.shape[1], -1)  # (D, Q, H)
-            hidden = self.hidden(torch.cat([logs, cls], dim=-1)).relu()  # (D, Q, 5)
-            each: Tensor = self.output(hidden).squeeze(-1)  # (D, Q)
-            return each.masked_fill(~real, 0.0).sum(dim=1)
+        def score(masks: Tensor) -> Tensor:
+            logs = (over_chunks(counts, masks) + 1e-5).log()  # (V, D, Q, B·(L+1))
+            cls = mean_cls(features, masks)[:, :, None].expand(-1, -1, logs.shape[2], -1)  # (V, D, Q, H)
+            hidden = self.hidden(torch.cat([logs, cls], dim=-1)).relu()  # (V, D, Q, 5)
+            each: Tensor = self.output(hidden).squeeze(-1)  # (V, D, Q)
+            return each.masked_fill(~real, 0.0).sum(dim=2)
 
-        scores = score(chunk_mask)
-        return Aggregate(scores, leave_one_out(score, chunk_mask, scores))
+        return leave_one_out(score, chunk_mask)
 
 
 @torch.no_grad()

@@ -48,14 +48,13 @@ class CedrKnrm(Aggregator):
             ]
         )  # (D, Q, C, K·(L+1)), (D, Q)
 
-        def score(mask: Tensor) -> Tensor:
-            logs = (over_chunks(counts, mask) + 1e-6).log()  # (D, Q, K·(L+1))
-            kernels = logs.masked_fill(~real[:, :, None], 0.0).sum(dim=1)  # (D, K·(L+1))
-            scores: Tensor = self.combine(torch.cat([kernels, mean_cls(features, mask)], dim=1))  # (D, 1)
+        def score(masks: Tensor) -> Tensor:
+            logs = (over_chunks(counts, masks) + 1e-6).log()  # (V, D, Q, K·(L+1))
+            kernels = logs.masked_fill(~real[:, :, None], 0.0).sum(dim=2)  # (V, D, K·(L+1))
+            scores: Tensor = self.combine(torch.cat([kernels, mean_cls(features, masks)], dim=2))  # (V, D, 1)
             return scores.squeeze(-1)
 
-        scores = score(chunk_mask)
-        return Aggregate(scores, leave_one_out(score, chunk_mask, scores))
+        return leave_one_out(score, chunk_mask)
 
     def soft_counts(self, cosines: Tensor, membership: Tensor) -> Tensor:
         """Sum each kernel's values over each chunk; one kernel at a time, each needs as much as the input.

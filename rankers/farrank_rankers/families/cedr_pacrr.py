@@ -62,15 +62,14 @@ class CedrPacrr(Aggregator):
             found_without.append(torch.cat([parts for _, parts in pairs], dim=-1).flatten(1))  # (C, R·6)
         matches, matches_without = torch.stack(found), torch.stack(found_without)  # (D, R·6), (D, C, R·6)
 
-        def score(mask: Tensor) -> Tensor:
-            left_out = (chunk_mask & ~mask)[:, :, None]  # (D, C, 1), one chunk or none
-            joined = matches_without.masked_fill(~left_out, 0.0).sum(dim=1)  # (D, R·6)
-            kept = torch.where(left_out.any(dim=1), joined, matches)  # (D, R·6)
-            scores: Tensor = self.dense(torch.cat([kept, mean_cls(features, mask)], dim=1))  # (D, 1)
+        def score(masks: Tensor) -> Tensor:
+            left_out = (chunk_mask & ~masks)[..., None]  # (V, D, C, 1), one chunk or none
+            joined = matches_without.masked_fill(~left_out, 0.0).sum(dim=2)  # (V, D, R·6)
+            kept = torch.where(left_out.any(dim=2), joined, matches)  # (V, D, R·6)
+            scores: Tensor = self.dense(torch.cat([kept, mean_cls(features, masks)], dim=2))  # (V, D, 1)
             return scores.squeeze(-1)
 
-        scores = score(chunk_mask)
-        return Aggregate(scores, leave_one_out(score, chunk_mask, scores))
+        return leave_one_out(score, chunk_mask)
 
     def at_all_positions(self, cosines: Tensor) -> Tensor:
         """Give query positions without a token rows of zeros. Shapes: (L+1, Q, T) -> (L+1, R, T)."""

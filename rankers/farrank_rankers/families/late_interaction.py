@@ -77,12 +77,11 @@ class LateInteraction(Aggregator):
             raise ValueError("query is None; late interaction reads chunks with the query's vectors")
         chunks = self._interact(features, chunk_mask, query)  # (D, C, W)
 
-        def score(mask: Tensor) -> Tensor:
-            scores: Tensor = self.head(self.transformer(Part(chunks, mask, segment=1)))  # (D,)
+        def score(masks: Tensor) -> Tensor:
+            scores: Tensor = self.head(self.transformer.under(masks, chunks))  # (V, D)
             return scores
 
-        scores = score(chunk_mask)
-        return Aggregate(scores, leave_one_out(score, chunk_mask, scores))
+        return leave_one_out(score, chunk_mask)
 
     def _interact(self, features: Features, chunk_mask: Tensor, query: Features) -> Tensor:
         """Read each chunk with its document's query, some at a time.

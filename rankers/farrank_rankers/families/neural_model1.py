@@ -72,12 +72,11 @@ class NeuralModel1(Aggregator):
         likelihoods, real = by_query_token(sums)  # (D, Q, C), (D, Q)
         tokens = torch.stack(lengths)[:, None]  # (D, 1, C)
 
-        def score(mask: Tensor) -> Tensor:
-            mean = over_chunks(likelihoods, mask) / over_chunks(tokens, mask).clamp(min=1)  # (D, Q)
-            return mean.clamp(min=LEAST_PROBABILITY).log().masked_fill(~real, 0.0).sum(dim=1)  # (D,)
+        def score(masks: Tensor) -> Tensor:
+            mean = over_chunks(likelihoods, masks) / over_chunks(tokens, masks).clamp(min=1)  # (V, D, Q)
+            return mean.clamp(min=LEAST_PROBABILITY).log().masked_fill(~real, 0.0).sum(dim=2)  # (V, D)
 
-        scores = score(chunk_mask)
-        return Aggregate(scores, leave_one_out(score, chunk_mask, scores))
+        return leave_one_out(score, chunk_mask)
 
     def translation(self, query: Tensor, document: Tensor) -> Tensor:
         """Compute T(q|d), the first layer in its three parts: two of them need no pairs.

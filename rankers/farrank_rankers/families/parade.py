@@ -43,13 +43,12 @@ class ParadeMax(Aggregator):
         """Shapes: (D, C, H), (D, C) -> (D,), (D, C)."""
         check_chunks(chunk_mask)
 
-        def score(mask: Tensor) -> Tensor:
-            present = features.vectors.masked_fill(~mask[:, :, None], -torch.inf)  # (D, C, H)
-            scores: Tensor = self.head(present.amax(dim=1))  # (D,)
+        def score(masks: Tensor) -> Tensor:
+            present = features.vectors.masked_fill(~masks[..., None], -torch.inf)  # (V, D, C, H)
+            scores: Tensor = self.head(present.amax(dim=2))  # (V, D)
             return scores
 
-        scores = score(chunk_mask)
-        return Aggregate(scores, leave_one_out(score, chunk_mask, scores))
+        return leave_one_out(score, chunk_mask)
 
 
 class ParadeAttn(Aggregator):

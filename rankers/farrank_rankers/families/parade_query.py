@@ -80,9 +80,8 @@ class ParadeTransfQuery(Aggregator):
         first = Part(query_vectors, present, placed=present | held)
         chunks = features.vectors[:, :, 0]  # (D, C, H)
 
-        def score(mask: Tensor) -> Tensor:
-            scores: Tensor = self.head(self.transformer(first, Part(chunks, mask, segment=1)))  # (D,)
+        def score(masks: Tensor) -> Tensor:
+            scores: Tensor = self.head(self.transformer.under(masks, chunks, first))  # (V, D)
             return scores
 
-        scores = score(chunk_mask)
-        return Aggregate(scores, leave_one_out(score, chunk_mask, scores))
+        return leave_one_out(score, chunk_mask)

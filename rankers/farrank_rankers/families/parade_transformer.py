@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from farrank_rankers.aggregate import Aggregate, Aggregator, check_chunks, leave_one_out
 from farrank_rankers.backbones.transformers_config import transformers_config
-from farrank_rankers.chunking import chunk_bounds
+from farrank_rankers.chunking import chunk_count
 from farrank_rankers.errors import SpecError
 from farrank_rankers.families.vector_encoder import Head
-from farrank_rankers.families.vector_transformer import Part, VectorTransformer
+from farrank_rankers.families.vector_transformer import VectorTransformer
 from farrank_rankers.family import EvidenceKind, ParadePretrOptions, ParadeRandOptions
 from farrank_rankers.features import Features
 from farrank_rankers.spec import RankerSpec
@@ -44,12 +44,11 @@ class ParadeTransf(Aggregator):
         """Shapes: (D, C, H), (D, C) -> (D,), (D, C)."""
         check_chunks(chunk_mask)
 
-        def score(mask: Tensor) -> Tensor:
-            scores: Tensor = self.head(self.transformer(Part(features.vectors, mask, segment=1)))  # (D,)
+        def score(masks: Tensor) -> Tensor:
+            scores: Tensor = self.head(self.transformer.under(masks, features.vectors))  # (V, D)
             return scores
 
-        scores = score(chunk_mask)
-        return Aggregate(scores, leave_one_out(score, chunk_mask, scores))
+        return leave_one_out(score, chunk_mask)
 
 
 class ParadeTransfRand(ParadeTransf):
@@ -102,7 +101,7 @@ def check_chunk_positions(spec: RankerSpec, shape: TransformerShape, beside: int
     Raises: SpecError naming the fields and the limit.
     """
     tokens = spec.chunking.max_document_tokens
-    chunks = len(chunk_bounds(spec.chunking, tokens))
+    chunks = chunk_count(spec.chunking, tokens)
     if chunks + beside > shape.positions:
         raise SpecError(
             f"chunking.max_document_tokens is {tokens}: with a window of {spec.chunking.window} and a stride "

@@ -53,10 +53,9 @@ def by_query_token(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     return padded, torch.arange(padded.shape[1], device=padded.device) < lengths[:, None]
 
 
-def over_chunks(values: Tensor, chunk_mask: Tensor) -> Tensor:
-    """Sum over the chunks that a mask keeps.
+def over_chunks(values: Tensor, masks: Tensor) -> Tensor:
+    """Sum over the chunks that each mask keeps.
 
-    Shapes: (D, Q, C, …), (D, C) -> (D, Q, …).
+    Shapes: (D, Q, C, …), (V, D, C) -> (V, D, Q, …).
     """
-    mask = chunk_mask[:, None, :].reshape(len(chunk_mask), 1, -1, *[1] * (values.ndim - 3))  # (D, 1, C, …)
-    return values.masked_fill(~mask, 0.0).sum(dim=2)
+    return torch.einsum("dqc...,vdc->vdq...", values, masks.to(values.dtype))

@@ -21,6 +21,11 @@ class Part(NamedTuple):
     segment: int = 0
     placed: Tensor | None = None
 
+    def repeated(self, times: int) -> "Part":
+        """Put the same rows after each other. Shapes: (N, T, H) -> (times·N, T, H)."""
+        placed = None if self.placed is None else self.placed.repeat(times, 1)
+        return Part(self.vectors.repeat(times, 1, 1), self.present.repeat(times, 1), self.segment, placed)
+
 
 class VectorTransformer(nn.Module):
     """Read `[C] [S] part [S] … part [S]` and keep the last layer's first vector; without separators no [S].
@@ -55,6 +60,16 @@ class VectorTransformer(nn.Module):
         if input_width != shape.width:
             self.project = nn.Linear(input_width, shape.width)
             nn.init.xavier_uniform_(self.project.weight)
+
+    def under(self, masks: Tensor, chunks: Tensor, *before: Part) -> Tensor:
+        """Read documents' chunks, as segment 1, after the parts `before` them, once under each chunk mask.
+
+        Shapes: masks (V, D, C), chunks (D, C, H), parts (D, T, H) -> (V, D, W).
+        """
+        parts = [part.repeated(len(masks)) for part in (*before, Part(chunks, masks[0], segment=1))]
+        parts[-1] = parts[-1]._replace(present=masks.flatten(0, 1))  # (V·D, C)
+        read: Tensor = self(*parts)  # (V·D, W)
+        return read.reshape(*masks.shape[:2], -1)
 
     def forward(self, *parts: Part) -> Tensor:
         """Shapes: (N, T, H) each -> (N, W)."""
