@@ -9,6 +9,10 @@ from farrank_loadtest.errors import LoadtestError, TargetFailed
 # A module each, with `configure(parser)` and `run(args) -> exit code`, and what it does.
 TESTS = {
     "latency": ("farrank_cli.commands.loadtest_latency", "measure latency against load"),
+    "efficiency": (
+        "farrank_cli.commands.loadtest_efficiency",
+        "draw what the papers' rankers cost and bring",
+    ),
     "accuracy": ("farrank_cli.commands.loadtest_accuracy", "measure how well rankers rank, as the papers do"),
 }
 # Asking again may help: the server is not there, is full, or was too late.

@@ -7,6 +7,7 @@ from farrank_loadtest.accuracy.comparison import Cell, Row
 from farrank_loadtest.accuracy.measures import mean_name
 from farrank_loadtest.accuracy.report import Report
 from farrank_loadtest.errors import LoadtestError
+from farrank_loadtest.markdown import markdown_table
 
 T_TEST = "ᵃ"
 RANDOMISATION = "ᵇ"
@@ -32,7 +33,7 @@ def render(reports: Sequence[Report]) -> str:
         (report.test_set, measure): max(_shown(row.cells[measure].mean) for row in report.rows)
         for report, measure in columns
     }
-    lines = [heads]
+    lines = []
     for place, model in enumerate(models):
         cells = [(report, measure, report.rows[place].cells[measure]) for report, measure in columns]
         line = [model]
@@ -44,7 +45,7 @@ def render(reports: Sequence[Report]) -> str:
             gains = [cell.gain for _, _, cell in cells if cell.gain is not None]
             line.append(_percent(fmean(gains)) if len(gains) == len(cells) else "–")
         lines.append(line)
-    return _markdown(lines) + "\n\n" + "\n".join(_legend(reports)) + "\n"
+    return markdown_table(heads, lines) + "\n\n" + "\n".join(_legend(reports)) + "\n"
 
 
 def _check_alike(reports: Sequence[Report], models: Sequence[str]) -> None:
@@ -79,15 +80,6 @@ def _cell(cell: Cell, alpha: float, *, is_best: bool) -> str:
     )
     mean = f"**{_shown(cell.mean)}**" if is_best else _shown(cell.mean)
     return mean + marks + ("" if cell.gain is None else f" ({_percent(cell.gain)})")
-
-
-def _markdown(lines: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    rule = ["-" * width for width in widths]
-    return "\n".join(
-        "| " + " | ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)) + " |"
-        for line in (lines[0], rule, *lines[1:])
-    )
 
 
 def _legend(reports: Sequence[Report]) -> list[str]:

@@ -17,7 +17,8 @@ BUSY_SHARE = 0.9
 class StepResult:
     """One load: calls a second or callers, all repeats together and each, and whether the objective held.
 
-    `held` is None where there is no objective.
+    `held` is None where there is no objective, and where the load was interrupted: the calls still unanswered
+    then may have been the late ones.
     """
 
     amount: float
@@ -29,12 +30,16 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """All steps in the order they ran; `note` says why they ended before the objective decided."""
+    """All steps in the order they ran; `note` says why they ended before the objective decided.
+
+    With `target_gone` it was because the server left: what broke last says nothing about load.
+    """
 
     plan: Plan
     steps: tuple[StepResult, ...]
     interrupted: bool
     note: str | None
+    target_gone: bool = False
 
     @property
     def by_load(self) -> tuple[StepResult, ...]:
@@ -60,7 +65,7 @@ class Sweep:
         return "generator" if broke.generator_bound else "server"
 
 
-def judge(plan: Plan, amount: float, repeats: list[Recorder]) -> StepResult:
+def judge(plan: Plan, amount: float, repeats: list[Recorder], *, interrupted: bool = False) -> StepResult:
     """Put the repeats of one load together.
 
     A step whose generator was the limit does not hold an objective: it did not make the load.
@@ -69,7 +74,7 @@ def judge(plan: Plan, amount: float, repeats: list[Recorder]) -> StepResult:
     for repeat in repeats:
         whole.add(repeat)
     bound = is_generator_bound(plan, whole)
-    if plan.objective is None:
+    if plan.objective is None or interrupted:
         return StepResult(amount, whole, tuple(repeats), None, bound)
     held = plan.objective.holds(whole.good, whole.offered) and not bound
     return StepResult(amount, whole, tuple(repeats), held, bound)

@@ -21,6 +21,8 @@ from farrank_loadtest.load.schedule import SCHEDULES
 from farrank_loadtest.targets.interface import Answer, Target, TargetError
 from farrank_loadtest.workloads.call import Call, Workload
 
+# What a call ends with where no server is.
+GONE = frozenset({"UNAVAILABLE", "unreachable", "connection lost"})
 # The first call to a server may have to load or compile what later ones find ready.
 PROBE_TIMEOUT_S = 60.0
 
@@ -38,13 +40,15 @@ class Watcher(Protocol):
         """All repeats of a load are done."""
 
 
-async def probe(target: Target, workload: Workload, plan: Plan) -> None:
-    """Send the first call alone, before any load.
+async def probe(
+    target: Target, workload: Workload, plan: Plan, *, timeout_s: float = PROBE_TIMEOUT_S
+) -> None:
+    """Send the first call alone, with `timeout_s` or the plan's deadline if that is later.
 
     Raises: ProbeFailed if it is not answered.
     """
     call = workload.calls[0]
-    timeout_s = max(plan.timeout_s, PROBE_TIMEOUT_S)
+    timeout_s = max(plan.timeout_s, timeout_s)
     try:
         await target.rerank(call.query, call.documents, ranker=plan.ranker, timeout_s=timeout_s)
     except TargetError as error:
@@ -52,16 +56,16 @@ async def probe(target: Target, workload: Workload, plan: Plan) -> None:
 
 
 async def sweep(target: Target, workload: Workload, plan: Plan, steps: Steps, watcher: Watcher) -> Sweep:
-    """Measure one load after the other, as long as the caps and `steps` go on.
+    """Measure one load after the other, as long as the server, the caps and `steps` go on.
 
-    Cancelling the task (Ctrl-C under `asyncio.run`) ends it with what was measured so far.
+    Cancelling the task ends it with what was measured so far.
     """
     calls = itertools.cycle(workload.calls)
     results: list[StepResult] = []
     sent = 0
 
-    def ended(*, interrupted: bool = False, note: str | None = None) -> Sweep:
-        return Sweep(plan, tuple(results), interrupted, note)
+    def ended(*, interrupted: bool = False, note: str | None = None, target_gone: bool = False) -> Sweep:
+        return Sweep(plan, tuple(results), interrupted, note, target_gone)
 
     while (amount := steps.next()) is not None:
         try:
@@ -80,14 +84,27 @@ async def sweep(target: Target, workload: Workload, plan: Plan, steps: Steps, wa
             sent += recorder.seen
         measured = [each for each in repeats if each.offered]
         if measured:
-            results.append(judge(plan, amount, measured))
+            results.append(judge(plan, amount, measured, interrupted=interrupted))
             watcher.finished(results[-1])
         if interrupted:
             return ended(interrupted=True)
+        if why := await _gone(target, workload, plan, measured):
+            return ended(note=why, target_gone=True)
         if sent >= plan.caps.calls:
             return ended(note=f"{sent:,} calls are sent (--max-calls)")
         steps.tell(amount, held=bool(measured) and results[-1].held is not False)
     return ended()
+
+
+async def _gone(target: Target, workload: Workload, plan: Plan, measured: list[Recorder]) -> str | None:
+    """Say why there is no server any more, if calls failed so; one that is merely full still answers alone."""
+    if not any(GONE & repeat.statuses.keys() for repeat in measured):
+        return None
+    try:
+        await probe(target, workload, plan, timeout_s=0.0)
+    except ProbeFailed as error:
+        return f"the server is gone: {error}" if error.status in GONE else None
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +132,8 @@ class _Run:
                 randomly = random.Random(f"{plan.seed}/{self.repeat}/{self.amount:g}")
                 arrivals = SCHEDULES[plan.arrivals](self.amount, plan.end_s, randomly)
                 await run_open(ask, calls, arrivals, self._count, now_s, max_in_flight=plan.caps.in_flight)
+                # Nothing more is due, but the time goes on: rates are over as long as was planned.
+                await asyncio.sleep(max(0.0, plan.end_s - now_s()))
             else:
                 await run_closed(ask, calls, int(self.amount), plan.end_s, self._count, now_s, max_calls=most)
         finally:

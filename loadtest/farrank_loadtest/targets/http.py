@@ -87,7 +87,7 @@ def _scores(dialect: Dialect, body: bytes, documents: int) -> tuple[float, ...]:
         answer = json.loads(body)
         entries = answer if dialect.results is None else answer[dialect.results]
         scored = [(int(entry["index"]), float(entry[dialect.score])) for entry in entries]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         shown = body[:_SHOWN_CHARACTERS].decode("utf-8", "replace")
         raise TargetError(MALFORMED, f"{type(error).__name__} ({error}) in {shown}") from error
     return scores_by_index(scored, documents)

@@ -1,5 +1,6 @@
 """Bring an answer's scores into the documents' order."""
 
+import math
 from collections.abc import Iterable
 
 from farrank_loadtest.targets.interface import TargetError
@@ -10,7 +11,8 @@ MALFORMED = "malformed answer"
 def scores_by_index(scored: Iterable[tuple[int, float]], documents: int) -> tuple[float, ...]:
     """Place each score at its document's index.
 
-    Raises: TargetError if a document has no score, or several, or an index names none.
+    Raises: TargetError if a document has no score, or several, or one that is no finite number, or an index
+        names none.
     """
     scores: list[float | None] = [None] * documents
     for index, score in scored:
@@ -18,6 +20,8 @@ def scores_by_index(scored: Iterable[tuple[int, float]], documents: int) -> tupl
             raise TargetError(MALFORMED, f"index {index} of {documents} documents")
         if scores[index] is not None:
             raise TargetError(MALFORMED, f"two scores for index {index}")
+        if not math.isfinite(score):
+            raise TargetError(MALFORMED, f"score {score} for index {index}")
         scores[index] = score
     whole = tuple(score for score in scores if score is not None)
     if len(whole) != documents:

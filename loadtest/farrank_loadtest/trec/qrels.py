@@ -1,5 +1,6 @@
 """Relevance judgements: `query_id 0 doc_id grade`."""
 
+import re
 from pathlib import Path
 
 from farrank_loadtest.errors import InputError
@@ -48,7 +49,7 @@ def qrels_by_id_prefix(run: Run) -> Qrels:
 
 
 def _whole(where: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise InputError(f"{where}: grade {text!r} must be a whole number") from error
+    # Not what int() takes beyond it: 1_0 is no grade.
+    if not re.fullmatch(r"[+-]?[0-9]{1,9}", text):
+        raise InputError(f"{where}: grade {text!r} must be a whole number of at most 9 digits")
+    return int(text)

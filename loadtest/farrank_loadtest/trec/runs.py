@@ -78,7 +78,8 @@ def write_run(path: Path, run: Mapping[str, Sequence[ScoredDoc]], tag: str) -> N
 
 def _finite(where: str, text: str) -> float:
     try:
-        score = float(text)
+        # float() takes 1_0 for 10.
+        score = float(text.replace("_", "x"))
     except ValueError as error:
         raise InputError(f"{where}: score {text!r} must be a number") from error
     if not math.isfinite(score):

@@ -1,26 +1,18 @@
-"""Axes and colours that all charts share."""
+"""Axes that all charts of a sweep share."""
 
 import math
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from farrank_loadtest.latency.result import Sweep
 
-# Okabe and Ito's, which people with any colour vision tell apart.
-COLOURS = ("#0072B2", "#E69F00", "#D55E00", "#CC79A7", "#009E73", "#56B4E9")
 LINE = 1.8
 _PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
 # From this ratio of the highest load to the lowest on, even steps would crowd the low ones.
 _WIDE = 12.0
 _FEW = 10
-
-
-def new_figure(width_in: float, height_in: float) -> Figure:
-    """Make a figure whose parts keep clear of each other. It needs no display and no global state."""
-    return Figure(figsize=(width_in, height_in), dpi=150, layout="constrained")
 
 
 def milliseconds_axis(axes: Axes, label: str) -> None:

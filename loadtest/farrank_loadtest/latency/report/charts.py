@@ -7,13 +7,12 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from farrank_loadtest.figures import COLOURS, new_figure
 from farrank_loadtest.latency.recorder import Recorder
 from farrank_loadtest.latency.report.axes import (
-    COLOURS,
     LINE,
     load_axis,
     milliseconds_axis,
-    new_figure,
     percentile_axis,
 )
 from farrank_loadtest.latency.result import StepResult, Sweep

@@ -37,19 +37,20 @@ def verdict(sweep: Sweep) -> str:
     """Say in a sentence or two what was found."""
     objective = sweep.plan.objective
     said = []
+    decided = any(step.held is not None for step in sweep.steps)
     if objective is not None:
         highest = sweep.highest
         if highest is not None:
             load = sweep.plan.describe_load(highest.amount)
             said.append(f"{load} is the highest load tried that holds {objective}.")
-        elif sweep.steps:
+        elif decided:
             said.append(f"No load tried holds {objective}.")
         if sweep.limited_by == "generator":
             said.append("What broke it first was the load generator, not the server.")
-        elif sweep.limited_by is None and sweep.steps:
+        elif sweep.limited_by is None and decided:
             said.append("No load tried breaks it.")
     if sweep.note is not None:
-        said.append(f"The sweep ended at a cap: {sweep.note}.")
+        said.append(f"The sweep ended early: {sweep.note}.")
     if sweep.interrupted:
         said.append("Interrupted: the last load was measured in part, and higher ones not at all.")
     return " ".join(said) or "No objective was given: see the table."

@@ -1,0 +1,167 @@
+"""`farrank loadtest efficiency`: run time and gain of every ranker of the papers, over its FirstP."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from farrank_cli.efficiency_flags import add_efficiency_flags
+from farrank_cli.exit_codes import DONE, CommandError
+from farrank_cli.spawn import SpawnError, spawned_server
+from farrank_cli.terminated import sigterm_interrupts
+
+if TYPE_CHECKING:
+    from farrank_loadtest.efficiency.gains import Gain
+    from farrank_loadtest.efficiency.pairs import Pair
+    from farrank_loadtest.efficiency.result import Conditions, Results
+    from farrank_loadtest.efficiency.sweep import Start, Sweep
+
+# The farrank_loadtest imports are local: the flags and their help need no extra.
+configure = add_efficiency_flags
+
+# Loaded only to learn whether they can be: the servers that are started need the last.
+_NEEDED = (
+    "farrank_loadtest.efficiency.report.folder",
+    "farrank_loadtest.efficiency.sweep",
+    "farrank_server.serve",
+)
+_VERSIONS = ("farrank", "torch", "transformers", "tokenizers")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure what the folder lacks, then write plot, CSV and table of all it has.
+
+    Raises: CommandError or LoadtestError, one line, if it cannot be done; KeyboardInterrupt if interrupted:
+    what was measured until then is written.
+    """
+    _check_extras()
+    from farrank_loadtest.efficiency.artifacts import check_trained, common_tokenizer
+    from farrank_loadtest.efficiency.documents import documents_of_lengths
+    from farrank_loadtest.efficiency.gains import all_gains, measured_gains, parse_accuracy
+    from farrank_loadtest.efficiency.pairs import all_pairs, chosen_pairs
+    from farrank_loadtest.efficiency.report.folder import open_folder
+    from farrank_loadtest.efficiency.sweep import Sweep
+    from farrank_loadtest.efficiency.timing import Work
+    from farrank_rankers.papers.models import paper_models
+
+    # Whatever can be wrong is found before the first ranker: what follows may take an hour.
+    pairs = all_pairs(paper_models())
+    chosen = chosen_pairs(pairs, args.rankers)
+    trained = _trained(args.trained)
+    check_trained(trained, pairs)
+    reports = [parse_accuracy(text, "nDCG@10") for text in args.accuracy]
+    gains = all_gains(measured_gains(reports, pairs))
+    tokenizer = common_tokenizer()
+    documents = documents_of_lengths(args.collection, args.documents, args.lengths, tokenizer)
+    settings = _settings(args)
+    conditions = _conditions(args, settings, {each.doc_id: each.tokens for each in documents}, trained)
+    command = shlex.join(["farrank", *sys.argv[1:]])
+    results = open_folder(args.out, conditions, command, resume=args.resume)
+    work = Work(args.query, [each.text for each in documents], args.rounds, args.timeout_s)
+    sweep = Sweep(work, tokenizer, trained, _starter(settings), args.out, _tell)
+    with sigterm_interrupts():
+        _measure(sweep, chosen, results, pairs, gains)
+    return DONE
+
+
+def _measure(
+    sweep: Sweep, chosen: Sequence[Pair], kept: Results, pairs: Mapping[str, Pair], gains: Mapping[str, Gain]
+) -> None:
+    """Write what was measured however it ends; print the table if it ends well."""
+    from farrank_loadtest.efficiency.points import make_points
+    from farrank_loadtest.efficiency.report.folder import write_report
+
+    ended = False
+    try:
+        for results in sweep.run(chosen, kept):
+            kept = results
+        ended = True
+    finally:
+        table = write_report(sweep.folder, kept, make_points(kept.measured, gains, pairs))
+        done = sum(pair.ranker.name in kept.measured for pair in chosen)
+        how = "" if ended else "; --resume goes on from there"
+        _tell(f"{sweep.folder}: {done} of {len(chosen)} rankers measured{how}")
+    print(table, end="")
+
+
+def _settings(args: argparse.Namespace) -> tuple[str, ...]:
+    """Say how the servers are started; whatever they cached would cost nothing in a second round."""
+    return (
+        f"--device={args.device}",
+        f"--precision={args.precision}",
+        f"--set=batching.max_batch_tokens={args.max_batch_tokens}",
+        "--set=cache_bytes=0",
+    )
+
+
+def _conditions(
+    args: argparse.Namespace,
+    settings: tuple[str, ...],
+    documents: Mapping[str, int],
+    trained: Mapping[str, Path],
+) -> Conditions:
+    from farrank_loadtest.efficiency.result import Conditions
+    from farrank_loadtest.machine import describe_machine
+
+    return Conditions(
+        machine=describe_machine(),
+        versions={name: version(name) for name in _VERSIONS},
+        precision=args.precision,
+        device=args.device,
+        settings=settings,
+        query=args.query,
+        documents=documents,
+        rounds=args.rounds,
+        trained={name: str(folder) for name, folder in trained.items()},
+    )
+
+
+def _trained(given: Sequence[str]) -> dict[str, Path]:
+    trained: dict[str, Path] = {}
+    for each in given:
+        name, equals, folder = each.partition("=")
+        if not (name and equals and folder):
+            raise CommandError(f"--trained {each}: must be NAME=FOLDER")
+        if name in trained:
+            raise CommandError(f"--trained {each}: {name} is given twice")
+        trained[name] = Path(folder).absolute()
+    return trained
+
+
+def _starter(settings: Sequence[str]) -> Start:
+    @contextmanager
+    def start(folders: Mapping[str, Path]) -> Iterator[str]:
+        rankers = [f"--ranker={name}={folder}" for name, folder in folders.items()]
+        try:
+            with spawned_server(
+                ["--host=127.0.0.1", "--metrics-port=none", "--log-level=warning", *settings, *rankers]
+            ) as server:
+                yield server.address
+        except SpawnError as error:
+            raise CommandError(f"{', '.join(folders)}: {error}") from error
+
+    return start
+
+
+def _check_extras() -> None:
+    try:
+        for module in _NEEDED:
+            import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("farrank"):
+            raise
+        raise CommandError(
+            "farrank loadtest efficiency needs the loadtest, server and embedded extras: "
+            f"pip install 'farrank[loadtest,server,embedded]' (no module {error.name!r})"
+        ) from error
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""What an efficiency test leaves beside its figures: the plot, a CSV and the table."""

@@ -1,0 +1,122 @@
+"""Gain over FirstP against run time over FirstP, each ranker beside where the papers have it."""
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from farrank_loadtest.efficiency.points import Approach, Point
+from farrank_loadtest.efficiency.report.labels import Label, place_labels
+from farrank_loadtest.efficiency.result import Conditions
+from farrank_loadtest.figures import COLOURS, new_figure
+
+_STYLES: dict[Approach, tuple[str, str]] = {
+    "chunks, aggregated": (COLOURS[0], "o"),
+    "chunks, tokens interact": (COLOURS[4], "s"),
+    "one long input": (COLOURS[2], "^"),
+    "query apart": (COLOURS[3], "D"),
+}
+_PAPER = "0.55"
+_TICKS = tuple(base * ten for ten in (0.1, 1, 10, 100) for base in (1, 1.5, 2, 3, 4, 5, 7))
+
+
+def efficiency_chart(conditions: Conditions, points: Sequence[Point]) -> Figure:
+    """Draw at least one point, hollow where the gain is the papers', with an arrow from the papers' place."""
+    figure = new_figure(12, 8.6)
+    axes = figure.subplots()
+    for point in points:
+        _draw(axes, point)
+    axes.axhline(0, color="0.75", linewidth=1, zorder=0)
+    axes.plot(1, 0, "*", color="black", markersize=13)
+    _limits(axes, points)
+    axes.set_xlabel("run time over FirstP's, same documents and machine (log scale)")
+    axes.set_ylabel("average gain over FirstP (%)")
+    axes.set_title("What reading on costs, and what it brings", loc="left", fontweight="bold")
+    tokens = list(conditions.documents.values())
+    given = f"{conditions.machine}; {conditions.device}, {conditions.precision}; documents of "
+    given += ", ".join(f"{count:,}" for count in sorted(set(tokens))) + " tokens"
+    figure.supxlabel(given, x=0.01, ha="left", fontsize=8, color="0.35")
+    axes.legend(handles=_legend(points), loc="lower right", fontsize=9)
+    # What stands around the axes now decides where they end up; the labels go by that.
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    labels = [Label(_name(each), *_here(each), _STYLES[each.approach][0]) for each in points]
+    labels.append(Label("FirstP", 1, 0, "black"))
+    lines = [(_there(each, time), _here(each)) for each in points if (time := each.published_run_time)]
+    lines += [((low, y), (high, y)) for each in points for low, high, y in [_span(each)]]
+    legend = axes.get_legend()
+    place_labels(axes, labels, lines, [legend.get_window_extent()] if legend else [])
+    return figure
+
+
+def _draw(axes: Axes, point: Point) -> None:
+    colour, marker = _STYLES[point.approach]
+    x, y = _here(point)
+    theirs = point.published_run_time
+    if theirs is not None:
+        there = _there(point, theirs)
+        arrow = {"arrowstyle": "-|>", "color": _PAPER, "linewidth": 1, "shrinkA": 3, "shrinkB": 4}
+        axes.annotate("", (x, y), there, arrowprops=arrow)
+        axes.plot(*there, marker, color=_PAPER, markersize=5)
+    low, high, _ = _span(point)
+    axes.plot((low, high), (y, y), color=colour, linewidth=2, alpha=0.35)
+    face = colour if point.gain.measured else "white"
+    axes.plot(x, y, marker, markersize=8, markerfacecolor=face, markeredgecolor=colour, markeredgewidth=1.6)
+
+
+def _here(point: Point) -> tuple[float, float]:
+    return point.measured.run_time, point.gain.percent
+
+
+def _span(point: Point) -> tuple[float, float, float]:
+    return *point.measured.run_times, point.gain.percent
+
+
+def _there(point: Point, run_time: float) -> tuple[float, float]:
+    return run_time, point.published.gain_percent
+
+
+def _name(point: Point) -> str:
+    moved = "" if point.moved is None else f"  {point.moved:.2f}× the paper's"
+    return point.published.title + moved
+
+
+def _limits(axes: Axes, points: Sequence[Point]) -> None:
+    """Leave room for the labels, and show run times in plain numbers."""
+    theirs = [time for point in points if (time := point.published_run_time)]
+    times = [1.0, *theirs, *(time for point in points for time in point.measured.run_times)]
+    gains = [0.0, *(each for point in points for each in (point.gain.percent, point.published.gain_percent))]
+    room = max(0.5, (max(gains) - min(gains)) * 0.08)
+    axes.set_xscale("log")
+    axes.set_xlim(min(times) / 1.12, max(times) * 1.3)
+    axes.set_ylim(min(gains) - room, max(gains) + room)
+    axes.xaxis.set_major_locator(FixedLocator(_TICKS))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
+    axes.grid(visible=True, which="major", color="0.93")
+    axes.set_axisbelow(True)
+
+
+def _legend(points: Sequence[Point]) -> list[Line2D]:
+    handles = [
+        _handle(approach, marker, colour, colour)
+        for approach, (colour, marker) in _STYLES.items()
+        if any(point.approach == approach for point in points)
+    ]
+    if any(point.gain.measured for point in points):
+        handles.append(_handle("filled: gain measured", "o", "0.2", "0.2"))
+    if not all(point.gain.measured for point in points):
+        handles.append(_handle("hollow: gain published by the papers", "o", "white", "0.2"))
+    if any(point.published_run_time for point in points):
+        handles.append(_handle("grey: where the papers have it, and the way here", "o", _PAPER, _PAPER))
+    if any(low < high for low, high, _ in map(_span, points)):
+        handles.append(Line2D([], [], color="0.2", alpha=0.35, linewidth=2, label="from round to round"))
+    return handles
+
+
+def _handle(label: str, marker: str, face: str, edge: str) -> Line2D:
+    return Line2D(
+        [], [], linestyle="", marker=marker, markerfacecolor=face, markeredgecolor=edge, label=label
+    )
