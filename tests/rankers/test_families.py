@@ -1,6 +1,7 @@
 """The families against their formulas, written out one chunk at a time."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -82,10 +83,14 @@ def test_the_head_is_dropout_and_a_xavier_linear(cross_encoder: Path, family: st
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_seeds_decide_all_that_is_random(cross_encoder: Path, family: str) -> None:
+def test_seeds_decide_all_that_is_random(
+    cross_encoder: Path, tiny_options: dict[str, dict[str, Any]], family: str
+) -> None:
+    options = tiny_options.get(family)
+
     def version(seed: int, pretrained: bool) -> str:
         torch.manual_seed(seed * 100)
-        return new_ranker(family, cross_encoder, seed=seed, pretrained=pretrained).version
+        return new_ranker(family, cross_encoder, seed=seed, pretrained=pretrained, options=options).version
 
     assert version(1, True) == version(1, True)
     assert version(1, False) == version(1, False)

@@ -124,9 +124,3 @@ def read_document() -> ReadDocument:
         return chunks
 
     return read
-
-
-@pytest.fixture(scope="session")
-def mild_backbone(make_model: Callable[..., Path]) -> Path:
-    """A BERT of 128 positions; its weights tell mistakes apart, but do not make rounding errors grow."""
-    return make_model("bert", initializer_range=0.25)

@@ -63,11 +63,11 @@ def small(make_model: MakeModel) -> Callable[[int, int], Path]:
 
 
 @pytest.fixture
-def make(mild_backbone: Path, small: Callable[[int, int], Path]) -> Callable[[Case], Ranker]:
+def make(cross_encoder: Path, small: Callable[[int, int], Path]) -> Callable[[Case], Ranker]:
     def made(case: Case) -> Ranker:
         return new_ranker(
             FAMILY,
-            mild_backbone,
+            cross_encoder,
             CHUNKING,
             seed=4,
             max_query_tokens=8,
@@ -129,9 +129,9 @@ class ByHand:
 
 @every_case
 def test_scores_follow_the_formula(
-    mild_backbone: Path, literally: Callable[[Path], Any], make: Callable[[Case], Ranker], case: Case
+    cross_encoder: Path, literally: Callable[[Path], Any], make: Callable[[Case], Ranker], case: Case
 ) -> None:
-    ranker, backbone = make(case), literally(mild_backbone)
+    ranker, backbone = make(case), literally(cross_encoder)
     interaction, transformer = ByHand(ranker, "interaction", 2), ByHand(ranker, "transformer", 3)
     cls, sep = backbone.tokenizer.cls_token_id, backbone.tokenizer.sep_token_id
     weight, bias = ranker.aggregator.get_submodule("head.linear").state_dict().values()
@@ -198,11 +198,11 @@ def test_other_tokenizers_bring_their_own_frame(make_model: MakeModel) -> None:
         assert alone.score == pytest.approx(expected.score, rel=0, abs=1e-5)
 
 
-def test_limits_are_those_of_pairs(tiny_backbone: Path, mild_backbone: Path) -> None:
+def test_limits_are_those_of_pairs(tiny_backbone: Path, cross_encoder: Path) -> None:
     spec = new_ranker(FAMILY, tiny_backbone, pretrained=False).spec
     assert spec.chunking == Chunking("sliding", 150, 100, 1431)
     assert spec.max_query_tokens == 32
-    fitted = new_ranker(FAMILY, mild_backbone)  # of 128 positions, 3 of which special tokens take
+    fitted = new_ranker(FAMILY, cross_encoder)  # of 128 positions, 3 of which special tokens take
     assert fitted.spec.chunking == Chunking("sliding", 125, 83, 1431)
     assert fitted.reader.max_input_tokens == 128
 
@@ -328,12 +328,12 @@ def test_both_transformers_start_from_their_checkpoints(
         assert ranker.spec.provenance[name] == small(layers, width).name
 
 
-def test_what_does_not_fit_is_named(mild_backbone: Path, small: Callable[[int, int], Path]) -> None:
+def test_what_does_not_fit_is_named(cross_encoder: Path, small: Callable[[int, int], Path]) -> None:
     def made(window: int, query: int, tokens: int = 80) -> Ranker:
         chunking = Chunking("sliding", window, 1, tokens)
         return new_ranker(
             FAMILY,
-            mild_backbone,
+            cross_encoder,
             chunking,
             max_query_tokens=query,
             interaction_backbone=small(2, 24),
@@ -350,11 +350,11 @@ def test_what_does_not_fit_is_named(mild_backbone: Path, small: Callable[[int, i
     with pytest.raises(SpecError, match=r"max_document_tokens is 80: .* may be 71 chunks; the 64 positions"):
         made(10, 8)
     with pytest.raises(SpecError, match=r"pad_query_to is 12; it must be none"):
-        new_ranker(FAMILY, mild_backbone, CHUNKING, max_query_tokens=8, pad_query_to=12)
+        new_ranker(FAMILY, cross_encoder, CHUNKING, max_query_tokens=8, pad_query_to=12)
     with pytest.raises(
         SpecError, match=r"interaction_backbone is .*; it must be none: family maxp has no such"
     ):
-        new_ranker("maxp", mild_backbone, interaction_backbone=mild_backbone)
+        new_ranker("maxp", cross_encoder, interaction_backbone=cross_encoder)
 
 
 def test_a_query_and_roles_are_needed(make: Callable[[Case], Ranker]) -> None:

@@ -79,11 +79,11 @@ def by_hand(form: str, state: dict[str, Any], vectors: list[Vector]) -> tuple[fl
 @pytest.mark.parametrize("pad_query_to", [None, 12])
 @pytest.mark.parametrize("form", FORMS)
 def test_scores_follow_the_formula(
-    mild_backbone: Path, literally: Callable[[Path], Any], form: str, pad_query_to: int | None
+    cross_encoder: Path, literally: Callable[[Path], Any], form: str, pad_query_to: int | None
 ) -> None:
-    ranker = made(form, mild_backbone, pad_query_to=pad_query_to)
+    ranker = made(form, cross_encoder, pad_query_to=pad_query_to)
     state = {name: weight.tolist() for name, weight in ranker.aggregator.state_dict().items()}
-    backbone = literally(mild_backbone)
+    backbone = literally(cross_encoder)
     query = backbone.tokens(QUERY)
     numbers = []
     for document, found in zip(DOCUMENTS, ranker.score(QUERY, DOCUMENTS), strict=True):
@@ -109,8 +109,8 @@ def test_scores_follow_the_formula(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_masked_values_are_never_looked_at(mild_backbone: Path, form: str) -> None:
-    aggregator = made(form, mild_backbone).aggregator
+def test_masked_values_are_never_looked_at(cross_encoder: Path, form: str) -> None:
+    aggregator = made(form, cross_encoder).aggregator
     vectors = torch.randn(2, 3, 32)
     mask = torch.tensor([[True, True, True], [True, False, False]])
     garbage = vectors.clone()
@@ -127,8 +127,8 @@ def test_masked_values_are_never_looked_at(mild_backbone: Path, form: str) -> No
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_gradients_reach_every_weight_under_garbage(mild_backbone: Path, form: str) -> None:
-    ranker = made(form, mild_backbone).train()
+def test_gradients_reach_every_weight_under_garbage(cross_encoder: Path, form: str) -> None:
+    ranker = made(form, cross_encoder).train()
     ids = torch.randint(5, 100, (6, 12))
     vectors = ranker.encoder(ids, torch.ones_like(ids), torch.zeros_like(ids)).vectors.unflatten(0, (2, 3))
     mask = torch.tensor([[True, True, True], [True, True, False]])
@@ -146,8 +146,8 @@ def test_gradients_reach_every_weight_under_garbage(mild_backbone: Path, form: s
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_an_artifact_gives_the_same_scores_to_the_bit(mild_backbone: Path, tmp_path: Path, form: str) -> None:
-    ranker = made(form, mild_backbone)
+def test_an_artifact_gives_the_same_scores_to_the_bit(cross_encoder: Path, tmp_path: Path, form: str) -> None:
+    ranker = made(form, cross_encoder)
     save_ranker(ranker, tmp_path)
     opened = open_ranker(tmp_path)
     assert opened.spec == ranker.spec
@@ -156,8 +156,8 @@ def test_an_artifact_gives_the_same_scores_to_the_bit(mild_backbone: Path, tmp_p
         assert (found.score, found.chunk_scores) == (expected.score, expected.chunk_scores)
 
 
-def test_evidence_says_what_it_is(mild_backbone: Path) -> None:
-    kinds = [made(form, mild_backbone).aggregator.evidence for form in FORMS]
+def test_evidence_says_what_it_is(cross_encoder: Path) -> None:
+    kinds = [made(form, cross_encoder).aggregator.evidence for form in FORMS]
     attention = EvidenceKind.ATTENTION
     assert kinds == [EvidenceKind.CHUNK_SCORE, EvidenceKind.LEAVE_ONE_OUT, attention, attention]
 

@@ -77,13 +77,13 @@ def minilm(make_model: MakeModel) -> Callable[[int], Path]:
 
 
 @pytest.fixture
-def make(mild_backbone: Path, minilm: Callable[[int], Path]) -> Callable[[Case], Ranker]:
+def make(cross_encoder: Path, minilm: Callable[[int], Path]) -> Callable[[Case], Ranker]:
     def made(case: Case) -> Ranker:
         source = None if case.family == RAND else minilm(case.width)
         options = OPTIONS[case.family](use_separators=case.use_separators)
         ranker = new_ranker(
             case.family,
-            mild_backbone,
+            cross_encoder,
             CHUNKING,
             seed=5,
             max_query_tokens=8,
@@ -152,9 +152,9 @@ def by_hand(
 
 @every_case
 def test_scores_follow_the_formula(
-    mild_backbone: Path, literally: Callable[[Path], Any], make: Callable[[Case], Ranker], case: Case
+    cross_encoder: Path, literally: Callable[[Path], Any], make: Callable[[Case], Ranker], case: Case
 ) -> None:
-    ranker, backbone = make(case), literally(mild_backbone)
+    ranker, backbone = make(case), literally(cross_encoder)
     query = backbone.tokens(QUERY)
     padding, separators = case.pad_query_to or 0, case.use_separators
     seen = []
@@ -260,10 +260,10 @@ def test_an_artifact_gives_the_same_scores_to_the_bit(
 
 
 @pytest.mark.parametrize("pretrained", [True, False])
-def test_rand_starts_from_the_backbones_special_tokens(mild_backbone: Path, pretrained: bool) -> None:
-    ranker = new_ranker(RAND, mild_backbone, seed=2, pretrained=pretrained)
-    vocabulary = json.loads((mild_backbone / "tokenizer.json").read_text())["model"]["vocab"]
-    words = load_file(mild_backbone / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
+def test_rand_starts_from_the_backbones_special_tokens(cross_encoder: Path, pretrained: bool) -> None:
+    ranker = new_ranker(RAND, cross_encoder, seed=2, pretrained=pretrained)
+    vocabulary = json.loads((cross_encoder / "tokenizer.json").read_text())["model"]["vocab"]
+    words = load_file(cross_encoder / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
     if not pretrained:
         words = ranker.encoder.backbone.get_input_embeddings().weight  # type: ignore[operator]
     transformer = ranker.aggregator.get_submodule("transformer")
@@ -286,9 +286,9 @@ def test_rand_without_word_embeddings_of_its_width(make_model: MakeModel) -> Non
 
 @pytest.mark.parametrize("family", [PRETR, WITH_QUERY])
 def test_pretr_starts_from_the_checkpoint(
-    mild_backbone: Path, minilm: Callable[[int], Path], family: str
+    cross_encoder: Path, minilm: Callable[[int], Path], family: str
 ) -> None:
-    ranker = new_ranker(family, mild_backbone, CHUNKING, max_query_tokens=8, aggregator_backbone=minilm(24))
+    ranker = new_ranker(family, cross_encoder, CHUNKING, max_query_tokens=8, aggregator_backbone=minilm(24))
     checkpoint = AutoModelForSequenceClassification.from_pretrained(minilm(24)).bert.state_dict()
     bert = ranker.aggregator.get_submodule("transformer.bert").state_dict()
     for name, weight in bert.items():
@@ -300,7 +300,7 @@ def test_pretr_starts_from_the_checkpoint(
     assert ranker.spec.options.transformer == shape
     assert ranker.spec.provenance["transformer"] == minilm(24).name
     random = new_ranker(
-        family, mild_backbone, CHUNKING, max_query_tokens=8, aggregator_backbone=minilm(24), pretrained=False
+        family, cross_encoder, CHUNKING, max_query_tokens=8, aggregator_backbone=minilm(24), pretrained=False
     )
     assert random.spec.options == ranker.spec.options
     assert random.version != ranker.version
@@ -310,26 +310,28 @@ def checkpoint_words(bert: dict[str, torch.Tensor]) -> int:
     return len(bert["embeddings.word_embeddings.weight"])
 
 
-def test_learned_vectors_and_projection_are_initialised_as_published(mild_backbone: Path) -> None:
-    options = ParadePretrOptions(transformer=TransformerShape(layers=1, heads=1, width=4096, intermediate=8))
-    aggregator = new_ranker(PRETR, mild_backbone, options=options).aggregator
+def test_learned_vectors_and_projection_are_initialised_as_published(cross_encoder: Path) -> None:
+    width = 1024
+    shape = TransformerShape(layers=1, heads=1, width=width, intermediate=8, vocabulary=10)
+    options = ParadePretrOptions(transformer=shape)
+    aggregator = new_ranker(PRETR, cross_encoder, options=options).aggregator
     for name in ("first", "separator"):
         vector = aggregator.get_parameter(f"transformer.{name}").detach()
-        assert abs(vector.mean().item()) < 0.001
-        assert vector.std().item() == pytest.approx(4096**-0.5, rel=0.1)
+        assert abs(vector.mean().item()) < 4 / width  # four standard deviations of the mean
+        assert vector.std().item() == pytest.approx(width**-0.5, rel=0.1)
     project = aggregator.get_submodule("transformer.project")
     assert isinstance(project, nn.Linear)
-    assert (project.in_features, project.out_features) == (32, 4096)
-    assert project.weight.abs().max().item() == pytest.approx((6 / (32 + 4096)) ** 0.5, rel=0.01)
+    assert (project.in_features, project.out_features) == (32, width)
+    assert project.weight.abs().max().item() == pytest.approx((6 / (32 + width)) ** 0.5, rel=0.01)
     assert project.bias is not None
 
 
-def test_more_chunks_than_positions_are_refused(mild_backbone: Path, minilm: Callable[[int], Path]) -> None:
+def test_more_chunks_than_positions_are_refused(cross_encoder: Path, minilm: Callable[[int], Path]) -> None:
     def many(family: str, tokens: int, **changes: Any) -> Ranker:
         source = None if family == RAND else minilm(24)
         chunking = Chunking("sliding", 10, 1, tokens)
         return new_ranker(
-            family, mild_backbone, chunking, max_query_tokens=8, aggregator_backbone=source, **changes
+            family, cross_encoder, chunking, max_query_tokens=8, aggregator_backbone=source, **changes
         )
 
     message = (
@@ -357,10 +359,10 @@ def test_an_artifact_refuses_more_chunks_when_opened(make: Callable[[Case], Rank
 
 
 def test_aggregator_backbones_that_do_not_fit_are_named(
-    mild_backbone: Path, make_model: MakeModel, tmp_path: Path
+    cross_encoder: Path, make_model: MakeModel, tmp_path: Path
 ) -> None:
     def made(source: Path | str, family: str = PRETR) -> Ranker:
-        return new_ranker(family, mild_backbone, aggregator_backbone=source)
+        return new_ranker(family, cross_encoder, aggregator_backbone=source)
 
     with pytest.raises(
         SourceError, match="model_type is 'roberta'; the transformer of an aggregator has 'bert'"
@@ -375,12 +377,12 @@ def test_aggregator_backbones_that_do_not_fit_are_named(
     with pytest.raises(
         SpecError, match=r"aggregator_backbone is .*; it must be none: family maxp has no such"
     ):
-        made(mild_backbone, "maxp")
+        made(cross_encoder, "maxp")
     with pytest.raises(
         SpecError, match=r"aggregator_backbone is .*; it must be none: family parade-transf-rand has no such"
     ):
-        made(mild_backbone, RAND)
-    (tmp_path / "config.json").write_bytes((mild_backbone / "config.json").read_bytes())
+        made(cross_encoder, RAND)
+    (tmp_path / "config.json").write_bytes((cross_encoder / "config.json").read_bytes())
     with pytest.raises(WeightsError, match=r"model\.safetensors is missing"):
         made(tmp_path)
 
