@@ -65,10 +65,10 @@ class ScriptedServer(rerank_pb2_grpc.RerankServiceServicer):
         self.arrivals_s.append(time.monotonic())
         self.metadata.append(dict(context.invocation_metadata()))
         self.timeouts_s.append(context.time_remaining() or 0.0)
+        self.arrived.set()
         if self.hold:
             context.add_callback(self.caller_left.set)
-            self.arrived.set()
-            self.caller_left.wait(10)
+            self.caller_left.wait(30)
         if self.failures:
             failure = self.failures.popleft()
             if failure.pushback is not None:

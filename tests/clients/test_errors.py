@@ -75,8 +75,8 @@ def test_a_deadline_ends_a_call(
     with pytest.raises(DeadlineExceeded):
         call(scripted.target, lambda client: client.rerank("q", ["x"], **of_the_call), **of_the_client)
 
-    assert time.monotonic() - started_s < 2
-    assert scripted.caller_left.wait(5)
+    assert time.monotonic() - started_s < 20, "the call had the default of a minute"
+    assert scripted.caller_left.wait(30)
 
 
 def test_every_call_carries_a_deadline(call: Caller, scripted: ScriptedServer) -> None:
@@ -84,12 +84,12 @@ def test_every_call_carries_a_deadline(call: Caller, scripted: ScriptedServer) -
         return client.rerank("q", ["x"])
 
     call(scripted.target, use)
-    call(scripted.target, use, timeout_s=7)
+    call(scripted.target, use, timeout_s=30)
 
     default_s, own_s = scripted.timeouts_s
-    assert 55 < default_s <= 61
+    assert 45 < default_s <= 61
     # The wire rounds a timeout up by up to a hundredth.
-    assert 5 < own_s <= 7.1
+    assert 15 < own_s <= 30.1
 
 
 def test_errors_survive_pickling() -> None:

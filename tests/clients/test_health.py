@@ -41,7 +41,7 @@ def test_waiting_ends_when_the_server_is_ready(call: Caller, scripted: ScriptedS
 
     call(scripted.target, lambda client: client.wait_until_healthy(20))
 
-    assert 0.2 < time.monotonic() - started_s < 5
+    assert 0.2 < time.monotonic() - started_s < 15, "it waited on"
     ready.join()
 
 

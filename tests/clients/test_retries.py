@@ -26,13 +26,13 @@ def test_a_full_server_is_asked_again_when_it_said(call: Caller, scripted: Scrip
 
     pauses_s = [later - earlier for earlier, later in pairwise(scripted.arrivals_s)]
     assert len(pauses_s) == 2
-    assert all(0.19 < pause_s < 1 for pause_s in pauses_s)
+    assert all(0.19 < pause_s < 5 for pause_s in pauses_s)
 
 
 def test_a_draining_server_is_asked_again(call: Caller, scripted: ScriptedServer) -> None:
     scripted.fail(grpc.StatusCode.UNAVAILABLE, times=2)
 
-    call(scripted.target, rerank, timeout_s=5)
+    call(scripted.target, rerank, timeout_s=9)
 
     assert len(scripted.requests) == 3
     first_s, *_, last_s = scripted.timeouts_s
@@ -58,7 +58,7 @@ def test_an_over_large_message_is_refused_once(call: Caller, scripted: ScriptedS
         call(scripted.target, lambda client: client.rerank("q", ["x" * (17 * 2**20)]))
 
     assert caught.value.retry_after_s is None
-    assert time.monotonic() - started_s < 5
+    assert time.monotonic() - started_s < 15
 
 
 def test_a_hint_beyond_the_deadline_is_passed_on_at_once(call: Caller, scripted: ScriptedServer) -> None:
@@ -66,10 +66,10 @@ def test_a_hint_beyond_the_deadline_is_passed_on_at_once(call: Caller, scripted:
     started_s = time.monotonic()
 
     with pytest.raises(ResourceExhausted) as caught:
-        call(scripted.target, rerank, timeout_s=10)
+        call(scripted.target, rerank, timeout_s=25)
 
     assert caught.value.retry_after_s == 30
-    assert time.monotonic() - started_s < 5
+    assert time.monotonic() - started_s < 15
 
 
 def test_attempts_are_counted(call: Caller, scripted: ScriptedServer) -> None:

@@ -66,9 +66,9 @@ def _no_machine_is_too_busy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_climb_finds_where_a_queue_grows() -> None:
     plan = Plan("open", Objective(90, 0.4), "constant", warm_up_s=0.1, duration_s=2.0, repeats=1, ranker="r")
-    target, heard = OneAtATime(0.05), Heard()
+    target, heard = OneAtATime(0.04), Heard()
     found = await sweep(target, WORKLOAD, plan, Climb(5, 3, 0, 1000), heard)
-    # 20 a second is what it can; at 45 the queue is a second long after two.
+    # 25 a second is what it can; at 45 the queue is one and a half seconds long after two.
     assert [step.amount for step in found.steps] == heard.done == [5, 15, 45]
     assert found.highest is not None
     assert found.highest.amount == 15
@@ -78,7 +78,7 @@ async def test_a_climb_finds_where_a_queue_grows() -> None:
     broke = found.steps[-1].whole
     assert broke.latency.max_s > 1.0
     assert broke.goodput_per_s < 25
-    assert broke.stages["service"].percentile_s(50) == pytest.approx(0.05, rel=1e-2)
+    assert broke.stages["service"].percentile_s(50) == pytest.approx(0.04, rel=1e-2)
 
 
 async def test_repeats_draw_other_arrivals_and_the_seed_draws_the_same() -> None:
@@ -92,6 +92,56 @@ async def test_repeats_draw_other_arrivals_and_the_seed_draws_the_same() -> None
     first = await offered(1)
     assert first == await offered(1)
     assert len({*first, *await offered(2)}) > 1
+
+
+async def test_a_repeat_lasts_as_long_as_planned_where_nothing_more_is_due() -> None:
+    plan = Plan("open", None, "constant", warm_up_s=0, duration_s=0.5, repeats=1)
+    found = await sweep(OneAtATime(0.0), WORKLOAD, plan, Listed([4]), Heard())
+    # Due at 0 and 0.25 s, answered at once: still 4 a second.
+    assert found.steps[0].whole.measured_s == pytest.approx(0.5, abs=0.01)
+    assert found.steps[0].whole.goodput_per_s == pytest.approx(4, rel=0.05)
+
+
+class Leaving(OneAtATime):
+    """Answers some calls, and is gone; with `stays`, it is there for whoever asks alone."""
+
+    def __init__(self, answers: int, *, stays: bool) -> None:
+        super().__init__(0.01)
+        self._answers = answers
+        self._stays = stays
+        self._at_once = 0
+
+    async def rerank(
+        self, query: str, documents: Sequence[Document], *, ranker: str = "", timeout_s: float
+    ) -> Answer:
+        self._at_once += 1
+        try:
+            answer = await super().rerank(query, documents, ranker=ranker, timeout_s=timeout_s)
+            if len(self.queries) > self._answers and not (self._stays and self._at_once == 1):
+                raise TargetError("UNAVAILABLE", "connection refused")
+            return answer
+        finally:
+            self._at_once -= 1
+
+
+async def test_a_sweep_ends_where_the_server_is_gone() -> None:
+    plan = Plan("closed", Objective(50, 5), warm_up_s=0, duration_s=0.5, repeats=3)
+    found = await sweep(Leaving(10, stays=False), WORKLOAD, plan, Listed([2, 4]), Heard())
+    assert found.target_gone
+    assert found.note == "the server answers no more: connection refused [UNAVAILABLE]"
+    (step,) = found.steps
+    assert len(step.repeats) == 1
+    assert step.whole.statuses["OK"] == 10
+    # Its failures say nothing about load.
+    assert (step.held, found.limited_by) == (None, None)
+
+
+async def test_a_server_that_refuses_many_and_answers_one_is_there() -> None:
+    plan = Plan("closed", Objective(99, 5), warm_up_s=0, duration_s=0.3, repeats=1)
+    found = await sweep(Leaving(0, stays=True), WORKLOAD, plan, Listed([4]), Heard())
+    assert (found.target_gone, found.note) == (False, None)
+    assert found.steps[0].whole.statuses["UNAVAILABLE"] > 0
+    assert found.steps[0].held is False
 
 
 async def test_caps_end_a_sweep_and_say_so() -> None:

@@ -33,9 +33,9 @@ async def test_an_open_loop_sends_on_time_and_counts_from_the_intended_arrival_w
     await run_open(ask, itertools.cycle(CALLS), arrivals, samples.append, started_clock(), max_in_flight=100)
 
     assert [sample.due_s for sample in samples] == arrivals
-    assert max(sample.lag_s for sample in samples) < 0.2
+    assert max(sample.lag_s for sample in samples) < 0.4, "a sender that waits for the first answer has 0.45"
     for sample in samples:
-        assert sample.latency_s == pytest.approx(0.5 - sample.due_s, abs=0.25)
+        assert sample.latency_s == pytest.approx(sample.done_s - sample.due_s)
         assert sample.done_s >= 0.5
         assert sample.stages_s == {"queue": 0.25}
 
@@ -56,16 +56,23 @@ async def test_latency_counts_from_the_intended_arrival_when_the_generator_itsel
 
 
 async def test_what_is_due_beyond_the_calls_in_flight_is_counted_and_not_sent() -> None:
-    sent = []
+    sent, others_counted = [], asyncio.Event()
 
     async def ask(call: Call) -> Answer:
         sent.append(call.query)
-        await asyncio.sleep(0.2)
+        await others_counted.wait()
         return Answer((1.0,), {})
 
     samples: list[Sample] = []
+
+    def count(sample: Sample) -> None:
+        samples.append(sample)
+        if len(samples) == 6:
+            others_counted.set()
+
     arrivals = [n * 0.001 for n in range(10)]
-    await run_open(ask, itertools.cycle(CALLS), arrivals, samples.append, started_clock(), max_in_flight=4)
+    async with asyncio.timeout(60):
+        await run_open(ask, itertools.cycle(CALLS), arrivals, count, started_clock(), max_in_flight=4)
 
     assert sent == ["q0", "q1", "q2", "q0"]
     assert Counter(sample.status for sample in samples) == {OK: 4, NOT_SENT: 6}
@@ -111,8 +118,8 @@ async def test_a_closed_loop_never_has_more_calls_out_than_callers_and_ends_in_t
     await run_closed(ask, itertools.cycle(CALLS), 3, 0.5, samples.append, now_s, max_calls=1000)
 
     assert most == 3
-    assert 0.5 <= now_s() < 2
-    assert 10 < len(samples) <= 150
+    assert 0.5 <= now_s() < 10
+    assert 3 < len(samples) <= 150
 
 
 async def test_a_closed_loop_stops_at_its_calls_and_does_not_hammer_a_server_that_refuses() -> None:
