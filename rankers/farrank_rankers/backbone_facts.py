@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from farrank_rankers.backbones.registry import own_backbone
+from farrank_rankers.errors import SourceError
 from farrank_rankers.family import Pooling
 
 # Backbones whose position ids start at pad_token_id + 1, and are derived from the ids when none are given.
@@ -61,11 +62,14 @@ class BackboneFacts:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "BackboneFacts":
-        """Read the facts from the parsed `config.json` of a transformers model."""
+        """Read the facts from the parsed `config.json` of a transformers model.
+
+        Raises: SourceError naming the key that holds no number.
+        """
         model_type = config.get("model_type", "")
         positions, segments = SILENT_DEFAULTS.get(model_type, (None, 0))
-        positions = config.get("max_position_embeddings", positions)
-        pad = config.get("pad_token_id")
+        positions = _number(config, "max_position_embeddings", positions)
+        pad = _number(config, "pad_token_id")
         if pad is None and model_type in CAUSAL:  # trained without padding: any token does, for it is masked
             ends = config.get("eos_token_id")
             pad = ends[0] if isinstance(ends, list) else ends
@@ -77,9 +81,16 @@ class BackboneFacts:
             positions = None  # DeBERTa's -1, XLNet's: relative positions only
         return cls(
             max_positions=None if positions is None else positions - first,
-            segments=config.get("type_vocab_size", segments),
+            segments=_number(config, "type_vocab_size", segments) or 0,
             first_position=first,
             pad_token_id=pad,
-            vocabulary=config.get("vocab_size"),
+            vocabulary=_number(config, "vocab_size"),
             architecture=own or model_type,
         )
+
+
+def _number(config: Mapping[str, Any], key: str, default: int | None = None) -> int | None:
+    value = config.get(key, default)
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise SourceError(f"config.json: {key} is {value!r}; it must be a whole number")
+    return value

@@ -48,10 +48,18 @@ def chunk_bounds(chunking: Chunking, tokens: int, max_chunks: int | None = None)
     empty document has one empty chunk. `max_document_tokens` was applied when the text was read.
     Raises: ValueError if max_chunks is less than 1.
     """
-    count = chunk_limit(chunking, max_chunks)
-    needed = -(-max(0, tokens - chunking.window) // chunking.stride) + 1
-    starts = range(0, (needed if count is None else min(needed, count)) * chunking.stride, chunking.stride)
+    starts = range(0, chunk_count(chunking, tokens, max_chunks) * chunking.stride, chunking.stride)
     return [(start, min(start + chunking.window, tokens)) for start in starts]
+
+
+def chunk_count(chunking: Chunking, tokens: int, max_chunks: int | None = None) -> int:
+    """Count the chunks of a document of `tokens` tokens.
+
+    Raises: ValueError if max_chunks is less than 1.
+    """
+    limit = chunk_limit(chunking, max_chunks)
+    needed = -(-max(0, tokens - chunking.window) // chunking.stride) + 1
+    return needed if limit is None else min(needed, limit)
 
 
 def readable_tokens(chunking: Chunking, max_chunks: int | None = None) -> int:

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farrank_rankers.errors import SpecError
+from farrank_rankers.family import ENSEMBLE
 from farrank_rankers.files.json_files import read_json
 from farrank_rankers.files.location import locate
-from farrank_rankers.files.model_files import SPEC_FILE
+from farrank_rankers.files.model_files import SPEC_FILE, lists_members
 
 if TYPE_CHECKING:
     from farrank_rankers.ranker import DocumentScore, Ranker
-
-FAMILY = "ensemble"
 
 # A member's name is a folder's, and part of the name that a server gives it.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -72,7 +71,7 @@ def save_ensemble(ensemble: Ensemble, folder: str | Path) -> None:
     folder = Path(folder)
     for name, ranker in ensemble.members.items():
         save_ranker(ranker, folder / name)
-    spec = {"family": FAMILY, "members": list(ensemble.members)}
+    spec = {"family": ENSEMBLE, "members": list(ensemble.members)}
     (folder / SPEC_FILE).write_text(json.dumps(spec, indent=2) + "\n", encoding="utf-8")
 
 
@@ -91,8 +90,7 @@ def is_ensemble(source: str | Path, *, download: bool = False) -> bool:
 
     Raises: SourceError if there is no such source, or its ranker.json is damaged.
     """
-    path = locate(source, download=download).folder / SPEC_FILE
-    return path.is_file() and read_json(path).get("family") == FAMILY
+    return lists_members(locate(source, download=download).folder)
 
 
 def member_folders(source: str | Path, download: bool = False) -> dict[str, Path]:
@@ -110,6 +108,9 @@ def member_folders(source: str | Path, download: bool = False) -> dict[str, Path
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise SpecError(f"{path}: members is {names!r}; it must be a list of folder names")
     _check_names(names, f"{path}: members")
+    for name in names:
+        if lists_members(folder / name):
+            raise SpecError(f"{path}: member {name} is an ensemble itself; members are single rankers")
     return {name: folder / name for name in names}
 
 

@@ -7,6 +7,10 @@ RankerError
 └── ReadingStopped              the caller asked to stop while a long text was being read
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 
 class RankerError(Exception):
     """Base of every error raised on purpose in this package, bad arguments (ValueError) aside."""
@@ -26,3 +30,14 @@ class WeightsError(SourceError):
 
 class ReadingStopped(RankerError):
     """Raised between two segments of a long text after `should_stop()` said yes."""
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Put a file's or folder's name before errors that do not have it, for what they speak of lies there."""
+    try:
+        yield
+    except RankerError as error:
+        if str(path) in str(error):
+            raise
+        raise type(error)(f"{path}: {error}") from error

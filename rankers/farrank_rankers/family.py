@@ -166,6 +166,9 @@ FAMILIES: Mapping[str, Family] = {
     "biencoder": Family("dual", "sliding", BiEncoderOptions),
 }
 
+# Several rankers that answer as one: no model of its own, see `farrank_rankers.ensemble`.
+ENSEMBLE = "ensemble"
+
 # What the names of the split-and-aggregate papers mean over chunk scores that a model already gives.
 AGGREGATION_BY_NAME: Mapping[str, tuple[Aggregation, ChunkingKind]] = {
     "firstp": ("first", "first"),

@@ -7,7 +7,7 @@ from torch import nn
 
 from farrank_rankers.backbones.registry import own_backbone
 from farrank_rankers.backbones.weights import rename_published
-from farrank_rankers.errors import RankerError, SourceError
+from farrank_rankers.errors import RankerError, SourceError, naming
 from farrank_rankers.files.model_files import ModelFiles
 from farrank_rankers.files.transformers_weights import fill_backbone
 from farrank_rankers.files.weights import FILE, fill, read_weights
@@ -20,11 +20,12 @@ def load_weights(reader: Reader, files: ModelFiles, dtype: torch.dtype | None) -
 
     Raises: WeightsError if weights are damaged or do not fit.
     """
-    ranker = build(reader, dict(files.config), seed=0)
-    if files.kind == "artifact":
-        fill(ranker, read_weights(files.folder), files.folder / FILE)
-    else:
-        fill_published(ranker.encoder.backbone, files)
+    with naming(files.folder):
+        ranker = build(reader, dict(files.config), seed=0)
+        if files.kind == "artifact":
+            fill(ranker, read_weights(files.folder), files.folder / FILE)
+        else:
+            fill_published(ranker.encoder.backbone, files)
     if dtype is not None:
         ranker.encoder.to(dtype)
     return ranker.eval()
@@ -52,7 +53,7 @@ def build(reader: Reader, config: dict[str, Any], seed: int) -> Ranker:
         torch.manual_seed(seed)
         try:
             return Ranker(reader, config)
-        except (ValueError, TypeError, KeyError) as error:
-            if isinstance(error, RankerError):
-                raise
+        except RankerError:
+            raise
+        except Exception as error:  # a size that makes no model may fail anywhere in transformers and torch
             raise SourceError(f"config.json of {reader.spec.backbone} cannot be built: {error}") from error

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.derived_spec import derived_spec
-from farrank_rankers.errors import SpecError
+from farrank_rankers.errors import naming
 from farrank_rankers.files.json_files import read_text
 from farrank_rankers.files.location import Location, locate
 from farrank_rankers.files.model_files import SPEC_FILE, ModelFiles
@@ -53,19 +53,18 @@ def open_ranker(
 
 def _open_reader(source: str | Path, overrides: Overrides) -> tuple[Reader, ModelFiles]:
     location = locate(source, revision=overrides.get("revision"), download=overrides.get("download") or False)
-    files = ModelFiles.find(location.folder)
-    tokenizer = TextTokenizer(TokenizerFiles.read(files.transformer))
-    facts = BackboneFacts.from_config(files.config)
-    budget = PositionBudget(tokenizer, facts)
-    spec = overridden(_spec(files, location, overrides, budget), overrides, budget)
-    return Reader(spec, tokenizer, facts), files
+    with naming(location.folder):
+        files = ModelFiles.find(location.folder)
+        tokenizer = TextTokenizer(TokenizerFiles.read(files.transformer))
+        facts = BackboneFacts.from_config(files.config)
+        budget = PositionBudget(tokenizer, facts)
+        spec = overridden(_spec(files, location, overrides, budget), overrides, budget)
+        return Reader(spec, tokenizer, facts), files
 
 
 def _spec(files: ModelFiles, location: Location, overrides: Overrides, budget: PositionBudget) -> RankerSpec:
     if files.kind != "artifact":
         return derived_spec(files, location, overrides, budget)
     path = files.folder / SPEC_FILE
-    try:
+    with naming(path):
         return RankerSpec.from_json(read_text(path))
-    except SpecError as error:
-        raise SpecError(f"{path}: {error}") from error

@@ -5,6 +5,10 @@ from dataclasses import dataclass, fields
 from farrank_rankers.errors import SpecError
 from farrank_rankers.limits import check_count
 
+# A slip of the pen must not build a model for hours: no transformer of an aggregator comes near these.
+MOST_LAYERS = 128
+LARGEST_SIZE = 2**20
+
 
 @dataclass(frozen=True, slots=True)
 class TransformerShape:
@@ -25,7 +29,8 @@ class TransformerShape:
     def __post_init__(self) -> None:
         """Refuse sizes that make no BERT."""
         for name in (field.name for field in fields(self)):
-            check_count(name, getattr(self, name), at_least=1)
+            at_most = MOST_LAYERS if name == "layers" else LARGEST_SIZE
+            check_count(name, getattr(self, name), at_least=1, at_most=at_most)
         if self.width % self.heads:
             raise SpecError(f"heads is {self.heads}; it must divide the width of {self.width}")
 

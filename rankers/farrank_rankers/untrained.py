@@ -10,6 +10,7 @@ from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.default_chunking import adjusted
 from farrank_rankers.derived_spec import default_options, fitted_spec
+from farrank_rankers.errors import naming
 from farrank_rankers.family import Options
 from farrank_rankers.files.location import locate
 from farrank_rankers.files.model_files import ModelFiles
@@ -51,9 +52,10 @@ def new_ranker(
     Raises: SourceError, WeightsError or SpecError, each naming what is wrong.
     """
     location = locate(backbone, download=download)
-    files = ModelFiles.find(location.folder)
-    tokenizer = TextTokenizer(TokenizerFiles.read(files.transformer))
-    facts = BackboneFacts.from_config(files.config)
+    with naming(location.folder):
+        files = ModelFiles.find(location.folder)
+        tokenizer = TextTokenizer(TokenizerFiles.read(files.transformer))
+        facts = BackboneFacts.from_config(files.config)
     limits = Overrides(max_query_tokens=max_query_tokens, pad_query_to=pad_query_to)
     sources = {"aggregator_backbone": aggregator_backbone, "interaction_backbone": interaction_backbone}
     parts = find_parts(family, sources, download=download)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farrank_rankers.chunking import Chunking, chunk_bounds, readable_tokens
+from farrank_rankers.chunking import Chunking, chunk_bounds, chunk_count, readable_tokens
 from farrank_rankers.default_chunking import adjusted, default_chunking
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import ChunkingKind
@@ -26,6 +26,7 @@ def test_chunks_cover_the_document_in_strides(
     chunking: Chunking, tokens: int, max_chunks: int | None
 ) -> None:
     bounds = chunk_bounds(chunking, tokens, max_chunks)
+    assert len(bounds) == chunk_count(chunking, tokens, max_chunks)
     full = max(0, math.ceil(max(0, tokens - chunking.window) / chunking.stride)) + 1
     limit = 1 if chunking.kind == "first" else max_chunks
     assert len(bounds) == (full if limit is None else min(full, limit))

@@ -9,6 +9,7 @@ import pytest
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.ensemble import Ensemble, is_ensemble, open_ensemble, save_ensemble
 from farrank_rankers.errors import SourceError, SpecError
+from farrank_rankers.sources import open_ranker
 from farrank_rankers.untrained import new_ranker
 
 QUERY = "neural query"
@@ -69,6 +70,16 @@ def test_a_bad_list_is_refused(tmp_path: Path, spec: object, problem: str) -> No
     with pytest.raises(SpecError, match=problem) as error:
         open_ensemble(tmp_path)
     assert "ranker.json" in str(error.value)
+
+
+def test_ensembles_do_not_nest(ensemble: Ensemble, tmp_path: Path) -> None:
+    save_ensemble(ensemble, tmp_path / "inner")
+    with pytest.raises(SourceError, match="inner is an ensemble, not a single ranker"):
+        open_ranker(tmp_path / "inner")
+    spec = {"family": "ensemble", "members": ["inner", "other"]}
+    (tmp_path / "ranker.json").write_text(json.dumps(spec))
+    with pytest.raises(SpecError, match="member inner is an ensemble itself"):
+        open_ensemble(tmp_path)
 
 
 def test_a_missing_member_is_named(ensemble: Ensemble, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from farrank_rankers.backbones.registry import own_backbone
 from farrank_rankers.errors import SourceError
+from farrank_rankers.family import ENSEMBLE
 from farrank_rankers.files.json_files import read_json
 from farrank_rankers.files.sentence_transformers import backbone_folder
 
@@ -42,9 +43,11 @@ class ModelFiles:
     def find(cls, folder: Path) -> "ModelFiles":
         """Look at a folder's files.
 
-        Raises: SourceError naming the file that is missing or damaged.
+        Raises: SourceError naming the file that is missing or damaged, or a folder of several models.
         """
         if (folder / SPEC_FILE).is_file():
+            if lists_members(folder):
+                raise SourceError(f"{folder} is an ensemble, not a single ranker")
             return cls("artifact", folder, folder, _read_config(folder))
         if (folder / "config.json").is_file():
             config = _read_config(folder)
@@ -57,6 +60,16 @@ class ModelFiles:
         return cls("backbone", folder, folder, _read_config(folder))
 
 
+def lists_members(folder: Path) -> bool:
+    """Look whether a folder is an ensemble's: without a model of its own, its spec names others.
+
+    Raises: SourceError if its ranker.json is damaged.
+    """
+    if (folder / "config.json").is_file() or not (folder / SPEC_FILE).is_file():
+        return False
+    return read_json(folder / SPEC_FILE).get("family") == ENSEMBLE
+
+
 def _read_config(folder: Path) -> dict[str, Any]:
     config = read_json(folder / "config.json")
     # That of a backbone which is written out here says which code its weights were trained with.
@@ -65,5 +78,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if "model_type" not in config:
         raise SourceError(
             f"{folder / 'config.json'} lacks model_type, by which transformers knows architectures"
+        )
+    if not isinstance(config["model_type"], str):
+        raise SourceError(
+            f"{folder / 'config.json'}: model_type is {config['model_type']!r}; it must be a name"
         )
     return config

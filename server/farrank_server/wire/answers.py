@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from farrank.v1 import rerank_pb2 as pb
-from farrank_rankers.ensemble import FAMILY
-from farrank_rankers.family import EvidenceKind
+from farrank_rankers.family import ENSEMBLE, EvidenceKind
 from farrank_server.config import LimitsConfig
 from farrank_server.engine.ensemble import EnsembleLanes
 from farrank_server.engine.job import ScoredDocument
@@ -87,7 +86,7 @@ def ensemble_to_pb(ensemble: EnsembleLanes) -> pb.RankerInfo:
     return pb.RankerInfo(
         name=ensemble.name,
         version=ensemble.version,
-        family=FAMILY,
+        family=ENSEMBLE,
         backbone=" + ".join(dict.fromkeys(spec.backbone for spec in specs)),
         max_query_tokens=max(spec.max_query_tokens for spec in specs),
         max_document_tokens=max(spec.chunking.max_document_tokens for spec in specs),
