@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from farrank_rankers.chunking import Chunking
-from farrank_rankers.family import BiEncoderOptions
+from farrank_rankers.family import FAMILIES, BiEncoderOptions, LateInteractionOptions
 from farrank_rankers.papers.models import paper_models
 from farrank_rankers.sources import open_ranker
 from farrank_rankers.untrained import new_ranker
@@ -26,7 +26,7 @@ def new(farrank: Farrank, *arguments: object) -> Outcome:
     return farrank("rankers", "new", *arguments)
 
 
-@pytest.mark.parametrize("family", ["longp", "maxp", "parade-attn", "cedr-pacrr", "biencoder"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_ranker_is_made_and_opens(
     farrank: Farrank, tiny_backbone: Path, tmp_path: Path, family: str
 ) -> None:
@@ -56,6 +56,23 @@ def test_every_flag_reaches_the_spec(farrank: Farrank, tiny_backbone: Path, tmp_
     assert spec.chunking == Chunking("sliding", 60, 40, 200)
     assert spec.max_query_tokens == 16
     assert spec.options == BiEncoderOptions(pooling="cls", normalize=False, query_prefix="query: ")
+
+
+def test_transformers_of_the_aggregator_start_from_others(
+    farrank: Farrank, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    where = ("--family", "parade-transf-pretr-lateir", "--backbone", tiny_backbone, "--random-weights")
+    others = ("--aggregator-backbone", tiny_backbone, "--interaction-backbone", "embedded")
+
+    outcome = new(farrank, *where, *others, "--out", tmp_path / "r")
+
+    assert (outcome.exit_code, outcome.err) == (0, "")
+    spec = open_ranker(tmp_path / "r").spec
+    assert isinstance(spec.options, LateInteractionOptions)
+    assert (spec.options.transformer.layers, spec.options.transformer.width) == (2, 32)
+    assert (spec.options.interaction.layers, spec.options.interaction.width) == (6, 384)
+    assert spec.provenance["transformer"] == tiny_backbone.name
+    assert spec.provenance["interaction"] == "sentence-transformers/all-MiniLM-L6-v2"
 
 
 def test_a_query_is_padded_on_request(farrank: Farrank, tiny_backbone: Path, tmp_path: Path) -> None:
