@@ -11,6 +11,8 @@ from farrank_loadtest.load.caps import Caps
 from farrank_loadtest.load.schedule import SCHEDULES
 
 _CAPS = Caps()
+# Rates have three digits: a climb by less would stand still.
+_LEAST_FACTOR = 1.01
 
 
 def add_load_flags(parser: argparse.ArgumentParser) -> None:
@@ -97,8 +99,8 @@ def read_plan(args: argparse.Namespace) -> tuple[Plan, Steps]:
 def _climb(args: argparse.Namespace, plan: Plan) -> Climb:
     if plan.objective is None:
         raise CommandError("--climb: needs an --objective to break")
-    if not args.factor > 1:
-        raise CommandError(f"--factor {args.factor:g}: must be above 1")
+    if args.factor < _LEAST_FACTOR:
+        raise CommandError(f"--factor {args.factor:g}: must be at least {_LEAST_FACTOR:g}")
     plan.check_amount(args.climb)
     plan.caps.check_total(plan.calls(args.climb), plan.seconds(1))
     return Climb(args.climb, args.factor, args.refine, plan.caps.rate_per_s)

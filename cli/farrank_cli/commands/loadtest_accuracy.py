@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from typing import TYPE_CHECKING, Any
 
 from farrank_cli.accuracy_flags import add_accuracy_flags
 from farrank_cli.exit_codes import DONE, CommandError
+from farrank_cli.interruptible import run_interruptible
 from farrank_cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _rerank(args: argparse.Namespace, models: list[Model], test_set: TestSet) ->
     )
     first_stage = FirstStage(args.collection, args.skip_missing, args.index, args.k)
     try:
-        return asyncio.run(rerank_models(sweep, models, test_set.parts, first_stage))
+        return run_interruptible(rerank_models(sweep, models, test_set.parts, first_stage))
     finally:
         progress.end()
         _tell_kept(sweep)

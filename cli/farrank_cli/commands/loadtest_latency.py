@@ -1,11 +1,11 @@
 """`farrank loadtest latency`: load a server in steps, and report how fast it answers at each."""
 
 import argparse
-import asyncio
 import sys
 from pathlib import Path
 
 from farrank_cli.exit_codes import DONE, INTERRUPTED, TRY_AGAIN, CommandError
+from farrank_cli.interruptible import run_interruptible
 from farrank_cli.load_flags import add_load_flags, read_plan
 from farrank_cli.workload_flags import add_workload_flags, read_workload
 
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
             progress.end()
             await target.close()
 
-    found = asyncio.run(measure())
+    found = run_interruptible(measure())
     try:
         write_folder(args.out, found, setting)
     except OSError as error:
@@ -63,6 +63,8 @@ def run(args: argparse.Namespace) -> int:
     print(f"{verdict(found)}\n{args.out / PAGE}")
     if found.interrupted:
         return INTERRUPTED
+    if found.target_gone:
+        raise CommandError(f"{args.target}: {found.note}; {args.out} keeps what was measured", TRY_AGAIN)
     if not any(step.whole.latency.count for step in found.steps):
         raise CommandError(f"{args.target}: no call was answered; {args.out} says how each ended", TRY_AGAIN)
     return DONE

@@ -17,8 +17,8 @@ BUSY_SHARE = 0.9
 class StepResult:
     """One load: calls a second or callers, all repeats together and each, and whether the objective held.
 
-    `held` is None where there is no objective, and where the load was interrupted: the calls still unanswered
-    then may have been the late ones.
+    `held` is None where there is no objective, and where the load was interrupted or the server left: the
+    calls still unanswered then may have been the late ones.
     """
 
     amount: float
@@ -65,7 +65,7 @@ class Sweep:
         return "generator" if broke.generator_bound else "server"
 
 
-def judge(plan: Plan, amount: float, repeats: list[Recorder], *, interrupted: bool = False) -> StepResult:
+def judge(plan: Plan, amount: float, repeats: list[Recorder], *, undecided: bool = False) -> StepResult:
     """Put the repeats of one load together.
 
     A step whose generator was the limit does not hold an objective: it did not make the load.
@@ -74,7 +74,7 @@ def judge(plan: Plan, amount: float, repeats: list[Recorder], *, interrupted: bo
     for repeat in repeats:
         whole.add(repeat)
     bound = is_generator_bound(plan, whole)
-    if plan.objective is None or interrupted:
+    if plan.objective is None or undecided:
         return StepResult(amount, whole, tuple(repeats), None, bound)
     held = plan.objective.holds(whole.good, whole.offered) and not bound
     return StepResult(amount, whole, tuple(repeats), held, bound)

@@ -74,37 +74,29 @@ async def sweep(target: Target, workload: Workload, plan: Plan, steps: Steps, wa
         except LoadtestError as error:
             return ended(note=str(error))
         repeats: list[Recorder] = []
-        interrupted = False
-        while len(repeats) < plan.repeats and not interrupted:
+        interrupted, gone = False, None
+        while len(repeats) < plan.repeats and not interrupted and gone is None:
             recorder = Recorder(plan.warm_up_s, plan.end_s, plan.bound_s)
             repeats.append(recorder)
             watcher.began(amount, len(repeats))
-            run = _Run(plan, amount, len(repeats), recorder, watcher)
-            interrupted = await _interrupted(run.send(target, calls, plan.caps.calls - sent))
+            run = _Run(plan, workload, amount, len(repeats), recorder, watcher)
+            try:
+                interrupted = await _interrupted(run.send(target, calls, plan.caps.calls - sent))
+            except ProbeFailed as error:
+                gone = str(error)
             sent += recorder.seen
         measured = [each for each in repeats if each.offered]
         if measured:
-            results.append(judge(plan, amount, measured, interrupted=interrupted))
+            results.append(judge(plan, amount, measured, undecided=interrupted or gone is not None))
             watcher.finished(results[-1])
         if interrupted:
             return ended(interrupted=True)
-        if why := await _gone(target, workload, plan, measured):
-            return ended(note=why, target_gone=True)
+        if gone is not None:
+            return ended(note=f"the server answers no more: {gone}", target_gone=True)
         if sent >= plan.caps.calls:
             return ended(note=f"{sent:,} calls are sent (--max-calls)")
         steps.tell(amount, held=bool(measured) and results[-1].held is not False)
     return ended()
-
-
-async def _gone(target: Target, workload: Workload, plan: Plan, measured: list[Recorder]) -> str | None:
-    """Say why there is no server any more, if calls failed so; one that is merely full still answers alone."""
-    if not any(GONE & repeat.statuses.keys() for repeat in measured):
-        return None
-    try:
-        await probe(target, workload, plan, timeout_s=0.0)
-    except ProbeFailed as error:
-        return f"the server is gone: {error}" if error.status in GONE else None
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +104,17 @@ class _Run:
     """One repeat of one load."""
 
     plan: Plan
+    workload: Workload
     amount: float
     repeat: int
     recorder: Recorder
     watcher: Watcher
 
     async def send(self, target: Target, calls: Iterator[Call], most: int) -> None:
-        """Send at the schedule's times, or by callers that send at most so many."""
+        """Send at the schedule's times, or by callers that send at most so many.
+
+        Raises: ProbeFailed if calls failed as without a server, and it does not answer a single one either.
+        """
         plan = self.plan
 
         async def ask(call: Call) -> Answer:
@@ -138,6 +134,8 @@ class _Run:
                 await run_closed(ask, calls, int(self.amount), plan.end_s, self._count, now_s, max_calls=most)
         finally:
             self.recorder.ended(now_s(), time.thread_time() - busy_before_s)
+        if GONE & self.recorder.statuses.keys():
+            await probe(target, self.workload, plan, timeout_s=0.0)
 
     def _count(self, sample: Sample) -> None:
         self.recorder(sample)

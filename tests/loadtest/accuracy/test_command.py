@@ -224,11 +224,14 @@ def test_a_malformed_line_is_named(accuracy: Accuracy, files: Files, tmp_path: P
     )
 
 
-def test_ctrl_c_keeps_the_queries_that_were_done(server: SpawnedServer, files: Files, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_keep_the_queries_that_were_done(
+    server: SpawnedServer, files: Files, tmp_path: Path, number: signal.Signals
+) -> None:
     """Thousands of copies of a query: more than are done before the interruption."""
     many = 20_000
-    (tmp_path / "q.tsv").write_text("".join(f"{number}\twhere does it end\n" for number in range(many)))
-    (tmp_path / "run").write_text("".join(f"{number} Q0 rivers 1 1 t\n" for number in range(many)))
+    (tmp_path / "q.tsv").write_text("".join(f"{query}\twhere does it end\n" for query in range(many)))
+    (tmp_path / "run").write_text("".join(f"{query} Q0 rivers 1 1 t\n" for query in range(many)))
     command = [sys.executable, "-m", "farrank_cli", "loadtest", "accuracy", f"--target={server.address}"]
     command += [
         f"--candidates={tmp_path}/run",
@@ -239,7 +242,7 @@ def test_ctrl_c_keeps_the_queries_that_were_done(server: SpawnedServer, files: F
 
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         _wait_until_asked(server)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, err = process.communicate(timeout=60)
 
     assert process.returncode == 130

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import matplotlib.image
 import pytest
 
-from farrank_cli.spawn import SpawnedServer
+from farrank_cli.spawn import SpawnedServer, spawned_server
 from farrank_loadtest.latency import result
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ def test_an_open_loop_leaves_figures_charts_and_a_page(
     for step in results["steps"]:
         latency, stages = step["latency_s"], step["stages_s"]
         assert step["statuses"] == {"OK": step["offered"]}
-        # A busy machine may answer late, never more often than it was asked.
-        assert 0.5 * step["load"] < step["goodput_per_s"] < 1.5 * step["load"]
+        # A busy machine may answer late; what it answers of the warm-up comes on top.
+        assert 0.5 * step["load"] < step["goodput_per_s"] <= 1.25 * step["load"]
         assert (
             0 < latency["p50"] <= latency["p90"] <= latency["p99"] <= latency["p99.9"] <= latency["max"] < 10
         )
@@ -134,7 +135,10 @@ def test_refused_calls_are_counted_by_status(farrank: Farrank, server: SpawnedSe
     assert "INVALID_ARGUMENT" in (tmp_path / "out" / "report.html").read_text()
 
 
-def test_ctrl_c_keeps_what_was_measured(server: SpawnedServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_keep_what_was_measured(
+    server: SpawnedServer, tmp_path: Path, number: signal.Signals
+) -> None:
     command = [sys.executable, "-m", "farrank_cli", "loadtest", "latency", "--target", server.address]
     command += ["--out", str(tmp_path), *TINY, "--rates", "5,10,20", "--repeats", "1", "--warm-up-s", "0"]
     command += ["--duration-s", "2.5"]
@@ -142,7 +146,7 @@ def test_ctrl_c_keeps_what_was_measured(server: SpawnedServer, tmp_path: Path) -
         assert process.stderr is not None
         assert any(line.startswith("5 calls/s: ") for line in process.stderr)
         time.sleep(1)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "Interrupted" in out
@@ -156,6 +160,25 @@ def test_ctrl_c_keeps_what_was_measured(server: SpawnedServer, tmp_path: Path) -
     assert 0.2 < part["measured_s"] < 2.5
     assert "Interrupted" in (tmp_path / "report.html").read_text()
     assert (tmp_path / "latency.png").stat().st_size > 10_000
+
+
+def test_a_server_that_dies_ends_the_sweep_and_keeps_what_was_measured(
+    farrank: Farrank, tiny_rankers: dict[str, Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    options = ["--callers", "1,2", "--repeats", "1", "--warm-up-s", "0", "--duration-s", "4", "--out", out]
+    with spawned_server([f"--ranker=maxp={tiny_rankers['maxp']}", "--threads=1", "--log-level=error"]) as own:
+        killing = threading.Timer(2.0, own.process.kill)
+        killing.start()
+        outcome = farrank("loadtest", "latency", "--target", own.address, *TINY, *options)
+        killing.join()
+    assert outcome.exit_code == 3
+    assert "the server answers no more: " in outcome.err
+    assert f"{out} keeps what was measured" in outcome.err
+    (step,) = results_of(out)["steps"]
+    assert step["statuses"]["OK"] > 0
+    assert step["statuses"]["UNAVAILABLE"] > 0
+    assert "The sweep ended early: the server answers no more" in (out / "report.html").read_text()
 
 
 def loadtest(*arguments: object, rates: str = "5") -> list[object]:
@@ -187,7 +210,7 @@ def test_who_cannot_be_asked_is_said_before_any_load(
         (["--rates", "2000", "--duration-s", "1000"], "calls are more than 1,000,000 (--max-calls)"),
         (["--rates", "1", "--max-load-s", "10"], "75 s of load are more than 10 s (--max-load-s)"),
         (["--climb", "1"], "--climb: needs an --objective"),
-        (["--climb", "1", "--objective", "p99=1s", "--factor", "1"], "--factor 1: must be above 1"),
+        (["--climb", "1", "--objective", "p99=1s", "--factor", "1"], "--factor 1: must be at least 1.01"),
         (["--rates", "1", "--objective", "fast"], "objective 'fast': must be"),
         (["--rates", "1", "--objective", "p99=20s"], "calls time out after 10 s"),
         (["--rates", "0"], "argument --rates: 0 is not above 0"),

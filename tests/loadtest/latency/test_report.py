@@ -10,6 +10,7 @@ from farrank_loadtest.latency.objective import Objective
 from farrank_loadtest.latency.plan import Plan
 from farrank_loadtest.latency.recorder import Recorder
 from farrank_loadtest.latency.report.folder import write_folder
+from farrank_loadtest.latency.report.page import verdict
 from farrank_loadtest.latency.report.rows import Setting
 from farrank_loadtest.latency.result import Sweep, judge
 from farrank_loadtest.load.sample import OK, Sample
@@ -50,12 +51,32 @@ def test_a_load_that_nobody_answered_is_reported_and_not_drawn(tmp_path: Path) -
     page = (tmp_path / "report.html").read_text()
     assert status not in page
     assert "&lt;b&gt;HTTP 500" in page
-    assert "The sweep ended at a cap: a cap." in page
+    assert "The sweep ended early: a cap." in page
     # Percentiles that a single answer decides are greyed.
     assert page.count('class="thin"') >= 5
     assert (tmp_path / "latency.png").exists()
     # Nothing was told of stages.
     assert not (tmp_path / "stages.png").exists()
+
+
+def test_a_load_that_was_cut_short_decides_nothing(tmp_path: Path) -> None:
+    """The calls that were still unanswered may have been the late ones."""
+    answered = recorded(Sample(0.5, 0.5, 0.55, OK, {}))
+    cut = judge(PLAN, 2, [answered], undecided=True)
+    assert cut.held is None
+    alone = Sweep(PLAN, (cut,), interrupted=True, note=None)
+    assert verdict(alone).startswith("Interrupted: ")
+    assert (alone.highest, alone.limited_by) == (None, None)
+
+    found = Sweep(PLAN, (judge(PLAN, 1, [answered]), cut), interrupted=True, note=None)
+    assert found.highest is not None
+    assert found.highest.amount == 1
+    write_folder(tmp_path, found, SETTING)
+    assert [step["held"] for step in json.loads((tmp_path / "results.json").read_text())["steps"]] == [
+        True,
+        None,
+    ]
+    assert "undecided" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize("amounts", [[5.0], [1.0, 2.0], [0.5, 400.0]])

@@ -116,8 +116,9 @@ class Leaving(OneAtATime):
     ) -> Answer:
         self._at_once += 1
         try:
+            number = len(self.queries)
             answer = await super().rerank(query, documents, ranker=ranker, timeout_s=timeout_s)
-            if len(self.queries) > self._answers and not (self._stays and self._at_once == 1):
+            if number >= self._answers and not (self._stays and self._at_once == 1):
                 raise TargetError("UNAVAILABLE", "connection refused")
             return answer
         finally:

@@ -44,6 +44,7 @@ def test_what_32_bits_cannot_tell_apart_is_a_tie() -> None:
         ("q Q0 d 1 0.5", "5 columns; a run has 6: query_id Q0 doc_id rank score tag"),
         ("q Q0 d one 0.5 t", "rank 'one' must be a whole number"),
         ("q Q0 d 1 high t", "score 'high' must be a number"),
+        ("q Q0 d 1 1_0 t", "score '1_0' must be a number"),
         ("q Q0 d 1 nan t", "score 'nan' must be finite"),
         ("q Q0 first 2 0.5 t", "document 'first' stands twice for query 'q'"),
     ],

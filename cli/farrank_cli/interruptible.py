@@ -1,0 +1,28 @@
+"""Run a coroutine that SIGTERM ends as Ctrl-C does: cancelled, so that it can keep what it has."""
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+def run_interruptible(main: Coroutine[Any, Any, Result]) -> Result:
+    """Run it to its end; of a signal it hears as a cancelled task.
+
+    Asked by the loop's own handler, since a shell's background job may ignore Ctrl-C, and SIGTERM must reach
+    it all the same.
+    Raises: KeyboardInterrupt if it was told to end and kept nothing to return.
+    """
+
+    async def cancellable() -> Result:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await main
+
+    try:
+        return asyncio.run(cancellable())
+    except asyncio.CancelledError as error:
+        raise KeyboardInterrupt from error
