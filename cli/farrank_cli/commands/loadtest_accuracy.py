@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from farrank_cli.accuracy_flags import add_accuracy_flags
 from farrank_cli.exit_codes import DONE, CommandError
-from farrank_cli.interruptible import run_interruptible
 from farrank_cli.progress import Progress
+from farrank_cli.terminated import run_interruptible
 
 if TYPE_CHECKING:
     from farrank_loadtest.accuracy.evaluation import EvaluationSettings

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from farrank_cli.exit_codes import DONE, INTERRUPTED, TRY_AGAIN, CommandError
-from farrank_cli.interruptible import run_interruptible
 from farrank_cli.load_flags import add_load_flags, read_plan
+from farrank_cli.terminated import run_interruptible
 from farrank_cli.workload_flags import add_workload_flags, read_workload
 
 
