@@ -4,6 +4,7 @@ import json
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -54,10 +55,16 @@ def client(server: SpawnedServer) -> Iterator[Client]:
 
 
 @pytest.fixture
-def metric(server: SpawnedServer) -> Callable[..., float]:
-    """Read a sample's value off the server's page, summed over the labels that are not given."""
+def metric(server: SpawnedServer, metric_of: Callable[..., float]) -> Callable[..., float]:
+    """Read a sample's value off the shared server's page."""
+    return partial(metric_of, server)
 
-    def read(name: str, **labels: str) -> float:
+
+@pytest.fixture
+def metric_of() -> Callable[..., float]:
+    """Read a sample's value off a server's page, summed over the labels that are not given."""
+
+    def read(server: SpawnedServer, name: str, **labels: str) -> float:
         with urllib.request.urlopen(server.metrics_url) as page:
             text = page.read().decode()
         return sum(

@@ -74,7 +74,7 @@ def test_a_message_beyond_all_measure_is_refused_by_grpc_itself(client: Client) 
 
 
 def test_an_unknown_ranker_lists_the_known(client: Client) -> None:
-    known = ", ".join(sorted(ranker.name for ranker in client.rankers()))
+    known = ", ".join(sorted(ranker.name for ranker in client.rankers().rankers))
     with pytest.raises(NotFound, match=f"options.ranker: no ranker 'none' here; known are: {known}"):
         client.rerank("q", TEXTS, ranker="none")
     with pytest.raises(NotFound, match="known are: avgp"):

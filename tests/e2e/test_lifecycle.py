@@ -4,6 +4,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,8 +26,11 @@ LONG_TEXTS = ["the river meets the sea " * 280] * 10
 
 def test_sigterm_reports_not_serving_refuses_new_calls_and_answers_the_admitted(
     tiny_rankers: dict[str, Path],
+    metric_of: Callable[..., float],
+    until: Callable[[Callable[[], bool]], None],
 ) -> None:
     arguments = [f"--ranker=maxp={tiny_rankers['maxp']}", "--log-level=warning"]
+    arguments += ["--set=listen.drain_timeout_s=250"]
     with (
         spawned_server(arguments) as server,
         Client(server.address, retry=ONCE) as client,
@@ -38,9 +42,8 @@ def test_sigterm_reports_not_serving_refuses_new_calls_and_answers_the_admitted(
         assert next(watched).status == health_pb2.HealthCheckResponse.SERVING
         # Waits for the connection, so that the late call below is refused by the server, not the network.
         assert client.is_healthy()
-        admitted = [callers.submit(client.rerank, "sea", LONG_TEXTS) for _ in range(8)]
-        while not any(each.done() for each in admitted):
-            time.sleep(0.01)
+        admitted = [callers.submit(client.rerank, "sea", LONG_TEXTS, timeout_s=3600) for _ in range(8)]
+        until(lambda: metric_of(server, "farrank_requests_in_flight", method="Rerank") == 8)
         server.process.terminate()
         assert next(watched).status == health_pb2.HealthCheckResponse.NOT_SERVING
         with pytest.raises(Unavailable, match="draining"):
@@ -50,7 +53,11 @@ def test_sigterm_reports_not_serving_refuses_new_calls_and_answers_the_admitted(
         assert server.process.wait(30) == 0
 
 
-def test_a_drain_ends_when_its_time_is_over(tiny_rankers: dict[str, Path]) -> None:
+def test_a_drain_ends_when_its_time_is_over(
+    tiny_rankers: dict[str, Path],
+    metric_of: Callable[..., float],
+    until: Callable[[Callable[[], bool]], None],
+) -> None:
     arguments = [
         f"--ranker=maxp={tiny_rankers['maxp']}",
         "--log-level=error",
@@ -61,11 +68,11 @@ def test_a_drain_ends_when_its_time_is_over(tiny_rankers: dict[str, Path]) -> No
         Client(server.address, retry=ONCE) as client,
         ThreadPoolExecutor(8) as callers,
     ):
-        calls = [callers.submit(client.rerank, "sea", LONG_TEXTS * 10, timeout_s=600) for _ in range(4)]
-        time.sleep(0.5)
+        calls = [callers.submit(client.rerank, "sea", LONG_TEXTS * 10, timeout_s=36_000) for _ in range(4)]
+        until(lambda: metric_of(server, "farrank_requests_in_flight", method="Rerank") == 4)
         started_s = time.monotonic()
         assert server.terminate() == 0
-        assert time.monotonic() - started_s < 15
+        assert time.monotonic() - started_s < 25, "the usual drain is 30 s"
         failures = [each.exception() for each in calls]
         assert any(failures)
         assert {type(error) for error in failures} <= {type(None), Unavailable}
@@ -158,19 +165,23 @@ def test_offered_too_much_it_answers_what_it_can_and_refuses_the_rest_clearly(
     with (
         spawned_server(arguments) as server,
         Client(server.address, retry=ONCE) as client,
-        ThreadPoolExecutor(40) as callers,
+        ThreadPoolExecutor(30) as callers,
     ):
+        began_s = time.monotonic()
+        client.rerank("sea", LONG_TEXTS, timeout_s=250)
+        # Time for some of 30 calls at once, and not for all, however fast this machine is now.
+        timeout_s = 10 * (time.monotonic() - began_s)
 
         def ask(number: int) -> str:
             try:
-                client.rerank("sea", LONG_TEXTS, timeout_s=4.0)
+                client.rerank("sea", LONG_TEXTS, timeout_s=timeout_s)
             except ResourceExhausted as error:
                 return "refused" if error.retry_after_s else "refused without a hint"
             except DeadlineExceeded:
                 return "late"
             return "answered"
 
-        statuses = list(callers.map(ask, range(100)))
+        statuses = list(callers.map(ask, range(60)))
         assert statuses.count("answered") > 0
         assert statuses.count("refused") > 0
         assert "refused without a hint" not in statuses
