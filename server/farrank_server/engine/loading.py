@@ -60,11 +60,12 @@ def _load_lane(name: str, source: RankerConfig, config: ServerConfig, cache: Doc
     version = ranker.version
     runtime: Runtime = TorchRuntime(ranker, config.device, source.precision)
     capabilities = runtime.capabilities()
-    max_batch_tokens = config.batching.max_batch_tokens or capabilities.max_batch_tokens
-    if max_batch_tokens < ranker.reader.max_input_tokens:
+    longest = ranker.reader.max_input_tokens
+    max_batch_tokens = config.batching.max_batch_tokens or max(capabilities.max_batch_tokens, longest)
+    if max_batch_tokens < longest:
         raise ConfigError(
             f"batching.max_batch_tokens: {max_batch_tokens} is too small for ranker {name}, "
-            f"whose longest input has {ranker.reader.max_input_tokens} tokens"
+            f"whose longest input has {longest} tokens"
         )
     tokens_per_s = runtime.warm_up()
     log.info(
