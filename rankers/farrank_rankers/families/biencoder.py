@@ -32,10 +32,15 @@ class TextEncoder(Encoder):
         super().__init__(build_backbone(spec, config), facts)
         self.options = biencoder_options(spec)
         self._positions = facts.max_positions
-        if self.options.position_step > 1 and facts.max_positions is None:
+        step = self.options.position_step
+        if step > 1 and facts.max_positions is None:
             raise SpecError(
-                f"position_step is {self.options.position_step}; it must be 1: "
-                f"{spec.backbone} has no table of positions"
+                f"position_step is {step}; it must be 1: {spec.backbone} has no table of positions"
+            )
+        if facts.max_positions is not None and step > facts.max_positions:
+            raise SpecError(
+                f"position_step is {step}; it must be at most the {facts.max_positions} positions "
+                f"of {spec.backbone}"
             )
 
     def forward(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> Features:

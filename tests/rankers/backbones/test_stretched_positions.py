@@ -87,3 +87,5 @@ def test_a_step_that_cannot_be_is_refused(make_backbone: MakeBackbone) -> None:
         SpecError, match=r"position_step is 8; it must be 1: jina.* has no table of positions"
     ):
         new_ranker("biencoder", make_backbone("jina"), pretrained=False, options={"position_step": 8})
+    with pytest.raises(SpecError, match="position_step is 65; it must be at most the 64 positions of bert"):
+        new_ranker("biencoder", make_backbone("bert", positions=64), options={"position_step": 65})
