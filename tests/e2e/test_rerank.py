@@ -51,8 +51,10 @@ def test_scores_passages_and_cuts_are_those_of_the_ranker_offline(
         assert [p.score for p in result.chunks] == pytest.approx(offline.chunk_scores, abs=BOUND[family])
         assert [(p.start, p.end) for p in result.chunks] == [(c.start, c.end) for c in offline.chunks]
         if result.index > 0:
+            assert result.deciding_passage in result.chunks
             assert result.deciding_passage is not None
             assert result.deciding_passage.score == max(p.score for p in result.chunks)
+        assert {p.evidence.name for p in result.chunks} == {ranker.aggregator.evidence.name}
 
 
 def test_a_score_does_not_depend_on_who_else_asks(client: Client) -> None:
@@ -110,14 +112,17 @@ def test_usage_and_timings_add_up(client: Client) -> None:
     assert 0 < timings.aggregation_ns <= timings.total_ns
 
 
-def test_a_dual_ranker_encodes_the_same_documents_once(client: Client, metric: Callable[..., float]) -> None:
+@pytest.mark.parametrize("family", [name for name, family in FAMILIES.items() if family.plan == "dual"])
+def test_a_dual_ranker_encodes_the_same_documents_once(
+    client: Client, metric: Callable[..., float], family: str
+) -> None:
     fresh = [Document(d.id, "seen for the first time " + d.text) for d in documents()]
-    first = client.rerank(QUERY, fresh, ranker="biencoder", return_chunk_scores=True)
-    encoded = metric("farrank_encoded_chunks_total", ranker="biencoder")
-    again = client.rerank(QUERY, fresh, ranker="biencoder", return_chunk_scores=True)
-    other = client.rerank("who bakes bread", fresh, ranker="biencoder")
-    assert metric("farrank_encoded_chunks_total", ranker="biencoder") == encoded
-    assert metric("farrank_cache_hits_total", ranker="biencoder") >= 2 * first.usage.chunks
+    first = client.rerank(QUERY, fresh, ranker=family, return_chunk_scores=True)
+    encoded = metric("farrank_encoded_chunks_total", ranker=family)
+    again = client.rerank(QUERY, fresh, ranker=family, return_chunk_scores=True)
+    other = client.rerank("who bakes bread", fresh, ranker=family)
+    assert metric("farrank_encoded_chunks_total", ranker=family) == encoded
+    assert metric("farrank_cache_hits_total", ranker=family) >= 2 * first.usage.chunks
     assert again.usage.cached_chunks == again.usage.chunks == first.usage.chunks
     assert again.usage.pairs == other.usage.pairs == 1  # the query
     assert scores(again) == pytest.approx(scores(first), abs=1e-5)
