@@ -96,7 +96,7 @@ def test_the_table_says_what_moved_and_what_it_is_made_of(tmp_path: Path) -> Non
         "4× inputs, 1.56× positions (2× if all were padded), 1.92× the time a position, aggregator 5%",
     ]
     assert rows["avgp-bert"][5:7] == ["–", "–"]
-    assert "documents of 1,400, 600 tokens; the query: 'a query'" in table
+    assert "The documents of a call have 1,400, 600 tokens; the query: 'a query'." in table
     assert "a machine; cpu, fp32; farrank 0.1.0. Trained weights: none." in table
     assert (tmp_path / TABLE).read_text("utf-8") == table
 

@@ -61,10 +61,11 @@ def _legend(results: Results) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in given.versions.items())
     weights = ", ".join(given.trained) or "none"
     lines = (
-        f"x: what a caller waits for the ranker over what it waits for its FirstP, medians of {given.rounds} "
-        "rounds (in parentheses: from the lowest round to the highest). Inputs and padded tokens: of a call, "
-        "ranker / FirstP. Positions are those the encoder computed, padding included.",
-        f"A call: {len(tokens)} documents of {', '.join(f'{count:,}' for count in tokens)} tokens; "
+        "x: what a caller waits for the ranker over what it waits for its FirstP, medians over rounds "
+        f"({given.rounds} of each; in parentheses: from the lowest round to the highest). Inputs "
+        "and padded tokens: of a call, ranker / FirstP. Positions are those the encoder "
+        "computed, padding included.",
+        f"The documents of a call have {', '.join(f'{count:,}' for count in tokens)} tokens; "
         f"the query: {given.query!r}.",
         f"{given.machine}; {given.device}, {given.precision}; {versions}. Trained weights: {weights}.",
         f"`{results.command}`",
