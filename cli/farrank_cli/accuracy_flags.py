@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from farrank_cli.numbers import at_least, positive
+from farrank_cli.numbers import at_least, positive, share
 
 EPILOG = """\
 examples:
@@ -131,7 +131,7 @@ def _add_figures(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--alpha",
-        type=positive,
+        type=share,
         default=0.05,
         metavar="P",
         help="level of the marks (%(default)g, as in the papers, but 0.01 for MS MARCO dev, FarRelevant)",

@@ -16,6 +16,14 @@ def positive(text: str) -> float:
     return value
 
 
+def share(text: str) -> float:
+    """Read a number above 0 and below 1."""
+    value = _float(text)
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 and below 1")
+    return value
+
+
 def not_negative(text: str) -> float:
     """Read a finite number that is not below 0."""
     value = _float(text)

@@ -269,3 +269,9 @@ def _wait_until_asked(server: SpawnedServer) -> None:
 
 def _shown(mean: float) -> str:
     return f"{mean:.3f}"
+
+
+def test_a_level_is_a_probability(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["loadtest", "accuracy", "--alpha", "3"])
+    assert "argument --alpha: 3 is not above 0 and below 1" in capsys.readouterr().err
