@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from farrank_cli.main import main
 from farrank_client import Client, Document
 from farrank_loadtest.accuracy.report import Report
 from farrank_loadtest.trec import read_collection, read_run
