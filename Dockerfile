@@ -16,6 +16,7 @@ WORKDIR /src
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY proto proto
 COPY rankers rankers
+COPY runtimes runtimes
 COPY server server
 COPY clients clients
 COPY loadtest loadtest

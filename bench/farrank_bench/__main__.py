@@ -11,8 +11,7 @@ from farrank_bench.workload import BenchCall, make_calls
 from farrank_cli.spawn import spawned_server
 from farrank_rankers.artifact import save_ranker
 from farrank_rankers.untrained import new_ranker
-from farrank_server.config import DeviceConfig
-from farrank_server.runtimes.torch_runtime import TorchRuntime
+from farrank_runtimes.torch_runtime import TorchRuntime
 
 NOTES = (
     "all-MiniLM-L6-v2 as a cross-encoder with a random head (AvgP, disjoint chunks of 477 tokens), fp32; "
@@ -32,7 +31,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         ranker = new_ranker("avgp", "embedded", seed=1)
         save_ranker(ranker, Path(folder))
-        runtime = TorchRuntime(ranker, DeviceConfig(), "fp32")
+        runtime = TorchRuntime(ranker, "fp32")
         runtime.warm_up()
         with spawned_server(["--ranker", f"bench={folder}", "--log-level", "warning"]) as server:
             bench = Bench(server, runtime, ranker.reader, make_calls(ranker.reader, calls, 4, 1), 16, repeats)

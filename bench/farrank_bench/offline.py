@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from farrank_rankers.collate import collate
 from farrank_rankers.tokens import EncoderInput
-from farrank_server.runtimes.interface import Runtime
+from farrank_runtimes.interface import Runtime
 
 
 @dataclass(frozen=True, slots=True)

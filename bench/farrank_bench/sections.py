@@ -13,7 +13,7 @@ from farrank_bench.online import run_closed, run_one_by_one, run_open
 from farrank_bench.workload import BenchCall, encoder_inputs
 from farrank_cli.spawn import SpawnedServer
 from farrank_rankers.reader import Reader
-from farrank_server.runtimes.interface import Runtime
+from farrank_runtimes.interface import Runtime
 
 
 @dataclass(frozen=True, slots=True)

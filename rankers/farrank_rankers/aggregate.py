@@ -1,6 +1,6 @@
 """From features of chunks to scores of documents: the light half of a ranker."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -77,11 +77,16 @@ def leave_one_out(score: Callable[[Tensor], Tensor], chunk_mask: Tensor) -> Aggr
         alone = chunk_mask.sum(dim=1) == 1  # (D,)
         left_out = torch.eye(chunk_mask.shape[1], dtype=torch.bool, device=chunk_mask.device)  # (C, C)
         masks = chunk_mask & (~left_out[:, None] | alone[:, None])  # (C, D, C)
-        # A traced graph has no loop over a number of chunks that it does not know.
-        group = len(masks) if torch.compiler.is_compiling() else max(1, GROUP_CHUNKS // chunk_mask.numel())
-        without = torch.cat([score(some) for some in torch.split(masks, group)])  # (C, D)
+        without = torch.cat([score(some) for some in _affordable(masks)])  # (C, D)
         effects = (scores - without).masked_fill(alone, 0.0).T  # (D, C)
     return Aggregate(scores, effects.masked_fill(~chunk_mask, -torch.inf))
+
+
+def _affordable(masks: Tensor) -> Sequence[Tensor]:
+    """Divide masks into groups of at most GROUP_CHUNKS chunks. Shapes: (V, D, C) -> (…, D, C) each."""
+    if torch.compiler.is_compiling():  # a traced graph has no loop over numbers that it does not know
+        return [masks]
+    return torch.split(masks, max(1, GROUP_CHUNKS // masks[0].numel()))
 
 
 def check_chunks(chunk_mask: Tensor) -> None:

@@ -1,1 +1,1 @@
-"""Everything online: service, admission, batcher, worker, runtimes, first stage, metrics."""
+"""Everything online: service, admission, batcher, worker, first stage, metrics."""

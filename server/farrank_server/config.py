@@ -7,11 +7,9 @@ from a file, the environment and flags is `config_sources`' subject.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
+from farrank_runtimes.interface import Precision
 from farrank_server.errors import ConfigError
-
-Precision = Literal["fp32", "bf16"]
 
 
 def _check(holds: bool, key: str, value: object, allowed: str) -> None:

@@ -38,7 +38,8 @@ def attention_bias(attention_mask: Tensor, heads: int, dtype: torch.dtype) -> Te
     Shapes: attention_mask (P, L) -> (P, A, L, L).
     """
     length, device = attention_mask.shape[1], attention_mask.device
-    aligned = -(-length // ALIGNMENT) * ALIGNMENT  # K ≥ L
+    # Not as -(-length // ALIGNMENT): an exported graph divides towards zero.
+    aligned = (length + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT  # K ≥ L
     keys = torch.arange(aligned, device=device)  # (K,)
     distance = (keys[:length, None] - keys).abs()  # (L, K)
     alibi = (-head_slopes(heads, device)[:, None, None] * distance).to(dtype)  # (A, L, K)

@@ -66,7 +66,7 @@ class VectorTransformer(nn.Module):
 
         Shapes: masks (V, D, C), chunks (D, C, H), parts (D, T, H) -> (V, D, W).
         """
-        parts = [part.repeated(len(masks)) for part in (*before, Part(chunks, masks[0], segment=1))]
+        parts = [part.repeated(masks.shape[0]) for part in (*before, Part(chunks, masks[0], segment=1))]
         parts[-1] = parts[-1]._replace(present=masks.flatten(0, 1))  # (V·D, C)
         read: Tensor = self(*parts)  # (V·D, W)
         return read.reshape(*masks.shape[:2], -1)
@@ -93,4 +93,4 @@ class VectorTransformer(nn.Module):
 
 def _learned(vector: Tensor, rows: Tensor) -> Part:
     """Make a learned vector a part of every row. Shapes: vector (W,), rows (N, 1) -> (N, 1, W)."""
-    return Part(vector.expand(len(rows), 1, -1), torch.ones_like(rows))
+    return Part(vector.expand(rows.shape[0], 1, -1), torch.ones_like(rows))

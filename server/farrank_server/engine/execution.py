@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from farrank_rankers.collate import collate
+from farrank_runtimes.interface import OutOfMemory
 from farrank_server.batching.batcher import Waiting
 from farrank_server.engine.admission import Admission
 from farrank_server.engine.collector import affordable, aggregate, store_features
@@ -14,7 +15,6 @@ from farrank_server.engine.job import Job, Part
 from farrank_server.engine.lane import Lane, Ready
 from farrank_server.errors import FarrankError, Internal, ResourceExhausted
 from farrank_server.metrics import Metrics
-from farrank_server.runtimes.interface import OutOfMemory
 
 log = logging.getLogger(__name__)
 

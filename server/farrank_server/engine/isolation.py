@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from farrank_server.runtimes.interface import DeviceLost
+from farrank_runtimes.interface import DeviceLost
 
 T = TypeVar("T")
 

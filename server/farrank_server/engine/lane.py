@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from farrank_rankers.aggregate import EvidenceKind
 from farrank_rankers.reader import Reader
 from farrank_rankers.spec import RankerSpec
+from farrank_runtimes.interface import Runtime
 from farrank_server.batching.batcher import Batcher
 from farrank_server.engine.cache import DocumentCache
 from farrank_server.engine.job import DocumentWork, Job, Part
 from farrank_server.engine.speed import Speed, TokenDensity
-from farrank_server.runtimes.interface import Runtime
 
 # A document that needs no more encoding, and the job it belongs to.
 Ready = tuple[Job, DocumentWork]

@@ -9,6 +9,8 @@ from farrank_rankers.ensemble import is_ensemble, member_folders
 from farrank_rankers.errors import RankerError
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.sources import open_ranker
+from farrank_runtimes.interface import DeviceAbsent, Runtime
+from farrank_runtimes.torch_runtime import TorchRuntime
 from farrank_server.batching.batcher import Batcher, BatchPolicy
 from farrank_server.config import RankerConfig, ServerConfig
 from farrank_server.engine.cache import DocumentCache
@@ -16,8 +18,6 @@ from farrank_server.engine.ensemble import EnsembleLanes
 from farrank_server.engine.lane import Lane
 from farrank_server.engine.speed import Speed
 from farrank_server.errors import ConfigError
-from farrank_server.runtimes.interface import Runtime
-from farrank_server.runtimes.torch_runtime import TorchRuntime
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def _load_lane(name: str, source: RankerConfig, config: ServerConfig, cache: Doc
     ranker = _open(name, source)
     # Before the runtime changes the weights' precision, which is no part of the version.
     version = ranker.version
-    runtime: Runtime = TorchRuntime(ranker, config.device, source.precision)
+    runtime = _runtime(ranker, source, config)
     capabilities = runtime.capabilities()
     longest = ranker.reader.max_input_tokens
     max_batch_tokens = config.batching.max_batch_tokens or max(capabilities.max_batch_tokens, longest)
@@ -98,11 +98,18 @@ def _loader(name: str, source: RankerConfig, config: ServerConfig) -> Callable[[
     """Make what brings the ranker back after its device was lost."""
 
     def load() -> Runtime:
-        runtime = TorchRuntime(_open(name, source), config.device, source.precision)
+        runtime = _runtime(_open(name, source), source, config)
         runtime.warm_up()
         return runtime
 
     return load
+
+
+def _runtime(ranker: Ranker, source: RankerConfig, config: ServerConfig) -> Runtime:
+    try:
+        return TorchRuntime(ranker, source.precision, config.device.name, config.device.threads)
+    except DeviceAbsent as error:
+        raise ConfigError(f"device.name: {error}") from error
 
 
 def _open(name: str, source: RankerConfig) -> Ranker:

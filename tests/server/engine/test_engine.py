@@ -12,6 +12,13 @@ import torch
 
 from farrank_rankers.features import Features
 from farrank_rankers.sources import open_ranker
+from farrank_runtimes.interface import (
+    Capabilities,
+    DeviceLost,
+    Int64Array,
+    OutOfMemory,
+    Runtime,
+)
 from farrank_server.config import BatchingConfig, DeviceConfig, LimitsConfig, RankerConfig, ServerConfig
 from farrank_server.engine import worker
 from farrank_server.engine.cache import DocumentCache
@@ -29,13 +36,6 @@ from farrank_server.errors import (
     Unavailable,
 )
 from farrank_server.metrics import Metrics
-from farrank_server.runtimes.interface import (
-    Capabilities,
-    DeviceLost,
-    Int64Array,
-    OutOfMemory,
-    Runtime,
-)
 
 QUERY = "where does the river rise"
 TEXTS = tuple(f"the river rises in the mountains {'and goes on ' * n}" for n in range(12))

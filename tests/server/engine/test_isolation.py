@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farrank_runtimes.interface import DeviceLost, OutOfMemory
 from farrank_server.engine.isolation import run_isolated
-from farrank_server.runtimes.interface import DeviceLost, OutOfMemory
 
 
 @given(st.integers(1, 40), st.data())

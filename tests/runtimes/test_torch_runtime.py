@@ -8,15 +8,12 @@ from farrank_rankers.collate import collate
 from farrank_rankers.features import batched
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.sources import open_ranker
-from farrank_server.config import DeviceConfig, Precision
-from farrank_server.errors import ConfigError
-from farrank_server.runtimes.interface import DeviceLost, OutOfMemory
-from farrank_server.runtimes.threads import usable_cores
-from farrank_server.runtimes.torch_runtime import TorchRuntime, choose_device
+from farrank_runtimes.interface import DeviceAbsent, DeviceLost, OutOfMemory, Precision
+from farrank_runtimes.threads import usable_cores
+from farrank_runtimes.torch_runtime import TorchRuntime, choose_device
 
 QUERY = "where does the river rise"
 TEXTS = [f"the river rises in the mountains {'and goes on ' * n}" for n in range(0, 100, 7)]
-CPU = DeviceConfig("cpu")
 
 
 def scores_through(runtime: TorchRuntime, ranker: Ranker) -> list[float]:
@@ -41,7 +38,7 @@ def test_cpu_scores_are_the_rankers_own(
 ) -> None:
     wanted = [each.score for each in open_ranker(tiny_rankers["avgp"]).score(QUERY, TEXTS)]
     ranker = open_ranker(tiny_rankers["avgp"])
-    runtime = TorchRuntime(ranker, CPU, precision)
+    runtime = TorchRuntime(ranker, precision, "cpu")
     assert runtime.capabilities().precision == precision
     assert scores_through(runtime, ranker) == pytest.approx(wanted, abs=bound)
 
@@ -54,13 +51,13 @@ def test_cuda_scores_are_the_rankers_own(
 ) -> None:
     wanted = [each.score for each in open_ranker(tiny_rankers["avgp"]).score(QUERY, TEXTS)]
     ranker = open_ranker(tiny_rankers["avgp"])
-    assert scores_through(TorchRuntime(ranker, DeviceConfig("cuda:0"), precision), ranker) == pytest.approx(
+    assert scores_through(TorchRuntime(ranker, precision, "cuda:0"), ranker) == pytest.approx(
         wanted, abs=bound
     )
 
 
 def test_warming_up_measures_a_speed(tiny_rankers: dict[str, Path]) -> None:
-    assert TorchRuntime(open_ranker(tiny_rankers["maxp"]), CPU, None).warm_up() > 0
+    assert TorchRuntime(open_ranker(tiny_rankers["maxp"]), device="cpu").warm_up() > 0
 
 
 class Failing(torch.nn.Module):
@@ -94,12 +91,12 @@ def test_the_devices_failures_are_told_from_the_models(
     ranker.encoder = Failing(raised)  # type: ignore[assignment]
     ids = np.ones((1, 4), dtype=np.int64)
     with pytest.raises(told) as failed:
-        TorchRuntime(ranker, CPU, "fp32").encode(ids, ids, ids)
+        TorchRuntime(ranker, "fp32", "cpu").encode(ids, ids, ids)
     assert type(failed.value) is told
 
 
 def test_real_exhaustion_of_host_memory_is_told() -> None:
-    from farrank_server.runtimes.torch_runtime import _device_failures
+    from farrank_runtimes.torch_runtime import _device_failures
 
     with pytest.raises(OutOfMemory), _device_failures():
         torch.empty(2**50)
@@ -107,8 +104,8 @@ def test_real_exhaustion_of_host_memory_is_told() -> None:
 
 @pytest.mark.parametrize("name", ["cuda:99", "toaster", "meta"])
 def test_a_device_that_is_not_here_stops_the_start(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"device.name: '{name}'"):
-        choose_device(DeviceConfig(name))
+    with pytest.raises(DeviceAbsent, match=f"^'{name}'"):
+        choose_device(name)
 
 
 @pytest.mark.parametrize(

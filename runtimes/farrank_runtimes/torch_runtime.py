@@ -10,10 +10,15 @@ import torch
 from farrank_rankers.features import Features
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import Role
-from farrank_server.config import DeviceConfig, Precision
-from farrank_server.errors import ConfigError
-from farrank_server.runtimes.interface import Capabilities, DeviceLost, Int64Array, OutOfMemory
-from farrank_server.runtimes.threads import usable_cores
+from farrank_runtimes.interface import (
+    Capabilities,
+    DeviceAbsent,
+    DeviceLost,
+    Int64Array,
+    OutOfMemory,
+    Precision,
+)
+from farrank_runtimes.threads import usable_cores
 
 # Padded positions of one batch. A CPU's caches hold the activations of about a thousand tokens, more only
 # makes companions wait longer; a GPU needs tens of thousands to fill its multiprocessors.
@@ -23,37 +28,45 @@ CUDA_BATCH_TOKENS = 65_536
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def choose_device(config: DeviceConfig) -> torch.device:
-    """Take the configured device, else the first CUDA device, else the CPU.
+def choose_device(name: str | None) -> torch.device:
+    """Take the named device; None is the first CUDA device, else the CPU.
 
-    Raises: ConfigError if the configured device is not here.
+    Raises: DeviceAbsent if the named device is not here.
     """
-    if config.name is None:
+    if name is None:
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     try:
-        device = torch.device(config.name)
+        device = torch.device(name)
     except RuntimeError as error:
-        raise ConfigError(f"device.name: {config.name!r} is no device; try cpu or cuda:0") from error
+        raise DeviceAbsent(f"{name!r} is no device; try cpu or cuda:0") from error
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        count = torch.cuda.device_count()
-        raise ConfigError(f"device.name: {config.name!r} is not here; torch sees {count} CUDA devices")
+        raise DeviceAbsent(f"{name!r} is not here; torch sees {torch.cuda.device_count()} CUDA devices")
     if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"device.name: {config.name!r} is not supported; use cpu or cuda:0")
+        raise DeviceAbsent(f"{name!r} is not supported; use cpu or cuda:0")
     return device
 
 
 class TorchRuntime:
     """A ranker as its PyTorch modules.
 
-    The encoder runs in the runtime's precision, the aggregator in fp32: it is light, and sums and
-    softmaxes over chunks are where rounding would change a ranking.
+    The encoder runs in the runtime's precision (None: bf16 on a GPU, else fp32), the aggregator in fp32: it
+    is light, and sums and softmaxes over chunks are where rounding would change a ranking. On a CPU it
+    computes with `threads`, None for as many as the process may use.
+
+    Raises: DeviceAbsent.
     """
 
-    def __init__(self, ranker: Ranker, device: DeviceConfig, precision: Precision | None) -> None:
+    def __init__(
+        self,
+        ranker: Ranker,
+        precision: Precision | None = None,
+        device: str | None = None,
+        threads: int | None = None,
+    ) -> None:
         self._device = choose_device(device)
         self._precision: Precision = precision or ("bf16" if self._device.type == "cuda" else "fp32")
         if self._device.type == "cpu":
-            torch.set_num_threads(device.threads or usable_cores())
+            torch.set_num_threads(threads or usable_cores())
         self._longest_input = ranker.reader.max_input_tokens
         self._encoder = ranker.encoder.to(self._device, _DTYPES[self._precision]).eval()
         self._aggregator = ranker.aggregator.to(self._device, torch.float32).eval()

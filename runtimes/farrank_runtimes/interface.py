@@ -1,7 +1,7 @@
-"""What the worker asks of a runtime, and how a runtime says that the device failed."""
+"""What is asked of a runtime, and how a runtime says that the device failed."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -10,6 +10,11 @@ from numpy.typing import NDArray
 from farrank_rankers.features import Features
 
 Int64Array = NDArray[np.int64]
+Precision = Literal["fp32", "bf16"]
+
+
+class DeviceAbsent(Exception):
+    """The device that was asked for is not here."""
 
 
 class OutOfMemory(Exception):
