@@ -14,6 +14,10 @@ from farrank_rankers.artifact import save_ranker
 from farrank_rankers.family import FAMILIES
 from farrank_rankers.transformer_shape import TransformerShape
 from farrank_rankers.untrained import new_ranker
+from farrank_runtimes.telemetry import switch_off_telemetry
+
+# Before any test imports ONNX Runtime or OpenVINO itself.
+switch_off_telemetry()
 
 # The same examples in every run, so that what fails, fails again; --hypothesis-profile explore draws others.
 # No example has a deadline: a busy machine is no bug.

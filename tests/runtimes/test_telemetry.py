@@ -1,0 +1,45 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Prints what would reach the network from Python, and what is started to do so.
+WATCHED = """
+import sys
+seen = []
+watched = ("socket.connect", "socket.getaddrinfo", "urllib", "subprocess", "os.fork", "os.posix_spawn")
+sys.addaudithook(lambda event, args: seen.append(event) if event.startswith(watched) else None)
+import farrank_runtimes
+{use}
+print(seen)
+"""
+USES = {
+    "openvino": "import openvino; openvino.Core().available_devices",
+    "nncf": "import nncf.telemetry; nncf.telemetry.telemetry.send_event('nncf_ov', 'quantize', 'test')",
+    "onnxruntime": """
+import onnx, onnxruntime
+from onnx import helper
+value = lambda name: helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1])
+graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "test", [value("x")], [value("y")])
+model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+""",
+}
+
+
+@pytest.mark.parametrize("module", USES)
+def test_no_runtime_reports_anything_or_leaves_an_identifier(module: str, tmp_path: Path) -> None:
+    pytest.importorskip(module)
+    # What these libraries take for a test or a build farm would keep them quiet without us.
+    kept = {key: value for key, value in os.environ.items() if key not in ("CI", "ORT_DISABLE_TELEMETRY")}
+    told = subprocess.run(
+        [sys.executable, "-c", WATCHED.format(use=USES[module])],
+        env=kept | {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout == "[]\n"
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
