@@ -3,7 +3,8 @@
 RankerError
 ├── SpecError (ValueError)      a field of a spec is missing, unknown or out of its limits
 ├── SourceError (ValueError)    a folder or hub name holds no ranker that can be opened
-│   └── WeightsError            a weights file is damaged or does not fit its model
+│   ├── WeightsError            a weights file is damaged or does not fit its model
+│   └── ExportError             an export is missing, damaged, stale or cannot be made
 └── ReadingStopped              the caller asked to stop while a long text was being read
 """
 
@@ -26,6 +27,10 @@ class SourceError(RankerError, ValueError):
 
 class WeightsError(SourceError):
     """A weights file is damaged or does not fit its model; the message names file, tensor and expectation."""
+
+
+class ExportError(SourceError):
+    """An export is missing, damaged, stale or cannot be made; the message names the file and what to do."""
 
 
 class ReadingStopped(RankerError):

@@ -19,6 +19,7 @@ from farrank_rankers.reader import Reader
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokens import Chunk, EncoderInput
 from farrank_rankers.version import content_version
+from farrank_rankers.weights_digest import weights_digest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,9 +55,14 @@ class Ranker(nn.Module):
         return self.reader.spec
 
     @cached_property
+    def weights_digest(self) -> str:
+        """Hash of the weights, taken when first asked for: training on does not change it."""
+        return weights_digest(self)
+
+    @cached_property
     def version(self) -> str:
         """Hash of spec, tokenizer and weights, taken when first asked for: training on does not change it."""
-        return content_version(self.spec, self.reader.tokenizer.files, self.config, self)
+        return content_version(self.spec, self.reader.tokenizer.files, self.config, self.weights_digest)
 
     def score(self, query: str, documents: Sequence[str], batch_size: int = 16) -> list[DocumentScore]:
         """Score documents offline, in their order, nothing grouped by length: the reference for all else.

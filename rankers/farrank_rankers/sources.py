@@ -32,7 +32,7 @@ def open_reader(source: str | Path, **overrides: Unpack[Overrides]) -> Reader:
 
     Raises: SourceError if there is no ranker; SpecError if an override does not fit it.
     """
-    reader, _ = _open_reader(source, overrides)
+    reader, _ = reader_and_files(source, overrides)
     return reader
 
 
@@ -47,11 +47,15 @@ def open_ranker(
     """
     from farrank_rankers.loading import load_weights
 
-    reader, files = _open_reader(source, overrides)
+    reader, files = reader_and_files(source, overrides)
     return load_weights(reader, files, dtype)
 
 
-def _open_reader(source: str | Path, overrides: Overrides) -> tuple[Reader, ModelFiles]:
+def reader_and_files(source: str | Path, overrides: Overrides) -> tuple[Reader, ModelFiles]:
+    """Open the half that reads text, with what lies in the ranker's folder.
+
+    Raises: SourceError if there is no ranker; SpecError if an override does not fit it.
+    """
     location = locate(source, revision=overrides.get("revision"), download=overrides.get("download") or False)
     with naming(location.folder):
         files = ModelFiles.find(location.folder)

@@ -1,0 +1,141 @@
+"""What an export's manifest.json says: its graphs, who may run them, how close they come to the ranker."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from farrank_rankers.errors import ExportError
+from farrank_rankers.exports.json_values import read_fields
+from farrank_rankers.family import EvidenceKind
+
+ExportFormat = Literal["onnx", "tensorrt"]
+ExportPrecision = Literal["fp32", "fp16", "bf16", "int8"]
+
+MANIFEST_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """One graph's file, and its inputs and outputs in their order.
+
+    `variants` names another file for a runtime that has one of its own ({"openvino": "encoder.xml"}).
+    """
+
+    file: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    variants: Mapping[str, str] = field(default_factory=dict)
+
+    def file_for(self, runtime: str) -> str:
+        """Name the file that a runtime opens."""
+        return self.variants.get(runtime, self.file)
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeRange:
+    """The shapes of one input that an optimisation profile covers."""
+
+    minimum: tuple[int, ...]
+    optimum: tuple[int, ...]
+    maximum: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """How the export's scores, as one runtime gave them, differ from those of the ranker in torch, fp32.
+
+    `computed_in` is the precision that the runtime really used. Differences are absolute, on the scale of the
+    scores, whose standard deviation within a query is `spread`; `kendall_tau` (tau-b) and `top10_overlap` are
+    means over queries. `bound` is what the export was held to.
+    """
+
+    runtime: str
+    device: str
+    computed_in: str
+    queries: int
+    documents: int
+    max_difference: float
+    mean_difference: float
+    spread: float
+    kendall_tau: float
+    top10_overlap: float
+    bound: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExportManifest:
+    """All that is known of an export.
+
+    `precision` is what the export is to be computed in, `stored_as` what its weights are stored in: an export
+    for bf16 stores fp32, which OpenVINO rounds. `runtimes` are those that may serve it. `weights_digest` and
+    `source_version` are the ranker's, so that whoever serves the export knows the version of what it serves
+    without its weights. `sources` and `checksums` map file names, of the artifact and of the export, to
+    SHA-256. `profiles` are TensorRT's, for each graph a list of shapes by input.
+    """
+
+    format: ExportFormat
+    precision: ExportPrecision
+    stored_as: str
+    family: str
+    evidence: EvidenceKind
+    opset: int
+    graphs: Mapping[str, Graph]
+    runtimes: tuple[str, ...]
+    weights_digest: str
+    source_version: str
+    created_with: Mapping[str, str]
+    sources: Mapping[str, str]
+    checksums: Mapping[str, str]
+    parity: tuple[Parity, ...] = ()
+    profiles: Mapping[str, tuple[Mapping[str, ShapeRange], ...]] = field(default_factory=dict)
+    manifest_version: int = MANIFEST_VERSION
+
+    def __post_init__(self) -> None:
+        """Refuse graphs that are missing, and names that would lead out of the folder."""
+        for name in ("encoder", "aggregator"):
+            if name not in self.graphs:
+                raise ExportError(f"graphs lacks the key {name}")
+        named = [file for graph in self.graphs.values() for file in (graph.file, *graph.variants.values())]
+        for key, names in (("graphs", named), ("sources", self.sources), ("checksums", self.checksums)):
+            for name in names:
+                path = PurePosixPath(name)
+                if path.is_absolute() or ".." in path.parts or not path.parts:
+                    raise ExportError(f"{key}: {name!r} is no file inside the folder")
+        unchecked = sorted(set(named) - set(self.checksums))
+        if unchecked:
+            raise ExportError(f"checksums lacks {unchecked[0]}, which graphs names")
+
+    @property
+    def name(self) -> str:
+        """The export's folder: format and precision."""
+        return export_name(self.format, self.precision)
+
+    def to_json(self) -> str:
+        """Write the manifest as the text of a `manifest.json`."""
+        values = asdict(self) | {"evidence": self.evidence.value}
+        return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "ExportManifest":
+        """Read the text of a `manifest.json`.
+
+        Raises: ExportError naming the unknown version, or the key that is missing, unknown or wrong.
+        """
+        try:
+            values: Any = json.loads(text)
+        except ValueError as error:
+            raise ExportError(f"it is not JSON: {error}") from error
+        found = values.get("manifest_version") if isinstance(values, dict) else None
+        if found != MANIFEST_VERSION:
+            raise ExportError(
+                f"manifest_version is {found!r}; this version of Farrank reads {MANIFEST_VERSION}: "
+                "export the ranker again"
+            )
+        return read_fields(cls, values, "the manifest")
+
+
+def export_name(form: ExportFormat, precision: ExportPrecision) -> str:
+    """Name the folder of an export."""
+    return f"{form}-{precision}"

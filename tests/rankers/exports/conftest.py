@@ -1,0 +1,63 @@
+"""An artifact with an export whose graphs are bytes: nothing here runs them."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from farrank_rankers.exports.checksums import checksums
+from farrank_rankers.exports.folder import MANIFEST, Export, writing_export
+from farrank_rankers.exports.manifest import ExportManifest, Graph, Parity, ShapeRange
+from farrank_rankers.exports.opening import source_files
+from farrank_rankers.sources import open_ranker
+
+GRAPHS = {
+    "encoder": Graph(
+        "encoder.onnx",
+        ("input_ids", "roles", "token_type_ids"),
+        ("vectors",),
+        {"openvino": "encoder.xml"},
+    ),
+    "aggregator": Graph("aggregator.onnx", ("vectors", "chunk_mask"), ("scores", "chunk_scores")),
+}
+FILES = ("encoder.onnx", "encoder.xml", "aggregator.onnx")
+PARITY = Parity("onnxruntime", "cpu", "fp32", 3, 30, 1e-7, 1e-8, 0.5, 1.0, 1.0, "max_difference <= 1e-4")
+PROFILES = {"encoder": ({"input_ids": ShapeRange((1, 1), (8, 512), (64, 512))},)}
+
+
+@pytest.fixture
+def artifact(tiny_rankers: dict[str, Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_rankers["maxp"], tmp_path / "maxp"))
+
+
+@pytest.fixture
+def write_export(artifact: Path) -> Callable[..., Export]:
+    """Write an export of the artifact's ranker, named by its precision."""
+
+    def write(precision: str = "fp32", replace: bool = False) -> Export:
+        ranker = open_ranker(artifact)
+        with writing_export(artifact, f"onnx-{precision}", replace=replace) as folder:
+            for name in FILES:
+                (folder / name).write_bytes(name.encode() * 1000)
+            manifest = ExportManifest(
+                format="onnx",
+                precision=precision,  # type: ignore[arg-type]
+                stored_as="fp32",
+                family=ranker.spec.family,
+                evidence=ranker.aggregator.evidence,
+                opset=20,
+                graphs=GRAPHS,
+                runtimes=("onnxruntime", "openvino"),
+                weights_digest=ranker.weights_digest,
+                source_version=ranker.version,
+                created_with={"torch": "2.13.0"},
+                sources=checksums(artifact, source_files(artifact)),
+                checksums=checksums(folder, FILES),
+                parity=(PARITY,),
+                profiles=PROFILES,
+            )
+            (folder / MANIFEST).write_text(manifest.to_json())
+        return Export(artifact / "exports" / manifest.name, manifest)
+
+    return write
