@@ -10,11 +10,20 @@ from numpy.typing import NDArray
 from farrank_rankers.features import Features
 
 Int64Array = NDArray[np.int64]
-Precision = Literal["fp32", "bf16"]
+Precision = Literal["fp32", "fp16", "bf16", "int8"]
+RuntimeName = Literal["torch", "onnx", "openvino", "tensorrt"]
 
 
 class DeviceAbsent(Exception):
     """The device that was asked for is not here."""
+
+
+class RuntimeAbsent(Exception):
+    """The runtime asked for is not installed, or has nothing to serve; the message says what helps."""
+
+
+class PrecisionAbsent(Exception):
+    """The precision that was asked for cannot be had; the message says what can."""
 
 
 class OutOfMemory(Exception):

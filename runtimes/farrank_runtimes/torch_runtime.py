@@ -1,49 +1,25 @@
 """The PyTorch runtime, on CPU and CUDA."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import torch
 
 from farrank_rankers.features import Features
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.tokens import Role
+from farrank_runtimes.devices import batch_tokens, choose_device
 from farrank_runtimes.interface import (
     Capabilities,
-    DeviceAbsent,
     DeviceLost,
     Int64Array,
     OutOfMemory,
     Precision,
+    PrecisionAbsent,
 )
 from farrank_runtimes.threads import usable_cores
+from farrank_runtimes.warm_up import measure_speed
 
-# Padded positions of one batch. A CPU's caches hold the activations of about a thousand tokens, more only
-# makes companions wait longer; a GPU needs tens of thousands to fill its multiprocessors.
-CPU_BATCH_TOKENS = 1024
-CUDA_BATCH_TOKENS = 65_536
-
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-
-
-def choose_device(name: str | None) -> torch.device:
-    """Take the named device; None is the first CUDA device, else the CPU.
-
-    Raises: DeviceAbsent if the named device is not here.
-    """
-    if name is None:
-        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise DeviceAbsent(f"{name!r} is no device; try cpu or cuda:0") from error
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise DeviceAbsent(f"{name!r} is not here; torch sees {torch.cuda.device_count()} CUDA devices")
-    if device.type not in ("cpu", "cuda"):
-        raise DeviceAbsent(f"{name!r} is not supported; use cpu or cuda:0")
-    return device
+_DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class TorchRuntime:
@@ -53,7 +29,7 @@ class TorchRuntime:
     is light, and sums and softmaxes over chunks are where rounding would change a ranking. On a CPU it
     computes with `threads`, None for as many as the process may use.
 
-    Raises: DeviceAbsent.
+    Raises: DeviceAbsent; PrecisionAbsent for precisions that are exports' alone.
     """
 
     def __init__(
@@ -65,6 +41,8 @@ class TorchRuntime:
     ) -> None:
         self._device = choose_device(device)
         self._precision: Precision = precision or ("bf16" if self._device.type == "cuda" else "fp32")
+        if self._precision not in _DTYPES:
+            raise PrecisionAbsent(f"torch serves {' and '.join(_DTYPES)}, not {self._precision}")
         if self._device.type == "cpu":
             torch.set_num_threads(threads or usable_cores())
         self._longest_input = ranker.reader.max_input_tokens
@@ -92,25 +70,12 @@ class TorchRuntime:
             return result.scores.tolist(), result.chunk_scores.tolist()
 
     def warm_up(self) -> float:
-        """Run full batches of short and of long inputs; return the best speed seen, in tokens per second.
-
-        The best, not the mean: what else the machine does at its start must not make admission timid.
-        """
-        fastest = 0.0
-        for length in (16, self._longest_input, self._longest_input, self._longest_input):
-            rows = max(1, self.capabilities().max_batch_tokens // length)
-            ids = np.ones((rows, length), dtype=np.int64)
-            started_s = time.perf_counter()
-            roles = np.full_like(ids, Role.DOCUMENT)
-            roles[:, 0] = Role.SPECIAL
-            self.encode(ids, roles, np.zeros_like(ids))
-            fastest = max(fastest, rows * length / (time.perf_counter() - started_s))
-        return fastest
+        """Run batches of the shapes to come; return the measured speed in tokens per second."""
+        return measure_speed(self.encode, self._longest_input, self.capabilities().max_batch_tokens)
 
     def capabilities(self) -> Capabilities:
         """What runs where."""
-        tokens = CPU_BATCH_TOKENS if self._device.type == "cpu" else CUDA_BATCH_TOKENS
-        return Capabilities("torch", str(self._device), self._precision, tokens)
+        return Capabilities("torch", str(self._device), self._precision, batch_tokens(self._device))
 
     def _to_device(self, array: Int64Array) -> torch.Tensor:
         tensor = torch.from_numpy(array)

@@ -8,9 +8,10 @@ from farrank_rankers.collate import collate
 from farrank_rankers.features import batched
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.sources import open_ranker
-from farrank_runtimes.interface import DeviceAbsent, DeviceLost, OutOfMemory, Precision
+from farrank_runtimes.devices import choose_device
+from farrank_runtimes.interface import DeviceAbsent, DeviceLost, OutOfMemory, Precision, PrecisionAbsent
 from farrank_runtimes.threads import usable_cores
-from farrank_runtimes.torch_runtime import TorchRuntime, choose_device
+from farrank_runtimes.torch_runtime import TorchRuntime
 
 QUERY = "where does the river rise"
 TEXTS = [f"the river rises in the mountains {'and goes on ' * n}" for n in range(0, 100, 7)]
@@ -54,6 +55,11 @@ def test_cuda_scores_are_the_rankers_own(
     assert scores_through(TorchRuntime(ranker, precision, "cuda:0"), ranker) == pytest.approx(
         wanted, abs=bound
     )
+
+
+def test_a_precision_that_torch_does_not_serve_is_refused(tiny_rankers: dict[str, Path]) -> None:
+    with pytest.raises(PrecisionAbsent, match=r"^torch serves fp32 and bf16, not int8$"):
+        TorchRuntime(open_ranker(tiny_rankers["avgp"]), "int8", "cpu")
 
 
 def test_warming_up_measures_a_speed(tiny_rankers: dict[str, Path]) -> None:

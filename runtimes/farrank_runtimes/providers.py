@@ -1,0 +1,109 @@
+"""ONNX Runtime's execution providers: their names and options, and what to install where one is absent."""
+
+import importlib
+import importlib.util
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from farrank_runtimes.interface import RuntimeAbsent
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+Provider = Literal["cpu", "cuda", "tensorrt"]
+# A provider's name as ONNX Runtime has it, and its options.
+Configured = tuple[str, Mapping[str, str]]
+
+NAMES: Mapping[Provider, str] = {
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider",
+}
+
+# onnxruntime and onnxruntime-gpu write into the same folder: where both are installed, either may be broken.
+INSTALL: Mapping[Provider, str] = {
+    "cpu": "pip install 'farrank[onnx]'",
+    "cuda": "pip uninstall --yes onnxruntime && pip install 'farrank[onnx-gpu]'",
+    "tensorrt": "pip uninstall --yes onnxruntime && pip install 'farrank[tensorrt]'",
+}
+
+
+def check_provider(provider: Provider) -> None:
+    """Look whether ONNX Runtime is installed, and built with a provider.
+
+    Raises: RuntimeAbsent with the command that installs what is absent.
+    """
+    try:
+        import onnxruntime
+    except ModuleNotFoundError as error:
+        raise RuntimeAbsent(f"ONNX Runtime is not installed; {INSTALL[provider]}") from error
+    built_with = onnxruntime.get_available_providers()
+    if NAMES[provider] not in built_with:
+        raise RuntimeAbsent(
+            f"the installed ONNX Runtime has no {NAMES[provider]}, only {', '.join(built_with)}; "
+            f"{INSTALL[provider]}"
+        )
+
+
+def cpu_options() -> Configured:
+    """Let the arena grow by what is asked for: by default it doubles, and keeps what it once had."""
+    return NAMES["cpu"], {"arena_extend_strategy": "kSameAsRequested"}
+
+
+def cuda_options(device_index: int) -> Configured:
+    """Options of the CUDA provider, its arena likewise."""
+    return NAMES["cuda"], {"device_id": str(device_index), "arena_extend_strategy": "kSameAsRequested"}
+
+
+def open_session(
+    graph: Path, provider: Provider, configured: Sequence[Configured], threads: int
+) -> "onnxruntime.InferenceSession":
+    """Load a graph onto the first of the configured providers; the others take what it cannot run.
+
+    Raises: RuntimeAbsent if that provider, or another, could not be loaded after all.
+    """
+    check_provider(provider)
+    import onnxruntime
+
+    if provider != "cpu":
+        _load_libraries(provider)
+    # ONNX Runtime would retry on other providers after a failure, and say so on standard output alone.
+    session = onnxruntime.InferenceSession(
+        str(graph),
+        _session_options(threads),
+        providers=[(name, dict(options)) for name, options in configured],
+        enable_fallback=0,
+    )
+    session.disable_fallback()
+    loaded = session.get_providers()
+    for name, _ in configured:
+        # A provider whose libraries are not found is left out with no more than a line on standard error.
+        if name not in loaded:
+            raise RuntimeAbsent(
+                f"{name} is built in, but its libraries could not be loaded (standard error says which); "
+                f"{INSTALL[provider]}"
+            )
+    return session
+
+
+def _load_libraries(provider: Provider) -> None:
+    """Load CUDA's and TensorRT's libraries from their wheels, where the dynamic linker does not look."""
+    import onnxruntime
+
+    onnxruntime.preload_dlls()
+    if provider == "tensorrt" and importlib.util.find_spec("tensorrt_libs"):
+        importlib.import_module("tensorrt_libs")
+
+
+def _session_options(threads: int) -> "onnxruntime.SessionOptions":
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    # A pattern is kept for every shape that was ever seen, and there is no end of shapes here.
+    options.enable_mem_pattern = False
+    # Nothing: warnings speak of nodes that run on the CPU on purpose, and errors are raised as well.
+    options.log_severity_level = 4
+    return options

@@ -1,0 +1,31 @@
+"""The first batches of a freshly loaded ranker: what they bring into memory, and how fast they go."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from farrank_rankers.features import Features
+from farrank_rankers.tokens import Role
+from farrank_runtimes.interface import Int64Array
+
+Encode = Callable[[Int64Array, Int64Array, Int64Array], Features]
+
+SHORT_INPUT = 16
+
+
+def measure_speed(encode: Encode, longest_input: int, max_batch_tokens: int) -> float:
+    """Run full batches of short and of long inputs; return the best speed seen, in tokens per second.
+
+    The best, not the mean: what else the machine does at its start must not make admission timid.
+    """
+    fastest = 0.0
+    for length in (SHORT_INPUT, longest_input, longest_input, longest_input):
+        rows = max(1, max_batch_tokens // length)
+        ids = np.ones((rows, length), dtype=np.int64)
+        started_s = time.perf_counter()
+        roles = np.full_like(ids, Role.DOCUMENT)
+        roles[:, 0] = Role.SPECIAL
+        encode(ids, roles, np.zeros_like(ids))
+        fastest = max(fastest, rows * length / (time.perf_counter() - started_s))
+    return fastest
