@@ -17,6 +17,7 @@ COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY proto proto
 COPY rankers rankers
 COPY runtimes runtimes
+COPY exporters exporters
 COPY server server
 COPY clients clients
 COPY loadtest loadtest

@@ -22,7 +22,7 @@ GRAPHS = {
     "aggregator": Graph("aggregator.onnx", ("vectors", "chunk_mask"), ("scores", "chunk_scores")),
 }
 FILES = ("encoder.onnx", "encoder.xml", "aggregator.onnx")
-PARITY = Parity("onnxruntime", "cpu", "fp32", 3, 30, 1e-7, 1e-8, 0.5, 1.0, 1.0, "max_difference <= 1e-4")
+PARITY = Parity("onnx", "cpu", "fp32", 3, 30, 1e-7, 1e-8, 0.5, 1.0, 1.0, "max_difference <= 1e-4")
 PROFILES = {"encoder": ({"input_ids": ShapeRange((1, 1), (8, 512), (64, 512))},)}
 
 
@@ -48,7 +48,7 @@ def write_export(artifact: Path) -> Callable[..., Export]:
                 evidence=ranker.aggregator.evidence,
                 opset=20,
                 graphs=GRAPHS,
-                runtimes=("onnxruntime", "openvino"),
+                runtimes=("onnx", "openvino"),
                 weights_digest=ranker.weights_digest,
                 source_version=ranker.version,
                 created_with={"torch": "2.13.0"},

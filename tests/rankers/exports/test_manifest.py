@@ -16,7 +16,7 @@ def test_what_was_written_is_read(write_export: WriteExport) -> None:
     assert Export.read(export.folder) == export
     assert export.manifest.name == "onnx-fp32"
     assert export.path("encoder", "openvino").name == "encoder.xml"
-    assert export.path("encoder", "onnxruntime").name == "encoder.onnx"
+    assert export.path("encoder", "onnx").name == "encoder.onnx"
     assert export.path("aggregator", "openvino").name == "aggregator.onnx"
 
 

@@ -1,0 +1,1 @@
+"""A trained ranker becomes graphs that other runtimes run, with a report of how close they come to it."""
