@@ -1,0 +1,246 @@
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from farrank_exporters.trace import trace_ranker
+from farrank_rankers.collate import collate
+from farrank_rankers.features import Features, batched
+from farrank_rankers.ranker import Ranker
+from farrank_rankers.sources import open_ranker
+from farrank_runtimes import openvino_runtime
+from farrank_runtimes.interface import DeviceAbsent, DeviceLost, OutOfMemory, PrecisionAbsent, RuntimeAbsent
+from farrank_runtimes.onnx_runtime import OnnxRuntime
+from farrank_runtimes.openvino_runtime import OpenVinoGraph, computes_bf16, open_openvino
+
+QUERY = "where does the river rise"
+TEXTS = [f"the river rises in the mountains {'and goes on ' * n}" for n in range(0, 100, 19)]
+FAMILIES = ("avgp", "biencoder")
+
+needs_bf16 = pytest.mark.skipif(not computes_bf16(), reason="the processor does not compute in bf16")
+
+
+@pytest.fixture(scope="module")
+def graphs(tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders of traced rankers."""
+    folders = {family: tmp_path_factory.mktemp(family) for family in FAMILIES}
+    for family, folder in folders.items():
+        trace_ranker(open_ranker(tiny_rankers[family]), folder)
+    return folders
+
+
+def opened(folder: Path, **changes: Any) -> OnnxRuntime:
+    arguments: dict[str, Any] = {"precision": "fp32", "longest_input": 64, "threads": 1} | changes
+    return open_openvino(folder / "encoder.onnx", folder / "aggregator.onnx", **arguments)
+
+
+def scores_through(runtime: OnnxRuntime, ranker: Ranker) -> list[float]:
+    """Score one text after the other, each a batch of another shape, and all of them as one batch."""
+    reader, read_query = ranker.reader, ranker.reader.read_query(QUERY)
+    dual = ranker.spec.plan == "dual"
+    query = runtime.encode(*collate([reader.query_input(read_query)], reader.pad_id)) if dual else None
+    documents = []
+    for text in TEXTS:
+        chunks = reader.split(reader.read_document(text))
+        inputs = [reader.chunk_input(None if dual else read_query, chunk) for chunk in chunks]
+        documents.append(runtime.encode(*collate(inputs, reader.pad_id)))
+    asked = None if query is None else Features(query.vectors.expand(len(TEXTS), -1))
+    scores, evidence = runtime.aggregate(*batched(documents), asked)
+    assert [len(row) for row in evidence] == [max(len(each.vectors) for each in documents)] * len(TEXTS)
+    return scores
+
+
+# bf16 keeps 8 bits of a significand: some 0.4% of the largest value that meets in a sum.
+@pytest.mark.parametrize(
+    ("precision", "bound"), [("fp32", 1e-5), pytest.param("bf16", 2e-2, marks=needs_bf16)]
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scores_are_the_rankers_own(
+    graphs: dict[str, Path], tiny_rankers: dict[str, Path], family: str, precision: str, bound: float
+) -> None:
+    ranker = open_ranker(tiny_rankers[family])
+    wanted = [each.score for each in ranker.score(QUERY, TEXTS)]
+    runtime = opened(graphs[family], precision=precision)
+    capabilities = runtime.capabilities()
+    assert (capabilities.runtime, capabilities.device) == ("openvino", "cpu")
+    assert capabilities.precision == precision
+    found = scores_through(runtime, ranker)
+    assert found == pytest.approx(wanted, abs=bound)
+    # What is asked for is what is computed in: fp32 that was rounded, or bf16 that was not, would show.
+    assert (max(abs(np.subtract(found, wanted))) > 1e-6) == (precision == "bf16")
+
+
+def batch(rows: int, length: int, token: int = 7) -> list[Any]:
+    return [np.full((rows, length), value, dtype=np.int64) for value in (token, 3, 0)]
+
+
+def test_features_outlive_the_next_batch(graphs: dict[str, Path]) -> None:
+    runtime = opened(graphs["avgp"])
+    first = runtime.encode(*batch(2, 9)).vectors
+    before = first.clone()
+    second = runtime.encode(*batch(2, 9, token=11)).vectors
+    assert torch.equal(first, before)
+    assert not torch.allclose(first, second, atol=1e-3)
+
+
+def test_any_thread_may_run_what_another_loaded(graphs: dict[str, Path]) -> None:
+    runtime = opened(graphs["avgp"])
+    wanted = runtime.encode(*batch(3, 17)).vectors
+    found: list[torch.Tensor] = []
+    thread = threading.Thread(target=lambda: found.append(runtime.encode(*batch(3, 17)).vectors))
+    thread.start()
+    thread.join()
+    assert torch.equal(found[0], wanted)
+
+
+def test_as_many_threads_compute_as_were_given(graphs: dict[str, Path]) -> None:
+    for threads in (1, 2):
+        compiled = OpenVinoGraph(graphs["avgp"] / "encoder.onnx", "f32", threads)._compiled
+        assert compiled is not None
+        assert compiled.get_property("INFERENCE_NUM_THREADS") == threads
+
+
+def test_warming_up_measures_a_speed(graphs: dict[str, Path]) -> None:
+    assert opened(graphs["avgp"]).warm_up() > 0
+
+
+@pytest.mark.parametrize(
+    ("native", "precision", "float_type"),
+    [(True, "int8", "bf16"), (False, "int8", "f32"), (True, "bf16", "bf16"), (True, "fp32", "f32")],
+)
+def test_int8_leaves_the_rest_to_bf16_where_the_processor_has_it(
+    monkeypatch: pytest.MonkeyPatch, native: bool, precision: Any, float_type: str
+) -> None:
+    monkeypatch.setattr(openvino_runtime, "computes_bf16", lambda: native)
+    assert openvino_runtime.float_type_for(precision) == float_type
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "native"),
+    [({"avx512_f": True}, False), ({"avx512_bf16": True}, True), ({"amx_bf16": True}, True), ({}, False)],
+)
+def test_avx512_alone_does_not_compute_in_bf16(
+    monkeypatch: pytest.MonkeyPatch, capabilities: dict[str, bool], native: bool
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    assert computes_bf16() is native
+
+
+def test_bf16_is_refused_where_it_would_be_simulated(
+    monkeypatch: pytest.MonkeyPatch, graphs: dict[str, Path]
+) -> None:
+    monkeypatch.setattr(openvino_runtime, "computes_bf16", lambda: False)
+    with pytest.raises(PrecisionAbsent, match="avx512_bf16 or amx_bf16"):
+        opened(graphs["avgp"], precision="bf16")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told", "message"),
+    [
+        ({"precision": "fp16"}, PrecisionAbsent, "not fp16"),
+        ({"device": "toaster"}, DeviceAbsent, "'toaster'"),
+        ({"device": "cuda:99"}, DeviceAbsent, "'cuda:99'"),
+    ],
+)
+def test_what_is_not_here_stops_the_start(
+    graphs: dict[str, Path], changes: dict[str, str], told: type[Exception], message: str
+) -> None:
+    with pytest.raises(told, match=message):
+        opened(graphs["avgp"], **changes)
+
+
+def test_absent_openvino_is_told_with_the_command(
+    monkeypatch: pytest.MonkeyPatch, graphs: dict[str, Path]
+) -> None:
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(RuntimeAbsent, match=r"pip install 'farrank\[openvino\]'"):
+        opened(graphs["avgp"])
+
+
+# Takes the memory that a large batch needs from a process that has encoded small ones, and gives it back.
+EXHAUSTION = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from farrank_runtimes.interface import OutOfMemory
+from farrank_runtimes.openvino_runtime import open_openvino
+
+folder = Path(sys.argv[1])
+runtime = open_openvino(
+    folder / "encoder.onnx", folder / "aggregator.onnx", precision="fp32", longest_input=64, threads=1)
+batch = lambda rows, length, token: [np.full((rows, length), each, dtype=np.int64) for each in (token, 3, 0)]
+shapes = [(1, 512), (2, 9), (1, 9), (2, 512)]
+wanted = {shape: runtime.encode(*batch(*shape, 7)).vectors for shape in shapes}
+large = batch(512, 512, 7)
+taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+for shape in shapes:
+    resource.setrlimit(resource.RLIMIT_AS, (taken + 2**25, resource.RLIM_INFINITY))
+    try:
+        print("scored", runtime.encode(*large).vectors.shape)
+    except OutOfMemory:
+        print("told")
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    print(bool((runtime.encode(*batch(*shape, 7)).vectors == wanted[shape]).all()))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the address space")
+def test_real_exhaustion_is_told_and_survived(graphs: dict[str, Path]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EXHAUSTION, str(graphs["avgp"])],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["told", "True"] * 4
+
+
+class Failing:
+    """Stands where the compiled graph stands, and fails as a request would."""
+
+    inputs: tuple[Any, ...] = ()
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def create_infer_request(self) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (MemoryError(), OutOfMemory),
+        (RuntimeError("Exception from cpu_memory.cpp:257:\nFailed to allocate 50331648 bytes"), OutOfMemory),
+        (RuntimeError("Eltwise shape infer input shapes dim index: 1 mismatch"), RuntimeError),
+    ],
+)
+def test_memorys_failures_are_told_from_the_models(
+    graphs: dict[str, Path], raised: Exception, told: type[Exception]
+) -> None:
+    graph = OpenVinoGraph(graphs["avgp"] / "encoder.onnx", "f32", 1)
+    graph._compiled = Failing(raised)
+    with pytest.raises(told) as failed:
+        graph.run({})
+    assert type(failed.value) is told
+
+
+@pytest.mark.parametrize("change", [lambda path: path.write_bytes(b"other"), Path.unlink])
+def test_a_graph_replaced_meanwhile_is_not_loaded_unchecked(
+    graphs: dict[str, Path], tmp_path: Path, change: Callable[[Path], object]
+) -> None:
+    path = tmp_path / "encoder.onnx"
+    path.write_bytes((graphs["avgp"] / "encoder.onnx").read_bytes())
+    graph = OpenVinoGraph(path, "f32", 1)
+    graph._compiled = None
+    change(path)
+    with pytest.raises(DeviceLost, match=r"encoder\.onnx"):
+        graph.run({})
