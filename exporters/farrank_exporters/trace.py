@@ -20,6 +20,7 @@ from farrank_exporters.graphs import (
     EncoderGraph,
     half_precision,
 )
+from farrank_rankers.backbones.dense_attention import dense_attention
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.manifest import Graph
 from farrank_rankers.ranker import Ranker
@@ -64,7 +65,8 @@ def trace_ranker(
     encoder = EncoderGraph(half_precision(ranker.encoder) if half else ranker.encoder)
     aggregator_inputs = aggregator_example(ranker)
     outputs = ENCODER_OUTPUTS if "roles" in aggregator_inputs else ENCODER_OUTPUTS[:1]
-    graphs = {"encoder": _trace(encoder, encoder_example(ranker), outputs, folder / "encoder.onnx")}
+    with dense_attention(encoder.encoder.backbone):
+        graphs = {"encoder": _trace(encoder, encoder_example(ranker), outputs, folder / "encoder.onnx")}
     progress("tracing the aggregator")
     aggregator = AggregatorGraph(ranker.aggregator)
     path = folder / "aggregator.onnx"
@@ -91,6 +93,8 @@ def _trace(module: nn.Module, example: Mapping[str, Tensor], outputs: tuple[str,
                 # of a vector of zeros from being NaN. Runtimes optimise on their own.
                 optimize=False,
             )
+        except ModuleNotFoundError:  # onnxscript, which torch imports only here
+            raise
         except Exception as error:  # anything may be raised from inside the model that is traced
             reason = str(error).strip().splitlines()
             raise ExportError(

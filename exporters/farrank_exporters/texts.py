@@ -1,0 +1,87 @@
+"""The texts that an export is measured and calibrated with: real ones, of mixed length."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from farrank_rankers.errors import ExportError
+
+DOCUMENTS = 20
+QUERIES = 5
+QUERY_WORDS = 8
+
+# One to be measured and one to be calibrated with, at the least, and two documents to rank in each.
+LEAST_TEXTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Documents, and queries that are each a few words of one of them."""
+
+    queries: tuple[str, ...]
+    documents: tuple[str, ...]
+
+
+def python_documentation() -> list[str]:
+    """Give the topics of Python's own `help()`, which every interpreter carries: 30 to 8,000 words each."""
+    from pydoc_data.topics import topics
+
+    return [topics[name] for name in sorted(topics)]
+
+
+def read_texts(path: Path) -> list[str]:
+    """Read documents from a file, one JSON object a line with its `text`.
+
+    Raises: ExportError naming file and line.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExportError(f"{path} cannot be read: {error}") from error
+    return [_text(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def divide(texts: Iterable[str], origin: str) -> tuple[Texts, Texts]:
+    """Take documents to measure with and others to calibrate with, short and long ones in both alike.
+
+    Raises: ExportError naming `origin` if there are too few.
+    """
+    by_length = sorted(
+        {text for text in texts if len(text.split()) >= QUERY_WORDS}, key=lambda text: (len(text), text)
+    )
+    if len(by_length) < LEAST_TEXTS:
+        raise ExportError(
+            f"{origin} has {len(by_length)} different texts of at least {QUERY_WORDS} words; "
+            f"it must have at least {LEAST_TEXTS}"
+        )
+    measured, calibration = by_length[::2], by_length[1::2]
+    return _texts(_spread(measured, DOCUMENTS)), _texts(calibration)
+
+
+def _texts(documents: Sequence[str]) -> Texts:
+    return Texts(tuple(map(_query, _spread(documents, QUERIES))), tuple(documents))
+
+
+def _query(document: str) -> str:
+    words = document.split()
+    start = (len(words) - QUERY_WORDS) // 2
+    return " ".join(words[start : start + QUERY_WORDS])
+
+
+def _spread(values: Sequence[str], count: int) -> list[str]:
+    """Take `count` values, or all of fewer, at equal distances from the first to the last."""
+    if len(values) <= count:
+        return list(values)
+    return [values[index * (len(values) - 1) // (count - 1)] for index in range(count)]
+
+
+def _text(line: str, where: str) -> str:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise ExportError(f"{where}: it is not JSON: {error}") from error
+    if not isinstance(value, dict) or not isinstance(value.get("text"), str):
+        raise ExportError(f'{where}: it must be an object with a "text" of type string')
+    text: str = value["text"]
+    return text

@@ -1,0 +1,120 @@
+"""Parity against torch's own runtime, as it is and with faults put into it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.exporters.conftest import MEASURED
+from torch import Tensor
+
+from farrank_exporters.bounds import Bound, bound_for
+from farrank_exporters.parity import Reference, measure, reference
+from farrank_rankers.errors import ExportError
+from farrank_rankers.exports.manifest import ExportPrecision, Parity
+from farrank_rankers.features import Features
+from farrank_rankers.ranker import Ranker
+from farrank_rankers.sources import open_ranker
+from farrank_runtimes.torch_runtime import TorchRuntime
+
+Fault = Callable[[list[float], list[list[float]]], None]
+
+
+class Faulty(TorchRuntime):
+    """Does to the scores and evidence of every aggregation what it is told to."""
+
+    fault: Fault
+
+    def aggregate(
+        self, features: Features, chunk_mask: Tensor, query: Features | None
+    ) -> tuple[list[float], list[list[float]]]:
+        scores, evidence = super().aggregate(features, chunk_mask, query)
+        self.fault(scores, evidence)
+        return scores, evidence
+
+
+def ignore(line: str) -> None: ...
+
+
+@pytest.fixture(scope="module", params=["maxp", "biencoder", "parade-transf-pretr-lateir", "cedr-knrm"])
+def held(request: pytest.FixtureRequest, tiny_rankers: dict[str, Path]) -> tuple[Ranker, Reference]:
+    ranker = open_ranker(tiny_rankers[request.param])
+    return ranker, reference(ranker, MEASURED, ignore)
+
+
+def faulty(held: tuple[Ranker, Reference], precision: ExportPrecision, fault: Fault) -> Parity:
+    ranker, expected = held
+    runtime = Faulty(ranker, device="cpu", threads=torch.get_num_threads())
+    runtime.fault = fault
+    return measure(ranker, runtime, expected, precision, ignore)
+
+
+def test_the_ranker_itself_is_within_fp32(held: tuple[Ranker, Reference]) -> None:
+    parity = faulty(held, "fp32", lambda scores, evidence: None)
+    assert (parity.runtime, parity.computed_in) == ("torch", "fp32")
+    assert (parity.queries, parity.documents) == (2, 12)
+    assert parity.max_difference <= (3e-4 if held[0].spec.family == "cedr-knrm" else 1e-5)
+    assert parity.mean_difference <= parity.max_difference
+    assert parity.kendall_tau == pytest.approx(1, abs=0.05)
+    assert parity.spread == pytest.approx(np.mean([scores.std() for scores in held[1].scores]))
+
+
+def test_a_shift_of_one_score_is_beyond_fp32(held: tuple[Ranker, Reference]) -> None:
+    def shift(scores: list[float], evidence: list[list[float]]) -> None:
+        scores[0] += 0.01
+
+    with pytest.raises(
+        ExportError, match=r"with torch max_difference is 0.01\d*, and it must be max_difference <= "
+    ):
+        faulty(held, "fp32", shift)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "int8"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_no_number_is_beyond_every_bound(
+    held: tuple[Ranker, Reference], precision: ExportPrecision, value: float
+) -> None:
+    def spoil_score(scores: list[float], evidence: list[list[float]]) -> None:
+        scores[-1] = value
+
+    def spoil_evidence(scores: list[float], evidence: list[list[float]]) -> None:
+        evidence[-1][0] = float("nan")
+
+    for fault in (spoil_score, spoil_evidence):
+        with pytest.raises(ExportError, match=r"query 1, document 4 has the score (nan|inf)"):
+            faulty(held, precision, fault)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "int8"])
+def test_a_scale_passes_where_the_ranking_counts_and_a_turn_does_not(
+    held: tuple[Ranker, Reference], precision: ExportPrecision
+) -> None:
+    def scale(scores: list[float], evidence: list[list[float]]) -> None:
+        scores[:] = [3 * score for score in scores]
+
+    def turn(scores: list[float], evidence: list[list[float]]) -> None:
+        scores[:] = [-score for score in scores]
+
+    assert faulty(held, precision, scale).kendall_tau > 0.9
+    with pytest.raises(ExportError, match=r"kendall_tau is -\d.*, and it must be kendall_tau >= 0\.9"):
+        faulty(held, precision, turn)
+
+
+def test_bounds_follow_the_precision() -> None:
+    scores = [np.array([-3.0, 0.0, 3.0])]
+    assert bound_for("bf16", "maxp", scores) == Bound("kendall_tau", 0.98)
+    assert bound_for("int8", "cedr-knrm", scores) == Bound("kendall_tau", 0.95)
+    bound = bound_for("fp32", "maxp", scores)
+    assert bound.measure == "max_difference"
+    assert bound.limit == pytest.approx(1e-4 * 6**0.5)
+    assert bound_for("fp32", "maxp", [np.zeros(3)]).limit == 1e-5
+    assert bound_for("fp32", "cedr-knrm", [np.zeros(3)]).limit == 3e-4
+
+
+def test_a_ranker_without_numbers_can_hold_nothing(tiny_rankers: dict[str, Path]) -> None:
+    ranker = open_ranker(tiny_rankers["maxp"])
+    with torch.no_grad():
+        next(ranker.aggregator.parameters()).fill_(torch.nan)
+    with pytest.raises(ExportError, match="the ranker itself gives scores that are not finite"):
+        reference(ranker, MEASURED, ignore)

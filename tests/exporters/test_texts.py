@@ -1,0 +1,70 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from farrank_exporters.texts import DOCUMENTS, QUERIES, QUERY_WORDS, divide, python_documentation, read_texts
+from farrank_rankers.errors import ExportError
+
+
+def test_pythons_documentation_is_of_mixed_length() -> None:
+    measured, calibration = divide(python_documentation(), "it")
+    words = sorted(len(text.split()) for text in measured.documents)
+    assert len(measured.documents) == DOCUMENTS
+    assert words[0] < 50
+    assert words[len(words) // 2] < 500
+    assert words[-1] > 5000
+    assert not set(measured.documents) & set(calibration.documents)
+    assert len(calibration.documents) > 30
+
+
+def test_queries_are_words_of_the_documents() -> None:
+    for texts in divide(python_documentation(), "it"):
+        assert len(set(texts.queries)) == QUERIES
+        for query in texts.queries:
+            assert len(query.split()) == QUERY_WORDS
+            assert sum(query in " ".join(document.split()) for document in texts.documents) >= 1
+
+
+def test_few_texts_are_all_used() -> None:
+    texts = [f"text number {number} has " + "some more words " * number for number in range(2, 8)]
+    measured, calibration = divide([*texts, texts[0], "too short", ""], "it")
+    assert set(measured.documents) | set(calibration.documents) == set(texts)
+    assert len(measured.documents) == len(measured.queries) == 3
+
+
+def test_too_few_texts_are_refused() -> None:
+    texts = ["one and the same text of more than eight words"] * 9 + ["short"]
+    with pytest.raises(
+        ExportError, match=r"t\.jsonl has 1 different texts of at least 8 words; .* at least 4"
+    ):
+        divide(texts, "t.jsonl")
+
+
+def test_texts_are_read_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl"
+    lines = [{"text": "first 😀"}, {"id": 3, "text": "second", "title": "t"}]
+    file.write_text("\n\n".join(map(json.dumps, lines)) + "\n")
+    assert read_texts(file) == ["first 😀", "second"]
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("{", "it is not JSON"),
+        ("[]", 'it must be an object with a "text" of type string'),
+        ('{"body": "a"}', 'it must be an object with a "text"'),
+        ('{"text": 3}', 'it must be an object with a "text" of type string'),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path: Path, line: str, complaint: str) -> None:
+    file = tmp_path / "t.jsonl"
+    file.write_text('{"text": "fine"}\n\n' + line + "\n")
+    with pytest.raises(ExportError, match=complaint) as raised:
+        read_texts(file)
+    assert f"{file}, line 3: " in str(raised.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"t\.jsonl cannot be read: .*No such file"):
+        read_texts(tmp_path / "t.jsonl")
