@@ -1,6 +1,7 @@
 """What tests of several rooms share: tiny rankers, with a real tokenizer, and certificates."""
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,12 @@ import pytest
 import trustme
 
 from farrank_rankers.artifact import save_ranker
+from farrank_rankers.exports.checksums import checksums
+from farrank_rankers.exports.folder import MANIFEST, writing_export
+from farrank_rankers.exports.manifest import ExportManifest, Parity
+from farrank_rankers.exports.opening import source_files
 from farrank_rankers.family import FAMILIES
+from farrank_rankers.sources import open_ranker
 from farrank_rankers.transformer_shape import TransformerShape
 from farrank_rankers.untrained import new_ranker
 from farrank_runtimes.telemetry import switch_off_telemetry
@@ -78,6 +84,41 @@ def tiny_rankers(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) 
         ranker = new_ranker(family, tiny_backbone, seed=seed, pretrained=False, options=options)
         save_ranker(ranker, folder / family)
     return {path.name: path for path in sorted(folder.iterdir())}
+
+
+# What features may be: vectors and tokens, encoded with the query and apart from it.
+EXPORTED = ("maxp", "biencoder", "parade-transf-pretr-q", "parade-transf-pretr-lateir")
+
+
+@pytest.fixture(scope="session")
+def tiny_exports(tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Artifacts of some families with an export for CPUs in fp32, whose report nobody measured."""
+    from farrank_exporters.trace import trace_ranker
+
+    folder = tmp_path_factory.mktemp("exports")
+    for family in EXPORTED:
+        artifact = Path(shutil.copytree(tiny_rankers[family], folder / family))
+        ranker = open_ranker(artifact)
+        with writing_export(artifact, "onnx-fp32") as export:
+            traced = trace_ranker(ranker, export)
+            manifest = ExportManifest(
+                format="onnx",
+                precision="fp32",
+                stored_as="fp32",
+                family=family,
+                evidence=ranker.aggregator.evidence,
+                opset=traced.opset,
+                graphs=traced.graphs,
+                runtimes=("onnx", "openvino"),
+                weights_digest=ranker.weights_digest,
+                source_version=ranker.version,
+                created_with={},
+                sources=checksums(artifact, source_files(artifact)),
+                checksums=checksums(export, (path.name for path in export.iterdir())),
+                parity=(Parity("onnx", "cpu", "fp32", 2, 20, 3e-7, 1e-8, 0.5, 1.0, 1.0, "none"),),
+            )
+            (export / MANIFEST).write_text(manifest.to_json())
+    return {family: folder / family for family in EXPORTED}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ with Client("localhost:50051") as client:
 """
 
 from farrank_client.async_client import AsyncClient
-from farrank_client.catalog import Catalog, IndexInfo, Limits, RankerInfo
+from farrank_client.catalog import Catalog, IndexInfo, Limits, Parity, RankerInfo
 from farrank_client.channel import Tls
 from farrank_client.client import Client
 from farrank_client.documents import Document
@@ -41,6 +41,7 @@ __all__ = [
     "InvalidArgument",
     "Limits",
     "NotFound",
+    "Parity",
     "Passage",
     "RankerInfo",
     "RankerVersion",

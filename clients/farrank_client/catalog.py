@@ -8,8 +8,41 @@ from farrank.v1 import rerank_pb2
 
 
 @dataclass(frozen=True, slots=True)
+class Parity:
+    """How an export's scores differ from those of its ranker in PyTorch and fp32, measured on `texts`.
+
+    `spread` is the standard deviation of the scores within a query; `kendall_tau` and `top10_overlap` are
+    means over the queries.
+    """
+
+    max_difference: float
+    mean_difference: float
+    kendall_tau: float
+    top10_overlap: float
+    texts: int
+    queries: int
+    spread: float
+
+    @classmethod
+    def from_pb(cls, message: rerank_pb2.Parity) -> Self:
+        """Read a report off the wire."""
+        return cls(
+            message.max_difference,
+            message.mean_difference,
+            message.kendall_tau,
+            message.top10_overlap,
+            message.texts,
+            message.queries,
+            message.spread,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class RankerInfo:
-    """One ranker: how it reads documents (in tokens), what runs it, and its family's own options."""
+    """One ranker: how it reads documents (in tokens), what runs it and why, and its family's own options.
+
+    `parity` is None where the ranker itself is served and no export of it.
+    """
 
     name: str
     version: str
@@ -23,6 +56,8 @@ class RankerInfo:
     device: str
     precision: str
     options: Mapping[str, str]
+    runtime_reason: str = ""
+    parity: Parity | None = None
 
     @classmethod
     def from_pb(cls, message: rerank_pb2.RankerInfo) -> Self:
@@ -40,6 +75,8 @@ class RankerInfo:
             device=message.device,
             precision=message.precision,
             options=dict(message.options),
+            runtime_reason=message.runtime_reason,
+            parity=Parity.from_pb(message.parity) if message.HasField("parity") else None,
         )
 
 

@@ -12,6 +12,7 @@ from farrank_rankers.features import Features
 Int64Array = NDArray[np.int64]
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
 RuntimeName = Literal["torch", "onnx", "openvino", "tensorrt"]
+RuntimeChoice = Literal["auto", "torch", "onnx", "openvino", "tensorrt"]
 
 
 class DeviceAbsent(Exception):

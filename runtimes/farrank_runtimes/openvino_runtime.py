@@ -60,7 +60,9 @@ class OpenVinoGraph:
         """
         with _device_failures():
             compiled = self._compiled or self._compile_again()
-            arrays = {item.any_name: inputs[item.any_name].contiguous().numpy() for item in compiled.inputs}
+            # An input has the names of all tensors that turned out to be the same, in no order.
+            names = [next(name for name in item.names if name in inputs) for item in compiled.inputs]
+            arrays = [inputs[name].contiguous().numpy() for name in names]
             # A new request has no earlier batch's outputs to give, and is to be had in microseconds.
             request = compiled.create_infer_request()
             # What has failed halfway keeps shapes of the batch that failed, for the next to stumble over.

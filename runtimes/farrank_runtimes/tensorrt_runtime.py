@@ -1,7 +1,7 @@
 """ONNX Runtime's TensorRT provider on an exported ranker's encoder; its light half runs on CUDA."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -66,16 +66,15 @@ def open_tensorrt(
     longest_input: int,
     device: str | None = None,
     max_batch_tokens: int | None = None,
+    inputs: Sequence[str] = ENCODER_INPUTS,
 ) -> OnnxRuntime:
     """Load an export's graphs, the encoder's as TensorRT engines, which take minutes to build the first time.
 
-    Engines are built for the batcher's budget and kept beside the graph, in `engines/`.
+    Engines are built for the batcher's budget and kept beside the graph, in `engines/`. `inputs` are those
+    that the encoder's graph has.
     Raises: DeviceAbsent; RuntimeAbsent with the command that installs what is absent.
     """
-    check_provider("tensorrt")
-    chosen = choose_device(device)
-    if chosen.type != "cuda":
-        raise DeviceAbsent(f"TensorRT runs on a CUDA device; the device is {chosen}")
+    chosen = check_tensorrt(device)
     index = chosen.index or 0
     budget = max(max_batch_tokens or batch_tokens(chosen), longest_input)
     engines = encoder.parent / ENGINES / engine_key(encoder, precision, chosen).folder()
@@ -84,7 +83,7 @@ def open_tensorrt(
     for group in length_groups(longest_input, budget):
         options = tensorrt_options(
             group,
-            ENCODER_INPUTS,
+            inputs,
             precision=precision,
             device_index=index,
             engines=_writable(engines / group.name),
@@ -94,6 +93,18 @@ def open_tensorrt(
     light = OnnxGraph(open_session(aggregator, "cuda", [cuda], threads=1), chosen)
     capabilities = Capabilities("tensorrt", str(chosen), precision, budget)
     return OnnxRuntime(GroupedEncoder(graphs), light, capabilities, longest_input)
+
+
+def check_tensorrt(device: str | None) -> torch.device:
+    """Look whether TensorRT is installed and has a device to run on; return the device.
+
+    Raises: RuntimeAbsent with the command that installs what is absent; DeviceAbsent.
+    """
+    check_provider("tensorrt")
+    chosen = choose_device(device)
+    if chosen.type != "cuda":
+        raise DeviceAbsent(f"TensorRT runs on a CUDA device; the device is {chosen}")
+    return chosen
 
 
 def engine_key(encoder: Path, precision: Precision, device: torch.device) -> EngineKey:

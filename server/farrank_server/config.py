@@ -7,8 +7,9 @@ from a file, the environment and flags is `config_sources`' subject.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
-from farrank_runtimes.interface import Precision
+from farrank_runtimes.interface import Precision, RuntimeChoice
 from farrank_server.errors import ConfigError
 
 
@@ -63,14 +64,16 @@ class FirstStageConfig:
 
 @dataclass(frozen=True, slots=True)
 class RankerConfig:
-    """One ranker to load: where from, and what to change of its spec (None: as the source says).
+    """One ranker to load: where from, what runs it, what to change of its spec (None: as the source says).
 
-    A hub name is looked up in the local cache alone unless `download` is set.
+    A hub name is looked up in the local cache alone unless `download` is set. `runtime` auto and `precision`
+    None take the fastest of what the artifact holds.
     """
 
     source: str = "embedded"
     download: bool = False
     family: str | None = None
+    runtime: RuntimeChoice = "auto"
     precision: Precision | None = None
     max_query_tokens: int | None = None
     max_document_tokens: int | None = None
@@ -79,7 +82,10 @@ class RankerConfig:
 
     def __post_init__(self) -> None:
         _check(bool(self.source), "ranker.source", self.source, "a folder, a hub name or 'embedded'")
-        _check(self.precision in (None, "fp32", "bf16"), "ranker.precision", self.precision, "fp32 or bf16")
+        runtimes, precisions = get_args(RuntimeChoice), get_args(Precision)
+        _check(self.runtime in runtimes, "ranker.runtime", self.runtime, " or ".join(runtimes))
+        allowed = self.precision is None or self.precision in precisions
+        _check(allowed, "ranker.precision", self.precision, " or ".join(precisions))
         for name in ("max_query_tokens", "max_document_tokens", "window", "stride"):
             value = getattr(self, name)
             _check(value is None or value >= 1, f"ranker.{name}", value, "at least 1")

@@ -68,7 +68,18 @@ class WordCounter(rerank_pb2_grpc.RerankServiceServicer):
 
     def ListRankers(self, request: Any, context: grpc.ServicerContext) -> rerank_pb2.ListRankersResponse:
         return rerank_pb2.ListRankersResponse(
-            rankers=[rerank_pb2.RankerInfo(name="counter", version="v1", window=256, stride=128)],
+            rankers=[
+                rerank_pb2.RankerInfo(
+                    name="counter",
+                    version="v1",
+                    window=256,
+                    stride=128,
+                    runtime_reason="counted by hand",
+                    parity=rerank_pb2.Parity(
+                        max_difference=0.02, mean_difference=0.003, kendall_tau=0.98765, top10_overlap=0.9
+                    ),
+                )
+            ],
             indexes=[rerank_pb2.IndexInfo(name="stored", documents=2, first_stage="bm25(k1=0.9,b=0.4)")],
             limits=rerank_pb2.Limits(max_documents=1000),
         )

@@ -44,6 +44,7 @@ def test_rankers_lists_what_the_server_holds(farrank: Farrank, server: Server) -
     assert outcome.exit_code == 0
     assert "counter" in outcome.out
     assert "256/128" in outcome.out
+    assert "counted by hand  2.0e-02 at most, 3.0e-03 in the mean; tau 0.9877, top 10 90%" in outcome.out
     assert "bm25(k1=0.9,b=0.4)" in outcome.out
     assert "max_documents       1,000" in outcome.out
 

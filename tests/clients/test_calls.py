@@ -13,6 +13,7 @@ from farrank_client import (
     Evidence,
     IndexInfo,
     Limits,
+    Parity,
     Passage,
     RankerInfo,
     RankerVersion,
@@ -112,7 +113,20 @@ def test_rankers_reads_the_catalog(call: Caller, scripted: ScriptedServer) -> No
                 device="cpu",
                 precision="fp32",
                 options={"aggregation": "max"},
-            )
+                runtime_reason="torch fp32: asked for",
+            ),
+            rerank_pb2.RankerInfo(
+                name="fast",
+                parity=rerank_pb2.Parity(
+                    max_difference=0.5,
+                    mean_difference=0.25,
+                    kendall_tau=0.75,
+                    top10_overlap=0.875,
+                    texts=6,
+                    queries=7,
+                    spread=8,
+                ),
+            ),
         ],
         indexes=[rerank_pb2.IndexInfo(name="pydoc", documents=287, first_stage="bm25(k1=0.9,b=0.4)")],
         limits=rerank_pb2.Limits(
@@ -127,9 +141,14 @@ def test_rankers_reads_the_catalog(call: Caller, scripted: ScriptedServer) -> No
     catalog = call(scripted.target, lambda client: client.rankers())
 
     options = {"aggregation": "max"}
-    ranker = RankerInfo("minilm", "v1", "maxp", "MiniLM", 64, 4096, 256, 128, "torch", "cpu", "fp32", options)
+    ranker = RankerInfo(
+        *("minilm", "v1", "maxp", "MiniLM", 64, 4096, 256, 128, "torch", "cpu", "fp32", options),
+        runtime_reason="torch fp32: asked for",
+    )
+    parity = Parity(0.5, 0.25, 0.75, 0.875, texts=6, queries=7, spread=8)
+    fast = RankerInfo("fast", "", "", "", 0, 0, 0, 0, "", "", "", {}, parity=parity)
     index = IndexInfo("pydoc", 287, "bm25(k1=0.9,b=0.4)")
-    assert catalog == Catalog((ranker,), (index,), Limits(1, 2, 3, 4, 5))
+    assert catalog == Catalog((ranker, fast), (index,), Limits(1, 2, 3, 4, 5))
 
 
 def test_an_evidence_of_a_newer_server_is_not_said() -> None:

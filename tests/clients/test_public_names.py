@@ -20,6 +20,7 @@ def test_public_names() -> None:
         "InvalidArgument",
         "Limits",
         "NotFound",
+        "Parity",
         "Passage",
         "RankerInfo",
         "RankerVersion",

@@ -9,7 +9,7 @@ from farrank_cli.commands import rankers_new, rankers_papers
 from farrank_cli.connection import add_connection_flags, connect
 from farrank_cli.exit_codes import DONE, CommandError
 from farrank_cli.extras import missing_extra
-from farrank_client import Catalog, RankerInfo
+from farrank_client import Catalog, Parity, RankerInfo
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -67,12 +67,26 @@ def _print(catalog: Catalog) -> None:
     )
     print()
     print_columns(
+        ("ranker", "served by", "differs from its ranker in torch, fp32, by"),
+        [(each.name, each.runtime_reason, _parity(each.parity)) for each in catalog.rankers],
+    )
+    print()
+    print_columns(
         ("index", "documents", "first stage"),
         [(each.name, str(each.documents), each.first_stage) for each in catalog.indexes],
     )
     print()
     limits = dataclasses.asdict(catalog.limits)
     print_columns(("limit", "value"), [(name, f"{value:,}") for name, value in limits.items()])
+
+
+def _parity(parity: Parity | None) -> str:
+    if parity is None:
+        return ""
+    return (
+        f"{parity.max_difference:.1e} at most, {parity.mean_difference:.1e} in the mean; "
+        f"tau {parity.kendall_tau:.4f}, top 10 {parity.top10_overlap:.0%}"
+    )
 
 
 def _family(ranker: RankerInfo) -> str:

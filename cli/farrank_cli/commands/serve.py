@@ -19,6 +19,7 @@ _KEYS = {
     "--metrics-port": ("listen", "metrics_port"),
     "--device": ("device", "name"),
     "--threads": ("device", "threads"),
+    "--runtime": ("rankers", EVERY, "runtime"),
     "--precision": ("rankers", EVERY, "precision"),
 }
 _LEVELS = ("debug", "info", "warning", "error")
@@ -56,7 +57,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--device", metavar="NAME", help="what runs the rankers: cpu, cuda:0 (the best there is)"
     )
     parser.add_argument("--threads", metavar="N", help="threads of a cpu device")
-    parser.add_argument("--precision", metavar="P", help="precision of every ranker: fp32 or bf16")
+    parser.add_argument(
+        "--runtime",
+        metavar="NAME",
+        help="what runs every ranker: torch, onnx, openvino, tensorrt or auto (the fastest there is)",
+    )
+    parser.add_argument(
+        "--precision", metavar="P", help="precision of every ranker: fp32, bf16, or fp16, int8 of exports"
+    )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="any key, such as listen.port=0"
     )

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from farrank_rankers.aggregate import EvidenceKind
+from farrank_rankers.exports.manifest import Parity
 from farrank_rankers.reader import Reader
 from farrank_rankers.spec import RankerSpec
 from farrank_runtimes.interface import Runtime
@@ -22,7 +23,8 @@ class Lane:
     """A ranker's stages.
 
     `ready` holds documents that need no more encoding; guarded, like the batcher, by the worker's lock.
-    `load` makes a fresh runtime after the device was lost.
+    `load` makes a fresh runtime after the device was lost. `runtime_reason` says why this runtime; `parity`
+    how close an export comes to its ranker.
     """
 
     name: str
@@ -35,6 +37,8 @@ class Lane:
     batcher: Batcher[Part]
     speed: Speed
     cache: DocumentCache | None
+    runtime_reason: str = ""
+    parity: Parity | None = None
     density: TokenDensity = field(default_factory=TokenDensity)
     ready: deque[Ready] = field(default_factory=deque)
 

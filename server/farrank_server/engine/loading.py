@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from farrank_rankers.ensemble import is_ensemble, member_folders
 from farrank_rankers.errors import RankerError
-from farrank_rankers.ranker import Ranker
-from farrank_rankers.sources import open_ranker
-from farrank_runtimes.interface import DeviceAbsent, Runtime
-from farrank_runtimes.torch_runtime import TorchRuntime
+from farrank_rankers.overrides import Overrides
+from farrank_runtimes.choose import Served, open_served
+from farrank_runtimes.interface import DeviceAbsent, PrecisionAbsent, Runtime, RuntimeAbsent
+from farrank_runtimes.openers import Placement
 from farrank_server.batching.batcher import Batcher, BatchPolicy
 from farrank_server.config import RankerConfig, ServerConfig
 from farrank_server.engine.cache import DocumentCache
@@ -55,12 +55,10 @@ def _members(name: str, source: RankerConfig) -> dict[str, RankerConfig]:
 
 def _load_lane(name: str, source: RankerConfig, config: ServerConfig, cache: DocumentCache) -> Lane:
     started_s = time.monotonic()
-    ranker = _open(name, source)
-    # Before the runtime changes the weights' precision, which is no part of the version.
-    version = ranker.version
-    runtime = _runtime(ranker, source, config)
+    served = _open(name, source, config)
+    reader, runtime = served.reader, served.runtime
     capabilities = runtime.capabilities()
-    longest = ranker.reader.max_input_tokens
+    longest = reader.max_input_tokens
     max_batch_tokens = config.batching.max_batch_tokens or max(capabilities.max_batch_tokens, longest)
     if max_batch_tokens < longest:
         raise ConfigError(
@@ -69,28 +67,31 @@ def _load_lane(name: str, source: RankerConfig, config: ServerConfig, cache: Doc
         )
     tokens_per_s = runtime.warm_up()
     log.info(
-        "ranker %s (%s, version %s) ready in %.1f s: %s on %s in %s, %.0f tokens/s",
+        "ranker %s (%s, version %s) ready in %.1f s: %s on %s in %s, %.0f tokens/s (%s)",
         name,
-        ranker.spec.family,
-        version,
+        reader.spec.family,
+        served.version,
         time.monotonic() - started_s,
         capabilities.runtime,
         capabilities.device,
         capabilities.precision,
         tokens_per_s,
+        served.reason,
     )
     policy = BatchPolicy(max_batch_tokens, config.batching.max_padding_ratio, config.batching.window_batches)
     return Lane(
         name=name,
-        version=version,
-        spec=ranker.spec,
-        reader=ranker.reader,
-        evidence=ranker.aggregator.evidence,
+        version=served.version,
+        spec=reader.spec,
+        reader=reader,
+        evidence=served.evidence,
         runtime=runtime,
         load=_loader(name, source, config),
         batcher=Batcher(policy),
         speed=Speed(tokens_per_s),
-        cache=cache if ranker.spec.plan == "dual" else None,
+        cache=cache if reader.spec.plan == "dual" else None,
+        runtime_reason=served.reason,
+        parity=served.parity,
     )
 
 
@@ -98,30 +99,36 @@ def _loader(name: str, source: RankerConfig, config: ServerConfig) -> Callable[[
     """Make what brings the ranker back after its device was lost."""
 
     def load() -> Runtime:
-        runtime = _runtime(_open(name, source), source, config)
+        runtime = _open(name, source, config).runtime
         runtime.warm_up()
         return runtime
 
     return load
 
 
-def _runtime(ranker: Ranker, source: RankerConfig, config: ServerConfig) -> Runtime:
+def _open(name: str, source: RankerConfig, config: ServerConfig) -> Served:
+    overrides = Overrides(
+        family=source.family,
+        max_query_tokens=source.max_query_tokens,
+        max_document_tokens=source.max_document_tokens,
+        window=source.window,
+        stride=source.stride,
+        download=source.download,
+    )
+    device = config.device
     try:
-        return TorchRuntime(ranker, source.precision, config.device.name, config.device.threads)
+        return open_served(
+            source.source,
+            overrides,
+            runtime=source.runtime,
+            precision=source.precision,
+            placement=Placement(device.name, device.threads, config.batching.max_batch_tokens),
+        )
     except DeviceAbsent as error:
         raise ConfigError(f"device.name: {error}") from error
-
-
-def _open(name: str, source: RankerConfig) -> Ranker:
-    try:
-        return open_ranker(
-            source.source,
-            family=source.family,
-            max_query_tokens=source.max_query_tokens,
-            max_document_tokens=source.max_document_tokens,
-            window=source.window,
-            stride=source.stride,
-            download=source.download,
-        )
+    except RuntimeAbsent as error:
+        raise ConfigError(f"rankers.{name}.runtime: {error}") from error
+    except PrecisionAbsent as error:
+        raise ConfigError(f"rankers.{name}.precision: {error}") from error
     except (RankerError, OSError) as error:
         raise ConfigError(f"rankers.{name}: {error}") from error

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from farrank.v1 import rerank_pb2 as pb
+from farrank_rankers.exports.manifest import Parity
 from farrank_rankers.family import ENSEMBLE, EvidenceKind
 from farrank_server.config import LimitsConfig
 from farrank_server.engine.ensemble import EnsembleLanes
@@ -75,6 +76,8 @@ def ranker_to_pb(lane: Lane) -> pb.RankerInfo:
         device=capabilities.device,
         precision=capabilities.precision,
         options={name: str(value) for name, value in asdict(spec.options).items()},
+        runtime_reason=lane.runtime_reason,
+        parity=_parity_to_pb(lane.parity) if lane.parity else None,
     )
 
 
@@ -96,6 +99,7 @@ def ensemble_to_pb(ensemble: EnsembleLanes) -> pb.RankerInfo:
         device=capabilities.device,
         precision=capabilities.precision,
         options={"members": ", ".join(lane.name for lane in members)},
+        runtime_reason="; ".join(f"{lane.name}: {lane.runtime_reason}" for lane in members),
     )
 
 
@@ -112,6 +116,18 @@ def limits_to_pb(limits: LimitsConfig) -> pb.Limits:
         max_query_bytes=limits.max_query_bytes,
         max_request_bytes=limits.max_request_bytes,
         max_queued_tokens=limits.max_queued_tokens,
+    )
+
+
+def _parity_to_pb(parity: Parity) -> pb.Parity:
+    return pb.Parity(
+        max_difference=parity.max_difference,
+        mean_difference=parity.mean_difference,
+        kendall_tau=parity.kendall_tau,
+        top10_overlap=parity.top10_overlap,
+        texts=parity.documents,
+        queries=parity.queries,
+        spread=parity.spread,
     )
 
 

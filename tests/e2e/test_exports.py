@@ -1,0 +1,84 @@
+"""`farrank serve` on exported rankers: the same scores, who made them, and what stops the start."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from farrank_cli.spawn import SpawnedServer, spawned_server
+from farrank_client import Client, RetryPolicy
+from farrank_rankers.sources import open_ranker
+
+QUERY = "where does the river rise"
+DOCUMENTS = [f"the river rises in the mountains {'and goes on ' * n}" for n in (0, 1, 30, 200, 400)]
+FAMILIES = ("maxp", "biencoder", "parade-transf-pretr-q", "parade-transf-pretr-lateir")
+ONCE = RetryPolicy(max_attempts=1)
+
+
+@pytest.fixture(scope="module")
+def server(tiny_exports: dict[str, Path]) -> Iterator[SpawnedServer]:
+    arguments = [f"--ranker={name}={path}" for name, path in tiny_exports.items()]
+    arguments += [f"--ranker=plain={tiny_exports['maxp']}", "--set=rankers.plain.runtime=torch"]
+    # A device of its own choice could be a GPU, where these exports do not belong.
+    arguments += ["--device=cpu", "--set=rankers.maxp.runtime=onnx", "--log-level=warning"]
+    with spawned_server(arguments) as spawned:
+        yield spawned
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_exported_ranker_answers_as_its_ranker(
+    server: SpawnedServer, tiny_exports: dict[str, Path], family: str
+) -> None:
+    wanted = open_ranker(tiny_exports[family]).score(QUERY, DOCUMENTS)
+    with Client(server.address, retry=ONCE) as client:
+        answer = client.rerank(QUERY, DOCUMENTS, ranker=family, return_chunk_scores=True)
+    for result in answer.results:
+        own = wanted[result.index]
+        assert result.score == pytest.approx(own.score, abs=1e-5)
+        assert [each.score for each in result.chunks] == pytest.approx(own.chunk_scores, abs=1e-5)
+
+
+def test_the_catalog_says_who_serves_and_why(server: SpawnedServer) -> None:
+    with Client(server.address, retry=ONCE) as client:
+        rankers = {each.name: each for each in client.rankers().rankers}
+    assert rankers["maxp"].runtime == "onnx"
+    assert rankers["maxp"].runtime_reason == "onnx with onnx-fp32: asked for"
+    assert rankers["maxp"].parity is not None
+    assert rankers["maxp"].parity.max_difference == 3e-7
+    assert (rankers["plain"].runtime, rankers["plain"].parity) == ("torch", None)
+    assert rankers["plain"].version == rankers["maxp"].version
+    assert rankers["biencoder"].runtime in ("onnx", "openvino")
+    assert "the fastest that the artifact and this machine allow" in rankers["biencoder"].runtime_reason
+
+
+def start(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "farrank_cli", "serve", "--port=0", "--metrics-port=none", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
+
+
+def test_a_damaged_export_stops_the_start(tiny_exports: dict[str, Path], tmp_path: Path) -> None:
+    artifact = Path(shutil.copytree(tiny_exports["maxp"], tmp_path / "maxp"))
+    graph = artifact / "exports" / "onnx-fp32" / "encoder.onnx"
+    graph.write_bytes(graph.read_bytes() + b"\0")
+    ended = start(f"--ranker=mine={artifact}", "--device=cpu")
+    assert ended.returncode == 2
+    assert f"farrank serve: rankers.mine: {graph} is damaged" in ended.stderr
+
+
+def test_a_stale_export_stops_the_start(tiny_exports: dict[str, Path], tmp_path: Path) -> None:
+    artifact = Path(shutil.copytree(tiny_exports["maxp"], tmp_path / "maxp"))
+    spec = artifact / "ranker.json"
+    spec.write_text(spec.read_text().replace('"maxp"', '"sump"'))
+    ended = start(f"--ranker=mine={artifact}", "--device=cpu")
+    assert ended.returncode == 2
+    assert f"is stale: {spec} changed since; farrank export {artifact}" in ended.stderr
+
+
+def test_a_provider_that_is_absent_stops_the_start(tiny_exports: dict[str, Path]) -> None:
+    ended = start(f"--ranker=mine={tiny_exports['maxp']}", "--runtime=tensorrt")
+    assert ended.returncode == 2
+    assert "farrank serve: rankers.mine.runtime: the installed ONNX Runtime has no Tensorrt" in ended.stderr
+    assert "pip install 'farrank[tensorrt]'" in ended.stderr

@@ -1,0 +1,150 @@
+"""ONNX Runtime on traced graphs: the ranker's scores in any shape, its failures told from the model's."""
+
+import random
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+
+from farrank_rankers.collate import collate
+from farrank_rankers.features import batched, stacked
+from farrank_rankers.sources import open_ranker
+from farrank_runtimes.interface import DeviceLost, OutOfMemory, RuntimeAbsent
+from farrank_runtimes.onnx_graph import OnnxGraph
+from farrank_runtimes.onnx_runtime import OnnxRuntime, open_onnx
+from farrank_runtimes.providers import cpu_options, open_session
+
+QUERY = "where does the river rise"
+TEXTS = [f"the river rises in the mountains {'and goes on ' * n}" for n in (0, 1, 7, 90, 200)]
+
+
+def opened(artifact: Path) -> OnnxRuntime:
+    folder = artifact / "exports" / "onnx-fp32"
+    return open_onnx(
+        folder / "encoder.onnx",
+        folder / "aggregator.onnx",
+        precision="fp32",
+        longest_input=open_ranker(artifact).reader.max_input_tokens,
+        device="cpu",
+        threads=1,
+    )
+
+
+@pytest.mark.parametrize(
+    "family", ["maxp", "biencoder", "parade-transf-pretr-q", "parade-transf-pretr-lateir"]
+)
+def test_scores_and_evidence_are_the_rankers_own(tiny_exports: dict[str, Path], family: str) -> None:
+    """All documents in one batch, whatever their number of chunks, as the collector puts them together."""
+    ranker = open_ranker(tiny_exports[family])
+    wanted = ranker.score(QUERY, TEXTS)
+    runtime, reader = opened(tiny_exports[family]), ranker.reader
+    query = reader.read_query(QUERY)
+    dual = ranker.spec.plan == "dual"
+
+    documents = []
+    for text in TEXTS:
+        chunks = reader.split(reader.read_document(text))
+        inputs = [reader.chunk_input(None if dual else query, chunk) for chunk in chunks]
+        rows = [row for each in inputs for row in runtime.encode(*collate([each], reader.pad_id)).rows()]
+        documents.append(stacked(rows))
+    asked = None
+    if dual:
+        encoded = runtime.encode(*collate([reader.query_input(query)], reader.pad_id))
+        asked = stacked(encoded.rows() * len(TEXTS))
+    scores, chunk_scores = runtime.aggregate(*batched(documents), asked)
+
+    assert scores == pytest.approx([each.score for each in wanted], abs=1e-5)
+    for found, each in zip(chunk_scores, wanted, strict=True):
+        assert found[: len(each.chunks)] == pytest.approx(each.chunk_scores, abs=1e-5)
+
+
+def test_padding_and_companions_change_nothing(tiny_exports: dict[str, Path]) -> None:
+    runtime, reader = opened(tiny_exports["maxp"]), open_ranker(tiny_exports["maxp"]).reader
+    query = reader.read_query(QUERY)
+    inputs = [
+        reader.chunk_input(query, chunk)
+        for text in TEXTS
+        for chunk in reader.split(reader.read_document(text))
+    ]
+    together = runtime.encode(*collate(inputs, reader.pad_id)).vectors
+    for row, each in enumerate(inputs):
+        alone = runtime.encode(*collate([each], reader.pad_id)).vectors[0]
+        assert torch.allclose(together[row], alone, atol=1e-5)
+
+
+def test_what_was_returned_is_not_written_to_again(tiny_exports: dict[str, Path]) -> None:
+    """Features wait for their document's other chunks while the session goes on."""
+    runtime, reader = opened(tiny_exports["maxp"]), open_ranker(tiny_exports["maxp"]).reader
+    drawn = random.Random(3)
+    kept = []
+    for _ in range(40):
+        words = " ".join(drawn.choices(TEXTS[2].split(), k=drawn.randint(1, 60)))
+        chunk = reader.split(reader.read_document(words))[0]
+        batch = collate([reader.chunk_input(reader.read_query(QUERY), chunk)], reader.pad_id)
+        vectors = runtime.encode(*batch).vectors
+        kept.append((vectors, vectors.clone()))
+    assert all(torch.equal(vectors, copy) for vectors, copy in kept)
+
+
+def test_warming_up_measures_a_speed_and_says_what_runs(tiny_exports: dict[str, Path]) -> None:
+    runtime = opened(tiny_exports["maxp"])
+    assert runtime.warm_up() > 0
+    runs = runtime.capabilities()
+    assert (runs.runtime, runs.device, runs.precision) == ("onnx", "cpu", "fp32")
+
+
+@pytest.fixture
+def expanding(tmp_path: Path) -> OnnxGraph:
+    """A graph whose output has the shape that it is told."""
+    node = helper.make_node("Expand", ["value", "shape"], ["out"])
+    graph = helper.make_graph(
+        [node],
+        "expanding",
+        [
+            helper.make_tensor_value_info("value", TensorProto.FLOAT, [1]),
+            helper.make_tensor_value_info("shape", TensorProto.INT64, [1]),
+        ],
+        [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["any"])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    onnx.save(model, tmp_path / "expanding.onnx")
+    session = open_session(tmp_path / "expanding.onnx", "cpu", [cpu_options()], threads=1)
+    return OnnxGraph(session, torch.device("cpu"))
+
+
+def test_real_exhaustion_of_host_memory_is_told(expanding: OnnxGraph) -> None:
+    with pytest.raises(OutOfMemory):
+        expanding.run({"value": torch.ones(1), "shape": torch.tensor([2**50])})
+    (out,) = expanding.run({"value": torch.ones(1), "shape": torch.tensor([3])})
+    assert out.tolist() == [1, 1, 1]
+
+
+def test_the_models_own_failures_stay_what_they_are(expanding: OnnxGraph) -> None:
+    with pytest.raises(RuntimeError, match="Expand"):
+        expanding.run({"value": torch.ones(1), "shape": torch.tensor([-7])})
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("CUDA failure 2: out of memory ; GPU=0", OutOfMemory),
+        ("CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED ; GPU=0", OutOfMemory),
+        ("CUDA failure 700: an illegal memory access was encountered ; GPU=0", DeviceLost),
+        ("CUDNN failure 4000: CUDNN_STATUS_INTERNAL_ERROR", DeviceLost),
+        ("Non-zero status code returned while running Gather node", RuntimeError),
+    ],
+)
+def test_the_devices_failures_are_told_from_the_models(message: str, told: type[Exception]) -> None:
+    from farrank_runtimes.onnx_graph import _device_failures
+
+    with pytest.raises(told) as failed, _device_failures():
+        raise RuntimeError(message)
+    assert type(failed.value) is told
+
+
+def test_a_provider_that_is_absent_is_never_replaced(tiny_exports: dict[str, Path]) -> None:
+    graph = tiny_exports["maxp"] / "exports" / "onnx-fp32" / "encoder.onnx"
+    with pytest.raises(RuntimeAbsent, match="pip install"):
+        open_session(graph, "cuda", [("CUDAExecutionProvider", {"device_id": "0"})], threads=1)
