@@ -1,0 +1,223 @@
+import json
+import logging
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from transformers import BertConfig
+
+from farrank_exporters.calibration import calibration_batches
+from farrank_exporters.int8_onnx import quantize_onnx
+from farrank_exporters.int8_openvino import quantize_openvino
+from farrank_exporters.sensitive_nodes import embeddings, products_after_activations
+from farrank_exporters.trace import trace_ranker
+from farrank_rankers.collate import Batch
+from farrank_rankers.ranker import Ranker
+from farrank_rankers.sources import open_ranker
+from farrank_rankers.tokens import Role
+from farrank_rankers.untrained import new_ranker
+from farrank_runtimes.interface import Runtime
+from farrank_runtimes.onnx_runtime import open_onnx
+from farrank_runtimes.openvino_runtime import open_openvino
+
+LAYERS = 2
+# Query, key, value and output of attention, and the first product of the feed-forward block.
+PRODUCTS_IN_INT8 = 5 * LAYERS
+
+QUERIES = ["where does the river rise", "what flows into the sea", "who dammed the valley"]
+TEXTS = [
+    f"the river {word} in the mountains {'and goes on and on ' * n}" for n, word in enumerate("abcdefgh")
+]
+
+
+@pytest.fixture(scope="module")
+def ranker(tiny_rankers: dict[str, Path]) -> Ranker:
+    return open_ranker(tiny_rankers["biencoder"])
+
+
+@pytest.fixture(scope="module")
+def batches(ranker: Ranker) -> list[Batch]:
+    return calibration_batches(ranker.reader, QUERIES, TEXTS, 12)
+
+
+@pytest.fixture(scope="module")
+def traced(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("traced")
+    trace_ranker(ranker, folder)
+    return folder
+
+
+def encoded(runtime: Runtime, batches: Sequence[Batch]) -> Any:
+    return np.concatenate([runtime.encode(*batch).vectors.numpy() for batch in batches])
+
+
+# How an activation is written in the graph differs: one operator, or several around erf, tanh or a sigmoid.
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "quick_gelu", "relu", "silu", "mish"])
+def test_each_feed_forward_blocks_second_product_is_found(
+    tiny_backbone: Path, tmp_path: Path, activation: str
+) -> None:
+    backbone = tmp_path / "backbone"
+    shutil.copytree(tiny_backbone, backbone)
+    config = json.loads((backbone / "config.json").read_text()) | {"hidden_act": activation}
+    (backbone / "config.json").write_text(json.dumps(config))
+    ranker = new_ranker("maxp", backbone, pretrained=False)
+    trace_ranker(ranker, tmp_path)
+    graph = onnx.load(tmp_path / "encoder.onnx").graph
+    found = products_after_activations(graph)
+    assert len(found) == LAYERS
+    nodes = {node.name: node for node in graph.node}
+    widths = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    producers = {output: node for node in graph.node for output in node.output}
+    for name in found:
+        weight = nodes[name].input[1]
+        shape = widths.get(weight) or widths[producers[weight].input[0]]
+        assert sorted(shape) == [32, 64]  # wide to narrow, which no product of attention is
+
+
+def test_gated_feed_forward_blocks_are_found_too(tiny_backbone: Path, tmp_path: Path) -> None:
+    backbone = tmp_path / "backbone"
+    shutil.copytree(tiny_backbone, backbone)
+    values = json.loads((backbone / "config.json").read_text())
+    config = BertConfig(**values).to_dict() | {
+        "architectures": ["JinaBertForMaskedLM"],
+        "auto_map": {"AutoModel": "jinaai/jina-bert-implementation--modeling_bert.JinaBertModel"},
+        "position_embedding_type": "alibi",
+        "feed_forward_type": "geglu",
+    }
+    (backbone / "config.json").write_text(json.dumps(config))
+    trace_ranker(new_ranker("maxp", backbone, pretrained=False), tmp_path)
+    assert len(products_after_activations(onnx.load(tmp_path / "encoder.onnx").graph)) == LAYERS
+
+
+def test_tables_of_embeddings_are_found(traced: Path) -> None:
+    graph = onnx.load(traced / "encoder.onnx").graph
+    tables = {node.name: node.input[0] for node in graph.node if node.input}
+    found = {tables[name].split(".")[-2] for name in embeddings(graph)}
+    assert {"word_embeddings", "token_type_embeddings"} <= found
+
+
+def test_openvino_computes_products_in_int8_but_the_sensitive_ones(
+    traced: Path, tmp_path: Path, batches: list[Batch], capfd: pytest.CaptureFixture[str]
+) -> None:
+    logger_class = logging.getLoggerClass()
+    assert quantize_openvino(traced / "encoder.onnx", tmp_path, batches) == ("encoder.xml", "encoder.bin")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["encoder.bin", "encoder.xml"]
+    assert capfd.readouterr() == ("", "")
+    assert logging.getLoggerClass() is logger_class
+
+    import openvino
+
+    model = openvino.Core().read_model(tmp_path / "encoder.xml")
+    assert {item.any_name for item in model.inputs} == {"input_ids", "roles", "token_type_ids"}
+    stored: Counter[str] = Counter()
+    for product in (node for node in model.get_ops() if node.get_type_name() == "MatMul"):
+        node = product.input_value(1).get_node()
+        while node.get_type_name() in ("Convert", "Multiply", "Subtract", "Transpose"):
+            node = node.input_value(0).get_node()
+        if node.get_type_name() == "Constant":
+            rounded = product.input_value(0).get_node().get_type_name() == "FakeQuantize"
+            stored[f"{node.get_output_element_type(0).get_type_name()}, inputs rounded: {rounded}"] += 1
+    assert stored == {
+        "i8, inputs rounded: True": PRODUCTS_IN_INT8,
+        "f32, inputs rounded: False": LAYERS,
+    }
+    tables = [
+        node.input_value(0).get_element_type().get_type_name()
+        for node in model.get_ops()
+        if node.get_type_name() == "Gather" and node.input_value(0).get_node().get_type_name() == "Constant"
+    ]
+    assert "i8" not in tables
+
+
+def test_onnx_computes_products_in_int8_but_the_sensitive_ones(
+    traced: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = logging.getLogger().handlers[:]
+    assert quantize_onnx(traced / "encoder.onnx", tmp_path) == ("encoder.onnx",)
+    assert [path.name for path in tmp_path.iterdir()] == ["encoder.onnx"]
+    assert capfd.readouterr() == ("", "")
+    assert logging.getLogger().handlers == before
+
+    graph = onnx.load(tmp_path / "encoder.onnx").graph
+    counts = Counter(node.op_type for node in graph.node)
+    assert counts["MatMulInteger"] == PRODUCTS_IN_INT8
+    assert len(products_after_activations(graph)) == LAYERS
+    scales = [tensor for tensor in graph.initializer if tensor.name.endswith("_scale")]
+    assert {len(onnx.numpy_helper.to_array(tensor)) for tensor in scales} == {32, 64}  # one an output
+
+
+def test_int8_vectors_are_near_but_not_the_same(traced: Path, tmp_path: Path, batches: list[Batch]) -> None:
+    aggregator = traced / "aggregator.onnx"
+    longest = max(batch.input_ids.shape[1] for batch in batches)
+    quantize_openvino(traced / "encoder.onnx", tmp_path, batches)
+    quantize_onnx(traced / "encoder.onnx", tmp_path)
+
+    def runtimes() -> Iterator[Runtime]:
+        yield open_onnx(
+            traced / "encoder.onnx",
+            aggregator,
+            precision="fp32",
+            longest_input=longest,
+            device="cpu",
+            threads=1,
+        )
+        yield open_onnx(
+            tmp_path / "encoder.onnx",
+            aggregator,
+            precision="int8",
+            longest_input=longest,
+            device="cpu",
+            threads=1,
+        )
+        yield open_openvino(
+            tmp_path / "encoder.xml", aggregator, precision="int8", longest_input=longest, threads=1
+        )
+
+    wanted, *found = [encoded(runtime, batches) for runtime in runtimes()]
+    for vectors in found:
+        cosines = (wanted * vectors).sum(axis=1)
+        assert cosines.min() > 0.999
+        assert np.abs(wanted - vectors).max() > 1e-5  # fp32 differs by 1e-7
+
+
+def test_nothing_to_calibrate_with_is_refused(traced: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^inputs is empty"):
+        quantize_openvino(traced / "encoder.onnx", tmp_path, [])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("family", ["biencoder", "maxp"])
+def test_calibration_reads_as_the_ranker_does(tiny_rankers: dict[str, Path], family: str) -> None:
+    reader = open_ranker(tiny_rankers[family]).reader
+    batches = calibration_batches(reader, QUERIES, TEXTS, 24)
+    assert len(batches) == 24
+    lengths = [batch.input_ids.shape for batch in batches]
+    assert all(rows == 1 for rows, _ in lengths)
+    assert len({length for _, length in lengths}) > 6
+    roles = [set(np.unique(batch.roles)) for batch in batches]
+    assert not any(Role.PADDING in each for each in roles)
+    if family == "maxp":
+        assert all({Role.QUERY, Role.DOCUMENT} <= each for each in roles)
+    else:
+        queries = sum(Role.QUERY in each for each in roles)
+        assert queries == 6
+        assert sum(Role.DOCUMENT in each for each in roles) == 18
+    again = calibration_batches(reader, QUERIES, TEXTS, 24)
+    assert all(
+        np.array_equal(one.input_ids, other.input_ids) for one, other in zip(batches, again, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("queries", "texts", "named"), [([], TEXTS, "queries"), (QUERIES, ["", " "], "texts")]
+)
+def test_calibration_without_texts_is_refused(
+    ranker: Ranker, queries: list[str], texts: list[str], named: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^{named} hold no token"):
+        calibration_batches(ranker.reader, queries, texts)
