@@ -29,13 +29,14 @@ def measure_offline(runtime: Runtime, inputs: Sequence[EncoderInput], pad_id: in
     real = sum(each.tokens for each in inputs)
     padded = 0
     started_s = time.perf_counter()
-    for batch in _batches(longest_first, runtime.capabilities().max_batch_tokens):
+    for batch in batches_of(longest_first, runtime.capabilities().max_batch_tokens):
         runtime.encode(*collate(batch, pad_id))
         padded += len(batch) * batch[0].tokens
     return Throughput(len(inputs), time.perf_counter() - started_s, padded / real)
 
 
-def _batches(longest_first: Sequence[EncoderInput], max_tokens: int) -> Iterator[Sequence[EncoderInput]]:
+def batches_of(longest_first: Sequence[EncoderInput], max_tokens: int) -> Iterator[Sequence[EncoderInput]]:
+    """Divide inputs, longest first, into batches of at most `max_tokens` padded tokens, or of one input."""
     start = 0
     while start < len(longest_first):
         end = start + max(1, max_tokens // longest_first[start].tokens)
