@@ -181,7 +181,12 @@ def test_offered_too_much_it_answers_what_it_can_and_refuses_the_rest_clearly(
                 return "late"
             return "answered"
 
-        statuses = list(callers.map(ask, range(60)))
+        statuses: list[str] = []
+        # A machine that slows down after the first call makes a round late as a whole.
+        for _ in range(5):
+            statuses += callers.map(ask, range(60))
+            if {"answered", "refused"} <= set(statuses):
+                break
         assert statuses.count("answered") > 0
         assert statuses.count("refused") > 0
         assert "refused without a hint" not in statuses
