@@ -52,7 +52,7 @@ def each_at_its_own_length(backbone: nn.Module, roles: Tensor, inputs: Mapping[s
     """Call BigBird once for each number of blocks among the inputs, each padded to its own.
 
     The output object has the names of transformers' own. How often the model is called depends on the inputs'
-    lengths, so that block-sparse attention cannot be traced into a graph.
+    lengths, which a traced graph cannot do: see `dense_attention`.
     Shapes: roles (P, L) -> last_hidden_state (P, L, H) or logits (P, labels).
     """
     model: Any = getattr(backbone, "base_model", backbone)

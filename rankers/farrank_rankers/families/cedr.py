@@ -39,12 +39,12 @@ class HiddenStatesEncoder(Encoder):
 def similarities(query: Tensor, document: Tensor) -> Tensor:
     """Compare each query token with each document token by their cosine, on every layer.
 
-    Shapes: query (Q, L+1, H), document (T, L+1, H) -> (L+1, Q, T).
+    Shapes: query (N, Q, L+1, H), document (N, T, L+1, H) -> (N, L+1, Q, T).
     """
-    products = torch.einsum("qlh,tlh->lqt", query, document)  # (L+1, Q, T)
-    query_norms = vector_norm(query, dim=-1).T[:, :, None] + 1e-9  # (L+1, Q, 1)
-    document_norms = vector_norm(document, dim=-1).T[:, None, :] + 1e-9  # (L+1, 1, T)
-    cosines: Tensor = products / (query_norms * document_norms)  # (L+1, Q, T)
+    products = torch.einsum("nqlh,ntlh->nlqt", query, document)  # (N, L+1, Q, T)
+    query_norms = vector_norm(query, dim=-1).transpose(1, 2)[:, :, :, None] + 1e-9  # (N, L+1, Q, 1)
+    document_norms = vector_norm(document, dim=-1).transpose(1, 2)[:, :, None] + 1e-9  # (N, L+1, 1, T)
+    cosines: Tensor = products / (query_norms * document_norms)  # (N, L+1, Q, T)
     return cosines
 
 

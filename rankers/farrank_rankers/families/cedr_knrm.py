@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from farrank_rankers.aggregate import Aggregate, Aggregator, EvidenceKind, check_chunks, leave_one_out
 from farrank_rankers.families.cedr import cedr_sizes, mean_cls, similarities
-from farrank_rankers.families.token_interaction import by_query_token, over_chunks, texts
+from farrank_rankers.families.token_interaction import Texts, asked_slots, over_chunks, texts
 from farrank_rankers.features import Features
 from farrank_rankers.spec import RankerSpec
 
@@ -36,33 +36,33 @@ class CedrKnrm(Aggregator):
         layers, hidden_size = cedr_sizes(config)
         self.means = nn.Parameter(torch.tensor(MEANS))
         self.deviations = nn.Parameter(torch.tensor(DEVIATIONS))
+        self.layers, self.max_query_tokens = layers, spec.max_query_tokens
         self.combine = nn.Linear(len(MEANS) * layers + hidden_size, 1)
 
     def forward(self, features: Features, chunk_mask: Tensor, query: Features | None = None) -> Aggregate:
         """Shapes: (D, C, S, L+1, H), (D, C) -> (D,), (D, C)."""
         check_chunks(chunk_mask)
-        counts, real = by_query_token(
-            [
-                self.soft_counts(similarities(text.query, text.document), text.membership)
-                for text in texts(features, chunk_mask)
-            ]
-        )  # (D, Q, C, K·(L+1)), (D, Q)
+        asked = asked_slots(features, self.max_query_tokens)  # (D, Q)
+        groups = texts(features, chunk_mask, asked, pair_values=self.layers)
+        counts = torch.cat([self.soft_counts(group) for group in groups])  # (D, Q, C, K·(L+1))
 
         def score(masks: Tensor) -> Tensor:
             logs = (over_chunks(counts, masks) + 1e-6).log()  # (V, D, Q, K·(L+1))
-            kernels = logs.masked_fill(~real[:, :, None], 0.0).sum(dim=2)  # (V, D, K·(L+1))
+            kernels = logs.masked_fill(~asked[:, :, None], 0.0).sum(dim=2)  # (V, D, K·(L+1))
             scores: Tensor = self.combine(torch.cat([kernels, mean_cls(features, masks)], dim=2))  # (V, D, 1)
             return scores.squeeze(-1)
 
         return leave_one_out(score, chunk_mask)
 
-    def soft_counts(self, cosines: Tensor, membership: Tensor) -> Tensor:
-        """Sum each kernel's values over each chunk; one kernel at a time, each needs as much as the input.
+    def soft_counts(self, text: Texts) -> Tensor:
+        """Sum each kernel's values over each chunk; one kernel at a time, each needs as much as the cosines.
 
-        Shapes: (L+1, Q, T), (T, C) -> (Q, C, K·(L+1)).
+        Shapes: N texts of (Q, L+1, H), (T, L+1, H), (T, C) -> (N, Q, C, K·(L+1)).
         """
+        cosines = similarities(text.query, text.document)  # (N, L+1, Q, T)
+        membership = text.membership[:, None]  # (N, 1, T, C)
         sums = [
-            ((cosines - mean) / deviation).square().mul(-0.5).exp() @ membership  # (L+1, Q, C)
+            ((cosines - mean) / deviation).square().mul(-0.5).exp() @ membership  # (N, L+1, Q, C)
             for mean, deviation in zip(self.means, self.deviations, strict=True)
         ]
-        return torch.stack(sums).permute(2, 3, 0, 1).flatten(2)  # (Q, C, K·(L+1))
+        return torch.stack(sums).permute(1, 3, 4, 0, 2).flatten(3)  # (N, Q, C, K·(L+1))

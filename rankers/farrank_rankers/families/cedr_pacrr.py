@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from farrank_rankers.aggregate import Aggregate, Aggregator, EvidenceKind, check_chunks, leave_one_out
 from farrank_rankers.families.cedr import cedr_sizes, mean_cls, similarities
-from farrank_rankers.families.token_interaction import texts
+from farrank_rankers.families.token_interaction import Texts, asked_slots, texts
 from farrank_rankers.features import Features
 from farrank_rankers.spec import RankerSpec
 
@@ -38,7 +38,7 @@ class CedrPacrr(Aggregator):
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
         super().__init__()
         layers, hidden_size = cedr_sizes(config)
-        self.query_positions = spec.max_query_tokens
+        self.layers, self.query_positions = layers, spec.max_query_tokens
         self.ngrams = nn.ModuleList(NgramMatch(layers, size) for size in range(1, LONGEST_NGRAM + 1))
         matches = self.query_positions * LONGEST_NGRAM * STRONGEST
         self.dense = nn.Sequential(
@@ -52,15 +52,10 @@ class CedrPacrr(Aggregator):
     def forward(self, features: Features, chunk_mask: Tensor, query: Features | None = None) -> Aggregate:
         """Shapes: (D, C, S, L+1, H), (D, C) -> (D,), (D, C)."""
         check_chunks(chunk_mask)
-        found: list[Tensor] = []
-        found_without: list[Tensor] = []
-        for text in texts(features, chunk_mask):
-            cosines = self.at_all_positions(similarities(text.query, text.document))  # (L+1, R, T)
-            lengths = text.membership.sum(dim=0).long()  # (C,)
-            pairs = [ngram(cosines, lengths) for ngram in self.ngrams]
-            found.append(torch.cat([whole for whole, _ in pairs], dim=-1).flatten())  # (R·6,)
-            found_without.append(torch.cat([parts for _, parts in pairs], dim=-1).flatten(1))  # (C, R·6)
-        matches, matches_without = torch.stack(found), torch.stack(found_without)  # (D, R·6), (D, C, R·6)
+        asked = asked_slots(features, self.query_positions)  # (D, Q)
+        groups = texts(features, chunk_mask, asked, pair_values=self.layers)
+        found = torch.cat([self.matches(group) for group in groups])  # (D, 1 + C, R·6)
+        matches, matches_without = found[:, 0], found[:, 1:]  # (D, R·6), (D, C, R·6)
 
         def score(masks: Tensor) -> Tensor:
             left_out = (chunk_mask & ~masks)[..., None]  # (V, D, C, 1), one chunk or none
@@ -71,20 +66,23 @@ class CedrPacrr(Aggregator):
 
         return leave_one_out(score, chunk_mask)
 
-    def at_all_positions(self, cosines: Tensor) -> Tensor:
-        """Give query positions without a token rows of zeros. Shapes: (L+1, Q, T) -> (L+1, R, T)."""
-        missing = self.query_positions - cosines.shape[1]
-        if missing < 0:
-            raise ValueError(
-                f"features hold {cosines.shape[1]} query tokens; max_query_tokens is {self.query_positions}"
-            )
-        return pad(cosines, (0, 0, 0, missing))
+    def matches(self, text: Texts) -> Tensor:
+        """Find the strongest matches in each document, and behind those the ones in it without each chunk.
+
+        Shapes: N texts of (Q, L+1, H), (T, L+1, H), (T, C) -> (N, 1 + C, R·6).
+        """
+        cosines = similarities(text.query, text.document)  # (N, L+1, Q, T)
+        pairs = text.asked[:, None, :, None] & text.read[:, None, None]  # (N, 1, Q, T)
+        missing = self.query_positions - cosines.shape[2]
+        cosines = pad(cosines.masked_fill(~pairs, 0.0), (0, 0, 0, missing))  # (N, L+1, R, T)
+        lengths = text.membership.sum(dim=1).long()  # (N, C)
+        return torch.cat([ngram(cosines, lengths) for ngram in self.ngrams], dim=-1).flatten(2)
 
 
 class NgramMatch(nn.Module):
     """The two strongest matches of each query n-gram in a document, and in that document without each chunk.
 
-    Shapes: cosines (L+1, R, T), lengths (C,) of the chunks -> (R, 2), (C, R, 2).
+    Shapes: cosines (N, L+1, R, T), lengths (N, C) of the chunks -> (N, 1 + C, R, 2).
     """
 
     def __init__(self, layers: int, size: int) -> None:
@@ -92,19 +90,19 @@ class NgramMatch(nn.Module):
         self.size = size
         self.convolution = nn.Conv2d(layers, FILTERS, size)
 
-    def forward(self, cosines: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Shapes: (L+1, R, T), (C,) -> (R, 2), (C, R, 2)."""
-        tokens = cosines.shape[-1]
+    def forward(self, cosines: Tensor, lengths: Tensor) -> Tensor:
+        """Shapes: (N, L+1, R, T), (N, C) -> (N, 1 + C, R, 2)."""
         # Zeros below and to the right for n-grams that end beyond the text. To the right as many again stand
         # for positions that a short document lacks.
         beyond = self.size - 1
-        padded = pad(cosines, (0, beyond + STRONGEST, 0, beyond))  # (L+1, R+n−1, T+n+1)
-        strengths = self.strongest_filter(padded[None])[0]  # (R, T+2)
+        padded = pad(cosines, (0, beyond + STRONGEST, 0, beyond))  # (N, L+1, R+n−1, T+n+1)
+        positions = torch.arange(cosines.shape[3] + STRONGEST, device=lengths.device)  # (T+2,)
+        past = positions >= lengths.sum(dim=1, keepdim=True)  # (N, T+2)
         # No strength is negative, so a 0 never displaces one.
-        strengths = pad(strengths[:, :tokens], (0, STRONGEST))  # (R, T+2)
+        strengths = self.strongest_filter(padded).masked_fill(past[:, None], 0.0)  # (N, R, T+2)
         with torch.no_grad():
             without = self.without_each(padded, strengths, lengths)
-        return strengths.topk(STRONGEST).values, without
+        return torch.cat([strengths.topk(STRONGEST).values[:, None], without], dim=1)
 
     def strongest_filter(self, cosines: Tensor) -> Tensor:
         """Convolve. Shapes: (N, L+1, R+n−1, T+n−1) -> (N, R, T)."""
@@ -117,17 +115,21 @@ class NgramMatch(nn.Module):
         Only the n − 1 positions before a chunk see what follows it: there its neighbours are joined, all
         other strengths stand.
 
-        Shapes: (L+1, R+n−1, T+n+1), (R, T+2), (C,) -> (C, R, 2).
+        Shapes: (N, L+1, R+n−1, T+n+1), (N, R, T+2), (N, C) -> (N, C, R, 2).
         """
-        ends = lengths.cumsum(dim=0)[:, None]  # (C, 1)
-        starts = ends - lengths[:, None]  # (C, 1)
+        ends = lengths.cumsum(dim=1)[:, :, None]  # (N, C, 1)
+        starts = ends - lengths[:, :, None]  # (N, C, 1)
         seam = torch.arange(self.size - 1, device=lengths.device)  # (n−1,)
-        before, after = starts - (self.size - 1) + seam, ends + seam  # (C, n−1) each
-        positions = torch.arange(strengths.shape[1], device=lengths.device)  # (T+2,)
-        stands = (positions < starts - (self.size - 1)) | (positions >= ends)  # (C, T+2)
-        kept = strengths.masked_fill(~stands[:, None, :], 0.0)  # (C, R, T+2)
+        before, after = starts - (self.size - 1) + seam, ends + seam  # (N, C, n−1) each
+        positions = torch.arange(strengths.shape[2], device=lengths.device)  # (T+2,)
+        stands = (positions < starts - (self.size - 1)) | (positions >= ends)  # (N, C, T+2)
+        kept = strengths[:, None].masked_fill(~stands[:, :, None], 0.0)  # (N, C, R, T+2)
         if self.size > 1:
-            around = padded[:, :, torch.cat([before.clamp(min=0), after], dim=1)]  # (L+1, R+n−1, C, 2n−2)
-            joined = self.strongest_filter(around.movedim(2, 0))  # (C, R, n−1)
-            kept = torch.cat([kept, joined.masked_fill((before < 0)[:, None, :], 0.0)], dim=-1)
-        return kept.topk(STRONGEST).values  # (C, R, 2)
+            columns = torch.cat([before.clamp(min=0), after], dim=2)  # (N, C, 2n−2)
+            every = columns.flatten(1)[:, None, None].expand(-1, *padded.shape[1:3], -1)
+            around = padded.gather(3, every)  # (N, L+1, R+n−1, C·(2n−2))
+            around = around.reshape(*around.shape[:3], *columns.shape[1:])  # (N, L+1, R+n−1, C, 2n−2)
+            joined = self.strongest_filter(around.movedim(3, 1).flatten(0, 1))  # (N·C, R, n−1)
+            joined = joined.reshape(*columns.shape[:2], *joined.shape[1:])  # (N, C, R, n−1)
+            kept = torch.cat([kept, joined.masked_fill((before < 0)[:, :, None], 0.0)], dim=-1)
+        return kept.topk(STRONGEST).values  # (N, C, R, 2)

@@ -84,23 +84,32 @@ class LateInteraction(Aggregator):
         return leave_one_out(score, chunk_mask)
 
     def _interact(self, features: Features, chunk_mask: Tensor, query: Features) -> Tensor:
-        """Read each chunk with its document's query, some at a time.
+        """Read each chunk with its document's query, some at a time; a traced graph reads all at once.
 
-        Shapes: (D, C, T, H), (D, C), (D, Q, H) -> (D, C, W), zero where there is no chunk.
+        Shapes: (D, C, T, H), (D, C), (D, Q, H) -> (D, C, W), zero or meaningless where there is no chunk.
         """
         if features.roles is None or query.roles is None:
             raise ValueError("features have no roles; late interaction reads vectors of tokens")
-        documents, chunks = chunk_mask.nonzero(as_tuple=True)  # (N,) each
+        of_query = query.roles == Role.QUERY  # (D, Q)
+        of_chunk = (features.roles == Role.DOCUMENT) & chunk_mask[:, :, None]  # (D, C, T)
+        if torch.compiler.is_compiling():
+            rows = torch.arange(chunk_mask.numel(), device=chunk_mask.device)  # (D·C,)
+            document = rows // chunk_mask.shape[1]  # (D·C,)
+            asked = Part(query.vectors.index_select(0, document), of_query.index_select(0, document))
+            read = Part(features.vectors.flatten(0, 1), of_chunk.flatten(0, 1))
+            interacted: Tensor = self.interaction(asked, read)  # (D·C, W)
+            return interacted.reshape(*chunk_mask.shape, -1)
+        documents, columns = chunk_mask.nonzero(as_tuple=True)  # (N,) each
         positions = features.roles.shape[2] + query.roles.shape[1]
         vectors = []
         group = max(1, GROUP_POSITIONS // positions)
         for start in range(0, len(documents), group):
-            document, chunk = documents[start : start + group], chunks[start : start + group]  # (G,) each
-            asked = Part(query.vectors[document], query.roles[document] == Role.QUERY)
-            read = features.roles[document, chunk] == Role.DOCUMENT  # (G, T)
-            vectors.append(self.interaction(asked, Part(features.vectors[document, chunk], read)))  # (G, W)
+            document, column = documents[start : start + group], columns[start : start + group]  # (G,) each
+            asked = Part(query.vectors[document], of_query[document])
+            read = Part(features.vectors[document, column], of_chunk[document, column])
+            vectors.append(self.interaction(asked, read))  # (G, W)
         joined = torch.cat(vectors)  # (N, W)
-        return joined.new_zeros(*chunk_mask.shape, joined.shape[1]).index_put((documents, chunks), joined)
+        return joined.new_zeros(*chunk_mask.shape, joined.shape[1]).index_put((documents, columns), joined)
 
 
 def check_text_positions(spec: RankerSpec, shape: TransformerShape, beside: int) -> None:

@@ -11,7 +11,7 @@ from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.backbones.build import build_backbone
 from farrank_rankers.backbones.transformers_config import transformers_config
 from farrank_rankers.encoder import Encoder
-from farrank_rankers.families.token_interaction import by_query_token, over_chunks, texts
+from farrank_rankers.families.token_interaction import asked_slots, over_chunks, texts
 from farrank_rankers.features import Features
 from farrank_rankers.spec import RankerSpec
 
@@ -57,6 +57,7 @@ class NeuralModel1(Aggregator):
 
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
         super().__init__()
+        self.max_query_tokens = spec.max_query_tokens
         self.f1 = nn.Linear(3 * WIDTH, WIDTH)
         self.f2 = nn.Linear(WIDTH, WIDTH)
         self.f3 = nn.Linear(WIDTH, 1)
@@ -64,28 +65,28 @@ class NeuralModel1(Aggregator):
     def forward(self, features: Features, chunk_mask: Tensor, query: Features | None = None) -> Aggregate:
         """Shapes: (D, C, S, 128), (D, C) -> (D,), (D, C)."""
         check_chunks(chunk_mask)
+        asked = asked_slots(features, self.max_query_tokens)  # (D, Q)
         sums: list[Tensor] = []
         lengths: list[Tensor] = []
-        for text in texts(features, chunk_mask):
-            sums.append(self.translation(text.query, text.document) @ text.membership)  # (Q, C)
-            lengths.append(text.membership.sum(dim=0))  # (C,)
-        likelihoods, real = by_query_token(sums)  # (D, Q, C), (D, Q)
-        tokens = torch.stack(lengths)[:, None]  # (D, 1, C)
+        for text in texts(features, chunk_mask, asked, pair_values=WIDTH):
+            sums.append(self.translation(text.query, text.document) @ text.membership)  # (N, Q, C)
+            lengths.append(text.membership.sum(dim=1))  # (N, C)
+        likelihoods, tokens = torch.cat(sums), torch.cat(lengths)[:, None]  # (D, Q, C), (D, 1, C)
 
         def score(masks: Tensor) -> Tensor:
             mean = over_chunks(likelihoods, masks) / over_chunks(tokens, masks).clamp(min=1)  # (V, D, Q)
-            return mean.clamp(min=LEAST_PROBABILITY).log().masked_fill(~real, 0.0).sum(dim=2)  # (V, D)
+            return mean.clamp(min=LEAST_PROBABILITY).log().masked_fill(~asked, 0.0).sum(dim=2)  # (V, D)
 
         return leave_one_out(score, chunk_mask)
 
     def translation(self, query: Tensor, document: Tensor) -> Tensor:
         """Compute T(q|d), the first layer in its three parts: two of them need no pairs.
 
-        Shapes: (Q, 128), (T, 128) -> (Q, T).
+        Shapes: (N, Q, 128), (N, T, 128) -> (N, Q, T).
         """
         of_query, of_document, of_both = self.f1.weight.chunk(3, dim=1)  # (128, 128) each
-        x, y = query[:, None], document[None]  # (Q, 1, 128), (1, T, 128)
-        first = (x * y) @ of_both.T + x @ of_query.T + y @ of_document.T + self.f1.bias  # (Q, T, 128)
-        second = self.f2(first.relu()).relu()  # (Q, T, 128)
-        translated: Tensor = self.f3(second).squeeze(-1).sigmoid()  # (Q, T)
+        x, y = query[:, :, None], document[:, None]  # (N, Q, 1, 128), (N, 1, T, 128)
+        first = (x * y) @ of_both.T + x @ of_query.T + y @ of_document.T + self.f1.bias  # (N, Q, T, 128)
+        second = self.f2(first.relu()).relu()  # (N, Q, T, 128)
+        translated: Tensor = self.f3(second).squeeze(-1).sigmoid()  # (N, Q, T)
         return translated

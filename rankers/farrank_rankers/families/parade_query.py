@@ -25,7 +25,7 @@ from farrank_rankers.tokens import Role
 class QueryEncoder(Encoder):
     """Encode a query-chunk pair as the last layer's first vector ([CLS]) and those of the query's tokens.
 
-    Shapes: input_ids, roles, token_type_ids (P, L) -> (P, min(L, 1 + Q), H), the chunk's roles PADDING.
+    Shapes: input_ids, roles, token_type_ids (P, L) -> (P, 1 + Q, H), the chunk's roles PADDING.
     """
 
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
@@ -33,13 +33,15 @@ class QueryEncoder(Encoder):
         self.kept = 1 + max(spec.max_query_tokens, spec.pad_query_to or 0)
 
     def forward(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> Features:
-        """Shapes: (P, L) each -> (P, min(L, 1 + Q), H)."""
+        """Shapes: (P, L) each -> (P, 1 + Q, H)."""
         hidden: Tensor = self.run(input_ids, roles, token_type_ids).last_hidden_state  # (P, L, H)
-        hidden, roles = hidden[:, : self.kept], roles[:, : self.kept]  # (P, 1 + Q, H), (P, 1 + Q)
-        keep = roles == Role.QUERY  # (P, 1 + Q)
-        keep[:, 0] = True
+        positions = torch.arange(self.kept, device=roles.device)  # (1 + Q,)
+        there = positions.clamp(max=roles.shape[1] - 1)  # (1 + Q,), the last one again beyond a short input
+        found = roles.index_select(1, there)  # (P, 1 + Q)
+        keep = (found == Role.QUERY) & (positions == there) | (positions == 0)  # (P, 1 + Q)
         # A copy: a view would hold on to all tokens.
-        return Features(hidden.masked_fill(~keep[:, :, None], 0.0), roles.masked_fill(~keep, Role.PADDING))
+        vectors = hidden.index_select(1, there).masked_fill(~keep[:, :, None], 0.0)  # (P, 1 + Q, H)
+        return Features(vectors, found.masked_fill(~keep, Role.PADDING))
 
 
 class ParadeTransfQuery(Aggregator):
