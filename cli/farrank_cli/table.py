@@ -43,7 +43,12 @@ COMMANDS = {
     "rankers": Command(
         "farrank_cli.commands.rankers",
         None,
-        "list a server's rankers, indexes and limits, or the papers' models; make a ranker",
+        "list a server's rankers, or the papers' models, or an artifact's exports; make a ranker",
+    ),
+    "export": Command(
+        "farrank_cli.commands.export",
+        "export",
+        "write a ranker's graphs for ONNX Runtime, OpenVINO, TensorRT",
     ),
     "loadtest": Command("farrank_cli.commands.loadtest", "loadtest", "measure a server under load"),
 }

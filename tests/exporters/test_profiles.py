@@ -7,7 +7,7 @@ from farrank_runtimes.devices import CUDA_BATCH_TOKENS
 @pytest.mark.parametrize("longest", [16, 185, 512, 1466])
 def test_profiles_cover_every_length_once(longest: int) -> None:
     profiles = encoder_profiles(("input_ids", "roles"), longest)["encoder"]
-    covered = []
+    covered: list[int] = []
     for profile in profiles:
         assert list(profile) == ["input_ids", "roles"]
         assert profile["input_ids"] == profile["roles"]

@@ -5,7 +5,7 @@ import dataclasses
 import json
 
 from farrank_cli.columns import print_columns
-from farrank_cli.commands import rankers_new, rankers_papers
+from farrank_cli.commands import rankers_exports, rankers_new, rankers_papers
 from farrank_cli.connection import add_connection_flags, connect
 from farrank_cli.exit_codes import DONE, CommandError
 from farrank_cli.extras import missing_extra
@@ -13,15 +13,18 @@ from farrank_client import Catalog, Parity, RankerInfo
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags, and the subcommand that makes a ranker instead of listing some."""
+    """Add the command's flags, and the subcommands that ask no server."""
     parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
     parser.add_argument(
         "--papers", action="store_true", help="list the papers' models at full size; asks no server"
     )
     add_connection_flags(parser)
-    actions = parser.add_subparsers(title="instead of listing", dest="action", metavar="[new]")
+    actions = parser.add_subparsers(title="instead of listing", dest="action", metavar="[new | exports]")
     summary = "make an untrained ranker on a backbone"
     rankers_new.configure(actions.add_parser("new", help=summary, description=f"{summary.capitalize()}."))
+    summary = "list the exports of an artifact"
+    described = actions.add_parser("exports", help=summary, description=f"{summary.capitalize()}.")
+    rankers_exports.configure(described)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -30,14 +33,16 @@ def run(args: argparse.Namespace) -> int:
     Raises: CommandError if the call fails, the ranker cannot be made or the server extra is missing.
     """
     if args.action and args.papers:
-        raise CommandError("rankers: give either new or --papers")
+        raise CommandError(f"rankers: give either {args.action} or --papers")
     try:
         if args.action == "new":
             return rankers_new.run(args)
+        if args.action == "exports":
+            return rankers_exports.run(args)
         if args.papers:
             return rankers_papers.run(as_json=args.json)
     except ModuleNotFoundError as error:
-        asked = "rankers new" if args.action else "rankers --papers"
+        asked = f"rankers {args.action}" if args.action else "rankers --papers"
         raise missing_extra(asked, "server", error) from error
     with connect(args) as client:
         catalog = client.rankers()

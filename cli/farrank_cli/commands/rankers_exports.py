@@ -1,0 +1,68 @@
+"""`farrank rankers exports`: the exports that an artifact holds, or why it can have none."""
+
+import argparse
+import json
+
+from farrank_cli.columns import print_columns
+from farrank_cli.exit_codes import DONE, CommandError
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    parser.add_argument("artifact", metavar="ARTIFACT", help="a folder that farrank wrote a ranker into")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the manifests, print what they say.
+
+    Raises: CommandError if there is no ranker or a manifest is damaged; ModuleNotFoundError if the server
+    extra is not installed.
+    """
+    from farrank_rankers.errors import RankerError
+    from farrank_rankers.exports.exportable import why_not_exportable
+    from farrank_rankers.exports.folder import find_exports
+    from farrank_rankers.files.location import locate
+
+    try:
+        folder = locate(args.artifact).folder
+        reason = why_not_exportable(folder)
+        exports = find_exports(folder)
+    except RankerError as error:
+        raise CommandError(str(error)) from error
+    if args.json:
+        manifests = {export.folder.name: json.loads(export.manifest.to_json()) for export in exports}
+        print(json.dumps({"exports": manifests, "cannot_be_exported": reason}, ensure_ascii=False))
+        return DONE
+    if reason:
+        print(f"{args.artifact} cannot be exported: {reason}")
+        return DONE
+    if not exports:
+        print(f"{args.artifact} holds no export; farrank export {args.artifact} makes one")
+        return DONE
+    print_columns(
+        (
+            "export",
+            "stored as",
+            "runtime",
+            "computed in",
+            "off by at most",
+            "Kendall's tau",
+            "top-10",
+            "bound",
+        ),
+        [
+            (
+                export.folder.name,
+                export.manifest.stored_as,
+                parity.runtime,
+                parity.computed_in,
+                f"{parity.max_difference:.2g}",
+                f"{parity.kendall_tau:.4f}",
+                f"{parity.top10_overlap:.3f}",
+                parity.bound,
+            )
+            for export in exports
+            for parity in export.manifest.parity
+        ],
+    )
+    return DONE

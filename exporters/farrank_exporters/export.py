@@ -1,0 +1,101 @@
+"""The steps from a ranker to an export in its artifact, in their order."""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from farrank_exporters.int8 import quantize
+from farrank_exporters.parity import measure, reference
+from farrank_exporters.profiles import encoder_profiles
+from farrank_exporters.serving import open_runtime, runtimes_for
+from farrank_exporters.texts import Texts
+from farrank_exporters.trace import Traced, trace_ranker
+from farrank_rankers.exports.checksums import checksums
+from farrank_rankers.exports.folder import EXPORTS, MANIFEST, Export, check_free, writing_export
+from farrank_rankers.exports.manifest import ExportFormat, ExportManifest, ExportPrecision, export_name
+from farrank_rankers.exports.opening import Exported, source_files
+from farrank_rankers.ranker import Ranker
+
+Progress = Callable[[str], None]
+
+# What decides on the graphs and figures of an export.
+_PACKAGES = ("farrank", "torch", "transformers", "onnx", "onnxscript", "onnxruntime", "openvino", "nncf")
+
+
+def export_ranker(
+    ranker: Ranker,
+    artifact: Path,
+    form: ExportFormat,
+    precision: ExportPrecision,
+    *,
+    measured: Texts,
+    calibration: Texts,
+    replace_existing: bool = False,
+    progress: Progress = lambda line: None,
+) -> Export:
+    """Export a ranker, opened in fp32 from an artifact, into that artifact.
+
+    `measured` are the texts of the parity report, `calibration` those of int8, which are others.
+    Raises: ExportError if it exists and is not to be replaced, something that it needs is not here, the model
+    cannot be traced, or its scores are beyond their bound; the artifact is left as it was.
+    """
+    runtimes = runtimes_for(form, precision)
+    name = export_name(form, precision)
+    check_free(artifact / EXPORTS / name, replace_existing)
+    sources = checksums(artifact, source_files(artifact))
+    with writing_export(artifact, name, replace=replace_existing) as folder:
+        traced = _write_graphs(ranker, folder, precision, calibration, progress)
+        manifest = ExportManifest(
+            format=form,
+            precision=precision,
+            # bf16 is rounded by the runtime: the graph is that of fp32.
+            stored_as="fp32" if precision == "bf16" else precision,
+            family=ranker.spec.family,
+            evidence=ranker.aggregator.evidence,
+            opset=traced.opset,
+            graphs=traced.graphs,
+            runtimes=runtimes,
+            weights_digest=ranker.weights_digest,
+            source_version=ranker.version,
+            created_with=_versions(),
+            sources=sources,
+            checksums=checksums(folder, (path.name for path in folder.iterdir())),
+        )
+        if form == "tensorrt":
+            inputs = traced.graphs["encoder"].inputs
+            profiles = encoder_profiles(inputs, ranker.reader.max_input_tokens)
+            manifest = replace(manifest, profiles=profiles)
+        expected = reference(ranker, measured, progress)
+        parity = []
+        for each in runtimes:
+            progress(f"opening the export with {each}")
+            runtime = open_runtime(each, Exported(Export(folder, manifest), ranker.reader, ranker.version))
+            parity.append(measure(ranker, runtime, expected, precision, progress))
+        manifest = replace(manifest, parity=tuple(parity))
+        (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+    return Export(artifact / EXPORTS / name, manifest)
+
+
+def _write_graphs(
+    ranker: Ranker, folder: Path, precision: ExportPrecision, calibration: Texts, progress: Progress
+) -> Traced:
+    """Write the graphs in the precision that they are stored in."""
+    if precision != "int8":
+        return trace_ranker(ranker, folder, half=precision == "fp16", progress=progress)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        traced = trace_ranker(ranker, Path(scratch), progress=progress)
+        progress("quantizing the encoder")
+        graphs = quantize(traced.graphs, Path(scratch), folder, ranker.reader, calibration)
+    return replace(traced, graphs=graphs)
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions

@@ -1,0 +1,55 @@
+"""Which runtimes serve an export, and so measure it."""
+
+from collections.abc import Mapping
+
+from farrank_rankers.errors import ExportError
+from farrank_rankers.exports.manifest import ExportFormat, ExportPrecision
+from farrank_rankers.exports.opening import Exported
+from farrank_runtimes.interface import DeviceAbsent, PrecisionAbsent, Runtime, RuntimeAbsent, RuntimeName
+from farrank_runtimes.openers import Placement, check_here, open_export
+
+# An export is measured with each of these, and served by no other. On a CPU ONNX Runtime has no arithmetic
+# in bf16; a graph in fp16 is for its CUDA provider, and runs on the CPU between conversions.
+SERVED_BY: Mapping[ExportFormat, Mapping[ExportPrecision, tuple[RuntimeName, ...]]] = {
+    "onnx": {
+        "fp32": ("onnx", "openvino"),
+        "fp16": ("onnx",),
+        "bf16": ("openvino",),
+        "int8": ("onnx", "openvino"),
+    },
+    "tensorrt": {"fp32": ("tensorrt",), "fp16": ("tensorrt",)},
+}
+
+
+def runtimes_for(form: ExportFormat, precision: ExportPrecision) -> tuple[RuntimeName, ...]:
+    """Name the runtimes that will serve an export, all of which must be here to measure it.
+
+    Raises: ExportError if the format has no such precision, or with the command that installs what is absent.
+    """
+    offered = SERVED_BY[form]
+    if precision not in offered:
+        raise ExportError(f"precision is {precision!r}; as {form} it must be one of {', '.join(offered)}")
+    for name in offered[precision]:
+        try:
+            check_here(name, precision, _placement(name))
+        except (RuntimeAbsent, PrecisionAbsent, DeviceAbsent) as error:
+            raise ExportError(
+                f"{form} in {precision} is measured with {name}, which is not here: {error}"
+            ) from error
+    return offered[precision]
+
+
+def open_runtime(name: RuntimeName, exported: Exported) -> Runtime:
+    """Open a runtime on an export, in its place or not there yet.
+
+    Raises: ExportError if it cannot be opened here.
+    """
+    try:
+        return open_export(name, exported, _placement(name))
+    except (RuntimeAbsent, PrecisionAbsent, DeviceAbsent) as error:
+        raise ExportError(f"the export cannot be measured with {name}: {error}") from error
+
+
+def _placement(name: RuntimeName) -> Placement:
+    """Place TensorRT on the first GPU, all others on the CPU, where the ranker itself is."""
+    return Placement() if name == "tensorrt" else Placement(device="cpu")

@@ -1,0 +1,102 @@
+"""`farrank export` and `farrank rankers exports` as they are called."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from farrank_rankers.exports.folder import find_exports
+from farrank_rankers.sources import open_ranker
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Outcome
+
+Farrank = Callable[..., "Outcome"]
+
+TEXT = "a query of several words finds passages of documents about nothing in particular"
+WORDS = TEXT.split()
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("texts") / "texts.jsonl"
+    lines = [{"text": " ".join((WORDS[number:] + WORDS) * number)} for number in range(1, 13)]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    return file
+
+
+def test_a_ranker_is_exported_measured_and_listed(
+    farrank: Farrank, tiny_rankers: dict[str, Path], texts: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "exported"
+
+    outcome = farrank("export", tiny_rankers["biencoder"], "--out", out, "--texts", texts)
+
+    version = open_ranker(tiny_rankers["biencoder"]).version
+    assert (outcome.exit_code, outcome.err.splitlines()[0]) == (0, "tracing the encoder")
+    first, *reports = outcome.out.splitlines()
+    assert first == f"{out}/exports/onnx-fp32: onnx fp32, version {version}"
+    assert [line.partition(":")[0] for line in reports] == ["onnx on cpu in fp32", "openvino on cpu in fp32"]
+    assert all("6 documents" in line and "bound: max_difference <= " in line for line in reports)
+    (export,) = find_exports(out)
+    export.verify()
+    assert open_ranker(out).version == version
+
+    listed = farrank("rankers", "exports", out)
+
+    assert listed.exit_code == 0
+    assert [line.split()[:4] for line in listed.out.splitlines()[1:]] == [
+        ["onnx-fp32", "fp32", "onnx", "fp32"],
+        ["onnx-fp32", "fp32", "openvino", "fp32"],
+    ]
+    as_json = json.loads(farrank("rankers", "--json", "exports", out).out)
+    assert as_json["exports"]["onnx-fp32"]["source_version"] == version
+    assert as_json["cannot_be_exported"] is None
+
+    again = farrank("export", tiny_rankers["biencoder"], "--out", out, "--texts", texts)
+
+    assert again.exit_code == 2
+    assert again.err.splitlines()[-1] == f"farrank: {export.folder} exists; --force replaces it"
+
+
+def test_an_artifact_without_exports_is_told_how_to_get_one(
+    farrank: Farrank, tiny_rankers: dict[str, Path]
+) -> None:
+    folder = tiny_rankers["maxp"]
+    assert farrank("rankers", "exports", folder).out == (
+        f"{folder} holds no export; farrank export {folder} makes one\n"
+    )
+    assert farrank("rankers", "exports", "no/such/ranker").exit_code == 2
+
+
+def test_a_damaged_manifest_is_named(farrank: Farrank, tiny_rankers: dict[str, Path], tmp_path: Path) -> None:
+    artifact = Path(shutil.copytree(tiny_rankers["maxp"], tmp_path / "maxp"))
+    manifest = artifact / "exports" / "onnx-fp32" / "manifest.json"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text('{"manifest_version": 99}')
+
+    outcome = farrank("rankers", "exports", artifact)
+
+    assert outcome.exit_code == 2
+    assert outcome.err.startswith(f"farrank: {manifest}: manifest_version is 99; ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["embedded"], "--out is missing: embedded is no artifact"),
+        (["no/such/ranker"], "'no/such/ranker' is no folder, and no name of a model on the hub"),
+        (["embedded", "--texts", "none.jsonl"], "none.jsonl cannot be read"),
+    ],
+)
+def test_wrong_usage_is_one_line(farrank: Farrank, arguments: list[str], complaint: str) -> None:
+    outcome = farrank("export", *arguments)
+
+    assert (outcome.exit_code, outcome.out) == (2, "")
+    assert outcome.err.startswith(f"farrank: {complaint}")
+    assert outcome.err.count("\n") == 1

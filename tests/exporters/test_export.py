@@ -1,0 +1,193 @@
+"""Exports as they are written, and that nothing is where one failed."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.exporters.conftest import CALIBRATION, MEASURED, TracedRanker, text
+
+import farrank_exporters.bounds
+import farrank_exporters.export
+import farrank_exporters.trace
+from farrank_exporters.bounds import LEAST_TAU
+from farrank_exporters.export import export_ranker
+from farrank_exporters.scoring import score_documents
+from farrank_exporters.serving import open_runtime
+from farrank_exporters.trace import Traced
+from farrank_rankers.errors import ExportError
+from farrank_rankers.exports.folder import Export, find_export
+from farrank_rankers.exports.opening import open_exported
+from farrank_rankers.ranker import Ranker
+from farrank_rankers.sources import open_ranker
+from farrank_runtimes.openvino_runtime import computes_bf16
+
+
+def artifact_of(export: Export) -> Path:
+    return export.folder.parent.parent
+
+
+def test_the_manifest_tells_what_was_made(exported: Export) -> None:
+    artifact = artifact_of(exported)
+    manifest = find_export(artifact, "onnx-fp32").manifest
+    ranker = open_ranker(artifact)
+    assert manifest == exported.manifest
+    assert (manifest.stored_as, manifest.family) == ("fp32", "biencoder")
+    assert manifest.evidence is ranker.aggregator.evidence
+    assert (manifest.source_version, manifest.weights_digest) == (ranker.version, ranker.weights_digest)
+    assert manifest.created_with["torch"] == torch.__version__
+    assert manifest.runtimes == tuple(parity.runtime for parity in manifest.parity) == ("onnx", "openvino")
+    for parity in manifest.parity:
+        assert (parity.queries, parity.documents) == (2, 12)
+        assert parity.max_difference <= 1e-5
+    assert set(manifest.checksums) == {path.name for path in exported.folder.iterdir()} - {"manifest.json"}
+    assert sorted(path.name for path in exported.folder.parent.iterdir()) == ["onnx-fp32"]
+
+
+def test_an_export_opens_and_scores_as_its_ranker(exported: Export) -> None:
+    opened = open_exported(artifact_of(exported), "onnx-fp32")
+    ranker = open_ranker(artifact_of(exported))
+    assert opened.version == ranker.version
+    documents = [text(70, 2), "", text(300, 1), text(2, 0)]
+    expected = [each.score for each in ranker.score("another query", documents)]
+    for name in ("onnx", "openvino"):
+        found = score_documents(open_runtime(name, opened), opened.reader, "another query", documents)
+        assert found.tolist() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.fixture
+def artifact(tiny_rankers: dict[str, Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_rankers["maxp"], tmp_path / "maxp"))
+
+
+@pytest.fixture
+def traced_before(traced_rankers: dict[str, TracedRanker], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copy graphs that were traced for another test: the steps after it are what is tested."""
+
+    def copy(ranker: Ranker, folder: Path, *, half: bool = False, progress: Any) -> Traced:
+        before = traced_rankers["maxp-fp16" if half else "maxp"]
+        shutil.copytree(before.folder, folder, dirs_exist_ok=True)
+        return before.traced
+
+    monkeypatch.setattr(farrank_exporters.export, "trace_ranker", copy)
+
+
+@pytest.fixture
+def any_tau(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every ranking pass: what a tiny untrained ranker scores is mostly rounding."""
+    monkeypatch.setattr(farrank_exporters.bounds, "LEAST_TAU", dict.fromkeys(LEAST_TAU, -1.0))
+
+
+def export(artifact: Path, precision: Any = "fp32", form: Any = "onnx", **arguments: Any) -> Export:
+    return export_ranker(
+        open_ranker(artifact),
+        artifact,
+        form,
+        precision,
+        measured=MEASURED,
+        calibration=CALIBRATION,
+        **arguments,
+    )
+
+
+def files(artifact: Path) -> dict[str, bytes]:
+    found = [path for path in artifact.rglob("*") if path.is_file()]
+    return {str(path.relative_to(artifact)): path.read_bytes() for path in found}
+
+
+@pytest.mark.usefixtures("traced_before")
+def test_every_precision_has_a_folder_of_its_own(artifact: Path, any_tau: None) -> None:
+    lines: list[str] = []
+    half = export(artifact, "fp16", progress=lines.append)
+    assert half.manifest.stored_as == "fp16"
+    assert [(each.runtime, each.bound) for each in half.manifest.parity] == [("onnx", "kendall_tau >= -1")]
+    assert half.manifest.parity[0].max_difference > 1e-6
+    assert half.manifest.parity[0].computed_in == "fp32 between fp16 values"
+    assert lines[0] == "scoring with torch, query 1 of 2"
+    assert lines[-1] == "scoring with onnx, query 2 of 2"
+    full = export(artifact)
+    assert {path.name for path in full.folder.parent.iterdir()} == {"onnx-fp16", "onnx-fp32"}
+    with pytest.raises(ExportError, match="onnx-fp32 exists; --force replaces it"):
+        export(artifact)
+
+
+@pytest.mark.skipif(not computes_bf16(), reason="the processor has no arithmetic in bf16")
+@pytest.mark.usefixtures("traced_before")
+def test_bf16_is_the_graph_of_fp32_for_openvino(artifact: Path, any_tau: None) -> None:
+    made = export(artifact, "bf16")
+    full = export(artifact)
+    assert (made.manifest.stored_as, made.manifest.runtimes) == ("fp32", ("openvino",))
+    assert made.manifest.checksums == full.manifest.checksums
+    (parity,) = made.manifest.parity
+    assert (parity.runtime, parity.computed_in) == ("openvino", "bf16")
+    assert parity.max_difference > 10 * full.manifest.parity[1].max_difference
+
+
+@pytest.mark.usefixtures("traced_before")
+def test_int8_has_an_encoder_for_each_runtime(artifact: Path, any_tau: None) -> None:
+    made = export(artifact, "int8")
+    encoder = made.manifest.graphs["encoder"]
+    assert (made.manifest.stored_as, encoder.variants) == ("int8", {"openvino": "encoder.xml"})
+    assert set(made.manifest.checksums) == {"encoder.onnx", "encoder.xml", "encoder.bin", "aggregator.onnx"}
+    assert {path.name for path in made.folder.iterdir()} == {*made.manifest.checksums, "manifest.json"}
+    for parity in made.manifest.parity:
+        assert parity.computed_in.startswith("int8")
+        assert parity.max_difference > 1e-6
+    assert open_exported(artifact, "onnx-int8").export == made
+
+
+@pytest.mark.usefixtures("traced_before")
+def test_beyond_its_bound_nothing_is_left(
+    artifact: Path, traced_rankers: dict[str, TracedRanker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = files(artifact)
+    ranker = open_ranker(artifact)
+    # The graphs are those of the weights before this.
+    with torch.no_grad():
+        next(ranker.aggregator.parameters()).mul_(2.0)
+    with pytest.raises(ExportError, match="the export is beyond its bound: with onnx max_difference is"):
+        export_ranker(ranker, artifact, "onnx", "fp32", measured=MEASURED, calibration=CALIBRATION)
+    assert files(artifact) == before
+    assert not (artifact / "exports").exists()
+
+
+@pytest.mark.usefixtures("traced_before")
+def test_a_failed_replacement_leaves_the_old_export(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    export(artifact)
+    before = files(artifact)
+
+    def fail(*_: Any) -> None:
+        raise ExportError("no runtime today")
+
+    monkeypatch.setattr(farrank_exporters.export, "open_runtime", fail)
+    with pytest.raises(ExportError, match="no runtime today"):
+        export(artifact, replace_existing=True)
+    assert files(artifact) == before
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_tensorrt_has_the_precisions_of_its_graphs(artifact: Path, precision: str) -> None:
+    with pytest.raises(ExportError, match=f"'{precision}'; as tensorrt it must be one of fp32, fp16"):
+        export(artifact, precision, "tensorrt")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="may have TensorRT")
+def test_without_tensorrt_the_command_that_installs_it_is_named(artifact: Path) -> None:
+    before = files(artifact)
+    with pytest.raises(ExportError, match=r"tensorrt in fp16 is measured with tensorrt, .* pip "):
+        export(artifact, "fp16", "tensorrt")
+    assert files(artifact) == before
+
+
+def test_large_weights_lie_beside_the_graph_and_nothing_is_printed(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(farrank_exporters.trace, "INLINE_BYTES", 1000)
+    lines: list[str] = []
+    made = export(artifact, progress=lines.append)
+    assert set(made.manifest.checksums) == {"aggregator.onnx", "encoder.onnx", "encoder.onnx.data"}
+    assert (made.folder / "encoder.onnx").stat().st_size < 1_000_000
+    assert [parity.runtime for parity in made.manifest.parity] == ["onnx", "openvino"]
+    assert lines[:3] == ["tracing the encoder", "tracing the aggregator", "scoring with torch, query 1 of 2"]
+    assert capfd.readouterr() == ("", "")
