@@ -6,11 +6,15 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
 
 from farrank_exporters.sensitive_nodes import embeddings, products_after_activations
 from farrank_rankers.collate import Batch
+
+if TYPE_CHECKING:
+    import openvino
 
 FILES = ("encoder.xml", "encoder.bin")
 
@@ -24,7 +28,7 @@ def quantize_openvino(encoder: Path, folder: Path, inputs: Sequence[Batch]) -> t
     if not inputs:
         raise ValueError("inputs is empty; calibration needs at least 1")
     graph = onnx.load(encoder, load_external_data=False).graph
-    sensitive = products_after_activations(graph) + embeddings(graph)
+    sensitive = {*products_after_activations(graph), *embeddings(graph)}
     with _quiet():
         import nncf
         import openvino
@@ -45,10 +49,19 @@ def quantize_openvino(encoder: Path, folder: Path, inputs: Sequence[Batch]) -> t
             # Weights around zero, activations wherever they lie.
             preset=nncf.QuantizationPreset.MIXED,
             subset_size=len(feeds),
-            ignored_scope=nncf.IgnoredScope(names=sensitive),
+            ignored_scope=nncf.IgnoredScope(names=_names_in(model, sensitive)),
         )
         openvino.save_model(quantized, str(folder / FILES[0]), compress_to_fp16=False)
     return FILES
+
+
+def _names_in(model: "openvino.Model", names: set[str]) -> list[str]:
+    """Name what OpenVINO made of nodes: of a Gemm, a product called NAME/WithoutBiases and an addition.
+
+    A look-up whose positions are constants is a constant itself, and no longer there.
+    """
+    read = [op.get_friendly_name() for op in model.get_ops() if op.get_type_name() in ("Gather", "MatMul")]
+    return [name for name in read if name in names or name.rpartition("/")[0] in names]
 
 
 @contextmanager

@@ -101,6 +101,22 @@ def test_tables_of_embeddings_are_found(traced: Path) -> None:
     assert {"word_embeddings", "token_type_embeddings"} <= found
 
 
+def products(path: Path) -> Counter[str]:
+    """Count a graph's products with weights by how they are computed."""
+    import openvino
+
+    model = openvino.Core().read_model(path)
+    stored: Counter[str] = Counter()
+    for product in (node for node in model.get_ops() if node.get_type_name() == "MatMul"):
+        node = product.input_value(1).get_node()
+        while node.get_type_name() in ("Convert", "Multiply", "Subtract", "Transpose"):
+            node = node.input_value(0).get_node()
+        if node.get_type_name() == "Constant":
+            rounded = product.input_value(0).get_node().get_type_name() == "FakeQuantize"
+            stored[f"{node.get_output_element_type(0).get_type_name()}, inputs rounded: {rounded}"] += 1
+    return stored
+
+
 def test_openvino_computes_products_in_int8_but_the_sensitive_ones(
     traced: Path, tmp_path: Path, batches: list[Batch], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,15 +130,7 @@ def test_openvino_computes_products_in_int8_but_the_sensitive_ones(
 
     model = openvino.Core().read_model(tmp_path / "encoder.xml")
     assert {item.any_name for item in model.inputs} == {"input_ids", "roles", "token_type_ids"}
-    stored: Counter[str] = Counter()
-    for product in (node for node in model.get_ops() if node.get_type_name() == "MatMul"):
-        node = product.input_value(1).get_node()
-        while node.get_type_name() in ("Convert", "Multiply", "Subtract", "Transpose"):
-            node = node.input_value(0).get_node()
-        if node.get_type_name() == "Constant":
-            rounded = product.input_value(0).get_node().get_type_name() == "FakeQuantize"
-            stored[f"{node.get_output_element_type(0).get_type_name()}, inputs rounded: {rounded}"] += 1
-    assert stored == {
+    assert products(tmp_path / "encoder.xml") == {
         "i8, inputs rounded: True": PRODUCTS_IN_INT8,
         "f32, inputs rounded: False": LAYERS,
     }
@@ -132,6 +140,20 @@ def test_openvino_computes_products_in_int8_but_the_sensitive_ones(
         if node.get_type_name() == "Gather" and node.input_value(0).get_node().get_type_name() == "Constant"
     ]
     assert "i8" not in tables
+
+
+def test_a_head_after_an_activation_stays_as_it_is(tiny_rankers: dict[str, Path], tmp_path: Path) -> None:
+    ranker = open_ranker(tiny_rankers["cross-encoder"])
+    trace_ranker(ranker, tmp_path)
+    graph = onnx.load(tmp_path / "encoder.onnx").graph
+    found = set(products_after_activations(graph))
+    assert Counter(node.op_type for node in graph.node if node.name in found) == {"MatMul": LAYERS, "Gemm": 1}
+    batches = calibration_batches(ranker.reader, QUERIES, TEXTS, 4)
+    quantize_openvino(tmp_path / "encoder.onnx", tmp_path, batches)
+    assert products(tmp_path / "encoder.xml") == {
+        "i8, inputs rounded: True": PRODUCTS_IN_INT8 + 1,  # the pooler
+        "f32, inputs rounded: False": LAYERS + 1,
+    }
 
 
 def test_onnx_computes_products_in_int8_but_the_sensitive_ones(
