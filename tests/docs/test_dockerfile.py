@@ -110,7 +110,10 @@ def test_requirements_are_those_of_the_extras() -> None:
     (argument,) = STAGES["requirements"].lines("ARG")
     extras = shlex.split(argument)[0].removeprefix("EXTRAS=")
     # Everything but what exports rankers beforehand and what measures servers from outside.
-    assert f"farrank[{','.join([*extras.split(), 'export', 'loadtest'])}]" in project["optional-dependencies"]["all"]
+    assert (
+        f"farrank[{','.join([*extras.split(), 'export', 'loadtest'])}]"
+        in project["optional-dependencies"]["all"]
+    )
     (line,) = STAGES["requirements"].lines("RUN")
     written, _, _ = line.rpartition(" > ")
     output = subprocess.run(
