@@ -13,6 +13,9 @@ from farrank_exporters.sensitive_nodes import products_after_activations
 FILE = "encoder.onnx"
 DATA_SUFFIX = ".data"
 
+# What the quantizer calls the product that it makes of a Gemm.
+AS_PRODUCT = "_MatMul"
+
 
 def quantize_onnx(encoder: Path, folder: Path) -> tuple[str, ...]:
     """Write an fp32 encoder's graph in int8 into a folder, each output of a product at a scale of its own.
@@ -32,13 +35,18 @@ def quantize_onnx(encoder: Path, folder: Path) -> tuple[str, ...]:
             save_as_external_data=large,
             all_tensors_to_one_file=True,
         )
+        model = onnx.load(prepared, load_external_data=False)
+        sensitive = products_after_activations(model.graph)
+        # Shapes come anew: a Gemm's weights are transposed under their name, whose old shape would stay.
+        del model.graph.value_info[:]
+        onnx.save(model, prepared)
         quantize_dynamic(
             prepared,
             folder / FILE,
             op_types_to_quantize=["MatMul"],
             weight_type=QuantType.QInt8,
             per_channel=True,
-            nodes_to_exclude=products_after_activations(onnx.load(prepared, load_external_data=False).graph),
+            nodes_to_exclude=sensitive + [f"{name}{AS_PRODUCT}" for name in sensitive],
             use_external_data_format=large,
         )
     return (FILE, FILE + DATA_SUFFIX) if large else (FILE,)

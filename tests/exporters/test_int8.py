@@ -154,6 +154,12 @@ def test_a_head_after_an_activation_stays_as_it_is(tiny_rankers: dict[str, Path]
         "i8, inputs rounded: True": PRODUCTS_IN_INT8 + 1,  # the pooler
         "f32, inputs rounded: False": LAYERS + 1,
     }
+    quantize_onnx(tmp_path / "encoder.onnx", tmp_path)
+    graph = onnx.load(tmp_path / "encoder.onnx").graph
+    assert Counter(node.op_type for node in graph.node)["MatMulInteger"] == PRODUCTS_IN_INT8 + 1
+    open_onnx(
+        tmp_path / "encoder.onnx", tmp_path / "aggregator.onnx", precision="int8", longest_input=64, threads=1
+    )
 
 
 def test_onnx_computes_products_in_int8_but_the_sensitive_ones(
