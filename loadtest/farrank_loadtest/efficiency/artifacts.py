@@ -1,9 +1,9 @@
 """Rankers to be timed: the papers' models at full size with random weights, or trained ones."""
 
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 
@@ -57,19 +57,22 @@ def check_trained(trained: Mapping[str, Path], pairs: Mapping[str, Pair]) -> Non
 
 @contextmanager
 def artifacts(
-    pair: Pair, tokenizer: TextTokenizer, trained: Mapping[str, Path]
+    pair: Pair, tokenizer: TextTokenizer, trained: Mapping[str, Path], temporary: Path
 ) -> Iterator[Mapping[str, Path]]:
-    """Give a folder for the ranker and one for its FirstP, by name; what had to be made goes when left.
+    """Give a folder for the ranker and one for its FirstP, by name; those made in `temporary` go when left.
 
     Raises: LoadtestError if one cannot be made.
     """
-    with TemporaryDirectory(prefix="farrank-efficiency-") as temporary:
-        folders = {}
+    folders = {}
+    try:
         for model in (pair.firstp, pair.ranker):
-            folders[model.name] = trained.get(model.name, Path(temporary) / model.name)
+            folders[model.name] = trained.get(model.name, temporary / model.name)
             if model.name not in trained:
                 _make(model, tokenizer, folders[model.name])
         yield folders
+    finally:
+        for folder in temporary.iterdir():
+            shutil.rmtree(folder)
 
 
 def _make(model: PaperModel, tokenizer: TextTokenizer, folder: Path) -> None:

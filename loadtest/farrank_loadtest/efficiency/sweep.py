@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from farrank_loadtest.efficiency.artifacts import artifacts
 from farrank_loadtest.efficiency.pairs import Pair
@@ -32,21 +33,24 @@ class Sweep:
 
         Raises: LoadtestError at the first that cannot be measured.
         """
-        for number, pair in enumerate(pairs, start=1):
-            name = pair.ranker.name
-            if name in results.measured:
-                self.tell(f"{number} of {len(pairs)}: {name} is measured already")
-                continue
-            self.tell(f"{number} of {len(pairs)}: {name} beside {pair.firstp.name}")
-            results = replace(results, measured={**results.measured, name: self._measure(pair)})
-            results.write(self.folder)
-            yield results
+        # One for all, made before anybody is told of a start: an interruption finds it owned.
+        with TemporaryDirectory(prefix="farrank-efficiency-") as temporary:
+            for number, pair in enumerate(pairs, start=1):
+                name = pair.ranker.name
+                if name in results.measured:
+                    self.tell(f"{number} of {len(pairs)}: {name} is measured already")
+                    continue
+                self.tell(f"{number} of {len(pairs)}: {name} beside {pair.firstp.name}")
+                measured = self._measure(pair, Path(temporary))
+                results = replace(results, measured={**results.measured, name: measured})
+                results.write(self.folder)
+                yield results
 
-    def _measure(self, pair: Pair) -> Measured:
+    def _measure(self, pair: Pair, temporary: Path) -> Measured:
         names = (pair.firstp.name, pair.ranker.name)
         with ExitStack() as serving:
             # The files go as soon as they are loaded: those of the largest ranker take gigabytes.
-            with artifacts(pair, self.tokenizer, self.trained) as made:
+            with artifacts(pair, self.tokenizer, self.trained, temporary) as made:
                 longest = {name: open_reader(folder).max_input_tokens for name, folder in made.items()}
                 address = serving.enter_context(self.start(made))
             timed = time_in_turns(address, names, self.work, self.tell)
