@@ -66,11 +66,14 @@ def _names_in(model: "openvino.Model", names: set[str]) -> list[str]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep back progress bars and warnings, and the logger class that NNCF gives to everybody."""
+    """Keep back progress bars and warnings, and the logger class and levels that NNCF gives to everybody."""
     logger_class = logging.getLoggerClass()
+    levels = [(handler, handler.level) for handler in logging.getLogger().handlers]
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.setLoggerClass(logger_class)
+        for handler, level in levels:
+            handler.setLevel(level)
