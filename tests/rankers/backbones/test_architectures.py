@@ -44,9 +44,9 @@ def ranker(request: pytest.FixtureRequest, folder: Path, architecture: str) -> R
     ).eval()
 
 
+# test_literal.py compares the others with their formulas.
+@pytest.mark.parametrize("folder", PUBLIC, indirect=True)
 def test_an_inputs_vector_is_transformers_own(folder: Path, architecture: str) -> None:
-    if architecture in OWN:
-        pytest.skip("test_literal.py compares these with their formulas")
     ranker = new_ranker("firstp", folder, Chunking("first", 60, 60, 60)).eval()
     reader = ranker.reader
     model = AutoModel.from_pretrained(folder).eval()
@@ -148,11 +148,9 @@ def test_gradients_reach_the_backbone(ranker: Ranker) -> None:
     ranker.zero_grad()
 
 
-def test_a_published_checkpoint_of_a_head_loads_by_name(
-    folder: Path, architecture: str, tmp_path: Path
-) -> None:
-    if architecture in OWN:
-        pytest.skip("test_own_checkpoints.py loads these")
+# test_own_checkpoints.py loads the others.
+@pytest.mark.parametrize("folder", PUBLIC, indirect=True)
+def test_a_published_checkpoint_of_a_head_loads_by_name(folder: Path, tmp_path: Path) -> None:
     copied = shutil.copytree(folder, tmp_path / "copy")
     ranker = new_ranker("firstp", copied, Chunking("first", 40, 40, 40))
     model = AutoModel.from_pretrained(copied)
