@@ -1,70 +1,13 @@
 """ONNX Runtime on an exported ranker's two graphs, on CPU and CUDA."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
 
-import torch
-from torch import Tensor
-
-from farrank_rankers.features import Features
 from farrank_runtimes.devices import batch_tokens, choose_device
-from farrank_runtimes.interface import Capabilities, Int64Array, Precision
+from farrank_runtimes.exported_runtime import ExportedRuntime
+from farrank_runtimes.interface import Capabilities, Precision
 from farrank_runtimes.onnx_graph import OnnxGraph
 from farrank_runtimes.providers import Provider, cpu_options, cuda_options, open_session
 from farrank_runtimes.threads import usable_cores
-from farrank_runtimes.warm_up import measure_speed
-
-
-class LoadedGraph(Protocol):
-    """Whatever runs a graph: one session, or one of several."""
-
-    def run(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
-        """Run the graph; outputs come in its order. Raises: OutOfMemory, DeviceLost."""
-        ...
-
-
-class OnnxRuntime:
-    """A ranker as two loaded graphs. `longest_input` is the reader's, in tokens."""
-
-    def __init__(
-        self, encoder: LoadedGraph, aggregator: LoadedGraph, capabilities: Capabilities, longest_input: int
-    ) -> None:
-        self._encoder = encoder
-        self._aggregator = aggregator
-        self._capabilities = capabilities
-        self._longest_input = longest_input
-
-    def encode(self, input_ids: Int64Array, roles: Int64Array, token_type_ids: Int64Array) -> Features:
-        """Shapes: (P, L) each -> features (P, …) in fp32. Raises: OutOfMemory, DeviceLost."""
-        outputs = self._encoder.run(
-            {
-                "input_ids": torch.from_numpy(input_ids),
-                "roles": torch.from_numpy(roles),
-                "token_type_ids": torch.from_numpy(token_type_ids),
-            }
-        )
-        return Features(outputs[0].float(), outputs[1] if len(outputs) > 1 else None)
-
-    def aggregate(
-        self, features: Features, chunk_mask: Tensor, query: Features | None
-    ) -> tuple[list[float], list[list[float]]]:
-        """Shapes: (D, C, …), (D, C), (D, …) -> scores (D,), chunk scores (D, C)."""
-        inputs = {"vectors": features.vectors, "chunk_mask": chunk_mask, "roles": features.roles}
-        if query is not None:
-            inputs |= {"query_vectors": query.vectors, "query_roles": query.roles}
-        scores, chunk_scores = self._aggregator.run(
-            {name: tensor for name, tensor in inputs.items() if tensor is not None}
-        )
-        return scores.tolist(), chunk_scores.tolist()
-
-    def warm_up(self) -> float:
-        """Run batches of the shapes to come; return the measured speed in tokens per second."""
-        return measure_speed(self.encode, self._longest_input, self._capabilities.max_batch_tokens)
-
-    def capabilities(self) -> Capabilities:
-        """What runs where."""
-        return self._capabilities
 
 
 def open_onnx(
@@ -75,7 +18,7 @@ def open_onnx(
     longest_input: int,
     device: str | None = None,
     threads: int | None = None,
-) -> OnnxRuntime:
+) -> ExportedRuntime:
     """Load an export's graphs onto the CPU, where `threads` compute, or with the CUDA provider.
 
     Raises: DeviceAbsent; RuntimeAbsent with the command that installs what is absent.
@@ -88,4 +31,4 @@ def open_onnx(
         return OnnxGraph(open_session(graph, provider, configured, threads or usable_cores()), chosen)
 
     capabilities = Capabilities("onnx", str(chosen), precision, batch_tokens(chosen))
-    return OnnxRuntime(load(encoder), load(aggregator), capabilities, longest_input)
+    return ExportedRuntime(load(encoder), load(aggregator), capabilities, longest_input)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from farrank_runtimes.devices import batch_tokens, choose_device
+from farrank_runtimes.exported_runtime import ExportedRuntime
 from farrank_runtimes.interface import (
     Capabilities,
     DeviceAbsent,
@@ -18,7 +19,6 @@ from farrank_runtimes.interface import (
     PrecisionAbsent,
     RuntimeAbsent,
 )
-from farrank_runtimes.onnx_runtime import OnnxRuntime
 from farrank_runtimes.threads import usable_cores
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def open_openvino(
     longest_input: int,
     device: str | None = None,
     threads: int | None = None,
-) -> OnnxRuntime:
+) -> ExportedRuntime:
     """Load an export's graphs, ONNX files or OpenVINO's own, with `threads` to compute.
 
     The aggregator computes in fp32, an int8 encoder's other half in bf16 where the processor has it.
@@ -114,7 +114,7 @@ def open_openvino(
     cpu = torch.device("cpu")
     # An int8 encoder rounds twice, and says so.
     served = "int8+bf16" if (precision, float_type) == ("int8", "bf16") else precision
-    return OnnxRuntime(
+    return ExportedRuntime(
         OpenVinoGraph(encoder, float_type, cores),
         OpenVinoGraph(aggregator, "f32", cores),
         Capabilities("openvino", str(cpu), served, batch_tokens(cpu)),

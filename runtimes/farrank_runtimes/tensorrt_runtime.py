@@ -10,9 +10,9 @@ from torch import Tensor
 
 from farrank_rankers.exports.checksums import checksum
 from farrank_runtimes.devices import batch_tokens, choose_device
+from farrank_runtimes.exported_runtime import ExportedRuntime, LoadedGraph
 from farrank_runtimes.interface import Capabilities, DeviceAbsent, Precision
 from farrank_runtimes.onnx_graph import OnnxGraph
-from farrank_runtimes.onnx_runtime import LoadedGraph, OnnxRuntime
 from farrank_runtimes.providers import check_provider, cuda_options, open_session
 from farrank_runtimes.tensorrt import (
     ENGINES,
@@ -67,7 +67,7 @@ def open_tensorrt(
     device: str | None = None,
     max_batch_tokens: int | None = None,
     inputs: Sequence[str] = ENCODER_INPUTS,
-) -> OnnxRuntime:
+) -> ExportedRuntime:
     """Load an export's graphs, the encoder's as TensorRT engines, which take minutes to build the first time.
 
     Engines are built for the batcher's budget and kept beside the graph, in `engines/`. `inputs` are those
@@ -92,7 +92,7 @@ def open_tensorrt(
         graphs[group] = OnnxGraph(open_session(encoder, "tensorrt", [options, cuda], threads=1), chosen)
     light = OnnxGraph(open_session(aggregator, "cuda", [cuda], threads=1), chosen)
     capabilities = Capabilities("tensorrt", str(chosen), precision, budget)
-    return OnnxRuntime(GroupedEncoder(graphs), light, capabilities, longest_input)
+    return ExportedRuntime(GroupedEncoder(graphs), light, capabilities, longest_input)
 
 
 def check_tensorrt(device: str | None) -> torch.device:

@@ -11,16 +11,17 @@ from onnx import TensorProto, helper
 from farrank_rankers.collate import collate
 from farrank_rankers.features import batched, stacked
 from farrank_rankers.sources import open_ranker
+from farrank_runtimes.exported_runtime import ExportedRuntime
 from farrank_runtimes.interface import DeviceLost, OutOfMemory, RuntimeAbsent
 from farrank_runtimes.onnx_graph import OnnxGraph
-from farrank_runtimes.onnx_runtime import OnnxRuntime, open_onnx
+from farrank_runtimes.onnx_runtime import open_onnx
 from farrank_runtimes.providers import cpu_options, open_session
 
 QUERY = "where does the river rise"
 TEXTS = [f"the river rises in the mountains {'and goes on ' * n}" for n in (0, 1, 7, 90, 200)]
 
 
-def opened(artifact: Path) -> OnnxRuntime:
+def opened(artifact: Path) -> ExportedRuntime:
     folder = artifact / "exports" / "onnx-fp32"
     return open_onnx(
         folder / "encoder.onnx",

@@ -16,8 +16,8 @@ from farrank_rankers.features import Features, batched
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.sources import open_ranker
 from farrank_runtimes import openvino_runtime
+from farrank_runtimes.exported_runtime import ExportedRuntime
 from farrank_runtimes.interface import DeviceAbsent, DeviceLost, OutOfMemory, PrecisionAbsent, RuntimeAbsent
-from farrank_runtimes.onnx_runtime import OnnxRuntime
 from farrank_runtimes.openvino_runtime import OpenVinoGraph, computes_bf16, open_openvino
 
 QUERY = "where does the river rise"
@@ -36,12 +36,12 @@ def graphs(tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPathFacto
     return folders
 
 
-def opened(folder: Path, **changes: Any) -> OnnxRuntime:
+def opened(folder: Path, **changes: Any) -> ExportedRuntime:
     arguments: dict[str, Any] = {"precision": "fp32", "longest_input": 64, "threads": 1} | changes
     return open_openvino(folder / "encoder.onnx", folder / "aggregator.onnx", **arguments)
 
 
-def scores_through(runtime: OnnxRuntime, ranker: Ranker) -> list[float]:
+def scores_through(runtime: ExportedRuntime, ranker: Ranker) -> list[float]:
     """Score one text after the other, each a batch of another shape, and all of them as one batch."""
     reader, read_query = ranker.reader, ranker.reader.read_query(QUERY)
     dual = ranker.spec.plan == "dual"
