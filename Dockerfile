@@ -1,7 +1,8 @@
 # syntax=docker/dockerfile:1
 #
-# docker build --target cpu  --tag farrank:cpu  .
-# docker build --target cuda --tag farrank:cuda .
+# docker build --target cpu      --tag farrank:cpu      .
+# docker build --target cuda     --tag farrank:cuda     .
+# docker build --target tensorrt --tag farrank:tensorrt .
 #
 # The embedded model and Java come with the packages: a container downloads nothing when it runs.
 
@@ -45,6 +46,11 @@ FROM environment AS environment-cuda
 # PyPI's torch is the CUDA build; it brings CUDA's libraries, the host its driver.
 RUN pip install --constraint /src/constraints.txt --requirement /src/requirements.txt
 
+FROM environment-cuda AS environment-tensorrt
+# pyserini asks for onnxruntime, and onnxruntime-gpu writes into the same folder: one goes before the other comes.
+# PyPI's tensorrt-cu13-libs is a placeholder, which fetches the libraries from NVIDIA's own index.
+RUN pip uninstall --yes onnxruntime && pip install --constraint /src/constraints.txt 'onnxruntime-gpu[cuda,cudnn]' tensorrt-cu13-libs
+
 FROM base AS runtime
 # By number below: Kubernetes cannot tell that a name is not root.
 RUN ["useradd", "--uid", "10001", "--create-home", "farrank"]
@@ -61,13 +67,20 @@ HEALTHCHECK --interval=10s --timeout=10s --start-period=120s CMD ["python", "-c"
 ENTRYPOINT ["farrank"]
 CMD ["serve"]
 
-FROM runtime AS cuda
-COPY --from=environment-cuda /opt/farrank /opt/farrank
-RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels pip install --no-deps --no-index /wheels/*.whl
+FROM runtime AS gpu
 # Without a GPU the start fails with one line, rather than running on the CPU unnoticed.
 ENV NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
     FARRANK_DEVICE__NAME=cuda:0
+
+FROM gpu AS cuda
+COPY --from=environment-cuda /opt/farrank /opt/farrank
+RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels pip install --no-deps --no-index /wheels/*.whl
+USER 10001
+
+FROM gpu AS tensorrt
+COPY --from=environment-tensorrt /opt/farrank /opt/farrank
+RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels pip install --no-deps --no-index /wheels/*.whl
 USER 10001
 
 FROM runtime AS cpu

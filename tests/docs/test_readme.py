@@ -109,7 +109,7 @@ def test_images_are_the_dockerfiles_targets(commands: list[list[str]]) -> None:
         for words in commands
         if words[:2] == ["docker", "build"]
     }
-    assert built == {"cpu": "farrank:cpu", "cuda": "farrank:cuda"}
+    assert built == {target: f"farrank:{target}" for target in ("cpu", "cuda", "tensorrt")}
     assert built.keys() <= stages
 
 
