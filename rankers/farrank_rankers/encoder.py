@@ -9,52 +9,72 @@ from torch import Tensor, nn
 from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.backbones.calls import call_named
 from farrank_rankers.features import Features
+from farrank_rankers.layout import Layout, Padded
 from farrank_rankers.tokens import Role
 
 
 class Encoder(nn.Module):
     """Base of the families' encoders; `backbone` is the transformers model that does the work.
 
+    A family says in `read` what becomes of the backbone's output, in `keeps_hidden_states` whether that has
+    those of the embeddings and of every layer as well, and in `position_step` how far apart tokens stand.
     Called with input_ids, roles (of `tokens.Role`) and token_type_ids.
     Shapes: (P, L) each -> `Features` of P inputs, (P, F) or (P, S, F…).
     """
 
+    keeps_hidden_states = False
+    position_step = 1
+
     def __init__(self, backbone: nn.Module, facts: BackboneFacts) -> None:
         super().__init__()
         self.backbone = backbone
+        self.facts = facts
         parameters = inspect.signature(backbone.forward).parameters
         self._takes_segments = facts.segments > 0 and "token_type_ids" in parameters
-        self._first_position = facts.first_position
         self._call = call_named(facts.architecture)
 
     def forward(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> Features:
         """Shapes: (P, L) each -> (P, …)."""
+        output = self.run(input_ids, roles, token_type_ids, hidden_states=self.keeps_hidden_states)
+        return self.read(output, Padded(roles))
+
+    def read(self, output: Any, tokens: Layout) -> Features:
+        """Make features of the backbone's output, whose token vectors lie as `tokens` says.
+
+        Shapes: last_hidden_state (…, H), each of hidden_states likewise, logits (P, labels)
+        -> (P, F), or (…, F…) with roles.
+        """
         raise NotImplementedError
 
+    def stepped(self, places: Tensor, lengths: Tensor) -> Tensor:
+        """Number the tokens of short inputs in steps, each input by its own length, whatever its companions'.
+
+        Shapes: places (…), counted from 0, and the lengths of the inputs they are in, likewise -> (…).
+        Source: Zhu et al., "LongEmbed", EMNLP 2024.
+        """
+        positions = self.facts.max_positions
+        if self.position_step == 1 or positions is None:
+            return places
+        steps = torch.where(lengths <= positions // self.position_step, self.position_step, 1)  # (…)
+        return (places * steps).clamp(max=positions - 1)  # padding may reach beyond the table
+
     def run(
-        self,
-        input_ids: Tensor,
-        roles: Tensor,
-        token_type_ids: Tensor,
-        *,
-        hidden_states: bool = False,
-        position_ids: Tensor | None = None,
+        self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor, *, hidden_states: bool = False
     ) -> Any:
         """Call the backbone with what its architecture takes; return its own output object.
 
         With `hidden_states`, the output has those of the embeddings and of every layer as well.
-        `position_ids` (P, L) count from 0; None numbers the positions as they stand.
         """
-        attention_mask = (roles != Role.PADDING).to(input_ids.dtype)
-        inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}  # (P, L) each
+        real = roles != Role.PADDING  # (P, L)
+        inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": real.to(input_ids.dtype)}
         if hidden_states:
             inputs["output_hidden_states"] = True
         if self._takes_segments:
             inputs["token_type_ids"] = token_type_ids
-        if position_ids is None and self._first_position:
-            # Left to itself, such a backbone gives padding inside the query no position of its own, and what
-            # follows would move with the query's length.
-            position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
-        if position_ids is not None:
-            inputs["position_ids"] = position_ids + self._first_position  # (P, L)
+        if self.position_step > 1 or self.facts.first_position:
+            # Left to itself, a backbone whose positions do not start at 0 gives padding inside the query no
+            # position of its own, and what follows would move with the query's length.
+            places = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)  # (P, L)
+            positions = self.stepped(places, real.sum(dim=1, keepdim=True))  # (P, L)
+            inputs["position_ids"] = positions + self.facts.first_position  # (P, L)
         return self._call(self.backbone, roles, inputs)

@@ -13,9 +13,8 @@ from farrank_rankers.encoder import Encoder
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import BiEncoderOptions
 from farrank_rankers.features import Features
-from farrank_rankers.pooling import pooled
+from farrank_rankers.layout import Layout
 from farrank_rankers.spec import RankerSpec
-from farrank_rankers.tokens import Role
 
 
 class TextEncoder(Encoder):
@@ -31,7 +30,6 @@ class TextEncoder(Encoder):
         facts = BackboneFacts.from_config(config)
         super().__init__(build_backbone(spec, config), facts)
         self.options = biencoder_options(spec)
-        self._positions = facts.max_positions
         step = self.options.position_step
         if step > 1 and facts.max_positions is None:
             raise SpecError(
@@ -42,27 +40,13 @@ class TextEncoder(Encoder):
                 f"position_step is {step}; it must be at most the {facts.max_positions} positions "
                 f"of {spec.backbone}"
             )
+        self.position_step = step
 
-    def forward(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> Features:
-        """Shapes: (P, L) each -> (P, H)."""
-        positions = self._stepped_positions(roles)
-        output = self.run(input_ids, roles, token_type_ids, position_ids=positions)
-        hidden: Tensor = output.last_hidden_state  # (P, L, H)
-        vectors = pooled(hidden.float(), roles, self.options.pooling)  # (P, H)
+    def read(self, output: Any, tokens: Layout) -> Features:
+        """Shapes: last_hidden_state (…, H) -> (P, H)."""
+        hidden = output.last_hidden_state.float()  # (…, H)
+        vectors = tokens.first(hidden) if self.options.pooling == "cls" else tokens.mean(hidden)  # (P, H)
         return Features(torch.nn.functional.normalize(vectors, dim=-1) if self.options.normalize else vectors)
-
-    def _stepped_positions(self, roles: Tensor) -> Tensor | None:
-        """Number the tokens of short inputs in steps, each input by its own length, whatever its companions'.
-
-        Shapes: (P, L) -> (P, L), None if there are no steps.
-        """
-        step = self.options.position_step
-        if step == 1 or self._positions is None:
-            return None
-        lengths = (roles != Role.PADDING).sum(dim=1, keepdim=True)  # (P, 1)
-        steps = torch.where(lengths <= self._positions // step, step, 1)  # (P, 1)
-        positions = torch.arange(roles.shape[1], device=roles.device) * steps  # (P, L)
-        return positions.clamp(max=self._positions - 1)  # padding may reach beyond the table
 
 
 class SimilarityAggregator(Aggregator):

@@ -15,6 +15,7 @@ from farrank_rankers.backbones.build import build_backbone
 from farrank_rankers.backbones.transformers_config import transformers_config
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.features import Features
+from farrank_rankers.layout import Layout
 from farrank_rankers.spec import RankerSpec
 
 
@@ -27,13 +28,14 @@ class HiddenStatesEncoder(Encoder):
     Source: MacAvaney et al., SIGIR 2019.
     """
 
+    keeps_hidden_states = True
+
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
         super().__init__(build_backbone(spec, config), BackboneFacts.from_config(config))
 
-    def forward(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> Features:
-        """Shapes: (P, S) each -> (P, S, L+1, H), (P, S)."""
-        output = self.run(input_ids, roles, token_type_ids, hidden_states=True)
-        return Features(torch.stack(output.hidden_states, dim=2), roles)  # (P, S, L+1, H)
+    def read(self, output: Any, tokens: Layout) -> Features:
+        """Shapes: hidden_states, L + 1 of (…, H) -> (…, L+1, H)."""
+        return Features(torch.stack(output.hidden_states, dim=-2), tokens.roles)
 
 
 def similarities(query: Tensor, document: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from farrank_rankers.encoder import Encoder
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import CrossEncoderOptions
 from farrank_rankers.features import Features
+from farrank_rankers.layout import Layout
 from farrank_rankers.spec import RankerSpec
 
 
@@ -27,9 +28,9 @@ class LogitEncoder(Encoder):
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
         super().__init__(build_classifier(spec, config), BackboneFacts.from_config(config))
 
-    def forward(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> Features:
-        """Shapes: (P, L) each -> (P, 1)."""
-        logits: Tensor = self.run(input_ids, roles, token_type_ids).logits  # (P, 1) or (P, 2)
+    def read(self, output: Any, tokens: Layout) -> Features:
+        """Shapes: logits (P, 1) or (P, 2) -> (P, 1)."""
+        logits: Tensor = output.logits
         if logits.shape[1] == 1:
             return Features(logits)
         return Features(logits[:, 1:] - logits[:, :1])  # (P, 1)

@@ -17,6 +17,7 @@ from farrank_rankers.families.vector_encoder import Head
 from farrank_rankers.families.vector_transformer import Part, VectorTransformer
 from farrank_rankers.family import EvidenceKind, LateInteractionOptions
 from farrank_rankers.features import Features
+from farrank_rankers.layout import Layout
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokens import Role
 from farrank_rankers.transformer_shape import TransformerShape
@@ -34,9 +35,9 @@ class TokenEncoder(Encoder):
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
         super().__init__(build_backbone(spec, config), BackboneFacts.from_config(config))
 
-    def forward(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> Features:
-        """Shapes: (P, L) each -> (P, L, H)."""
-        return Features(self.run(input_ids, roles, token_type_ids).last_hidden_state, roles)
+    def read(self, output: Any, tokens: Layout) -> Features:
+        """Shapes: last_hidden_state (…, H) -> (…, H)."""
+        return Features(output.last_hidden_state, tokens.roles)
 
 
 class LateInteraction(Aggregator):

@@ -13,6 +13,7 @@ from farrank_rankers.backbones.transformers_config import transformers_config
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.families.token_interaction import asked_slots, over_chunks, texts
 from farrank_rankers.features import Features
+from farrank_rankers.layout import Layout
 from farrank_rankers.spec import RankerSpec
 
 WIDTH = 128
@@ -32,10 +33,9 @@ class ProjectedTokenEncoder(Encoder):
         self.norm = nn.LayerNorm(hidden_size)
         self.projection = nn.Linear(hidden_size, WIDTH)
 
-    def forward(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> Features:
-        """Shapes: (P, S) each -> (P, S, 128), (P, S)."""
-        hidden: Tensor = self.run(input_ids, roles, token_type_ids).last_hidden_state  # (P, S, H)
-        return Features(self.projection(self.norm(hidden).tanh()), roles)  # (P, S, 128)
+    def read(self, output: Any, tokens: Layout) -> Features:
+        """Shapes: last_hidden_state (…, H) -> (…, 128)."""
+        return Features(self.projection(self.norm(output.last_hidden_state).tanh()), tokens.roles)
 
 
 class NeuralModel1(Aggregator):

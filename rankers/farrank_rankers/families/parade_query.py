@@ -18,6 +18,7 @@ from farrank_rankers.families.vector_encoder import Head
 from farrank_rankers.families.vector_transformer import Part, VectorTransformer
 from farrank_rankers.family import EvidenceKind, ParadeQueryOptions
 from farrank_rankers.features import Features
+from farrank_rankers.layout import Layout
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokens import Role
 
@@ -32,16 +33,15 @@ class QueryEncoder(Encoder):
         super().__init__(build_backbone(spec, config), BackboneFacts.from_config(config))
         self.kept = 1 + max(spec.max_query_tokens, spec.pad_query_to or 0)
 
-    def forward(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> Features:
-        """Shapes: (P, L) each -> (P, 1 + Q, H)."""
-        hidden: Tensor = self.run(input_ids, roles, token_type_ids).last_hidden_state  # (P, L, H)
-        positions = torch.arange(self.kept, device=roles.device)  # (1 + Q,)
-        there = positions.clamp(max=roles.shape[1] - 1)  # (1 + Q,), the last one again beyond a short input
-        found = roles.index_select(1, there)  # (P, 1 + Q)
-        keep = (found == Role.QUERY) & (positions == there) | (positions == 0)  # (P, 1 + Q)
-        # A copy: a view would hold on to all tokens.
-        vectors = hidden.index_select(1, there).masked_fill(~keep[:, :, None], 0.0)  # (P, 1 + Q, H)
-        return Features(vectors, found.masked_fill(~keep, Role.PADDING))
+    def read(self, output: Any, tokens: Layout) -> Features:
+        """Shapes: last_hidden_state (…, H) -> (P, 1 + Q, H)."""
+        found = tokens.leading(tokens.roles, self.kept)  # (P, 1 + Q)
+        is_first = torch.arange(self.kept, device=found.device) == 0  # (1 + Q,)
+        dropped = (found != Role.QUERY) & ~is_first  # (P, 1 + Q)
+        vectors = tokens.leading(output.last_hidden_state, self.kept)  # (P, 1 + Q, H)
+        return Features(
+            vectors.masked_fill(dropped[:, :, None], 0.0), found.masked_fill(dropped, Role.PADDING)
+        )
 
 
 class ParadeTransfQuery(Aggregator):

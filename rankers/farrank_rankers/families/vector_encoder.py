@@ -11,7 +11,7 @@ from farrank_rankers.encoder import Encoder
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import VectorOptions
 from farrank_rankers.features import Features
-from farrank_rankers.pooling import pooled
+from farrank_rankers.layout import Layout
 from farrank_rankers.spec import RankerSpec
 
 
@@ -27,11 +27,11 @@ class VectorEncoder(Encoder):
             raise SpecError(f"options are {type(spec.options).__name__}; they must be VectorOptions")
         self.pooling = spec.options.pooling
 
-    def forward(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> Features:
-        """Shapes: (P, L) each -> (P, H)."""
-        hidden: Tensor = self.run(input_ids, roles, token_type_ids).last_hidden_state  # (P, L, H)
+    def read(self, output: Any, tokens: Layout) -> Features:
+        """Shapes: last_hidden_state (…, H) -> (P, H)."""
+        hidden: Tensor = output.last_hidden_state
         # A mean of many tokens in bf16 would lose the small differences between them.
-        return Features(hidden[:, 0] if self.pooling == "cls" else pooled(hidden.float(), roles, "mean"))
+        return Features(tokens.first(hidden) if self.pooling == "cls" else tokens.mean(hidden.float()))
 
 
 class Head(nn.Module):

@@ -1,0 +1,1 @@
+"""Encoders on streams: the tokens of all inputs end to end, none of them padding."""

@@ -1,0 +1,1 @@
+"""Attention within the inputs of a stream."""

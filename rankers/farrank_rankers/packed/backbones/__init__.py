@@ -1,0 +1,1 @@
+"""Backbones that read streams, each on the weights of the padded one."""

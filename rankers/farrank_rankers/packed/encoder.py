@@ -1,0 +1,41 @@
+"""A family's encoder on streams: the same weights, the same features, no padding."""
+
+from torch import Tensor
+
+from farrank_rankers.encoder import Encoder
+from farrank_rankers.errors import SourceError
+from farrank_rankers.features import Features
+from farrank_rankers.packed.attention.interface import Attention
+from farrank_rankers.packed.backbones.registry import packed_backbone
+from farrank_rankers.packed.stream import TokenStream
+
+
+class PackedEncoder:
+    """Encode streams with an encoder's weights, which stay where they are: both can be used in turn.
+
+    Raises: SourceError if the backbone's architecture has no packed form; see `registry.PACKED`.
+    """
+
+    def __init__(self, encoder: Encoder, attention: Attention) -> None:
+        backbone = packed_backbone(encoder.backbone, encoder.facts.architecture)
+        if backbone is None:
+            raise SourceError(f"a backbone of type {encoder.facts.architecture!r} reads padded batches alone")
+        self._encoder = encoder
+        self._backbone = backbone
+        self._attention = attention
+
+    def __call__(self, stream: TokenStream) -> list[Features]:
+        """Encode inputs. Shapes: T tokens of P inputs -> P times (F,), or (S, F…) with roles (S,)."""
+        output = self._backbone(
+            stream,
+            self._positions(stream),
+            self._attention,
+            hidden_states=self._encoder.keeps_hidden_states,
+        )
+        return stream.rows(self._encoder.read(output, stream))
+
+    def _positions(self, stream: TokenStream) -> Tensor:
+        """Number tokens as the backbone does. Shapes: -> (T,)."""
+        offsets = stream.segments.offsets
+        lengths = offsets.diff().index_select(0, stream.inputs)  # (T,)
+        return self._encoder.stepped(stream.places, lengths) + self._encoder.facts.first_position

@@ -1,0 +1,75 @@
+"""A stream: the tokens of several inputs end to end, and what families take out of it."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from farrank_rankers.features import Features
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segments:
+    """Where the inputs of a stream begin and end, on the device and on the host.
+
+    Shapes: offsets (P + 1,) int32, from 0 to T; lengths P, none of them 0.
+    """
+
+    offsets: Tensor
+    lengths: tuple[int, ...]
+
+    @property
+    def longest(self) -> int:
+        """Count the longest input's tokens."""
+        return max(self.lengths)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenStream:
+    """Tokens of P inputs; a layout (`farrank_rankers.layout`) of values (T, F…).
+
+    `places` count from 0 in every input, padding inside it included, which itself is not here; `inputs` say
+    which input a token belongs to.
+    Shapes: input_ids, token_type_ids, places, inputs (T,) int32, roles (T,) int64.
+    """
+
+    input_ids: Tensor
+    roles: Tensor
+    token_type_ids: Tensor
+    places: Tensor
+    inputs: Tensor
+    segments: Segments
+
+    @classmethod
+    def of(cls, tokens: Tensor, offsets: Tensor, lengths: tuple[int, ...]) -> "TokenStream":
+        """Read what `packing.Packing` holds, on the device. Shapes: tokens (5, T), offsets (P + 1,)."""
+        input_ids, roles, token_type_ids, places, inputs = tokens.unbind()  # (T,) each
+        return cls(input_ids, roles.long(), token_type_ids, places, inputs, Segments(offsets, lengths))
+
+    def first(self, values: Tensor) -> Tensor:
+        """Shapes: (T, F…) -> (P, F…)."""
+        return values.index_select(0, self.segments.offsets[:-1])
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Shapes: (T, H) -> (P, H)."""
+        # Unsafe: what it would check, it would have to wait for.
+        return torch.segment_reduce(values, "mean", offsets=self.segments.offsets, unsafe=True)
+
+    def leading(self, values: Tensor, count: int) -> Tensor:
+        """Shapes: (T, F…) -> (P, count, F…)."""
+        # A place more, for all tokens that stand further behind; it is cut off.
+        slots = self.inputs * (count + 1) + self.places.clamp(max=count)  # (T,)
+        taken = values.new_zeros(len(self.segments.lengths) * (count + 1), *values.shape[1:])
+        taken = taken.index_copy(0, slots.long(), values)
+        return taken.reshape(-1, count + 1, *values.shape[1:])[:, :count].contiguous()
+
+    def rows(self, features: Features) -> list[Features]:
+        """Take features apart, one for each input; those of tokens are views of the stream's."""
+        if features.roles is None or features.roles.dim() > 1:
+            return features.rows()
+        of_inputs = zip(
+            torch.split(features.vectors, list(self.segments.lengths)),
+            torch.split(features.roles, list(self.segments.lengths)),
+            strict=True,
+        )
+        return [Features(vectors, roles) for vectors, roles in of_inputs]

@@ -1,0 +1,84 @@
+"""A stream gives every family the features that padded batches give it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from farrank_rankers.collate import collate
+from farrank_rankers.family import FAMILIES
+from farrank_rankers.features import Features
+from farrank_rankers.packed.attention.plain import plain_attention
+from farrank_rankers.packed.encoder import PackedEncoder
+from farrank_rankers.packed.packing import pack
+from farrank_rankers.packed.stream import TokenStream
+from farrank_rankers.ranker import Ranker
+from farrank_rankers.tokens import EncoderInput, Role
+from farrank_rankers.untrained import new_ranker
+
+MakeModel = Callable[..., Path]
+
+QUERY = "neural search engine"
+DOCUMENTS = (
+    "a search engine ranks passages of the long document by a query, while windows slide over text",
+    "",
+    "hello world",
+)
+
+
+def inputs_of(ranker: Ranker) -> list[EncoderInput]:
+    """The query's own input, of a dual plan, and the chunks' of documents of different lengths."""
+    reader = ranker.reader
+    query = reader.read_query(QUERY)
+    dual = ranker.spec.plan == "dual"
+    chunks = [chunk for text in DOCUMENTS for chunk in reader.split(reader.read_document(text))]
+    inputs = [reader.chunk_input(None if dual else query, chunk) for chunk in chunks]
+    return [reader.query_input(query), *inputs] if dual else inputs
+
+
+def stream_of(inputs: list[EncoderInput]) -> TokenStream:
+    packing = pack(inputs)
+    return TokenStream.of(
+        torch.from_numpy(packing.tokens), torch.from_numpy(packing.offsets), packing.lengths
+    )
+
+
+def kept(features: Features) -> tuple[torch.Tensor, torch.Tensor]:
+    """What aggregators may look at of one input's features."""
+    if features.roles is None:
+        return features.vectors, torch.empty(0)
+    real = features.roles != Role.PADDING
+    return features.vectors[real], features.roles[real]
+
+
+CASES = [
+    (name, padding)
+    for name, family in FAMILIES.items()
+    for padding in ([None, 12] if family.plan == "pair" else [None])
+]
+
+
+@pytest.mark.parametrize(("family", "pad_query_to"), CASES)
+def test_packed_and_padded_features_agree(
+    make_model: MakeModel, tiny_options: dict[str, dict[str, Any]], family: str, pad_query_to: int | None
+) -> None:
+    ranker = new_ranker(
+        family,
+        make_model("bert"),
+        seed=3,
+        options=tiny_options.get(family),
+        max_query_tokens=12,
+        pad_query_to=pad_query_to,
+        window=16,
+        max_document_tokens=64,
+    ).eval()
+    inputs = inputs_of(ranker)
+    with torch.inference_mode():
+        padded = ranker.encoder(*map(torch.from_numpy, collate(inputs, ranker.reader.pad_id))).rows()
+        packed = PackedEncoder(ranker.encoder, plain_attention)(stream_of(inputs))
+    assert len(packed) == len(inputs)
+    for found, expected in zip(packed, padded, strict=True):
+        for mine, theirs in zip(kept(found), kept(expected), strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
