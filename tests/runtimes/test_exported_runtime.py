@@ -1,4 +1,4 @@
-"""Documents in as many runs of the aggregator as memory asks for: the same scores, and a bound on each run."""
+"""Documents in as many runs of the aggregator as memory asks for: the same scores, each run bounded."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,8 +30,9 @@ class Observed:
         self.seen.append({name: tuple(each.shape) for name, each in inputs.items()})
         if self.graph is not None:
             return self.graph.run(inputs)
-        vectors = inputs["vectors"]
-        first = vectors[:, *[0] * (vectors.ndim - 1)]
+        first = inputs["vectors"]
+        while first.ndim > 1:
+            first = first[:, 0]
         return [first, torch.where(inputs["chunk_mask"], first[:, None], -torch.inf)]
 
 
