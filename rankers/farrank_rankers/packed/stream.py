@@ -6,9 +6,12 @@ import torch
 from torch import Tensor
 
 from farrank_rankers.features import Features
+from farrank_rankers.packed.packing import Packing
+from farrank_rankers.tokens import IntArray
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+# Kernels keep what they made for the inputs of a stream as long as these.
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Segments:
     """Where the inputs of a stream begin and end, on the device and on the host.
 
@@ -39,12 +42,21 @@ class TokenStream:
     places: Tensor
     inputs: Tensor
     segments: Segments
+    host_roles: IntArray
 
     @classmethod
-    def of(cls, tokens: Tensor, offsets: Tensor, lengths: tuple[int, ...]) -> "TokenStream":
-        """Read what `packing.Packing` holds, on the device. Shapes: tokens (5, T), offsets (P + 1,)."""
+    def of(cls, tokens: Tensor, offsets: Tensor, packing: Packing) -> "TokenStream":
+        """Read a packing and what was copied of it to the device. Shapes: tokens (5, T), offsets (P + 1,)."""
         input_ids, roles, token_type_ids, places, inputs = tokens.unbind()  # (T,) each
-        return cls(input_ids, roles.long(), token_type_ids, places, inputs, Segments(offsets, lengths))
+        return cls(
+            input_ids=input_ids,
+            roles=roles.long(),
+            token_type_ids=token_type_ids,
+            places=places,
+            inputs=inputs,
+            segments=Segments(offsets, packing.lengths),
+            host_roles=packing.tokens[1],
+        )
 
     def first(self, values: Tensor) -> Tensor:
         """Shapes: (T, F…) -> (P, F…)."""

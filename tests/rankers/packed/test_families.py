@@ -40,9 +40,7 @@ def inputs_of(ranker: Ranker) -> list[EncoderInput]:
 
 def stream_of(inputs: list[EncoderInput]) -> TokenStream:
     packing = pack(inputs)
-    return TokenStream.of(
-        torch.from_numpy(packing.tokens), torch.from_numpy(packing.offsets), packing.lengths
-    )
+    return TokenStream.of(torch.from_numpy(packing.tokens), torch.from_numpy(packing.offsets), packing)
 
 
 def kept(features: Features) -> tuple[torch.Tensor, torch.Tensor]:
