@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from farrank_rankers.collate import collate
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.interface import Runtime
 
@@ -23,14 +22,14 @@ class Throughput:
         return self.pairs / self.seconds
 
 
-def measure_offline(runtime: Runtime, inputs: Sequence[EncoderInput], pad_id: int) -> Throughput:
+def measure_offline(runtime: Runtime, inputs: Sequence[EncoderInput]) -> Throughput:
     """Encode all inputs in batches as full as the runtime likes them, longest first."""
     longest_first = sorted(inputs, key=lambda each: -each.tokens)
     real = sum(each.tokens for each in inputs)
     padded = 0
     started_s = time.perf_counter()
     for batch in batches_of(longest_first, runtime.capabilities().max_batch_tokens):
-        runtime.encode(*collate(batch, pad_id))
+        runtime.encode(batch).rows()
         padded += len(batch) * batch[0].tokens
     return Throughput(len(inputs), time.perf_counter() - started_s, padded / real)
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 from farrank_bench.offline import batches_of
 from farrank_demo.questions import Question
-from farrank_rankers.collate import collate
 from farrank_rankers.features import Features, batched, stacked
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokens import EncoderInput
@@ -28,8 +27,8 @@ def rank_offline(
         spans[doc_id] = slice(len(chunks), len(chunks) + len(split))
         chunks += [reader.chunk_input(None, chunk) for chunk in split]
     queries = [reader.query_input(reader.read_query(question.text)) for question in questions]
-    encoded_chunks = encode_all(runtime, chunks, reader.pad_id)
-    encoded_queries = encode_all(runtime, queries, reader.pad_id)
+    encoded_chunks = encode_all(runtime, chunks)
+    encoded_queries = encode_all(runtime, queries)
     run: dict[str, dict[str, float]] = {}
     for question, query in zip(questions, encoded_queries, strict=True):
         found = [each.doc_id for each in candidates[question.query_id]]
@@ -39,13 +38,13 @@ def rank_offline(
     return run
 
 
-def encode_all(runtime: Runtime, inputs: Sequence[EncoderInput], pad_id: int) -> list[Features]:
+def encode_all(runtime: Runtime, inputs: Sequence[EncoderInput]) -> list[Features]:
     """Encode inputs in full batches of like lengths; give their features in the order of the inputs."""
     longest_first = sorted(range(len(inputs)), key=lambda index: -inputs[index].tokens)
     features: dict[int, Features] = {}
     ordered = [inputs[index] for index in longest_first]
     places = iter(longest_first)
     for batch in batches_of(ordered, runtime.capabilities().max_batch_tokens):
-        rows = runtime.encode(*collate(batch, pad_id)).rows()
+        rows = runtime.encode(batch).rows()
         features |= {next(places): row for row in rows}
     return [features[index] for index in range(len(inputs))]

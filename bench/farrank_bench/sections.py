@@ -45,7 +45,7 @@ def throughput(bench: Bench) -> tuple[list[Row], float]:
     asyncio.run(run_closed(bench.server.address, bench.calls[: 2 * bench.callers], bench.callers))
     real, padded = _tokens(bench)
     for _ in range(bench.repeats):
-        alone = measure_offline(bench.runtime, inputs, bench.reader.pad_id)
+        alone = measure_offline(bench.runtime, inputs)
         served = asyncio.run(run_closed(bench.server.address, bench.calls, bench.callers))
         if served.pairs != len(inputs):
             raise AssertionError(f"the server ran {served.pairs} pairs of {len(inputs)}")
@@ -79,9 +79,7 @@ def idle_latency(bench: Bench, call: BenchCall, repeats: int) -> list[Row]:
     # In turns, so that a noisy minute falls on both.
     for _ in range(10):
         served += run_one_by_one(bench.server.address, call, repeats // 10)
-        alone_s += [
-            measure_offline(bench.runtime, inputs, bench.reader.pad_id).seconds for _ in range(repeats // 10)
-        ]
+        alone_s += [measure_offline(bench.runtime, inputs).seconds for _ in range(repeats // 10)]
     latency_ms, model_ms, beyond_ms, alone_ms = (
         f"{statistics.median(values) * 1e3:.2f}"
         for values in (

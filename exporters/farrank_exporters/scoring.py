@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from farrank_exporters.rank_agreement import Scores
-from farrank_rankers.collate import collate
 from farrank_rankers.features import Features, batched, stacked
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokens import EncoderInput
@@ -22,14 +21,14 @@ def score_documents(runtime: Runtime, reader: Reader, query: str, documents: Seq
     """
     read_query = reader.read_query(query)
     asked = None if reader.spec.plan == "dual" else read_query
-    query_features = None if asked else _encode(runtime, reader, [reader.query_input(read_query)])[0]
+    query_features = None if asked else _encode(runtime, [reader.query_input(read_query)])[0]
     scores: list[float] = []
     for start in range(0, len(documents), DOCUMENTS_TOGETHER):
         split = [
             reader.split(reader.read_document(text)) for text in documents[start : start + DOCUMENTS_TOGETHER]
         ]
         inputs = [reader.chunk_input(asked, chunk) for chunks in split for chunk in chunks]
-        features = iter(_encode(runtime, reader, inputs))
+        features = iter(_encode(runtime, inputs))
         parts, chunk_mask = batched([stacked([next(features) for _ in chunks]) for chunks in split])
         queries = stacked([query_features] * len(split)) if query_features else None
         found, evidence = runtime.aggregate(parts, chunk_mask, queries)
@@ -40,12 +39,12 @@ def score_documents(runtime: Runtime, reader: Reader, query: str, documents: Seq
     return np.array(scores, dtype=np.float64)
 
 
-def _encode(runtime: Runtime, reader: Reader, inputs: Sequence[EncoderInput]) -> list[Features]:
+def _encode(runtime: Runtime, inputs: Sequence[EncoderInput]) -> list[Features]:
     """Encode inputs in batches of similar length; give their features in the inputs' order."""
     features: dict[int, Features] = {}
     for batch in _batches(inputs, runtime.capabilities().max_batch_tokens):
-        encoded = runtime.encode(*collate([inputs[index] for index in batch], reader.pad_id)).to("cpu")
-        features.update(zip(batch, encoded.rows(), strict=True))
+        rows = runtime.encode([inputs[index] for index in batch]).rows()
+        features |= {index: row.to("cpu") for index, row in zip(batch, rows, strict=True)}
     return [features[index] for index in range(len(inputs))]
 
 

@@ -1,15 +1,14 @@
 """What is asked of a runtime, and how a runtime says that the device failed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from farrank_rankers.features import Features
+from farrank_rankers.tokens import EncoderInput
 
-Int64Array = NDArray[np.int64]
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
 RuntimeName = Literal["torch", "onnx", "openvino", "tensorrt"]
 RuntimeChoice = Literal["auto", "torch", "onnx", "openvino", "tensorrt"]
@@ -37,22 +36,59 @@ class DeviceLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a loaded runtime runs on, as ListRankers reports it."""
+    """What a loaded runtime runs on, as ListRankers reports it.
+
+    `packed`: inputs are encoded end to end, so that their lengths may differ as they like. `queued`: a batch
+    is only begun when `encode` returns, and the next one may be begun behind it.
+    """
 
     runtime: str
     device: str
     precision: str
     max_batch_tokens: int
+    packed: bool = False
+    queued: bool = False
+
+
+class Encoding(Protocol):
+    """A batch on its way through the device."""
+
+    def rows(self) -> list[Features]:
+        """Wait until it is done; give each input's features, in fp32 on the runtime's device.
+
+        Shapes: P times (F,), or (S, F…) with roles (S,).
+        Raises: OutOfMemory, DeviceLost.
+        """
+        ...
+
+    def device_s(self) -> float:
+        """Say how long the device was busy with it, once its rows were given."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """A batch that was done as soon as it was begun."""
+
+    features: list[Features]
+    seconds: float
+
+    def rows(self) -> list[Features]:
+        """Give each input's features."""
+        return self.features
+
+    def device_s(self) -> float:
+        """Say how long it took."""
+        return self.seconds
 
 
 class Runtime(Protocol):
     """A loaded ranker on its device. Used by one thread at a time."""
 
-    def encode(self, input_ids: Int64Array, roles: Int64Array, token_type_ids: Int64Array) -> Features:
-        """Run the heavy part; done, not merely enqueued, when it returns.
+    def encode(self, inputs: Sequence[EncoderInput]) -> Encoding:
+        """Begin the heavy part.
 
-        Shapes: (P, L) each -> features (P, …), on the runtime's device.
-        Raises: OutOfMemory, DeviceLost.
+        Raises: ValueError if there is no input; OutOfMemory, DeviceLost.
         """
         ...
 

@@ -16,6 +16,7 @@ def open_onnx(
     *,
     precision: Precision,
     longest_input: int,
+    pad_id: int = 0,
     device: str | None = None,
     threads: int | None = None,
 ) -> ExportedRuntime:
@@ -31,4 +32,4 @@ def open_onnx(
         return OnnxGraph(open_session(graph, provider, configured, threads or usable_cores()), chosen)
 
     capabilities = Capabilities("onnx", str(chosen), precision, batch_tokens(chosen))
-    return ExportedRuntime(load(encoder), load(aggregator), capabilities, longest_input)
+    return ExportedRuntime(load(encoder), load(aggregator), capabilities, longest_input, pad_id)

@@ -54,6 +54,7 @@ def _onnx(exported: Exported, placement: Placement) -> Runtime:
         export.path("aggregator", "onnx"),
         precision=export.manifest.precision,
         longest_input=exported.reader.max_input_tokens,
+        pad_id=exported.reader.pad_id,
         device=placement.device,
         threads=placement.threads,
     )
@@ -68,6 +69,7 @@ def _openvino(exported: Exported, placement: Placement) -> Runtime:
         export.path("aggregator", "openvino"),
         precision=export.manifest.precision,
         longest_input=exported.reader.max_input_tokens,
+        pad_id=exported.reader.pad_id,
         device=placement.device,
         threads=placement.threads,
     )
@@ -82,6 +84,7 @@ def _tensorrt(exported: Exported, placement: Placement) -> Runtime:
         export.path("aggregator", "tensorrt"),
         precision=export.manifest.precision,
         longest_input=exported.reader.max_input_tokens,
+        pad_id=exported.reader.pad_id,
         device=placement.device,
         max_batch_tokens=placement.max_batch_tokens,
         inputs=export.manifest.graphs["encoder"].inputs,

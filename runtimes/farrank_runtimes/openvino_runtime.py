@@ -97,6 +97,7 @@ def open_openvino(
     *,
     precision: Precision,
     longest_input: int,
+    pad_id: int = 0,
     device: str | None = None,
     threads: int | None = None,
 ) -> ExportedRuntime:
@@ -119,6 +120,7 @@ def open_openvino(
         OpenVinoGraph(aggregator, "f32", cores),
         Capabilities("openvino", str(cpu), served, batch_tokens(cpu)),
         longest_input,
+        pad_id,
     )
 
 

@@ -64,6 +64,7 @@ def open_tensorrt(
     *,
     precision: Precision,
     longest_input: int,
+    pad_id: int = 0,
     device: str | None = None,
     max_batch_tokens: int | None = None,
     inputs: Sequence[str] = ENCODER_INPUTS,
@@ -92,7 +93,7 @@ def open_tensorrt(
         graphs[group] = OnnxGraph(open_session(encoder, "tensorrt", [options, cuda], threads=1), chosen)
     light = OnnxGraph(open_session(aggregator, "cuda", [cuda], threads=1), chosen)
     capabilities = Capabilities("tensorrt", str(chosen), precision, budget)
-    return ExportedRuntime(GroupedEncoder(graphs), light, capabilities, longest_input)
+    return ExportedRuntime(GroupedEncoder(graphs), light, capabilities, longest_input, pad_id)
 
 
 def check_tensorrt(device: str | None) -> torch.device:

@@ -1,17 +1,20 @@
 """The PyTorch runtime, on CPU and CUDA."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
+from farrank_rankers.collate import LongArray, collate
 from farrank_rankers.features import Features
 from farrank_rankers.ranker import Ranker
+from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.devices import batch_tokens, choose_device
 from farrank_runtimes.interface import (
     Capabilities,
     DeviceLost,
-    Int64Array,
+    Encoded,
     OutOfMemory,
     Precision,
     PrecisionAbsent,
@@ -45,21 +48,21 @@ class TorchRuntime:
             raise PrecisionAbsent(f"torch serves {' and '.join(_DTYPES)}, not {self._precision}")
         if self._device.type == "cpu":
             torch.set_num_threads(threads or usable_cores())
-        self._longest_input = ranker.reader.max_input_tokens
+        self._reader = ranker.reader
         self._encoder = ranker.encoder.to(self._device, _DTYPES[self._precision]).eval()
         self._aggregator = ranker.aggregator.to(self._device, torch.float32).eval()
 
-    def encode(self, input_ids: Int64Array, roles: Int64Array, token_type_ids: Int64Array) -> Features:
-        """Shapes: (P, L) each -> features (P, …) in fp32. Raises: OutOfMemory, DeviceLost."""
+    def encode(self, inputs: Sequence[EncoderInput]) -> Encoded:
+        """Run the heavy part. Raises: OutOfMemory, DeviceLost."""
+        batch = collate(inputs, self._reader.pad_id)
+        started_s = time.perf_counter()
         with torch.inference_mode(), _device_failures():
-            features: Features = self._encoder(
-                self._to_device(input_ids), self._to_device(roles), self._to_device(token_type_ids)
-            )
+            features: Features = self._encoder(*map(self._to_device, batch))
             # A family may return a view, [CLS] of all positions say: kept for later, it would keep them all.
             features = features._replace(vectors=features.vectors.float().contiguous())
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)
-        return features
+        return Encoded(features.rows(), time.perf_counter() - started_s)
 
     def aggregate(
         self, features: Features, chunk_mask: torch.Tensor, query: Features | None
@@ -71,13 +74,13 @@ class TorchRuntime:
 
     def warm_up(self) -> float:
         """Run batches of the shapes to come; return the measured speed in tokens per second."""
-        return measure_speed(self.encode, self._longest_input, self.capabilities().max_batch_tokens)
+        return measure_speed(self.encode, self._reader.max_input_tokens, self.capabilities().max_batch_tokens)
 
     def capabilities(self) -> Capabilities:
         """What runs where."""
         return Capabilities("torch", str(self._device), self._precision, batch_tokens(self._device))
 
-    def _to_device(self, array: Int64Array) -> torch.Tensor:
+    def _to_device(self, array: LongArray) -> torch.Tensor:
         tensor = torch.from_numpy(array)
         if self._device.type == "cpu":
             return tensor

@@ -8,7 +8,6 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
-from farrank_rankers.collate import collate
 from farrank_rankers.features import batched, stacked
 from farrank_rankers.sources import open_ranker
 from farrank_runtimes.exported_runtime import ExportedRuntime
@@ -48,12 +47,11 @@ def test_scores_and_evidence_are_the_rankers_own(tiny_exports: dict[str, Path], 
     for text in TEXTS:
         chunks = reader.split(reader.read_document(text))
         inputs = [reader.chunk_input(None if dual else query, chunk) for chunk in chunks]
-        rows = [row for each in inputs for row in runtime.encode(*collate([each], reader.pad_id)).rows()]
+        rows = [row for each in inputs for row in runtime.encode([each]).rows()]
         documents.append(stacked(rows))
     asked = None
     if dual:
-        encoded = runtime.encode(*collate([reader.query_input(query)], reader.pad_id))
-        asked = stacked(encoded.rows() * len(TEXTS))
+        asked = stacked(runtime.encode([reader.query_input(query)]).rows() * len(TEXTS))
     scores, chunk_scores = runtime.aggregate(*batched(documents), asked)
 
     assert scores == pytest.approx([each.score for each in wanted], abs=1e-5)
@@ -69,10 +67,8 @@ def test_padding_and_companions_change_nothing(tiny_exports: dict[str, Path]) ->
         for text in TEXTS
         for chunk in reader.split(reader.read_document(text))
     ]
-    together = runtime.encode(*collate(inputs, reader.pad_id)).vectors
-    for row, each in enumerate(inputs):
-        alone = runtime.encode(*collate([each], reader.pad_id)).vectors[0]
-        assert torch.allclose(together[row], alone, atol=1e-5)
+    for row, each in zip(runtime.encode(inputs).rows(), inputs, strict=True):
+        assert torch.allclose(row.vectors, runtime.encode([each]).rows()[0].vectors, atol=1e-5)
 
 
 def test_what_was_returned_is_not_written_to_again(tiny_exports: dict[str, Path]) -> None:
@@ -83,8 +79,7 @@ def test_what_was_returned_is_not_written_to_again(tiny_exports: dict[str, Path]
     for _ in range(40):
         words = " ".join(drawn.choices(TEXTS[2].split(), k=drawn.randint(1, 60)))
         chunk = reader.split(reader.read_document(words))[0]
-        batch = collate([reader.chunk_input(reader.read_query(QUERY), chunk)], reader.pad_id)
-        vectors = runtime.encode(*batch).vectors
+        vectors = runtime.encode([reader.chunk_input(reader.read_query(QUERY), chunk)]).rows()[0].vectors
         kept.append((vectors, vectors.clone()))
     assert all(torch.equal(vectors, copy) for vectors, copy in kept)
 

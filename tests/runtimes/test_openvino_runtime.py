@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from farrank_exporters.trace import trace_ranker
-from farrank_rankers.collate import collate
-from farrank_rankers.features import Features, batched
+from farrank_rankers.features import batched, stacked
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.sources import open_ranker
+from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes import openvino_runtime
 from farrank_runtimes.exported_runtime import ExportedRuntime
 from farrank_runtimes.interface import DeviceAbsent, DeviceLost, OutOfMemory, PrecisionAbsent, RuntimeAbsent
@@ -45,13 +45,13 @@ def scores_through(runtime: ExportedRuntime, ranker: Ranker) -> list[float]:
     """Score one text after the other, each a batch of another shape, and all of them as one batch."""
     reader, read_query = ranker.reader, ranker.reader.read_query(QUERY)
     dual = ranker.spec.plan == "dual"
-    query = runtime.encode(*collate([reader.query_input(read_query)], reader.pad_id)) if dual else None
+    query = runtime.encode([reader.query_input(read_query)]).rows() if dual else None
     documents = []
     for text in TEXTS:
         chunks = reader.split(reader.read_document(text))
         inputs = [reader.chunk_input(None if dual else read_query, chunk) for chunk in chunks]
-        documents.append(runtime.encode(*collate(inputs, reader.pad_id)))
-    asked = None if query is None else Features(query.vectors.expand(len(TEXTS), -1))
+        documents.append(stacked(runtime.encode(inputs).rows()))
+    asked = None if query is None else stacked(query * len(TEXTS))
     scores, evidence = runtime.aggregate(*batched(documents), asked)
     assert [len(row) for row in evidence] == [max(len(each.vectors) for each in documents)] * len(TEXTS)
     return scores
@@ -77,24 +77,28 @@ def test_scores_are_the_rankers_own(
     assert (max(abs(np.subtract(found, wanted))) > 1e-6) == (precision == "bf16")
 
 
-def batch(rows: int, length: int, token: int = 7) -> list[Any]:
-    return [np.full((rows, length), value, dtype=np.int64) for value in (token, 3, 0)]
+def batch(rows: int, length: int, token: int = 7) -> list[EncoderInput]:
+    return [EncoderInput(*(np.full(length, value, dtype=np.int32) for value in (token, 3, 0)))] * rows
+
+
+def vectors(runtime: ExportedRuntime, inputs: list[EncoderInput]) -> torch.Tensor:
+    return stacked(runtime.encode(inputs).rows()).vectors
 
 
 def test_features_outlive_the_next_batch(graphs: dict[str, Path]) -> None:
     runtime = opened(graphs["avgp"])
-    first = runtime.encode(*batch(2, 9)).vectors
+    first = vectors(runtime, batch(2, 9))
     before = first.clone()
-    second = runtime.encode(*batch(2, 9, token=11)).vectors
+    second = vectors(runtime, batch(2, 9, token=11))
     assert torch.equal(first, before)
     assert not torch.allclose(first, second, atol=1e-3)
 
 
 def test_any_thread_may_run_what_another_loaded(graphs: dict[str, Path]) -> None:
     runtime = opened(graphs["avgp"])
-    wanted = runtime.encode(*batch(3, 17)).vectors
+    wanted = vectors(runtime, batch(3, 17))
     found: list[torch.Tensor] = []
-    thread = threading.Thread(target=lambda: found.append(runtime.encode(*batch(3, 17)).vectors))
+    thread = threading.Thread(target=lambda: found.append(vectors(runtime, batch(3, 17))))
     thread.start()
     thread.join()
     assert torch.equal(found[0], wanted)
@@ -169,25 +173,29 @@ EXHAUSTION = """
 import resource, sys
 from pathlib import Path
 import numpy as np
+from farrank_rankers.features import stacked
+from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.interface import OutOfMemory
 from farrank_runtimes.openvino_runtime import open_openvino
 
 folder = Path(sys.argv[1])
 runtime = open_openvino(
     folder / "encoder.onnx", folder / "aggregator.onnx", precision="fp32", longest_input=64, threads=1)
-batch = lambda rows, length, token: [np.full((rows, length), each, dtype=np.int64) for each in (token, 3, 0)]
+row = lambda length: EncoderInput(*(np.full(length, each, dtype=np.int32) for each in (7, 3, 0)))
+batch = lambda rows, length: [row(length)] * rows
+vectors = lambda inputs: stacked(runtime.encode(inputs).rows()).vectors
 shapes = [(1, 512), (2, 9), (1, 9), (2, 512)]
-wanted = {shape: runtime.encode(*batch(*shape, 7)).vectors for shape in shapes}
-large = batch(512, 512, 7)
+wanted = {shape: vectors(batch(*shape)) for shape in shapes}
+large = batch(512, 512)
 taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 for shape in shapes:
     resource.setrlimit(resource.RLIMIT_AS, (taken + 2**25, resource.RLIM_INFINITY))
     try:
-        print("scored", runtime.encode(*large).vectors.shape)
+        print("scored", vectors(large).shape)
     except OutOfMemory:
         print("told")
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    print(bool((runtime.encode(*batch(*shape, 7)).vectors == wanted[shape]).all()))
+    print(bool((vectors(batch(*shape)) == wanted[shape]).all()))
 """
 
 

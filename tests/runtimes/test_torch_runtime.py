@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from farrank_rankers.collate import collate
-from farrank_rankers.features import batched
+from farrank_rankers.features import batched, stacked
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.sources import open_ranker
+from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.devices import choose_device
 from farrank_runtimes.interface import DeviceAbsent, DeviceLost, OutOfMemory, Precision, PrecisionAbsent
 from farrank_runtimes.threads import usable_cores
@@ -22,9 +22,7 @@ def scores_through(runtime: TorchRuntime, ranker: Ranker) -> list[float]:
     scores = []
     for text in TEXTS:
         chunks = reader.split(reader.read_document(text))
-        features = runtime.encode(
-            *collate([reader.chunk_input(query, chunk) for chunk in chunks], reader.pad_id)
-        )
+        features = stacked(runtime.encode([reader.chunk_input(query, chunk) for chunk in chunks]).rows())
         assert features.vectors.dtype == torch.float32
         document_scores, chunk_scores = runtime.aggregate(*batched([features]), None)
         assert len(chunk_scores[0]) == len(chunks)
@@ -95,9 +93,9 @@ def test_the_devices_failures_are_told_from_the_models(
 ) -> None:
     ranker = open_ranker(tiny_rankers["maxp"])
     ranker.encoder = Failing(raised)  # type: ignore[assignment]
-    ids = np.ones((1, 4), dtype=np.int64)
+    ids = np.ones(4, dtype=np.int32)
     with pytest.raises(told) as failed:
-        TorchRuntime(ranker, "fp32", "cpu").encode(ids, ids, ids)
+        TorchRuntime(ranker, "fp32", "cpu").encode([EncoderInput(ids, ids, ids)])
     assert type(failed.value) is told
 
 

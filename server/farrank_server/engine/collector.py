@@ -13,13 +13,13 @@ from farrank_server.engine.lane import Lane, Ready
 AGGREGATION_BYTES = 128 * 2**20
 
 
-def store_features(items: Sequence[Waiting[Part]], features: Features) -> list[Ready]:
+def store_features(items: Sequence[Waiting[Part]], rows: Sequence[Features]) -> list[Ready]:
     """Put each input's features in its place; return the documents that can be scored now.
 
-    Shapes: features (P, …), a row an item. Guarded by the worker's lock.
+    A row is an item's, (F,) or (S, F…). Guarded by the worker's lock.
     """
     ready: list[Ready] = []
-    for item, row in zip(items, features.rows(), strict=True):
+    for item, row in zip(items, rows, strict=True):
         job, document = item.payload.job, item.payload.document
         if document is None:
             ready.extend((job, waited) for waited in job.query_arrived(row))

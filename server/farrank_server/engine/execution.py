@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Sequence
 
-from farrank_rankers.collate import collate
 from farrank_runtimes.interface import OutOfMemory
 from farrank_server.batching.batcher import Waiting
 from farrank_server.engine.admission import Admission
@@ -63,7 +62,7 @@ class Execution:
 
     def _encode(self, lane: Lane, items: Items) -> list[Ready]:
         started_s, started_ns = time.monotonic(), time.perf_counter_ns()
-        features = lane.runtime.encode(*collate([item.payload.input for item in items], lane.reader.pad_id))
+        rows = lane.runtime.encode([item.payload.input for item in items]).rows()
         elapsed_ns = time.perf_counter_ns() - started_ns
         longest = max(item.tokens for item in items)
         for item in items:
@@ -75,7 +74,7 @@ class Execution:
             job.device.inference_ns += elapsed_ns
         self._encoded.append((items, elapsed_ns / 1e9))
         with self._lock:
-            return store_features(items, features)
+            return store_features(items, rows)
 
     def _count(self, lane: Lane, items: Items, seconds: float) -> None:
         real = sum(item.tokens for item in items)

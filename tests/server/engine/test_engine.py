@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -12,10 +12,11 @@ import torch
 
 from farrank_rankers.features import Features
 from farrank_rankers.sources import open_ranker
+from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.interface import (
     Capabilities,
     DeviceLost,
-    Int64Array,
+    Encoding,
     OutOfMemory,
     Runtime,
 )
@@ -43,18 +44,22 @@ POISON = "xylophone"
 POISON_ID = 8516  # "##yl", which no other text here holds
 
 
+def longest(inputs: Sequence[EncoderInput]) -> int:
+    return max(each.tokens for each in inputs)
+
+
 class Faulty:
     """A runtime that lets a test see every batch first, and fail it."""
 
-    def __init__(self, inner: Runtime, before: Callable[[Int64Array], None]) -> None:
+    def __init__(self, inner: Runtime, before: Callable[[Sequence[EncoderInput]], None]) -> None:
         self.inner = inner
         self.before = before
         self.batches: list[tuple[int, int]] = []
 
-    def encode(self, input_ids: Int64Array, roles: Int64Array, token_type_ids: Int64Array) -> Features:
-        self.before(input_ids)
-        self.batches.append((input_ids.shape[0], input_ids.shape[1]))
-        return self.inner.encode(input_ids, roles, token_type_ids)
+    def encode(self, inputs: Sequence[EncoderInput]) -> Encoding:
+        self.before(inputs)
+        self.batches.append((len(inputs), longest(inputs)))
+        return self.inner.encode(inputs)
 
     def aggregate(
         self, features: Features, chunk_mask: torch.Tensor, query: Features | None
@@ -91,14 +96,14 @@ class Bench:
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
 
 
-Before = Callable[[Int64Array], None]
+Before = Callable[[Sequence[EncoderInput]], None]
 OpenBench = Callable[..., AbstractAsyncContextManager[Bench]]
 
 
 @pytest.fixture
 def open_bench(tiny_rankers: dict[str, Path]) -> OpenBench:
     @asynccontextmanager
-    async def opened(before: Before = lambda ids: None, **limits: int) -> AsyncIterator[Bench]:
+    async def opened(before: Before = lambda inputs: None, **limits: int) -> AsyncIterator[Bench]:
         config = ServerConfig(
             rankers={name: RankerConfig(str(tiny_rankers[name])) for name in ("maxp", "biencoder")},
             batching=BatchingConfig(max_batch_tokens=1024),
@@ -131,8 +136,8 @@ def scores(outcome: Outcome | BaseException) -> list[float]:
 async def test_a_batch_that_runs_out_of_memory_is_split_and_smaller_ones_follow(
     open_bench: OpenBench, wanted: list[float]
 ) -> None:
-    def before(ids: Int64Array) -> None:
-        if ids.size > 150:
+    def before(inputs: Sequence[EncoderInput]) -> None:
+        if len(inputs) * longest(inputs) > 150:
             raise OutOfMemory("too large")
 
     async with open_bench(before) as bench:
@@ -150,8 +155,8 @@ async def test_a_batch_that_runs_out_of_memory_is_split_and_smaller_ones_follow(
 async def test_one_input_too_large_for_the_device_costs_its_own_call_alone(
     open_bench: OpenBench, wanted: list[float]
 ) -> None:
-    def before(ids: Int64Array) -> None:
-        if (ids == POISON_ID).any():
+    def before(inputs: Sequence[EncoderInput]) -> None:
+        if any(POISON_ID in each.input_ids for each in inputs):
             raise OutOfMemory("never fits")
 
     async with open_bench(before) as bench:
@@ -167,8 +172,8 @@ async def test_one_input_too_large_for_the_device_costs_its_own_call_alone(
 async def test_a_bug_met_by_one_call_is_internal_to_it_and_nothing_to_its_companions(
     open_bench: OpenBench, wanted: list[float]
 ) -> None:
-    def before(ids: Int64Array) -> None:
-        if (ids == POISON_ID).any():
+    def before(inputs: Sequence[EncoderInput]) -> None:
+        if any(POISON_ID in each.input_ids for each in inputs):
             raise ZeroDivisionError("a bug")
 
     async with open_bench(before) as bench:
@@ -185,7 +190,7 @@ async def test_a_worker_that_dies_is_answered_and_comes_back(
 ) -> None:
     armed = [True]
 
-    def before(ids: Int64Array) -> None:
+    def before(inputs: Sequence[EncoderInput]) -> None:
         if armed and armed.pop():
             raise fault
 
@@ -203,7 +208,7 @@ async def test_a_device_that_stays_lost_refuses_every_call_and_says_so(
 ) -> None:
     monkeypatch.setattr(worker, "RELOAD_DELAYS_S", (0.0, 0.0))
 
-    def before(ids: Int64Array) -> None:
+    def before(inputs: Sequence[EncoderInput]) -> None:
         raise DeviceLost("gone")
 
     def load() -> Runtime:
@@ -224,7 +229,7 @@ async def test_a_load_that_exits_is_a_lost_device_too(
 ) -> None:
     monkeypatch.setattr(worker, "RELOAD_DELAYS_S", (0.0,))
 
-    def before(ids: Int64Array) -> None:
+    def before(inputs: Sequence[EncoderInput]) -> None:
         raise DeviceLost("gone")
 
     def load() -> Runtime:
@@ -239,7 +244,7 @@ async def test_a_load_that_exits_is_a_lost_device_too(
 
 
 async def test_a_call_that_failed_is_read_no_further(open_bench: OpenBench) -> None:
-    def before(ids: Int64Array) -> None:
+    def before(inputs: Sequence[EncoderInput]) -> None:
         raise ZeroDivisionError("a bug")
 
     async with open_bench(before) as bench:
@@ -304,7 +309,7 @@ class Hold:
         self.reached = threading.Event()
         self.released = threading.Event()
 
-    def __call__(self, ids: Int64Array) -> None:
+    def __call__(self, inputs: Sequence[EncoderInput]) -> None:
         self.reached.set()
         assert self.released.wait(30)
 
