@@ -66,8 +66,11 @@ class Attention(nn.Module):
         )
         dropout = self.dropout_rate if self.training else 0.0
         mixed = F.scaled_dot_product_attention(query, key, value, bias, dropout)  # (P, A, L, H / A)
-        mixed = self.output(mixed.transpose(1, 2).flatten(-2))  # (P, L, H)
-        normed: Tensor = self.norm(self.dropout(mixed) + hidden)  # (P, L, H)
+        return self.added(mixed.transpose(1, 2).flatten(-2), hidden)
+
+    def added(self, mixed: Tensor, hidden: Tensor) -> Tensor:
+        """Add what the heads mixed, side by side, to what they saw. Shapes: (…, H) each -> (…, H)."""
+        normed: Tensor = self.norm(self.dropout(self.output(mixed)) + hidden)  # (…, H)
         return normed
 
 

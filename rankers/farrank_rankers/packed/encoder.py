@@ -6,6 +6,7 @@ from farrank_rankers.encoder import Encoder
 from farrank_rankers.errors import SourceError
 from farrank_rankers.features import Features
 from farrank_rankers.packed.attention.interface import Attention
+from farrank_rankers.packed.backbones.compiling import Compile, as_written
 from farrank_rankers.packed.backbones.registry import packed_backbone
 from farrank_rankers.packed.stream import TokenStream
 
@@ -13,13 +14,16 @@ from farrank_rankers.packed.stream import TokenStream
 class PackedEncoder:
     """Encode streams with an encoder's weights, which stay where they are: both can be used in turn.
 
-    Raises: SourceError if the backbone's architecture has no packed form; see `registry.PACKED`.
+    The encoder must have its device and its precision before, and keep them. With `compiled` for `compile_by`
+    torch compiles, at the first streams, what layers do between one attention and the next.
+    Raises: SourceError if the backbone has no packed form; see `packed_backbone`.
     """
 
-    def __init__(self, encoder: Encoder, attention: Attention) -> None:
-        backbone = packed_backbone(encoder.backbone, encoder.facts.architecture)
+    def __init__(self, encoder: Encoder, attention: Attention, compile_by: Compile = as_written) -> None:
+        architecture = encoder.facts.architecture
+        backbone = packed_backbone(encoder.backbone, architecture, compile_by)
         if backbone is None:
-            raise SourceError(f"a backbone of type {encoder.facts.architecture!r} reads padded batches alone")
+            raise SourceError(f"this backbone of type {architecture!r} reads padded batches alone")
         self._encoder = encoder
         self._backbone = backbone
         self._attention = attention

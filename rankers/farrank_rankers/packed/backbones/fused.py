@@ -1,6 +1,7 @@
 """Several linear layers over the same input as one matrix product."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,10 +10,13 @@ from torch import Tensor, nn
 class FusedLinear:
     """Linear layers side by side; from now on theirs are views of its weights, so that nothing is kept twice.
 
-    Layers that have a bias and such that have none may stand together.
+    Layers that have a bias and such that have none may stand together. What moves or converts the layers
+    afterwards parts them from it: whatever does so, comes first.
     Shapes: (T, H) -> (T, the layers' outputs together).
     """
 
+    # Outside, for what is made in inference mode can never be trained again.
+    @torch.inference_mode(mode=False)
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         self.weight = torch.cat([layer.weight.detach() for layer in layers])  # (O, H)
         self.bias: Tensor | None = None
@@ -31,3 +35,8 @@ class FusedLinear:
     def __call__(self, hidden: Tensor) -> Tensor:
         """Shapes: (T, H) -> (T, O)."""
         return nn.functional.linear(hidden, self.weight, self.bias)
+
+
+def are_plain(layers: Iterable[Any]) -> bool:
+    """Whether layers are linear and nothing more: neither quantised, nor parametrised, nor adapted."""
+    return all(type(layer) is nn.Linear and type(layer.weight) is nn.Parameter for layer in layers)

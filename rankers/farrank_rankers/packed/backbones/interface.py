@@ -1,10 +1,11 @@
 """What a packed backbone is."""
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
 from farrank_rankers.packed.attention.interface import Attention
+from farrank_rankers.packed.backbones.compiling import Compile
 from farrank_rankers.packed.stream import TokenStream
 
 
@@ -21,10 +22,28 @@ class PackedOutput(NamedTuple):
 
 
 class PackedBackbone(Protocol):
-    """A backbone that reads a stream, on the weights of the one that reads padded batches."""
+    """A backbone that reads a stream, on the weights of the one that reads padded batches.
+
+    It is for inference: whatever mode its modules are in, no attention weight is dropped.
+    """
 
     def __call__(
         self, stream: TokenStream, positions: Tensor, attention: Attention, *, hidden_states: bool = False
     ) -> PackedOutput:
         """Encode. Shapes: positions (T,), as the backbone numbers them -> last_hidden_state (T, H)."""
+        ...
+
+
+class PackedForm(Protocol):
+    """How an architecture is packed: a class of packed backbones."""
+
+    def __call__(self, model: Any, compile_by: Compile) -> PackedBackbone:
+        """Put a packed backbone on a model's weights, which must be where they are to stay.
+
+        `compile_by` is given what the layers do position by position.
+        """
+        ...
+
+    def serves(self, model: Any) -> bool:
+        """Whether a model of the architecture computes what the packed form does: a variant may not."""
         ...
