@@ -16,7 +16,7 @@ from farrank_rankers.packed.stream import TokenStream
 
 
 class PackedBigBird(PackedBert):
-    """A transformers BigBird, sparse or full as it was built. Shapes: T tokens -> last_hidden_state (T, H)."""
+    """A transformers BigBird, sparse or full, as built. Shapes: T tokens -> last_hidden_state (T, H)."""
 
     def __init__(self, model: Any, compile_by: Compile) -> None:
         super().__init__(model, compile_by)

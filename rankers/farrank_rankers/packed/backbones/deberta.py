@@ -108,8 +108,8 @@ class PackedDebertaLayer:
 
     def _scored(self, tokens: Tensor, distances: Tensor) -> Tensor:
         """Score tokens and distances, all pairs. Shapes: (T, A, D), (2S, A·D) -> (A, T, 2S)."""
-        scaled = (distances * self._scale).unflatten(1, (self._heads, -1))  # (2S, A, D)
-        return tokens.transpose(0, 1) @ scaled.permute(1, 2, 0)
+        scaled: Tensor = (distances * self._scale).unflatten(1, (self._heads, -1))  # (2S, A, D)
+        return torch.matmul(tokens.transpose(0, 1), scaled.permute(1, 2, 0))
 
 
 def _disentangled(asked: Tensor | None, asking: Tensor | None, places: Tensor, slots: Tensor) -> Score:

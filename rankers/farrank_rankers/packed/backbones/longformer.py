@@ -61,7 +61,7 @@ class PackedLongformer:
 
 
 class PackedLongformerInClassifier(PackedLongformer):
-    """A Longformer below a classifier: its first token alone is global, as transformers has it in training."""
+    """A Longformer below a classifier: its first token alone is global, as in training."""
 
     def global_tokens(self, stream: TokenStream) -> GlobalTokens:
         """Say which tokens are global."""
