@@ -1,7 +1,8 @@
-"""What tests of several rooms share: tiny rankers, with a real tokenizer, and certificates."""
+"""What tests of several rooms share: tiny rankers, with a real tokenizer, the command, and certificates."""
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import hypothesis
 import pytest
 import trustme
 
+from farrank_cli.main import main
 from farrank_rankers.artifact import save_ranker
 from farrank_rankers.exports.checksums import checksums
 from farrank_rankers.exports.folder import MANIFEST, writing_export
@@ -119,6 +121,30 @@ def tiny_exports(tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPat
             )
             (export / MANIFEST).write_text(manifest.to_json())
     return {family: folder / family for family in EXPORTED}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left: its exit code and what it printed where."""
+
+    exit_code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def farrank(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """Run the command in this process; argparse's own exits count as exit codes, too."""
+
+    def run(*arguments: object) -> Outcome:
+        try:
+            exit_code = main([str(argument) for argument in arguments])
+        except SystemExit as exit_:
+            exit_code = int(exit_.code or 0)
+        captured = capsys.readouterr()
+        return Outcome(exit_code, captured.out, captured.err)
+
+    return run
 
 
 @dataclass(frozen=True)

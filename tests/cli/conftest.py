@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent import futures
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
 import pytest
 
 from farrank.v1 import rerank_pb2, rerank_pb2_grpc
-from farrank_cli.main import main
 
 STORED = {"d1": "nothing here\nat all", "d2": "the \x1b[31mKäse is\there"}
 
@@ -85,15 +83,6 @@ class WordCounter(rerank_pb2_grpc.RerankServiceServicer):
         )
 
 
-@dataclass
-class Outcome:
-    """What a command left: its exit code and what it printed where."""
-
-    exit_code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
 def server() -> Iterator[tuple[str, WordCounter]]:
     """A server's address, and the servicer to ask what it was asked."""
@@ -104,18 +93,3 @@ def server() -> Iterator[tuple[str, WordCounter]]:
     server.start()
     yield f"127.0.0.1:{port}", servicer
     server.stop(0).wait()
-
-
-@pytest.fixture
-def farrank(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    """Run the command in this process; argparse's own exits count as exit codes, too."""
-
-    def run(*arguments: object) -> Outcome:
-        try:
-            exit_code = main([str(argument) for argument in arguments])
-        except SystemExit as exit_:
-            exit_code = int(exit_.code or 0)
-        captured = capsys.readouterr()
-        return Outcome(exit_code, captured.out, captured.err)
-
-    return run

@@ -14,7 +14,7 @@ from farrank_rankers.exports.folder import find_exports
 from farrank_rankers.sources import open_ranker
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Outcome
+    from tests.conftest import Outcome
 
 Farrank = Callable[..., "Outcome"]
 

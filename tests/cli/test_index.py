@@ -14,7 +14,7 @@ from farrank_server.indexing.document import Document
 from farrank_server.indexing.writer_process import IndexingError
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Outcome
+    from tests.conftest import Outcome
 
 Farrank = Callable[..., "Outcome"]
 

@@ -13,7 +13,7 @@ import pytest
 from farrank_cli.table import COMMANDS
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Outcome
+    from tests.conftest import Outcome
 
 Farrank = Callable[..., "Outcome"]
 

@@ -17,7 +17,7 @@ from farrank_rankers.sources import open_ranker
 from farrank_rankers.untrained import new_ranker
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Outcome
+    from tests.conftest import Outcome
 
 Farrank = Callable[..., "Outcome"]
 

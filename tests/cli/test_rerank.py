@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Outcome, WordCounter
+    from tests.cli.conftest import WordCounter
+    from tests.conftest import Outcome
 
 Farrank = Callable[..., "Outcome"]
 Server = tuple[str, "WordCounter"]

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Outcome, WordCounter
+    from tests.cli.conftest import WordCounter
+    from tests.conftest import Outcome
 
 Farrank = Callable[..., "Outcome"]
 Server = tuple[str, "WordCounter"]

@@ -15,7 +15,7 @@ from farrank_cli.commands import serve
 from farrank_server.config import IndexConfig, RankerConfig, ServerConfig
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Outcome
+    from tests.conftest import Outcome
 
 Farrank = Callable[..., "Outcome"]
 

@@ -1,7 +1,7 @@
 """Tiny backbones with real tokenizers, made on the spot: nothing is downloaded."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,10 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from farrank_rankers.artifact import save_ranker
 from farrank_rankers.files.tokenizer_files import TokenizerFiles
+from farrank_rankers.ranker import Ranker
+from farrank_rankers.sources import open_ranker, open_reader
 from farrank_rankers.tokenizer import TextTokenizer
 
 WORDS = (
@@ -248,6 +251,26 @@ def text_tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TextT
         save_tokenizer(build(), folder)
         opened[build.__name__] = TextTokenizer(TokenizerFiles.read(folder))
     return opened
+
+
+@pytest.fixture
+def save_and_open(tmp_path: Path) -> Callable[[Ranker, str, Sequence[str]], Ranker]:
+    """Save a ranker as an artifact and open it: it is the same, its scores to the bit."""
+
+    def check(ranker: Ranker, query: str, documents: Sequence[str]) -> Ranker:
+        save_ranker(ranker, tmp_path / "artifact")
+        opened = open_ranker(tmp_path / "artifact")
+        assert opened.spec == ranker.spec == open_reader(tmp_path / "artifact").spec
+        assert opened.version == ranker.version
+        found, expected = (
+            [(item.score, item.chunk_scores) for item in each.score(query, documents)]
+            for each in (opened, ranker)
+        )
+        assert len(found) == len(documents)
+        assert found == expected
+        return opened
+
+    return check
 
 
 @pytest.fixture

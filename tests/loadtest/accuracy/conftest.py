@@ -1,15 +1,22 @@
 """A real server with tiny rankers and an index, and a small test set for it."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from farrank_cli.main import main
 from farrank_cli.spawn import SpawnedServer, spawned_server
 from farrank_loadtest.trec import rank, write_run
+
+if TYPE_CHECKING:
+    from tests.conftest import Outcome
 
 TEXTS = {
     "rivers": "The river rises in the mountains and reaches the sea. " * 60,
@@ -80,22 +87,7 @@ def server(
         yield spawned
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What the command left: its exit code and what it printed where."""
-
-    exit_code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
-def accuracy(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    """Run `farrank loadtest accuracy` in this process."""
-
-    def run(*flags: object) -> Outcome:
-        exit_code = main(["loadtest", "accuracy", *map(str, flags)])
-        captured = capsys.readouterr()
-        return Outcome(exit_code, captured.out, captured.err)
-
-    return run
+def accuracy(farrank: Callable[..., Outcome]) -> Callable[..., Outcome]:
+    """`farrank loadtest accuracy` as a function."""
+    return partial(farrank, "loadtest", "accuracy")

@@ -20,7 +20,8 @@ from farrank_loadtest.accuracy.report import Report
 from farrank_loadtest.trec import read_collection, read_run
 
 if TYPE_CHECKING:
-    from tests.loadtest.accuracy.conftest import Files, Outcome
+    from tests.conftest import Outcome
+    from tests.loadtest.accuracy.conftest import Files
 
     from farrank_cli.spawn import SpawnedServer
 

@@ -6,16 +6,19 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from farrank_cli.main import main
 from farrank_loadtest.efficiency.result import Conditions, Measured
 from farrank_loadtest.efficiency.timing import Timed
 from farrank_rankers.papers import models
 from farrank_rankers.papers.backbones import BACKBONES
+
+if TYPE_CHECKING:
+    from tests.conftest import Outcome
 
 TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 # The same change, made by a process of its own that then runs the command.
@@ -53,28 +56,10 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What the command left: its exit code and what it printed where."""
-
-    exit_code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
-def efficiency(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    """Run `farrank loadtest efficiency` in this process; argparse's own exits count as exit codes, too."""
-
-    def run(*flags: object) -> Outcome:
-        try:
-            exit_code = main(["loadtest", "efficiency", *map(str, flags)])
-        except SystemExit as exit_:
-            exit_code = int(exit_.code or 0)
-        captured = capsys.readouterr()
-        return Outcome(exit_code, captured.out, captured.err)
-
-    return run
+def efficiency(farrank: Callable[..., Outcome]) -> Callable[..., Outcome]:
+    """`farrank loadtest efficiency` as a function."""
+    return partial(farrank, "loadtest", "efficiency")
 
 
 def start(*flags: object) -> subprocess.Popen[str]:

@@ -17,7 +17,7 @@ from farrank_loadtest.efficiency.report.folder import CSV, PNG, SVG, TABLE
 from farrank_loadtest.efficiency.result import FILE, Results
 
 if TYPE_CHECKING:
-    from tests.loadtest.efficiency.conftest import Outcome
+    from tests.conftest import Outcome
 
 Efficiency = Callable[..., "Outcome"]
 

@@ -18,7 +18,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 if TYPE_CHECKING:
-    from tests.loadtest.latency.conftest import Outcome
+    from tests.conftest import Outcome
 
 INFINITY = os.environ.get("FARRANK_INFINITY", "")
 

@@ -1,22 +1,21 @@
 """PARADE's light forms against their formulas, written out one number at a time."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from farrank_rankers.artifact import save_ranker
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import EvidenceKind, ParadeAttnOptions
 from farrank_rankers.features import Features
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.sources import open_ranker
 from farrank_rankers.untrained import new_ranker
 
+SaveAndOpen = Callable[[Ranker, str, Sequence[str]], Ranker]
 Vector = list[float]
 QUERY = "neural query"
 DOCUMENTS = [
@@ -146,14 +145,11 @@ def test_gradients_reach_every_weight_under_garbage(cross_encoder: Path, form: s
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_an_artifact_gives_the_same_scores_to_the_bit(cross_encoder: Path, tmp_path: Path, form: str) -> None:
+def test_an_artifact_gives_the_same_scores_to_the_bit(
+    cross_encoder: Path, save_and_open: SaveAndOpen, form: str
+) -> None:
     ranker = made(form, cross_encoder)
-    save_ranker(ranker, tmp_path)
-    opened = open_ranker(tmp_path)
-    assert opened.spec == ranker.spec
-    assert opened.version == ranker.version
-    for found, expected in zip(opened.score(QUERY, DOCUMENTS), ranker.score(QUERY, DOCUMENTS), strict=True):
-        assert (found.score, found.chunk_scores) == (expected.score, expected.chunk_scores)
+    save_and_open(ranker, QUERY, DOCUMENTS)
 
 
 def test_evidence_says_what_it_is(cross_encoder: Path) -> None:

@@ -1,6 +1,6 @@
 """What holds of every family that compares tokens: masks, companions, gradients, artifacts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,15 +9,14 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from farrank_rankers.artifact import save_ranker
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.features import Features
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.sources import open_ranker
 from farrank_rankers.tokens import Role
 from farrank_rankers.untrained import new_ranker
 
 MakeModel = Callable[..., Path]
+SaveAndOpen = Callable[[Ranker, str, Sequence[str]], Ranker]
 
 FAMILIES = ["cedr-knrm", "cedr-pacrr", "cedr-drmm", "neural-model1"]
 WORDS = st.sampled_from(["search", "engine", "hello", "world", "café", "😀", "window", "passage."])
@@ -198,14 +197,5 @@ def test_features_without_roles_are_refused(ranker: Ranker) -> None:
         ranker.aggregator(Features(features.vectors), torch.ones(1, 1, dtype=torch.bool))
 
 
-def test_an_artifact_scores_the_same_to_the_bit(ranker: Ranker, tmp_path: Path) -> None:
-    save_ranker(ranker, tmp_path)
-    opened = open_ranker(tmp_path)
-    assert opened.spec == ranker.spec
-    assert opened.version == ranker.version
-    documents = ["", "hello", "search engine passage. " * 20]
-    for found, expected in zip(
-        opened.score("hello world", documents), ranker.score("hello world", documents), strict=True
-    ):
-        assert found.score == expected.score
-        assert found.chunk_scores == expected.chunk_scores
+def test_an_artifact_scores_the_same_to_the_bit(ranker: Ranker, save_and_open: SaveAndOpen) -> None:
+    save_and_open(ranker, "hello world", ["", "hello", "search engine passage. " * 20])
