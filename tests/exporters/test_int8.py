@@ -23,8 +23,10 @@ from farrank_rankers.sources import open_ranker
 from farrank_rankers.tokens import EncoderInput, Role
 from farrank_rankers.untrained import new_ranker
 from farrank_runtimes.interface import Runtime
+from farrank_runtimes.onnx_graph import OnnxGraph
 from farrank_runtimes.onnx_runtime import open_onnx
 from farrank_runtimes.openvino_runtime import open_openvino
+from farrank_runtimes.providers import cpu_options, open_session
 
 LAYERS = 2
 # Query, key, value and output of attention, and the first product of the feed-forward block.
@@ -158,7 +160,7 @@ def test_a_head_after_an_activation_stays_as_it_is(tiny_rankers: dict[str, Path]
     }
 
 
-def test_onnx_computes_products_in_int8_but_the_sensitive_ones(
+def test_onnx_computes_all_products_in_int8(
     traced: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = logging.getLogger().handlers[:]
@@ -167,27 +169,29 @@ def test_onnx_computes_products_in_int8_but_the_sensitive_ones(
     assert capfd.readouterr() == ("", "")
     assert logging.getLogger().handlers == before
 
-    (tmp_path / "encoder.onnx").rename(tmp_path / "int8.onnx")
-    model = onnx.load(tmp_path / "int8.onnx")
-    products = [node for node in model.graph.node if node.op_type == "MatMulNBits"]
-    # The second of the feed-forward block, too: a block's outliers are its own.
+    graph = onnx.load(tmp_path / "encoder.onnx").graph
+    products = [node for node in graph.node if node.op_type == "MatMulNBits"]
+    # The second of the feed-forward block, too: what has outliers shares its scale with few.
     assert len(products) == PRODUCTS_IN_INT8 + LAYERS
     for node in products:
         given = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
         assert (given["bits"], given["accuracy_level"]) == (8, 4)
 
 
-def test_in_onnx_int8_companions_change_nothing(traced: Path, tmp_path: Path, batches: list[Batch]) -> None:
+def test_in_onnx_companions_change_nothing(traced: Path, tmp_path: Path, batches: list[Batch]) -> None:
     quantize_onnx(traced / "encoder.onnx", tmp_path)
-    runtime = open_onnx(
-        tmp_path / "encoder.onnx", traced / "aggregator.onnx", precision="int8", longest_input=64, threads=1
-    )
-    (first, second), width = batches[:2], min(batch.input_ids.shape[1] for batch in batches[:2])
-    together = [
-        np.concatenate([one[:, :width], other[:, :width]]) for one, other in zip(first, second, strict=True)
-    ]
-    alone = runtime.encode(*(values[:, :width] for values in first)).vectors
-    assert torch.allclose(runtime.encode(*together).vectors[:1], alone, atol=1e-6)
+    session = open_session(tmp_path / "encoder.onnx", "cpu", [cpu_options()], threads=1)
+    graph = OnnxGraph(session, torch.device("cpu"))
+    shortest = min(batch.input_ids.shape[1] for batch in batches)
+
+    def vectors(some: Sequence[Batch]) -> torch.Tensor:
+        arrays = [
+            np.concatenate([each[:, :shortest] for each in column]) for column in zip(*some, strict=True)
+        ]
+        return graph.run(dict(zip(Batch._fields, map(torch.from_numpy, arrays), strict=True)))[0]
+
+    alone = torch.cat([vectors([batch]) for batch in batches])
+    torch.testing.assert_close(vectors(batches), alone, rtol=0, atol=1e-6)
 
 
 def test_int8_vectors_are_near_but_not_the_same(traced: Path, tmp_path: Path, batches: list[Batch]) -> None:
