@@ -30,7 +30,11 @@ class Block:
     def commands(self) -> list[list[str]]:
         """The words of each command line of a block of shell."""
         lines = self.text.replace("\\\n", " ").splitlines()
-        return [shlex.split(line) for line in lines if line.strip()]
+        return [shlex.split(line, comments=True) for line in lines if line.strip()]
+
+
+def blocks(text: str) -> list[Block]:
+    return [Block(*found) for found in re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +106,16 @@ def dockerfile() -> Dockerfile:
 
 @pytest.fixture(scope="session")
 def readme() -> list[Block]:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    return [Block(*found) for found in re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
+    return blocks((ROOT / "README.md").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="session")
+def five_lines() -> list[list[str]]:
+    """The words of each line under "Your own cross-encoder in five lines"."""
+    page = (ROOT / "docs" / "exports.md").read_text(encoding="utf-8")
+    _, _, section = page.partition("\n## Your own cross-encoder in five lines\n")
+    (block,) = blocks(section.partition("\n## ")[0])
+    return block.commands()
 
 
 @pytest.fixture(scope="session")
