@@ -5,6 +5,7 @@ RankerError
 ├── SourceError (ValueError)    a folder or hub name holds no ranker that can be opened
 │   ├── WeightsError            a weights file is damaged or does not fit its model
 │   └── ExportError             an export is missing, damaged, stale or cannot be made
+├── AttentionAbsent             no fused attention runs here, or not one asked for
 └── ReadingStopped              the caller asked to stop while a long text was being read
 """
 
@@ -31,6 +32,10 @@ class WeightsError(SourceError):
 
 class ExportError(SourceError):
     """An export is missing, damaged, stale or cannot be made; the message names the file and what to do."""
+
+
+class AttentionAbsent(RankerError):
+    """No fused attention runs here, or not the one asked for; the message says what is missing."""
 
 
 class ReadingStopped(RankerError):

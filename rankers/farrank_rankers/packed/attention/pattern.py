@@ -7,6 +7,7 @@ from torch import Tensor
 
 # Called with batch (always 0), head, and the places in the stream of the token that asks and of the one that
 # is seen, tensors of any shapes that fit together: a fused kernel asks for single pairs, a plain one for all.
+# Fused kernels ask about tokens of different inputs, too, and do not heed the answer.
 Mask = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 # Called with a pair's score before them.
 Score = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]

@@ -1,0 +1,126 @@
+"""FlexAttention gives what plain attention gives, whatever the pattern."""
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tests.rankers.packed.attention.conftest import (
+    PATTERNS,
+    Heads,
+    MakePattern,
+    alibi,
+    block_by_block,
+    window,
+)
+from torch.nn.attention import flex_attention as torch_flex
+
+from farrank_rankers.packed.attention.flex import FlexAttention
+from farrank_rankers.packed.attention.pattern import CAUSAL, EVERY_TOKEN
+
+LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=4).map(tuple)
+each_pattern = pytest.mark.parametrize("make", PATTERNS.values(), ids=PATTERNS)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _uncompiled() -> Iterator[None]:
+    """Every pattern would be compiled; uncompiled, torch warns that it is slow."""
+    with pytest.MonkeyPatch.context() as changed, torch.inference_mode():
+        changed.setattr(torch_flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+        yield
+
+
+def attention() -> FlexAttention:
+    return FlexAttention(block_by_block)
+
+
+@each_pattern
+@given(lengths=LENGTHS)
+@example(lengths=(128, 256))
+@example(lengths=(1,))
+@settings(max_examples=15)
+def test_inputs_that_see_themselves(make: MakePattern, lengths: tuple[int, ...]) -> None:
+    heads = Heads.random(lengths)
+    pattern = make(heads)
+    torch.testing.assert_close(heads.through(attention(), pattern), heads.plainly(pattern), rtol=0, atol=1e-5)
+
+
+@each_pattern
+@given(asking=LENGTHS, seen=LENGTHS)
+@example(asking=(2, 2), seen=(300, 1))
+@settings(max_examples=15)
+def test_inputs_that_see_other_streams(
+    make: MakePattern, asking: tuple[int, ...], seen: tuple[int, ...]
+) -> None:
+    heads = Heads.random(asking, (seen * len(asking))[: len(asking)])
+    pattern = make(heads)
+    torch.testing.assert_close(heads.through(attention(), pattern), heads.plainly(pattern), rtol=0, atol=1e-5)
+
+
+@each_pattern
+@pytest.mark.parametrize(("width", "scale"), [(8, None), (16, 0.3), (26, 1.0)])
+def test_shared_heads_of_any_width_and_scale(make: MakePattern, width: int, scale: float | None) -> None:
+    heads = Heads.random((5, 200, 60), heads=6, shared_by=3, width=width)
+    pattern = make(heads)
+    mixed = heads.through(attention(), pattern, scale)
+    assert mixed.shape == heads.query.shape
+    torch.testing.assert_close(mixed, heads.plainly(pattern, scale), rtol=0, atol=1e-5)
+
+
+class Recording:
+    """A kernel whose block masks are looked at."""
+
+    def __init__(self) -> None:
+        self.masks: list[Any] = []
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        self.masks.append(named["block_mask"])
+        return block_by_block(*arguments, **named)
+
+
+def test_layers_share_what_their_inputs_need() -> None:
+    kernel = Recording()
+    flex = FlexAttention(kernel)
+    heads = Heads.random((40, 300))
+    sliding = window(heads)
+    for pattern in (EVERY_TOKEN, EVERY_TOKEN, CAUSAL, sliding, sliding, alibi(heads)):
+        heads.through(flex, pattern)
+    lists = [mask.kv_indices.data_ptr() for mask in kernel.masks]
+    # Slopes change no block.
+    assert lists[0] == lists[1] == lists[5]
+    assert lists[3] == lists[4]
+    assert len(set(lists)) == 3
+
+
+def test_what_a_stream_needed_goes_with_it() -> None:
+    flex = attention()
+    heads = Heads.random((40, 30))
+    heads.through(flex, EVERY_TOKEN)
+    assert len(flex._prepared) == 1
+    del heads
+    gc.collect()
+    assert len(flex._prepared) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("make", [PATTERNS["causal"], PATTERNS["window"]], ids=["causal", "window"])
+def test_compiled_once_for_streams_of_any_length(make: MakePattern, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled, FlexAttention reads the block lists, and computes nothing else."""
+    monkeypatch.setattr(torch_flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", False)
+    flex = FlexAttention()
+
+    def agree(*lengths: int) -> None:
+        heads = Heads.random(lengths)
+        pattern = make(heads)
+        mixed = heads.through(flex, pattern)
+        torch.testing.assert_close(mixed, heads.plainly(pattern), rtol=0, atol=1e-5)
+
+    agree(70, 300)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        agree(5)
+        agree(128, 256)
+        agree(3, 500, 1, 44)

@@ -1,0 +1,91 @@
+"""Every kernel in bf16 against plain attention in fp32, on the card."""
+
+import pytest
+import torch
+from tests.rankers.packed.attention.conftest import PATTERNS, Heads, MakePattern, alibi, causal, every_token
+
+from farrank_rankers.errors import AttentionAbsent
+from farrank_rankers.packed.attention.choose import choose_attention
+from farrank_rankers.packed.attention.flash import FlashAttention
+from farrank_rankers.packed.attention.flex import FlexAttention
+from farrank_rankers.packed.attention.interface import Attention
+from farrank_rankers.packed.attention.varlen import VarlenAttention
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
+]
+
+LENGTHS = (1, 1431, 2, 127, 128, 129, 512, 3, 700, 64)
+# Values are drawn from a normal distribution. bf16 keeps 8 bits of a significand, and rounds queries, keys,
+# values, weights and what comes out.
+BOUND = 2e-2
+
+each_pattern = pytest.mark.parametrize("make", PATTERNS.values(), ids=PATTERNS)
+
+
+def check(attention: Attention, make: MakePattern, heads: Heads) -> None:
+    pattern = make(heads)
+    half = heads.to(torch.bfloat16)
+    # From the same rounded numbers: what is measured is the kernel.
+    wanted = half.to(torch.float32).plainly(pattern)
+    with torch.inference_mode():
+        mixed = half.through(attention, pattern)
+    assert mixed.dtype == torch.bfloat16
+    torch.testing.assert_close(mixed.float(), wanted, rtol=0, atol=BOUND)
+
+
+def heads_of(width: int, shared_by: int = 1) -> Heads:
+    return Heads.random(LENGTHS, heads=12, shared_by=shared_by, width=width, device="cuda")
+
+
+def flash_attention() -> FlashAttention:
+    try:
+        return FlashAttention()
+    except AttentionAbsent as absent:
+        pytest.skip(str(absent))
+
+
+@pytest.mark.parametrize("make", [every_token, causal])
+@pytest.mark.parametrize(("width", "shared_by"), [(64, 1), (32, 1), (26, 1), (64, 4)])
+def test_torch_varlen(make: MakePattern, width: int, shared_by: int) -> None:
+    check(VarlenAttention(), make, heads_of(width, shared_by))
+
+
+@pytest.mark.parametrize("make", [every_token, causal])
+def test_torch_varlen_with_heads_repeated(make: MakePattern) -> None:
+    check(VarlenAttention(shares_heads=False), make, heads_of(64, 4))
+
+
+@pytest.mark.parametrize("make", [every_token, causal, alibi, PATTERNS["causal_alibi"]])
+@pytest.mark.parametrize(("width", "shared_by"), [(64, 1), (26, 1), (64, 4)])
+def test_flash_attn(make: MakePattern, width: int, shared_by: int) -> None:
+    check(flash_attention(), make, heads_of(width, shared_by))
+
+
+@each_pattern
+@pytest.mark.parametrize(("width", "shared_by"), [(64, 1), (8, 1), (64, 4)])
+def test_flex(make: MakePattern, width: int, shared_by: int) -> None:
+    check(FlexAttention(), make, heads_of(width, shared_by))
+
+
+@each_pattern
+def test_flex_between_two_streams(make: MakePattern) -> None:
+    few = Heads.random((1, 2, 3, 4), (1431, 5, 300, 128), heads=12, width=64, device="cuda")
+    check(FlexAttention(), make, few)
+
+
+@each_pattern
+def test_flex_is_compiled_once_for_streams_of_any_length(make: MakePattern) -> None:
+    flex = FlexAttention()
+    check(flex, make, heads_of(64))
+    # Kernels differ below one block of tokens, and from there on serve all.
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for lengths in ((300,), (1431, 20), (128,) * 8):
+            check(flex, make, Heads.random(lengths, heads=12, width=64, device="cuda"))
+
+
+@each_pattern
+def test_whatever_is_chosen(make: MakePattern) -> None:
+    chosen = choose_attention(torch.device("cuda", 0), torch.bfloat16)
+    check(chosen.attention, make, heads_of(64))

@@ -1,0 +1,105 @@
+"""torch's variable-length attention is called as its documentation says; what it cannot take is refused."""
+
+from inspect import signature
+from typing import Any
+
+import pytest
+import torch
+from tests.rankers.packed.attention.conftest import Heads, alibi, rescored
+from torch import Tensor
+from torch.nn.attention.varlen import varlen_attn
+
+from farrank_rankers.packed.attention.pattern import CAUSAL, EVERY_TOKEN, Pattern
+from farrank_rankers.packed.attention.varlen import IS_SERVED, SHARES_HEADS, VarlenAttention
+
+
+class Recording:
+    """Stands for the kernel, which only a GPU has: it keeps what it was given and gives the queries back."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, Any] = {}
+
+    def __call__(self, *arguments: Any, **named: Any) -> Tensor:
+        # Fails for arguments that this torch's function does not have.
+        self.given = signature(varlen_attn).bind(*arguments, **named).arguments
+        query: Tensor = self.given["query"]
+        return query
+
+
+def test_this_torch_is_served() -> None:
+    assert IS_SERVED
+
+
+def test_offsets_and_longest_of_both_streams_are_given() -> None:
+    kernel = Recording()
+    heads = Heads.random((5, 20), (7, 3)).to(torch.bfloat16)
+    mixed = heads.through(VarlenAttention(kernel), EVERY_TOKEN)
+    assert torch.equal(mixed, heads.query)
+    given = kernel.given
+    assert given["cu_seq_q"].tolist() == [0, 5, 25]
+    assert given["cu_seq_k"].tolist() == [0, 7, 10]
+    assert given["cu_seq_q"].dtype == given["cu_seq_k"].dtype == torch.int32
+    assert (given["max_q"], given["max_k"]) == (20, 7)
+    assert given["scale"] == 0.25
+    assert given["window_size"] == (-1, -1)
+    assert given["key"] is heads.key
+    assert given["value"] is heads.value
+
+
+def test_causal_is_a_window_that_ends_at_the_token() -> None:
+    kernel = Recording()
+    heads = Heads.random((5, 20)).to(torch.float16)
+    heads.through(VarlenAttention(kernel), CAUSAL, 0.5)
+    assert kernel.given["window_size"] == (-1, 0)
+    assert kernel.given["scale"] == 0.5
+
+
+def test_shared_heads_are_the_kernels_affair_where_it_knows_them() -> None:
+    kernel = Recording()
+    heads = Heads.random((5, 20), heads=6, shared_by=3).to(torch.float16)
+    heads.through(VarlenAttention(kernel, shares_heads=True), EVERY_TOKEN)
+    assert SHARES_HEADS
+    assert kernel.given["enable_gqa"] is True
+    assert kernel.given["key"].shape == (25, 2, 16)
+
+
+def test_shared_heads_are_repeated_where_it_does_not() -> None:
+    kernel = Recording()
+    heads = Heads.random((5, 20), heads=6, shared_by=3).to(torch.float16)
+    heads.through(VarlenAttention(kernel, shares_heads=False), EVERY_TOKEN)
+    assert "enable_gqa" not in kernel.given
+    for name, shared in (("key", heads.key), ("value", heads.value)):
+        assert kernel.given[name].shape == (25, 6, 16)
+        assert torch.equal(kernel.given[name][:, 2], shared[:, 0])
+        assert torch.equal(kernel.given[name][:, 3], shared[:, 1])
+
+
+def test_heads_of_an_odd_width_are_widened_and_cut_again() -> None:
+    kernel = Recording()
+    heads = Heads.random((5, 20), width=26).to(torch.float16)
+    mixed = heads.through(VarlenAttention(kernel), EVERY_TOKEN)
+    assert kernel.given["query"].shape == kernel.given["value"].shape == (25, 4, 32)
+    assert not kernel.given["key"][..., 26:].any()
+    assert kernel.given["scale"] == 26**-0.5
+    assert torch.equal(mixed, heads.query)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_full_precision_is_refused(dtype: torch.dtype) -> None:
+    heads = Heads.random((5,)).to(dtype)
+    with pytest.raises(ValueError, match=rf"^query is in {dtype}; .* takes float16 and bfloat16 alone$"):
+        heads.through(VarlenAttention(), EVERY_TOKEN)
+
+
+def test_patterns_of_other_kernels_are_refused() -> None:
+    heads = Heads.random((5,)).to(torch.bfloat16)
+    with pytest.raises(ValueError, match=r"^pattern has slopes; .* takes none$"):
+        heads.through(VarlenAttention(), alibi(heads))
+    with pytest.raises(ValueError, match=r"^pattern has a mask or scores of its own; .* takes neither$"):
+        heads.through(VarlenAttention(), rescored(heads))
+
+
+def test_places_it_would_count_from_the_end_are_refused() -> None:
+    heads = Heads.random((5,), (7,)).to(torch.bfloat16)
+    with pytest.raises(ValueError, match=r"^asking and seen differ in length; .* counts places from their"):
+        heads.through(VarlenAttention(), Pattern(causal=True))
