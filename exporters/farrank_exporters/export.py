@@ -1,20 +1,28 @@
 """The steps from a ranker to an export in its artifact, in their order."""
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from farrank_exporters.int8 import quantize
-from farrank_exporters.parity import measure, reference
+from farrank_exporters.int8 import leave_out, quantize
+from farrank_exporters.parity import BeyondBound, Reference, measure, reference
 from farrank_exporters.profiles import encoder_profiles
 from farrank_exporters.serving import open_runtime, runtimes_for
 from farrank_exporters.texts import Texts
 from farrank_exporters.trace import Traced, trace_ranker
+from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.checksums import checksums
 from farrank_rankers.exports.folder import EXPORTS, MANIFEST, Export, check_free, writing_export
-from farrank_rankers.exports.manifest import ExportFormat, ExportManifest, ExportPrecision, export_name
+from farrank_rankers.exports.manifest import (
+    ExportFormat,
+    ExportManifest,
+    ExportPrecision,
+    Parity,
+    Refused,
+    export_name,
+)
 from farrank_rankers.exports.opening import Exported, source_files
 from farrank_rankers.ranker import Ranker
 
@@ -38,8 +46,10 @@ def export_ranker(
     """Export a ranker, opened in fp32 from an artifact, into that artifact.
 
     `measured` are the texts of the parity report, `calibration` those of int8, which are others.
+    In int8 each runtime has a graph of its own, and one whose graph is beyond its bound is left out.
     Raises: ExportError if it exists and is not to be replaced, something that it needs is not here, the model
-    cannot be traced, or its scores are beyond their bound; the artifact is left as it was.
+    cannot be traced, or its scores are beyond their bound, in int8 with every runtime; the artifact is left
+    as it was.
     """
     runtimes = runtimes_for(form, precision)
     name = export_name(form, precision)
@@ -61,21 +71,55 @@ def export_ranker(
             source_version=ranker.version,
             created_with=_versions(),
             sources=sources,
-            checksums=checksums(folder, (path.name for path in folder.iterdir())),
+            checksums=_checksums(folder),
         )
         if form == "tensorrt":
             inputs = traced.graphs["encoder"].inputs
             profiles = encoder_profiles(inputs, ranker.reader.max_input_tokens)
             manifest = replace(manifest, profiles=profiles)
         expected = reference(ranker, measured, progress)
-        parity = []
-        for each in runtimes:
-            progress(f"opening the export with {each}")
-            runtime = open_runtime(each, Exported(Export(folder, manifest), ranker.reader, ranker.version))
-            parity.append(measure(ranker, runtime, expected, precision, progress))
-        manifest = replace(manifest, parity=tuple(parity))
+        parity, refused = _measure(ranker, Export(folder, manifest), expected, progress)
+        if not parity or (refused and precision != "int8"):
+            reasons = "; ".join(each.reason for each in refused)
+            raise ExportError(f"the export is beyond its bound: {reasons}; nothing was written")
+        manifest = replace(manifest, parity=parity)
+        if refused:
+            manifest = _without(refused, manifest, folder)
         (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     return Export(artifact / EXPORTS / name, manifest)
+
+
+def _measure(
+    ranker: Ranker, export: Export, expected: Reference, progress: Progress
+) -> tuple[tuple[Parity, ...], tuple[Refused, ...]]:
+    """Hold every runtime to its bound."""
+    parity: list[Parity] = []
+    refused: list[Refused] = []
+    for name in runtimes_for(export.manifest.format, export.manifest.precision):
+        progress(f"opening the export with {name}")
+        runtime = open_runtime(name, Exported(export, ranker.reader, ranker.version))
+        try:
+            parity.append(measure(ranker, runtime, expected, export.manifest.precision, progress))
+        except BeyondBound as error:
+            refused.append(Refused(name, str(error), error.parity))
+    return tuple(parity), tuple(refused)
+
+
+def _without(refused: Sequence[Refused], manifest: ExportManifest, folder: Path) -> ExportManifest:
+    """Take the graphs of refused runtimes out of an export."""
+    names = [each.runtime for each in refused]
+    graphs = {**manifest.graphs, "encoder": leave_out(folder, manifest.graphs["encoder"], names)}
+    return replace(
+        manifest,
+        graphs=graphs,
+        runtimes=tuple(name for name in manifest.runtimes if name not in names),
+        refused=tuple(refused),
+        checksums=_checksums(folder),
+    )
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    return checksums(folder, (path.name for path in folder.iterdir()))
 
 
 def _write_graphs(

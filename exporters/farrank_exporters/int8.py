@@ -1,15 +1,18 @@
-"""The encoder in int8: a file for ONNX Runtime, and one for OpenVINO, which is calibrated."""
+"""The encoder in int8: a graph for ONNX Runtime, and one for OpenVINO, which is calibrated."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from farrank_exporters.calibration import calibration_batches
-from farrank_exporters.int8_onnx import quantize_onnx
-from farrank_exporters.int8_openvino import quantize_openvino
+from farrank_exporters.int8_onnx import DATA_SUFFIX, FILE, quantize_onnx
+from farrank_exporters.int8_openvino import FILES, quantize_openvino
 from farrank_exporters.texts import Texts
 from farrank_rankers.exports.manifest import Graph
 from farrank_rankers.reader import Reader
+
+# What a runtime's encoder may lie in.
+_FILES: Mapping[str, tuple[str, ...]] = {"onnx": (FILE, FILE + DATA_SUFFIX), "openvino": FILES}
 
 
 def quantize(
@@ -26,3 +29,11 @@ def quantize(
     aggregator = graphs["aggregator"]
     (traced / aggregator.file).rename(folder / aggregator.file)
     return {"encoder": replace(encoder, variants={"openvino": openvino}), "aggregator": aggregator}
+
+
+def leave_out(folder: Path, encoder: Graph, refused: Collection[str]) -> Graph:
+    """Remove the encoders of some runtimes, but not of all."""
+    for name in (name for runtime in refused for name in _FILES[runtime]):
+        (folder / name).unlink(missing_ok=True)
+    file, *variants = [(each, encoder.file_for(each)) for each in _FILES if each not in refused]
+    return replace(encoder, file=file[1], variants=dict(variants))

@@ -17,6 +17,14 @@ from farrank_runtimes.interface import Capabilities, Runtime
 TOP = 10
 
 
+class BeyondBound(ExportError):
+    """A runtime's scores are beyond their bound; `parity` is None where they are no numbers."""
+
+    def __init__(self, reason: str, parity: Parity | None = None) -> None:
+        super().__init__(reason)
+        self.parity = parity
+
+
 @dataclass(frozen=True, slots=True)
 class Reference:
     """The texts, and what the ranker says of them. Shapes: scores (D,) for each query."""
@@ -50,7 +58,7 @@ def measure(
 ) -> Parity:
     """Score the texts with a runtime and hold the scores to the precision's bound.
 
-    Raises: ExportError naming the measure that is beyond its bound, or a score that is not a number.
+    Raises: BeyondBound naming the measure that is beyond its bound, or a score that is not a number.
     """
     capabilities = runtime.capabilities()
     found: list[Scores] = []
@@ -67,9 +75,10 @@ def measure(
         bound=str(bound),
     )
     if not bound.holds(parity):
-        raise ExportError(
-            f"the export is beyond its bound: with {parity.runtime} {bound.measure} is "
-            f"{getattr(parity, bound.measure):.3g}, and it must be {bound}; nothing was written"
+        raise BeyondBound(
+            f"with {parity.runtime} {bound.measure} is {getattr(parity, bound.measure):.3g}, and it must be "
+            f"{bound}",
+            parity,
         )
     return parity
 
@@ -93,13 +102,13 @@ def compare(
     """Compare scores, query by query.
 
     Shapes: (D,) for each query, in both.
-    Raises: ExportError if a score is not finite, whatever else would be measured.
+    Raises: BeyondBound if a score is not finite, whatever else would be measured.
     """
     for query, scores in enumerate(found, 1):
         wrong = np.flatnonzero(~np.isfinite(scores))
         if len(wrong):
-            raise ExportError(
-                f"{runtime}: query {query}, document {wrong[0] + 1} has the score {scores[wrong[0]]}, or "
+            raise BeyondBound(
+                f"with {runtime} query {query}, document {wrong[0] + 1} has the score {scores[wrong[0]]}, or "
                 "evidence that is not a number"
             )
     pairs = list(zip(expected, found, strict=True))

@@ -184,6 +184,10 @@ def _nothing(
     command = f"farrank export {source} --format {form} --precision {precision or 'fp32'}"
     if runtime == "torch":
         return PrecisionAbsent(f"torch serves fp32 and bf16, not {precision}")
+    for export in exports:
+        for each in export.manifest.refused:
+            if each.runtime == runtime and precision in (None, export.manifest.precision):
+                return RuntimeAbsent(f"{runtime} may not serve {export.folder}: {each.reason}")
     if precision is not None:
         what = "" if runtime == "auto" else f" that {runtime} serves"
         return PrecisionAbsent(

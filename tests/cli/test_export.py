@@ -6,11 +6,15 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import farrank_exporters.bounds
+import farrank_exporters.export
+from farrank_exporters.parity import BeyondBound, measure
 from farrank_rankers.exports.folder import find_exports
+from farrank_rankers.exports.manifest import Parity
 from farrank_rankers.sources import open_ranker
 
 if TYPE_CHECKING:
@@ -62,6 +66,37 @@ def test_a_ranker_is_exported_measured_and_listed(
 
     assert again.exit_code == 2
     assert again.err.splitlines()[-1] == f"farrank: {export.folder} exists; --force replaces it"
+
+
+def test_a_runtime_that_was_left_out_is_said_and_listed(
+    farrank: Farrank,
+    tiny_rankers: dict[str, Path],
+    texts: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def measured(*arguments: Any) -> Parity:
+        parity = measure(*arguments)
+        if parity.runtime == "onnx":
+            raise BeyondBound("with onnx the bound is not held", parity)
+        return parity
+
+    monkeypatch.setattr(farrank_exporters.export, "measure", measured)
+    monkeypatch.setattr(farrank_exporters.bounds, "LEAST_TAU", {"int8": -1.0})
+
+    ranker = tiny_rankers["biencoder"]
+    outcome = farrank("export", ranker, "--precision", "int8", "--out", tmp_path / "m", "--texts", texts)
+
+    assert outcome.exit_code == 0
+    _, served, left_out = outcome.out.splitlines()
+    assert served.startswith("openvino on cpu in int8")
+    assert left_out.startswith(
+        "onnx is left out and will not serve it: with onnx the bound is not held; onnx on cpu in int8: "
+    )
+    listed = farrank("rankers", "exports", tmp_path / "m").out.splitlines()
+    assert [line.split()[2] for line in listed[1:]] == ["openvino", "onnx"]
+    assert listed[1].endswith("yes")
+    assert listed[2].endswith("no, beyond its bound")
 
 
 def test_an_artifact_without_exports_is_told_how_to_get_one(

@@ -13,11 +13,13 @@ import farrank_exporters.export
 import farrank_exporters.trace
 from farrank_exporters.bounds import LEAST_TAU
 from farrank_exporters.export import export_ranker
+from farrank_exporters.parity import BeyondBound, measure
 from farrank_exporters.scoring import score_documents
 from farrank_exporters.serving import open_runtime
 from farrank_exporters.trace import Traced
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.folder import Export, find_export
+from farrank_rankers.exports.manifest import Parity
 from farrank_rankers.exports.opening import open_exported
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.sources import open_ranker
@@ -135,6 +137,61 @@ def test_int8_has_an_encoder_for_each_runtime(artifact: Path, any_tau: None) -> 
         assert parity.computed_in.startswith("int8")
         assert parity.max_difference > 1e-6
     assert open_exported(artifact, "onnx-int8").export == made
+
+
+@pytest.fixture
+def beyond(monkeypatch: pytest.MonkeyPatch, any_tau: None) -> set[str]:
+    """Runtimes whose scores are taken to be beyond their bound."""
+    names: set[str] = set()
+
+    def measured(*arguments: Any) -> Parity:
+        parity = measure(*arguments)
+        if parity.runtime in names:
+            raise BeyondBound(f"with {parity.runtime} the bound is not held", parity)
+        return parity
+
+    monkeypatch.setattr(farrank_exporters.export, "measure", measured)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("refused", "kept", "encoder"),
+    [("onnx", "openvino", {"encoder.xml", "encoder.bin"}), ("openvino", "onnx", {"encoder.onnx"})],
+)
+@pytest.mark.usefixtures("traced_before")
+def test_in_int8_a_runtime_beyond_its_bound_is_left_out(
+    artifact: Path, beyond: set[str], refused: str, kept: Any, encoder: set[str]
+) -> None:
+    beyond.add(refused)
+    made = export(artifact, "int8")
+    manifest = find_export(artifact, "onnx-int8").manifest
+    assert manifest == made.manifest
+    assert manifest.runtimes == tuple(each.runtime for each in manifest.parity) == (kept,)
+    (left_out,) = manifest.refused
+    assert (left_out.runtime, left_out.reason) == (refused, f"with {refused} the bound is not held")
+    assert left_out.parity is not None
+    assert (left_out.parity.runtime, left_out.parity.documents) == (refused, 12)
+    assert set(manifest.checksums) == {*encoder, "aggregator.onnx"}
+    assert {path.name for path in made.folder.iterdir()} == {*manifest.checksums, "manifest.json"}
+    opened = open_exported(artifact, "onnx-int8")
+    found = score_documents(open_runtime(kept, opened), opened.reader, "neural query", MEASURED.documents)
+    expected = [each.score for each in open_ranker(artifact).score("neural query", MEASURED.documents)]
+    assert found.tolist() == pytest.approx(expected, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("precision", "runtimes"), [("int8", {"onnx", "openvino"}), ("fp32", {"onnx"}), ("fp32", {"openvino"})]
+)
+@pytest.mark.usefixtures("traced_before")
+def test_nothing_is_left_without_a_runtime_or_of_a_graph_for_all(
+    artifact: Path, beyond: set[str], precision: str, runtimes: set[str]
+) -> None:
+    beyond.update(runtimes)
+    before = files(artifact)
+    reasons = "; ".join(f"with {name} the bound is not held" for name in sorted(runtimes))
+    with pytest.raises(ExportError, match=f"beyond its bound: {reasons}; nothing was written"):
+        export(artifact, precision)
+    assert files(artifact) == before
 
 
 @pytest.mark.usefixtures("traced_before")

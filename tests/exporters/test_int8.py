@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import BertConfig
 
+import farrank_exporters.trace
 from farrank_exporters.calibration import calibration_batches
 from farrank_exporters.int8_onnx import quantize_onnx
 from farrank_exporters.int8_openvino import quantize_openvino
@@ -176,6 +177,21 @@ def test_onnx_computes_all_products_in_int8(
     for node in products:
         given = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
         assert (given["bits"], given["accuracy_level"]) == (8, 4)
+
+
+def test_large_weights_stay_beside_the_graph(
+    ranker: Ranker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(farrank_exporters.trace, "INLINE_BYTES", 1000)
+    traced, folder = tmp_path / "traced", tmp_path / "int8"
+    traced.mkdir()
+    folder.mkdir()
+    trace_ranker(ranker, traced)
+    assert quantize_onnx(traced / "encoder.onnx", folder) == ("encoder.onnx", "encoder.onnx.data")
+    assert sorted(path.name for path in folder.iterdir()) == ["encoder.onnx", "encoder.onnx.data"]
+    graph, weights = folder / "encoder.onnx", folder / "encoder.onnx.data"
+    assert graph.stat().st_size < 1_000_000 < weights.stat().st_size
+    open_session(graph, "cpu", [cpu_options()], threads=1)
 
 
 def test_in_onnx_companions_change_nothing(traced: Path, tmp_path: Path, batches: list[Batch]) -> None:

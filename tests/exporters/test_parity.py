@@ -10,7 +10,7 @@ from tests.exporters.conftest import MEASURED
 from torch import Tensor
 
 from farrank_exporters.bounds import Bound, bound_for
-from farrank_exporters.parity import Reference, measure, reference
+from farrank_exporters.parity import BeyondBound, Reference, measure, reference
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.manifest import ExportPrecision, Parity
 from farrank_rankers.features import Features
@@ -82,8 +82,9 @@ def test_what_is_no_number_is_beyond_every_bound(
         evidence[-1][0] = float("nan")
 
     for fault in (spoil_score, spoil_evidence):
-        with pytest.raises(ExportError, match=r"query 1, document 4 has the score (nan|inf)"):
+        with pytest.raises(BeyondBound, match=r"query 1, document 4 has the score (nan|inf)") as raised:
             faulty(held, precision, fault)
+        assert raised.value.parity is None
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "int8"])
@@ -97,8 +98,12 @@ def test_a_scale_passes_where_the_ranking_counts_and_a_turn_does_not(
         scores[:] = [-score for score in scores]
 
     assert faulty(held, precision, scale).kendall_tau > 0.9
-    with pytest.raises(ExportError, match=r"kendall_tau is -\d.*, and it must be kendall_tau >= 0\.9"):
+    with pytest.raises(
+        BeyondBound, match=r"kendall_tau is -\d.*, and it must be kendall_tau >= 0\.9"
+    ) as raised:
         faulty(held, precision, turn)
+    assert raised.value.parity is not None
+    assert raised.value.parity.kendall_tau < -0.9
 
 
 def test_bounds_follow_the_precision() -> None:

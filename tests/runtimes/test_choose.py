@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from farrank_rankers.errors import ExportError, SpecError
-from farrank_rankers.exports.folder import Export, find_exports
+from farrank_rankers.exports.folder import MANIFEST, Export, find_exports
+from farrank_rankers.exports.manifest import Refused
 from farrank_rankers.sources import open_ranker
 from farrank_runtimes import choose
 from farrank_runtimes.choose import candidates, open_served
@@ -212,3 +213,14 @@ def test_a_ranker_that_changed_since_makes_its_export_stale(
     (artifact / "model.safetensors").write_bytes(weights.read_bytes())
     with pytest.raises(ExportError, match=r"stale.*model\.safetensors changed since"):
         open_served(str(artifact), {}, placement=CPU)
+
+
+def test_who_asks_for_a_refused_runtime_is_told_why(tiny_exports: dict[str, Path], tmp_path: Path) -> None:
+    artifact = Path(shutil.copytree(tiny_exports["maxp"], tmp_path / "maxp"))
+    (export,) = find_exports(artifact)
+    refused = (Refused("onnx", "with onnx kendall_tau is 0.9, and it must be kendall_tau >= 0.95"),)
+    manifest = replace(export.manifest, runtimes=("openvino",), refused=refused)
+    (export.folder / MANIFEST).write_text(manifest.to_json())
+    with pytest.raises(RuntimeAbsent, match=r"onnx may not serve .*onnx-fp32: with onnx kendall_tau is 0\.9"):
+        open_served(str(artifact), {}, runtime="onnx", placement=CPU)
+    assert open_served(str(artifact), {}, placement=CPU).reason.startswith("openvino with onnx-fp32")

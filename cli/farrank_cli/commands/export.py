@@ -10,7 +10,7 @@ from farrank_exporters.artifact import artifact_of
 from farrank_exporters.export import export_ranker
 from farrank_exporters.texts import divide, python_documentation, read_texts
 from farrank_rankers.errors import RankerError
-from farrank_rankers.exports.manifest import ExportFormat, ExportPrecision, Parity
+from farrank_rankers.exports.manifest import ExportFormat, ExportPrecision, Parity, Refused
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +67,14 @@ def run(args: argparse.Namespace) -> int:
     )
     for parity in export.manifest.parity:
         print(_sentence(parity))
+    for refused in export.manifest.refused:
+        print(_left_out(refused))
     return DONE
+
+
+def _left_out(refused: Refused) -> str:
+    line = f"{refused.runtime} is left out and will not serve it: {refused.reason}"
+    return line if refused.parity is None else f"{line}; {_sentence(refused.parity)}"
 
 
 def _sentence(parity: Parity) -> str:

@@ -2,9 +2,15 @@
 
 import argparse
 import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from farrank_cli.columns import print_columns
 from farrank_cli.exit_codes import DONE, CommandError
+
+if TYPE_CHECKING:
+    from farrank_rankers.exports.folder import Export
+    from farrank_rankers.exports.manifest import Parity
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -49,20 +55,30 @@ def run(args: argparse.Namespace) -> int:
             "Kendall's tau",
             "top-10",
             "bound",
+            "serves",
         ),
-        [
-            (
-                export.folder.name,
-                export.manifest.stored_as,
-                parity.runtime,
-                parity.computed_in,
-                f"{parity.max_difference:.2g}",
-                f"{parity.kendall_tau:.4f}",
-                f"{parity.top10_overlap:.3f}",
-                parity.bound,
-            )
-            for export in exports
-            for parity in export.manifest.parity
-        ],
+        [row for export in exports for row in _rows(export)],
     )
     return DONE
+
+
+def _rows(export: "Export") -> Iterator[tuple[str, ...]]:
+    """Give a row to each runtime that serves the export, and to each that was refused."""
+    manifest = export.manifest
+    measured: list[tuple[str, Parity | None, str]] = [(each.runtime, each, "yes") for each in manifest.parity]
+    measured += [(each.runtime, each.parity, "no, beyond its bound") for each in manifest.refused]
+    for runtime, parity, serves in measured:
+        yield (export.folder.name, manifest.stored_as, runtime, *_figures(parity), serves)
+
+
+def _figures(parity: "Parity | None") -> tuple[str, ...]:
+    """Write what a report says; a runtime whose scores were no numbers has none."""
+    if parity is None:
+        return ("-", "nan", "nan", "nan", "-")
+    return (
+        parity.computed_in,
+        f"{parity.max_difference:.2g}",
+        f"{parity.kendall_tau:.4f}",
+        f"{parity.top10_overlap:.3f}",
+        parity.bound,
+    )

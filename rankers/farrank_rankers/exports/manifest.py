@@ -65,14 +65,27 @@ class Parity:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """A runtime that was left out of an export because its graph is beyond its bound.
+
+    `parity` holds the figures, None where scores were no numbers.
+    """
+
+    runtime: str
+    reason: str
+    parity: Parity | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ExportManifest:
     """All that is known of an export.
 
     `precision` is what the export is to be computed in, `stored_as` what its weights are stored in: an export
-    for bf16 stores fp32, which OpenVINO rounds. `runtimes` are those that may serve it. `weights_digest` and
-    `source_version` are the ranker's, so that whoever serves the export knows the version of what it serves
-    without its weights. `sources` and `checksums` map file names, of the artifact and of the export, to
-    SHA-256. `profiles` are TensorRT's, for each graph a list of shapes by input.
+    for bf16 stores fp32, which OpenVINO rounds. `runtimes` are those that may serve it, `refused` those that
+    may not, though there was a graph for them. `weights_digest` and `source_version` are the ranker's, so
+    that whoever serves the export knows the version of what it serves without its weights. `sources` and
+    `checksums` map file names, of the artifact and of the export, to SHA-256. `profiles` are TensorRT's, for
+    each graph a list of shapes by input.
     """
 
     format: ExportFormat
@@ -89,11 +102,17 @@ class ExportManifest:
     sources: Mapping[str, str]
     checksums: Mapping[str, str]
     parity: tuple[Parity, ...] = ()
+    refused: tuple[Refused, ...] = ()
     profiles: Mapping[str, tuple[Mapping[str, ShapeRange], ...]] = field(default_factory=dict)
     manifest_version: int = MANIFEST_VERSION
 
     def __post_init__(self) -> None:
-        """Refuse graphs that are missing, and names that would lead out of the folder."""
+        """Refuse graphs that are missing, runtimes that contradict, and names that lead out of the folder."""
+        if not self.runtimes:
+            raise ExportError("runtimes is empty; an export is served by at least 1")
+        for each in self.refused:
+            if each.runtime in self.runtimes:
+                raise ExportError(f"refused names {each.runtime}, which runtimes names, too")
         for name in ("encoder", "aggregator"):
             if name not in self.graphs:
                 raise ExportError(f"graphs lacks the key {name}")

@@ -1,12 +1,13 @@
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.folder import MANIFEST, Export
-from farrank_rankers.exports.manifest import ExportManifest
+from farrank_rankers.exports.manifest import ExportManifest, Refused
 
 WriteExport = Callable[..., Export]
 
@@ -18,6 +19,13 @@ def test_what_was_written_is_read(write_export: WriteExport) -> None:
     assert export.path("encoder", "openvino").name == "encoder.xml"
     assert export.path("encoder", "onnx").name == "encoder.onnx"
     assert export.path("aggregator", "openvino").name == "aggregator.onnx"
+
+
+def test_who_was_refused_is_read_with_and_without_figures(write_export: WriteExport) -> None:
+    manifest = write_export().manifest
+    refused = (Refused("tensorrt", "beyond", manifest.parity[0]), Refused("torch", "no number"))
+    manifest = replace(manifest, refused=refused)
+    assert ExportManifest.from_json(manifest.to_json()) == manifest
 
 
 def set_at(values: Any, path: str, value: Any) -> None:
@@ -36,6 +44,10 @@ def set_at(values: Any, path: str, value: Any) -> None:
         ("manifest_version", 2, "manifest_version is 2; this version of Farrank reads 1"),
         ("manifest_version", None, "manifest_version is None"),
         ("colour", "red", "the manifest has the unknown key colour; known are format"),
+        ("runtimes", [], "runtimes is empty; an export is served by at least 1"),
+        ("refused", ["onnx"], r"the manifest: refused\[0\] is 'onnx'; it must be an object"),
+        ("refused", [{"runtime": "tensorrt"}], r"refused\[0\] lacks the key reason"),
+        ("refused", [{"runtime": "onnx", "reason": "slow"}], "refused names onnx, which runtimes names, too"),
         ("opset", None, "the manifest lacks the key opset"),
         ("opset", "20", "the manifest: opset is '20'; it must be of type int"),
         ("opset", True, "the manifest: opset is True; it must be of type int"),
