@@ -5,11 +5,13 @@ inputs before it in the same request, had the request the device to itself (the 
 SIGCOMM 1990). Small requests so pass a large one that arrived before them, yet nothing starves: an
 arrival is never due before now, so what waits is overtaken only by what arrived before its due time.
 
-Batch: the input due first always goes. Others of like length keep it company, chosen among the inputs
-due next, so that batches are full, hardly padded, and shared by all requests.
+Batch: the input due first always goes. Where inputs are padded to their longest companion, others of like
+length keep it company, chosen among the inputs due next, so that batches are full, hardly padded, and
+shared by all requests. Where they are packed, lengths may differ as they like: those due next go along,
+until the batch is full.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Generic, TypeVar
@@ -17,23 +19,35 @@ from typing import Generic, TypeVar
 from sortedcontainers import SortedKeyList
 
 from farrank_server.batching.budget import TokenBudget
-from farrank_server.batching.grouping import longest_run
+from farrank_server.batching.grouping import longest_prefix, longest_run
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPolicy:
-    """Bounds of a batch. See `config.BatchingConfig`."""
+    """Bounds of a batch. See `config.BatchingConfig`.
+
+    `packed`: inputs lie end to end on the device, and only `max_batch_tokens` bounds them.
+    """
 
     max_batch_tokens: int
     max_padding_ratio: float
     window_batches: int
+    packed: bool = False
+
+    def positions(self, tokens: Sequence[int]) -> list[int]:
+        """Say how many positions each input of a batch takes on the device."""
+        return list(tokens) if self.packed else [max(tokens, default=0)] * len(tokens)
 
 
 @dataclass(slots=True, eq=False)
 class Waiting(Generic[T]):
-    """One encoder input in the queue."""
+    """One encoder input in the queue.
+
+    `tokens` counts the padding inside a query, too. Packed it costs nothing, but what admission, due times
+    and callers are told is one number, and a budget held with it is held without.
+    """
 
     request_id: int
     tokens: int
@@ -52,28 +66,27 @@ class _Request(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[T]):
-    """What runs next, and which requests were dropped because their deadline had passed."""
+    """What runs next, and which requests were dropped because their deadline had passed.
+
+    `padded_tokens`: positions that the device computes.
+    """
 
     items: tuple[Waiting[T], ...]
     expired: tuple[int, ...]
+    padded_tokens: int
 
     @property
     def real_tokens(self) -> int:
         """Positions that hold a token."""
         return sum(item.tokens for item in self.items)
 
-    @property
-    def padded_tokens(self) -> int:
-        """Positions that the device computes."""
-        return len(self.items) * max((item.tokens for item in self.items), default=0)
-
 
 class Batcher(Generic[T]):
     """The queue of one ranker. Not thread-safe; times are seconds of one clock of the caller's."""
 
     def __init__(self, policy: BatchPolicy) -> None:
+        self.policy = policy
         self.budget = TokenBudget(policy.max_batch_tokens)
-        self._policy = policy
         self.queued_tokens = 0
         self._queue: SortedKeyList = SortedKeyList(key=lambda item: (item.due_s, item.order))
         self._requests: dict[int, _Request[T]] = {}
@@ -125,29 +138,39 @@ class Batcher(Generic[T]):
         """
         expired: list[int] = []
         window = self._window(now_s, expired)
+        items = self._together(window)
+        for item in items:
+            self._queue.remove(item)
+            self._requests[item.request_id].waiting.discard(item)
+            self.queued_tokens -= item.tokens
+        positions = sum(self.policy.positions([item.tokens for item in items]))
+        return Batch(items, tuple(expired), positions)
+
+    def _together(self, window: list[Waiting[T]]) -> tuple[Waiting[T], ...]:
+        """Choose the batch: the first of the window, and those that go with it."""
         if not window:
-            return Batch((), tuple(expired))
+            return ()
+        if self.policy.packed:
+            return tuple(window[: longest_prefix([item.tokens for item in window], self.budget.tokens)])
         # Among equals the older stands higher: a run that cannot hold all of them leaves out the younger.
         by_length = sorted(window, key=lambda item: (item.tokens, -item.due_s, -item.order))
         run = longest_run(
             [item.tokens for item in by_length],
             by_length.index(window[0]),
             self.budget.tokens,
-            self._policy.max_padding_ratio,
+            self.policy.max_padding_ratio,
         )
-        items = tuple(by_length[position] for position in run)
-        for item in items:
-            self._queue.remove(item)
-            self._requests[item.request_id].waiting.discard(item)
-            self.queued_tokens -= item.tokens
-        return Batch(items, tuple(expired))
+        return tuple(by_length[position] for position in run)
 
     def _window(self, now_s: float, expired: list[int]) -> list[Waiting[T]]:
-        """The inputs due first that together fill `window_batches` batches."""
+        """The inputs due first: a batch is chosen among so many.
+
+        Those that fill `window_batches` batches; packed, where there is nothing to choose, one.
+        """
         while True:
             window: list[Waiting[T]] = []
             late: set[int] = set()
-            room = self._policy.window_batches * self._policy.max_batch_tokens
+            room = self.policy.max_batch_tokens * (1 if self.policy.packed else self.policy.window_batches)
             for item in self._queue:
                 if self._requests[item.request_id].deadline_s <= now_s:
                     late.add(item.request_id)

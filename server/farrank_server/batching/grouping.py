@@ -1,8 +1,13 @@
-"""Choose, among inputs of mixed length, those that share a batch with little padding."""
+"""Choose, among inputs of mixed length, those that share a batch."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
+
+
+def longest_prefix(lengths: Sequence[int], max_tokens: int) -> int:
+    """Count the inputs that a batch without padding holds when they go in their order; one always fits."""
+    return max(1, bisect_right(list(accumulate(lengths)), max_tokens))
 
 
 def longest_run(lengths: Sequence[int], anchor: int, max_tokens: int, max_padding_ratio: float) -> range:

@@ -64,11 +64,10 @@ class Execution:
         started_s, started_ns = time.monotonic(), time.perf_counter_ns()
         rows = lane.runtime.encode([item.payload.input for item in items]).rows()
         elapsed_ns = time.perf_counter_ns() - started_ns
-        longest = max(item.tokens for item in items)
-        for item in items:
+        for item, positions in zip(items, _positions(lane, items), strict=True):
             tally = item.payload.job.device
             tally.pairs += 1
-            tally.padded_tokens += longest
+            tally.padded_tokens += positions
             tally.queue_ns = max(tally.queue_ns, round((started_s - item.enqueued_s) * 1e9))
         for job in {item.payload.job for item in items}:
             job.device.inference_ns += elapsed_ns
@@ -78,7 +77,7 @@ class Execution:
 
     def _count(self, lane: Lane, items: Items, seconds: float) -> None:
         real = sum(item.tokens for item in items)
-        padded = len(items) * max(item.tokens for item in items)
+        padded = sum(_positions(lane, items))
         chunks = sum(item.payload.document is not None for item in items)
         budget = lane.batcher.budget
         budget.fitted()
@@ -92,7 +91,7 @@ class Execution:
     def _encoding_failed(self, lane: Lane, batch: Items, items: Items, error: Exception) -> None:
         # Once a batch: its halves say nothing new of what a batch may hold.
         if isinstance(error, OutOfMemory) and items is batch and len(batch) > 1:
-            padded = len(items) * max(item.tokens for item in items)
+            padded = sum(_positions(lane, items))
             lane.batcher.budget.failed(padded)
             log.warning(
                 "ranker %s: a batch of %d tokens ran out of memory; at most %d for a while",
@@ -109,6 +108,10 @@ class Execution:
             jobs[0].fail(_answer(lane, error))
             if not out_of_memory:
                 log.error("ranker %s failed on one input", lane.name, exc_info=error)
+
+
+def _positions(lane: Lane, items: Items) -> list[int]:
+    return lane.batcher.policy.positions([item.tokens for item in items])
 
 
 def _answer(lane: Lane, error: Exception) -> FarrankError:

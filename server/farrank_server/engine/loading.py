@@ -67,7 +67,7 @@ def _load_lane(name: str, source: RankerConfig, config: ServerConfig, cache: Doc
         )
     tokens_per_s = runtime.warm_up()
     log.info(
-        "ranker %s (%s, version %s) ready in %.1f s: %s on %s in %s, %.0f tokens/s (%s)",
+        "ranker %s (%s, version %s) ready in %.1f s: %s on %s in %s, %s, %.0f tokens/s (%s)",
         name,
         reader.spec.family,
         served.version,
@@ -75,10 +75,16 @@ def _load_lane(name: str, source: RankerConfig, config: ServerConfig, cache: Doc
         capabilities.runtime,
         capabilities.device,
         capabilities.precision,
+        "packed" if capabilities.packed else "padded",
         tokens_per_s,
         served.reason,
     )
-    policy = BatchPolicy(max_batch_tokens, config.batching.max_padding_ratio, config.batching.window_batches)
+    policy = BatchPolicy(
+        max_batch_tokens,
+        config.batching.max_padding_ratio,
+        config.batching.window_batches,
+        capabilities.packed,
+    )
     return Lane(
         name=name,
         version=served.version,

@@ -1,10 +1,12 @@
 from collections import Counter
+from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from farrank_server.batching.batcher import Batch, Batcher, BatchPolicy
-from farrank_server.batching.grouping import longest_run
+from farrank_server.batching.grouping import longest_prefix, longest_run
 
 BUDGET = 1024
 RATIO = 1.1
@@ -14,9 +16,11 @@ FOREVER = 1e9
 lengths = st.integers(1, 512)
 requests = st.lists(st.lists(lengths, min_size=1, max_size=30), min_size=1, max_size=12)
 
+padded_and_packed = pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 
-def make_batcher(budget: int = BUDGET, window: int = 8) -> Batcher[str]:
-    return Batcher(BatchPolicy(budget, RATIO, window))
+
+def make_batcher(budget: int = BUDGET, window: int = 8, *, packed: bool = False) -> Batcher[str]:
+    return Batcher(BatchPolicy(budget, RATIO, window, packed))
 
 
 def submit(
@@ -39,9 +43,10 @@ def drain(batcher: Batcher[str], now_s: float = 0.0) -> list[Batch[str]]:
     return batches
 
 
+@padded_and_packed
 @given(requests)
-def test_nothing_is_lost_or_doubled(many: list[list[int]]) -> None:
-    batcher = make_batcher()
+def test_nothing_is_lost_or_doubled(packed: bool, many: list[list[int]]) -> None:
+    batcher = make_batcher(packed=packed)
     for request_id, tokens in enumerate(many):
         submit(batcher, request_id, tokens)
     taken = Counter(item.payload for batch in drain(batcher) for item in batch.items)
@@ -50,20 +55,22 @@ def test_nothing_is_lost_or_doubled(many: list[list[int]]) -> None:
     assert batcher.queued_tokens == 0
 
 
+@padded_and_packed
 @given(requests, st.integers(512, 4096))
-def test_budget_and_padding_are_bounded(many: list[list[int]], budget: int) -> None:
-    batcher = make_batcher(budget)
+def test_budget_and_padding_are_bounded(packed: bool, many: list[list[int]], budget: int) -> None:
+    batcher = make_batcher(budget, packed=packed)
     for request_id, tokens in enumerate(many):
         submit(batcher, request_id, tokens)
     for batch in drain(batcher):
         assert batch.items
         assert batch.padded_tokens <= budget
-        assert batch.padded_tokens <= RATIO * batch.real_tokens
+        assert batch.padded_tokens <= (1 if packed else RATIO) * batch.real_tokens
 
 
+@padded_and_packed
 @given(requests)
-def test_the_input_due_first_always_goes(many: list[list[int]]) -> None:
-    batcher = make_batcher()
+def test_the_input_due_first_always_goes(packed: bool, many: list[list[int]]) -> None:
+    batcher = make_batcher(packed=packed)
     for request_id, tokens in enumerate(many):
         submit(batcher, request_id, tokens, now_s=request_id * 0.01)
     while batcher:
@@ -71,9 +78,10 @@ def test_the_input_due_first_always_goes(many: list[list[int]]) -> None:
         assert due in [item.due_s for item in batcher.take(1.0).items]
 
 
+@padded_and_packed
 @given(requests)
-def test_among_equals_the_older_is_never_left_behind(many: list[list[int]]) -> None:
-    batcher = make_batcher()
+def test_among_equals_the_older_is_never_left_behind(packed: bool, many: list[list[int]]) -> None:
+    batcher = make_batcher(packed=packed)
     for request_id, tokens in enumerate(many):
         submit(batcher, request_id, tokens)
     last_of_length: dict[int, tuple[float, int]] = {}
@@ -86,9 +94,10 @@ def test_among_equals_the_older_is_never_left_behind(many: list[list[int]]) -> N
             last_of_length[length] = max(keys)
 
 
+@padded_and_packed
 @given(requests, st.data())
-def test_closed_requests_never_run(many: list[list[int]], data: st.DataObject) -> None:
-    batcher = make_batcher()
+def test_closed_requests_never_run(packed: bool, many: list[list[int]], data: st.DataObject) -> None:
+    batcher = make_batcher(packed=packed)
     for request_id, tokens in enumerate(many):
         submit(batcher, request_id, tokens)
     gone = data.draw(st.sets(st.integers(0, len(many) - 1)))
@@ -98,9 +107,12 @@ def test_closed_requests_never_run(many: list[list[int]], data: st.DataObject) -
     assert not gone & {item.request_id for batch in drain(batcher) for item in batch.items}
 
 
+@padded_and_packed
 @given(requests, st.data())
-def test_late_requests_never_run_and_are_reported_once(many: list[list[int]], data: st.DataObject) -> None:
-    batcher = make_batcher()
+def test_late_requests_never_run_and_are_reported_once(
+    packed: bool, many: list[list[int]], data: st.DataObject
+) -> None:
+    batcher = make_batcher(packed=packed)
     late = data.draw(st.sets(st.integers(0, len(many) - 1)))
     for request_id, tokens in enumerate(many):
         submit(batcher, request_id, tokens, deadline_s=1.0 if request_id in late else FOREVER)
@@ -109,8 +121,25 @@ def test_late_requests_never_run_and_are_reported_once(many: list[list[int]], da
     assert sorted(r for batch in batches for r in batch.expired) == sorted(late)
 
 
-def test_a_small_request_passes_a_large_one() -> None:
-    batcher = make_batcher()
+@given(requests, st.integers(1, 2048))
+def test_packed_batches_are_the_queue_cut_where_the_budget_is_full(
+    many: list[list[int]], budget: int
+) -> None:
+    batcher = make_batcher(budget, packed=True)
+    for request_id, tokens in enumerate(many):
+        submit(batcher, request_id, tokens, now_s=request_id * 0.01)
+    batches = drain(batcher)
+    order = [(item.due_s, item.order) for batch in batches for item in batch.items]
+    assert order == sorted(order)
+    for batch, following in pairwise(batches):
+        # Full: the next input would not have fitted. One alone may be larger than the budget.
+        assert batch.padded_tokens + following.items[0].tokens > budget
+        assert batch.padded_tokens <= budget or len(batch.items) == 1
+
+
+@padded_and_packed
+def test_a_small_request_passes_a_large_one(packed: bool) -> None:
+    batcher = make_batcher(packed=packed)
     submit(batcher, 0, [256] * 1000)
     submit(batcher, 1, [250] * 5, now_s=1.0)
     batches_until_done, left = 0, 5
@@ -122,8 +151,9 @@ def test_a_small_request_passes_a_large_one() -> None:
     assert batches_until_done <= 4
 
 
-def test_a_large_request_does_not_starve_under_a_stream_of_small_ones() -> None:
-    batcher = make_batcher()
+@padded_and_packed
+def test_a_large_request_does_not_starve_under_a_stream_of_small_ones(packed: bool) -> None:
+    batcher = make_batcher(packed=packed)
     submit(batcher, 0, [500] * 40)
     now_s, done = 0.0, 0
     for request_id in range(1, 400):
@@ -155,12 +185,20 @@ def test_inputs_of_a_closed_request_are_refused() -> None:
     assert len(batcher) == 0
 
 
-def test_a_smaller_budget_holds_from_the_next_batch_on() -> None:
-    batcher = make_batcher()
+@padded_and_packed
+def test_a_smaller_budget_holds_from_the_next_batch_on(packed: bool) -> None:
+    batcher = make_batcher(packed=packed)
     submit(batcher, 0, [100] * 30)
     assert batcher.take(0.0).padded_tokens == 1000
     batcher.budget.failed(600)
     assert batcher.take(0.0).padded_tokens == 300
+
+
+@given(st.lists(lengths, min_size=1, max_size=60), st.integers(1, 4096))
+def test_longest_prefix_ends_where_the_next_one_would_not_fit(values: list[int], budget: int) -> None:
+    count = longest_prefix(values, budget)
+    assert count == 1 or sum(values[:count]) <= budget
+    assert count == len(values) or sum(values[: count + 1]) > budget
 
 
 @given(st.lists(lengths, min_size=1, max_size=60), st.data())
