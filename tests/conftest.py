@@ -33,6 +33,24 @@ hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=No
 hypothesis.settings.register_profile("explore", deadline=None)
 hypothesis.settings.load_profile("repeatable")
 
+# Their tests share a server, an index or traced graphs that take seconds to make.
+SHARING = ("clients", "docs", "e2e", "exporters", "runtimes")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each worker whole files, and whole folders where making things twice costs more than it saves."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # untyped
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            room = path.split("/")[1]
+            return room if room in SHARING else path
+
+    return Scheduling(config, log)
+
+
 TINY_BERT = {
     "model_type": "bert",
     "architectures": ["BertModel"],
