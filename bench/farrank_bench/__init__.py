@@ -1,1 +1,1 @@
-"""`make bench`: what the server adds to its runtime's time, and what it does when offered too much."""
+"""`make bench`: what the server adds to its runtime's time, under overload too, and exports beside peers."""

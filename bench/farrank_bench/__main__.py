@@ -3,52 +3,119 @@
 import argparse
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
+from farrank_bench.cross_encoder import write_cross_encoder
+from farrank_bench.exporting import export_fast
+from farrank_bench.exports import Size, beside_peers
 from farrank_bench.report import as_markdown
-from farrank_bench.sections import Bench, Row, idle_latency, overload, throughput
+from farrank_bench.rows import Row
+from farrank_bench.sections import Bench, idle_latency, overload, throughput
+from farrank_bench.served_fidelity import fidelity_of_exports
+from farrank_bench.start import start_to_healthy
 from farrank_bench.workload import BenchCall, make_calls
 from farrank_cli.spawn import spawned_server
 from farrank_rankers.artifact import save_ranker
 from farrank_rankers.untrained import new_ranker
+from farrank_runtimes.threads import usable_cores
 from farrank_runtimes.torch_runtime import TorchRuntime
 
 NOTES = (
-    "all-MiniLM-L6-v2 as a cross-encoder with a random head (AvgP, disjoint chunks of 477 tokens), fp32; "
-    "documents of 20 to 1,400 tokens from the embedded corpus; medians (smallest to largest)"
+    "all-MiniLM-L6-v2 as a cross-encoder with a random head, texts from the embedded corpus; the server's "
+    "own sections in fp32, documents of 20 to 1,400 tokens (AvgP, disjoint chunks of 477); exports on pairs "
+    "of 60 to 512 tokens, all contenders with {threads} threads and in turns; medians (smallest to largest), "
+    "ratios taken round by round"
 )
+
+Sections = dict[str, list[Row]]
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much is measured. None: all there is."""
+
+    calls: int
+    repeats: int
+    overload_s: float
+    pairs: Size
+    questions: int | None
+    max_chunks: int | None
+
+
+FULL = Extent(64, 5, 60.0, Size(24, 16, 5), None, None)
+QUICK = Extent(32, 1, 15.0, Size(6, 4, 1), 5, 2)
 
 
 def main() -> None:
-    """Run all sections and print the report."""
+    """Run the sections asked for and print the report."""
     parser = argparse.ArgumentParser(prog="farrank_bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer calls and repeats: a smoke test")
-    parser.add_argument("--idle-only", action="store_true", help="measure the idle latency alone")
+    alone = parser.add_mutually_exclusive_group()
+    alone.add_argument("--idle-only", action="store_true", help="measure the idle latency alone")
+    alone.add_argument(
+        "--exports-only", action="store_true", help="measure exports alone: speed, start and fidelity"
+    )
+    parser.add_argument("--index", type=Path, help="the index of the embedded corpus, for fidelity")
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        default=Path(".cache"),
+        help="where Infinity's environment is kept (%(default)s)",
+    )
     parser.add_argument("--out", type=Path, help="write the report here, too")
     arguments = parser.parse_args()
-    calls, repeats, overload_s = (32, 1, 15.0) if arguments.quick else (64, 5, 60.0)
+    extent = QUICK if arguments.quick else FULL
+    threads = usable_cores()
 
+    sections: Sections = {}
     with tempfile.TemporaryDirectory() as folder:
-        ranker = new_ranker("avgp", "embedded", seed=1)
-        save_ranker(ranker, Path(folder))
-        runtime = TorchRuntime(ranker, "fp32")
-        runtime.warm_up()
-        with spawned_server(["--ranker", f"bench={folder}", "--log-level", "warning"]) as server:
-            bench = Bench(server, runtime, ranker.reader, make_calls(ranker.reader, calls, 4, 1), 16, repeats)
-            sections: dict[str, list[Row]] = {}
-            if not arguments.idle_only:
-                sections["Throughput"], capacity_per_s = throughput(bench)
-            small = BenchCall(bench.calls[0].query, (bench.calls[0].texts[0][:200],))
-            sections["Idle latency"] = idle_latency(bench, small, 200)
-            if not arguments.idle_only:
-                sections["Overload"] = overload(bench, capacity_per_s, overload_s, timeout_s=10.0)
+        if not arguments.exports_only:
+            sections |= of_the_server(extent, Path(folder) / "server", idle_only=arguments.idle_only)
+        if not arguments.idle_only:
+            sections |= of_exports(extent, Path(folder), threads, arguments.cache, arguments.index)
 
-    flags = [flag for flag in ("--quick", "--idle-only") if flag in sys.argv]
+    flags = [flag for flag in ("--quick", "--idle-only", "--exports-only") if flag in sys.argv]
     command = f"make bench BENCH_ARGS='{' '.join(flags)}'" if flags else "make bench"
-    report = as_markdown(sections, command, NOTES)
+    report = as_markdown(sections, command, NOTES.format(threads=threads))
     print(report)
     if arguments.out:
         arguments.out.write_text(report)
+
+
+def of_the_server(extent: Extent, folder: Path, *, idle_only: bool) -> Sections:
+    """Measure the server against its own runtime, in torch and fp32."""
+    sections: Sections = {}
+    ranker = new_ranker("avgp", "embedded", seed=1)
+    save_ranker(ranker, folder)
+    runtime = TorchRuntime(ranker, "fp32")
+    runtime.warm_up()
+    with spawned_server(["--ranker", f"bench={folder}", "--log-level", "warning"]) as server:
+        calls = make_calls(ranker.reader, extent.calls, 4, 1)
+        bench = Bench(server, runtime, ranker.reader, calls, 16, extent.repeats)
+        if not idle_only:
+            sections["Throughput"], capacity_per_s = throughput(bench)
+        small = BenchCall(bench.calls[0].query, (bench.calls[0].texts[0][:200],))
+        sections["Idle latency"] = idle_latency(bench, small, 200)
+        if not idle_only:
+            sections["Overload"] = overload(bench, capacity_per_s, extent.overload_s, timeout_s=10.0)
+    return sections
+
+
+def of_exports(extent: Extent, folder: Path, threads: int, cache: Path, index: Path | None) -> Sections:
+    """Measure exports: their speed beside peers, a server's start, and what they do to rankings."""
+    made = write_cross_encoder(folder)
+    _, refused_or_not = export_fast(made.ranker, made.artifact)
+    return {
+        "Exports beside peers": [
+            *refused_or_not,
+            *beside_peers(made, extent.pairs, threads, cache, folder),
+        ],
+        "Start": start_to_healthy(made.artifact, threads, extent.repeats),
+        "Fidelity of exports": fidelity_of_exports(
+            index, folder / "embedded", threads, extent.questions, extent.max_chunks
+        ),
+    }
 
 
 if __name__ == "__main__":

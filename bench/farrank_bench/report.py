@@ -7,9 +7,19 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-from farrank_bench.sections import Row
+from farrank_bench.rows import Row
 
-PACKAGES = ("farrank", "torch", "transformers", "tokenizers", "grpcio")
+PACKAGES = (
+    "farrank",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "grpcio",
+    "sentence-transformers",
+    "openvino",
+    "onnxruntime",
+)
+_REACHED = {True: "yes", False: "no", None: ""}
 
 
 def machine() -> str:
@@ -43,9 +53,9 @@ def heading(title: str, command: str, notes: str) -> list[str]:
 
 
 def as_markdown(sections: Mapping[str, Sequence[Row]], command: str, notes: str) -> str:
-    """Write the report of the server against its own runtime."""
-    lines = heading("The server against its own runtime", command, notes)
+    """Write the report of `make bench`."""
+    lines = heading("The server measured", command, notes)
     for title, rows in sections.items():
-        lines += ["", f"## {title}", "", "| what | measured | aim |", "| --- | --- | --- |"]
-        lines += [f"| {row.what} | {row.measured} | {row.aim} |" for row in rows]
+        lines += ["", f"## {title}", "", "| what | measured | aim | reached |", "| --- | --- | --- | --- |"]
+        lines += [f"| {row.what} | {row.measured} | {row.aim} | {_REACHED[row.reached]} |" for row in rows]
     return "\n".join(lines) + "\n"

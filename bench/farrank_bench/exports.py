@@ -1,0 +1,149 @@
+"""Farrank's server of an export beside sentence-transformers, Infinity, and its own runtime alone."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from farrank_bench.contenders.alone import Alone
+from farrank_bench.contenders.infinity_environment import VERSION, infinity_command, infinity_versions
+from farrank_bench.contenders.infinity_server import infinity_server
+from farrank_bench.contenders.interface import Contender, ContenderFailed, Scores
+from farrank_bench.contenders.predict import predicting
+from farrank_bench.contenders.served import Served
+from farrank_bench.cross_encoder import CrossEncoder
+from farrank_bench.pairs import make_pair_calls
+from farrank_bench.rounds import Rounds, measure_rounds
+from farrank_bench.rows import Row, at_least, not_measured, spread
+from farrank_bench.workload import BenchCall, encoder_inputs
+from farrank_cli.spawn import spawned_server
+from farrank_client import Client, RankerInfo
+from farrank_exporters.bounds import LEAST_TAU
+from farrank_exporters.rank_agreement import kendall_tau
+from farrank_rankers.overrides import Overrides
+from farrank_rankers.ranker import Ranker
+from farrank_runtimes.choose import open_served
+from farrank_runtimes.openers import Placement
+
+CALLERS = 4
+MODEL = "bench"
+FARRANK, ALONE, INFINITY = "Farrank", "its runtime alone", f"Infinity {VERSION}"
+PREDICT = "sentence-transformers' CrossEncoder.predict"
+
+OVER_PREDICT = 3.0
+OVER_INFINITY = 5.0
+OVER_ALONE = 0.90
+
+# Who computes the same in fp32 differs by rounding alone.
+SAME_IN_FP32 = 0.99
+SAMPLED_CALLS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured: every contender scores calls of so many documents in each round."""
+
+    calls: int
+    documents: int
+    rounds: int
+
+
+def beside_peers(made: CrossEncoder, size: Size, threads: int, cache: Path, scratch: Path) -> list[Row]:
+    """Serve the fastest export that the artifact holds, and let everybody score the same pairs.
+
+    `cache` keeps Infinity's environment, `scratch` takes its log.
+    """
+    reader = made.ranker.reader
+    calls = make_pair_calls(reader, size.calls, size.documents, seed=2)
+    inputs = encoder_inputs(reader, calls)
+    if len(inputs) != size.calls * size.documents:
+        raise AssertionError(f"{len(inputs)} pairs of {size.calls * size.documents} documents")
+    contenders: dict[str, Contender] = {}
+    absent = versions = ""
+    with ExitStack() as stack:
+        arguments = ["--ranker", f"{MODEL}={made.artifact}", "--device", "cpu", "--threads", str(threads)]
+        server = stack.enter_context(spawned_server([*arguments, "--log-level", "warning"]))
+        served = _served(server.address)
+        contenders[FARRANK] = Served(server.address, MODEL, CALLERS, calls)
+        alone = open_served(str(made.artifact), Overrides(), placement=Placement("cpu", threads)).runtime
+        runs = alone.capabilities()
+        if (runs.runtime, runs.precision) != (served.runtime, served.precision):
+            raise AssertionError(f"the server runs {served.runtime} {served.precision}, and alone {runs}")
+        contenders[ALONE] = Alone(alone, inputs)
+        contenders[PREDICT] = stack.enter_context(predicting(made.transformers, calls, threads))
+        try:
+            command = infinity_command(cache)
+            versions = infinity_versions(command)
+            started = infinity_server(command, made.transformers, MODEL, threads, scratch)
+            contenders[INFINITY] = Served(stack.enter_context(started), MODEL, CALLERS, calls)
+        except ContenderFailed as error:
+            absent = str(error)
+        found = measure_rounds(contenders, size.rounds)
+    if FARRANK in found.failed:
+        raise ContenderFailed(f"Farrank itself: {found.failed[FARRANK]}")
+    if absent:
+        found.failed[INFINITY] = absent
+    lengths = sorted(each.tokens for each in inputs)
+    return [
+        Row("pairs in each round", f"{len(inputs)} of {lengths[0]} to {lengths[-1]} tokens"),
+        Row("the server's runtime", served.runtime_reason),
+        *speed_rows(found),
+        *agreement_rows(found, made.ranker, calls, served.precision),
+        *([Row("Infinity's environment", versions)] if versions else []),
+    ]
+
+
+def speed_rows(found: Rounds) -> list[Row]:
+    """Speeds, and what Farrank's is of each other's."""
+    speeds = {
+        FARRANK: f"documents/s through Farrank's server, {CALLERS} callers",
+        ALONE: "documents/s, its runtime alone (sorted by length)",
+        PREDICT: f"documents/s, {PREDICT} (torch fp32, batches of 32)",
+        INFINITY: f"documents/s through {INFINITY} (torch engine), {CALLERS} callers",
+    }
+    aims = {PREDICT: OVER_PREDICT, INFINITY: OVER_INFINITY, ALONE: OVER_ALONE}
+    rows = [
+        not_measured(what, found.failed[name])
+        if name in found.failed
+        else Row(what, spread(found.speeds[name], ".1f"))
+        for name, what in speeds.items()
+    ]
+    for name, limit in aims.items():
+        what = f"Farrank's server over {name}"
+        if name in found.failed:
+            rows.append(not_measured(what, found.failed[name], f"at least {limit:g}"))
+        else:
+            rows.append(at_least(what, found.ratios(FARRANK, name), limit, ".2f"))
+    return rows
+
+
+def agreement_rows(found: Rounds, ranker: Ranker, calls: Sequence[BenchCall], precision: str) -> list[Row]:
+    """Hold everybody's rankings to those of Farrank's ranker in torch, fp32: all must compute the same."""
+    sample = calls[:SAMPLED_CALLS]
+    expected = tuple(
+        tuple(each.score for each in ranker.score(call.query, call.texts, batch_size=4)) for call in sample
+    )
+    lower = {str(name): tau for name, tau in LEAST_TAU.items()}
+    limits = {FARRANK: lower.get(precision, SAME_IN_FP32), PREDICT: SAME_IN_FP32, INFINITY: SAME_IN_FP32}
+    rows = []
+    for name, limit in limits.items():
+        shown = f"{name}, {precision}" if name == FARRANK else name
+        what = f"Kendall's tau with torch fp32: {shown}"
+        if name in found.scores:
+            rows.append(at_least(what, taus(expected, found.scores[name]), limit, ".4f"))
+    return rows
+
+
+def taus(expected: Scores, scores: Scores) -> list[float]:
+    """Compare rankings call by call; calls beyond those expected are not looked at."""
+    return [
+        kendall_tau(np.array(wanted), np.array(got))
+        for wanted, got in zip(expected, scores[: len(expected)], strict=True)
+    ]
+
+
+def _served(address: str) -> RankerInfo:
+    with Client(address) as client:
+        return client.rankers().rankers[0]

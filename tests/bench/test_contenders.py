@@ -1,0 +1,163 @@
+"""The contenders on a few pairs: a real server, a real process, and the model that is measured.
+
+A tiny random model would give all documents nearly the same score, and hide an answer in another order.
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from farrank_bench.contenders import infinity_environment
+from farrank_bench.contenders.alone import Alone
+from farrank_bench.contenders.infinity_environment import NAMED_BY, infinity_command, infinity_versions
+from farrank_bench.contenders.infinity_server import infinity_server
+from farrank_bench.contenders.interface import ContenderFailed, Scores
+from farrank_bench.contenders.predict import predicting
+from farrank_bench.contenders.served import Served
+from farrank_bench.cross_encoder import CrossEncoder, write_cross_encoder
+from farrank_bench.pairs import LONGEST_PAIR, MAX_QUERY_TOKENS, SHORTEST_PAIR, make_pair_calls
+from farrank_bench.start import start_to_healthy
+from farrank_bench.workload import QUERIES, BenchCall, encoder_inputs
+from farrank_cli.spawn import spawned_server
+from farrank_runtimes.torch_runtime import TorchRuntime
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> CrossEncoder:
+    return write_cross_encoder(tmp_path_factory.mktemp("cross-encoder"))
+
+
+@pytest.fixture(scope="module")
+def calls(made: CrossEncoder) -> list[BenchCall]:
+    return make_pair_calls(made.ranker.reader, 4, 3, seed=2)
+
+
+@pytest.fixture(scope="module")
+def expected(made: CrossEncoder, calls: list[BenchCall]) -> Scores:
+    scores = tuple(
+        tuple(each.score for each in made.ranker.score(call.query, call.texts, batch_size=1))
+        for call in calls
+    )
+    assert np.ptp(scores, axis=1).min() > 1e-3
+    return scores
+
+
+def logits(scores: Scores) -> NDArray[np.float64]:
+    """Peers give sigmoids of a classifier's one label."""
+    probabilities = np.array(scores)
+    odds: NDArray[np.float64] = np.log(probabilities / (1 - probabilities))
+    return odds
+
+
+def test_pairs_are_read_whole(made: CrossEncoder, calls: list[BenchCall]) -> None:
+    reader = made.ranker.reader
+    assert max(len(reader.tokenizer.read(query, LONGEST_PAIR)) for query in QUERIES) == MAX_QUERY_TOKENS
+    more = make_pair_calls(reader, 50, 3, seed=2)
+    assert more[:4] == calls
+    inputs = encoder_inputs(reader, more)
+    lengths = [each.tokens for each in inputs]
+    assert len(lengths) == 150
+    assert min(lengths) >= SHORTEST_PAIR
+    assert max(lengths) <= LONGEST_PAIR == reader.max_input_tokens
+    assert min(lengths) < 100
+    assert max(lengths) > 480
+    for call in calls:
+        assert not reader.read_query(call.query).tokens_cut
+        assert not any(reader.read_document(text).tokens_cut for text in call.texts)
+
+
+def test_all_score_the_same_pairs_alike(made: CrossEncoder, calls: list[BenchCall], expected: Scores) -> None:
+    with spawned_server(["--ranker", f"m={made.artifact}", "--log-level", "warning"]) as server:
+        served = Served(server.address, "m", 3, calls).score()
+        with pytest.raises(ContenderFailed, match="NOT_FOUND"):
+            Served(server.address, "other", 3, calls).score()
+    np.testing.assert_allclose(served.scores, expected, atol=1e-5)
+    assert served.documents == 12
+    with predicting(made.transformers, calls, threads=1) as predict:
+        predicted = predict.score()
+        assert predict.score().scores == predicted.scores
+    np.testing.assert_allclose(logits(predicted.scores), expected, atol=1e-5)
+    assert predicted.documents_per_s == pytest.approx(12 / predicted.seconds)
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+@pytest.mark.skipif(not os.environ.get(NAMED_BY), reason=f"{NAMED_BY} names no infinity_emb to start")
+def test_infinity_scores_the_same_pairs_alike(
+    made: CrossEncoder, calls: list[BenchCall], expected: Scores, tmp_path: Path
+) -> None:
+    command = infinity_command(tmp_path)
+    assert "torch 2.13.0" in infinity_versions(command)
+    with infinity_server(command, made.transformers, "m", 1, tmp_path) as address:
+        scored = Served(address, "m", 3, calls).score()
+    np.testing.assert_allclose(logits(scored.scores), expected, atol=1e-5)
+    with pytest.raises(ContenderFailed, match="unreachable"):
+        Served(address, "m", 3, calls).score()
+
+
+def test_a_process_that_ended_is_a_failure(tmp_path: Path, calls: list[BenchCall]) -> None:
+    with predicting(tmp_path / "nothing", calls, threads=1) as predict:
+        with pytest.raises(ContenderFailed, match="process ended"):
+            predict.score()
+        with pytest.raises(ContenderFailed, match="process ended"):
+            predict.score()
+
+
+def test_the_runtime_alone_encodes_every_pair_once(made: CrossEncoder, calls: list[BenchCall]) -> None:
+    scored = Alone(TorchRuntime(made.ranker, "fp32"), encoder_inputs(made.ranker.reader, calls)).score()
+    assert scored.documents == 12
+    assert scored.seconds > 0
+
+
+def test_a_start_is_timed(made: CrossEncoder) -> None:
+    (row,) = start_to_healthy(made.artifact, threads=1, starts=1)
+    assert row.aim == "below 10"
+    assert 0.5 < float(row.measured.partition(" ")[0]) < 200
+
+
+def test_infinity_that_is_not_there_says_why(
+    made: CrossEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(NAMED_BY, str(tmp_path / "infinity_emb"))
+    command = infinity_command(tmp_path)
+    assert command == tmp_path / "infinity_emb"
+    with pytest.raises(ContenderFailed, match="No such file"):
+        infinity_versions(command)
+    with (
+        pytest.raises(ContenderFailed, match="No such file"),
+        infinity_server(command, made.transformers, "m", 1, tmp_path),
+    ):
+        pass
+    command.write_text("#!/bin/sh\necho starting; echo no model >&2; exit 1\n")
+    command.chmod(0o755)
+    with (
+        pytest.raises(ContenderFailed, match="Infinity ended while it started: no model"),
+        infinity_server(command, made.transformers, "m", 1, tmp_path),
+    ):
+        pass
+
+
+def test_infinity_that_cannot_be_installed_says_why_and_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(NAMED_BY, raising=False)
+    constraints = tmp_path / "constraints.txt"
+    constraints.write_text("infinity-emb==0.0.1\n")
+    monkeypatch.setattr(infinity_environment, "CONSTRAINTS", constraints)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(ContenderFailed, match=r"^pip failed: .*infinity-emb"):
+        infinity_command(tmp_path)
+    assert not (tmp_path / "infinity-0.0.78" / ".ready").exists()
+    monkeypatch.setenv(NAMED_BY, "/opt/infinity_emb")
+    assert infinity_command(tmp_path) == Path("/opt/infinity_emb")
+
+
+def test_infinity_s_constraints_pin_all_with_torch_as_here() -> None:
+    lines = infinity_environment.CONSTRAINTS.read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    assert pins["torch"] == "2.13.0"
+    assert pins["infinity_emb"] == "0.0.78"
+    assert all(version and " " not in version for version in pins.values())

@@ -1,0 +1,37 @@
+import pytest
+
+from farrank_bench.report import as_markdown
+from farrank_bench.rows import Row, at_least, below, not_measured, spread
+
+
+def test_a_spread_is_the_median_with_the_ends_of_the_runs() -> None:
+    assert spread([3.0, 1.0, 2.0, 9.0, 8.0], ".1f") == "3.0 (1.0 to 9.0)"
+
+
+def test_no_run_is_no_figure() -> None:
+    with pytest.raises(ValueError, match="at least 1 run"):
+        spread([], ".1f")
+
+
+def test_the_median_decides_not_the_best_run() -> None:
+    assert at_least("x", [2.9, 2.9, 9.0], 3.0) == Row("x", "2.900 (2.900 to 9.000)", "at least 3", False)
+    assert at_least("x", [3.0, 3.0, 1.0], 3.0).reached
+    assert not below("x", [10.0, 10.0, 1.0], 10.0).reached
+    assert below("x", [9.9, 9.9, 30.0], 10.0).reached
+
+
+def test_what_was_not_measured_is_never_reached() -> None:
+    row = not_measured("x", "pip failed:\n  no network", "at least 5")
+    assert row == Row("x", "not measured: pip failed: no network", "at least 5", False)
+    assert not_measured("x", "no network").reached is None
+
+
+def test_the_report_says_whether_an_aim_was_reached() -> None:
+    rows = [Row("a", "1"), Row("b", "2", "at least 3", False), Row("c", "4", "at least 3", True)]
+    page = as_markdown({"Speed": rows}, "make bench", "notes")
+    assert "## Speed" in page
+    assert page.splitlines()[-3:] == [
+        "| a | 1 |  |  |",
+        "| b | 2 | at least 3 | no |",
+        "| c | 4 | at least 3 | yes |",
+    ]
