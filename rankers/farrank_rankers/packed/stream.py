@@ -31,9 +31,11 @@ class Segments:
 class TokenStream:
     """Tokens of P inputs; a layout (`farrank_rankers.layout`) of values (T, F…).
 
-    `places` count from 0 in every input, padding inside it included, which itself is not here; `inputs` say
-    which input a token belongs to.
-    Shapes: input_ids, token_type_ids, places, inputs (T,) int32, roles (T,) int64.
+    `places` count from 0 in every input, padding inside it included, which itself is not here; `is_dense`
+    says that no input has any, so that tokens stand as far apart as in the stream. `inputs` say which input a
+    token belongs to.
+    `host_roles` are the roles on the host, where some must be counted.
+    Shapes: input_ids, token_type_ids, places, inputs, host_roles (T,) int32, roles (T,) int64.
     """
 
     input_ids: Tensor
@@ -43,11 +45,13 @@ class TokenStream:
     inputs: Tensor
     segments: Segments
     host_roles: IntArray
+    is_dense: bool
 
     @classmethod
     def of(cls, tokens: Tensor, offsets: Tensor, packing: Packing) -> "TokenStream":
         """Read a packing and what was copied of it to the device. Shapes: tokens (5, T), offsets (P + 1,)."""
         input_ids, roles, token_type_ids, places, inputs = tokens.unbind()  # (T,) each
+        last = packing.tokens[3, packing.offsets[1:] - 1]  # (P,)
         return cls(
             input_ids=input_ids,
             roles=roles.long(),
@@ -56,6 +60,7 @@ class TokenStream:
             inputs=inputs,
             segments=Segments(offsets, packing.lengths),
             host_roles=packing.tokens[1],
+            is_dense=bool((last + 1 == packing.lengths).all()),
         )
 
     def first(self, values: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from farrank_rankers.backbones.alibi import head_slopes
 from farrank_rankers.backbones.jina_bert import JinaAttention
 from farrank_rankers.backbones.mosaic_bert import MosaicAttention
 from farrank_rankers.packed.attention.interface import Attention
-from farrank_rankers.packed.attention.pattern import Pattern
+from farrank_rankers.packed.attention.pattern import Pattern, Score
 from farrank_rankers.packed.backbones.compiling import Compile
 from farrank_rankers.packed.backbones.fused import FusedLinear, are_plain
 from farrank_rankers.packed.backbones.interface import PackedOutput
@@ -26,8 +26,8 @@ class PackedAlibiBert:
         self._embeddings = model.embeddings
         self._layers = [PackedAlibiLayer(layer, compile_by) for layer in model.layers]
         device = model.embeddings.word.weight.device
-        # In fp32 whatever the weights are: rounded to bf16, tokens far apart would all seem as far.
-        self._pattern = Pattern(slopes=head_slopes(model.config.num_attention_heads, device))
+        self._slopes = head_slopes(model.config.num_attention_heads, device)  # (A,)
+        self._dense = Pattern(slopes=self._slopes)
 
     @staticmethod
     def serves(model: Any) -> bool:
@@ -43,12 +43,25 @@ class PackedAlibiBert:
     ) -> PackedOutput:
         """Shapes: positions (T,), which nothing reads -> last_hidden_state (T, H)."""
         hidden: Tensor = self._embeddings(stream.input_ids, stream.token_type_ids)  # (T, H)
+        pattern = self._dense if stream.is_dense else Pattern(rescored=by_places(self._slopes, stream.places))
         states = [hidden]
         for layer in self._layers:
-            hidden = layer(hidden, stream.segments, attention, self._pattern)  # (T, H)
+            hidden = layer(hidden, stream.segments, attention, pattern)  # (T, H)
             if hidden_states:
                 states.append(hidden)
         return PackedOutput(hidden, tuple(states) if hidden_states else None)
+
+
+def by_places(slopes: Tensor, places: Tensor) -> Score:
+    """Lower scores by the places between two tokens where those are more than the tokens between them.
+
+    Shapes: slopes (A,), places (T,).
+    """
+
+    def rescored(score: Tensor, batch: Tensor, head: Tensor, own: Tensor, other: Tensor) -> Tensor:
+        return score - slopes[head] * (places[own] - places[other]).abs()
+
+    return rescored
 
 
 class PackedAlibiLayer:
