@@ -69,9 +69,10 @@ def each_at_its_own_length(backbone: nn.Module, roles: Tensor, inputs: Mapping[s
             name: pad(value[rows], (0, length - value.shape[1])) if isinstance(value, Tensor) else value
             for name, value in inputs.items()
         }
-        # The last block may reach beyond the table of positions; nothing reads what stands there.
-        positions = torch.arange(length, device=roles.device).clamp(max=_last_position(model))  # (R's L,)
-        resized["position_ids"] = positions.expand_as(resized["input_ids"])
+        if "position_ids" not in inputs:
+            # The last block may reach beyond the table of positions; nothing reads what stands there.
+            positions = torch.arange(length, device=roles.device).clamp(max=_last_position(model))  # (R's L,)
+            resized["position_ids"] = positions.expand_as(resized["input_ids"])
         with _numpys_random_state_kept():
             parts.append((rows, backbone(**resized)))
     return SimpleNamespace(

@@ -3,7 +3,7 @@
 Source: He et al., "DeBERTa", ICLR 2021; He et al., "DeBERTaV3", ICLR 2023.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,17 @@ from farrank_rankers.packed.backbones.interface import PackedOutput
 from farrank_rankers.packed.stream import TokenStream
 
 
+class Slots(NamedTuple):
+    """Which row of the table of distances each of the distances -R … R has; those beyond have the ends'.
+
+    `reach`, R, is a tensor as well: a mod that is compiled for streams of any length must capture no number.
+    Shapes: rows (2R + 1,) int32, reach ().
+    """
+
+    rows: Tensor
+    reach: Tensor
+
+
 class PackedDeberta:
     """A transformers DeBERTa-v2. Shapes: T tokens -> last_hidden_state (T, H)."""
 
@@ -24,18 +35,21 @@ class PackedDeberta:
         self._embeddings = model.embeddings
         self._encoder = model.encoder
         self._layers = [PackedDebertaLayer(layer, compile_by) for layer in model.encoder.layer]
-        self._slots: Tensor | None = None
+        self._slots: Slots | None = None
         own = model.encoder.layer[0].attention.self
         if own.relative_attention:
             slots = distance_slots(int(own.position_buckets), int(own.max_relative_positions))
-            self._slots = slots.to(own.query_proj.weight.device)
+            device = own.query_proj.weight.device
+            self._slots = Slots(slots.to(device), torch.tensor(len(slots) // 2, device=device))
 
     @staticmethod
     def serves(model: Any) -> bool:
-        """Whether no convolution (v2-xlarge) and no second pass mixes tokens beside attention."""
+        """Whether no convolution (v2-xlarge) and no second pass mixes tokens, and buckets have a middle."""
         owns = [layer.attention.self for layer in model.encoder.layer]
-        alone = model.encoder.conv is None and model.z_steps <= 1
-        return alone and all(are_plain([own.query_proj, own.key_proj, own.value_proj]) for own in owns)
+        attends_alone = model.encoder.conv is None and model.z_steps <= 1
+        halved = all(getattr(own, "position_buckets", 0) % 2 == 0 or own.position_buckets < 0 for own in owns)
+        plain = all(are_plain([own.query_proj, own.key_proj, own.value_proj]) for own in owns)
+        return attends_alone and halved and plain
 
     def __call__(
         self, stream: TokenStream, positions: Tensor, attention: Attention, *, hidden_states: bool = False
@@ -78,10 +92,10 @@ class PackedDebertaLayer:
         hidden: Tensor,
         stream: TokenStream,
         distances: Tensor | None,
-        slots: Tensor | None,
+        slots: Slots | None,
         attention: Attention,
     ) -> Tensor:
-        """Shapes: hidden (T, H), distances (2S, H), slots (2R + 1,) -> (T, H)."""
+        """Shapes: hidden (T, H), distances (2S, H) -> (T, H)."""
         projected = self._projected(hidden).view(len(hidden), 3, self._heads, -1)  # (T, 3, A, D)
         query, key, value = projected.unbind(1)  # (T, A, D) each
         pattern = EVERY_TOKEN
@@ -92,9 +106,9 @@ class PackedDebertaLayer:
         return output
 
     def _pattern(
-        self, query: Tensor, key: Tensor, places: Tensor, distances: Tensor, slots: Tensor
+        self, query: Tensor, key: Tensor, places: Tensor, distances: Tensor, slots: Slots
     ) -> Pattern:
-        """Shapes: query and key (T, A, D), places (T,), distances (2S, H), slots (2R + 1,)."""
+        """Shapes: query and key (T, A, D), places (T,), distances (2S, H)."""
         own, asked, asking = self._own, None, None
         if self._asks_distances:
             layer = own.key_proj if own.share_att_key else own.pos_key_proj
@@ -112,15 +126,15 @@ class PackedDebertaLayer:
         return torch.matmul(tokens.transpose(0, 1), scaled.permute(1, 2, 0))
 
 
-def _disentangled(asked: Tensor | None, asking: Tensor | None, places: Tensor, slots: Tensor) -> Score:
+def _disentangled(asked: Tensor | None, asking: Tensor | None, places: Tensor, slots: Slots) -> Score:
     """Add what a pair's distance scores with the token that asks, and with the one that is seen.
 
-    Shapes: asked, asking (A, T, 2S), places (T,), slots (2R + 1,).
+    Shapes: asked, asking (A, T, 2S), places (T,).
     """
-    reach = len(slots) // 2
+    rows, reach = slots
 
     def rescored(score: Tensor, batch: Tensor, head: Tensor, own: Tensor, other: Tensor) -> Tensor:
-        slot = slots[(places[own] - places[other]).clamp(-reach, reach) + reach]
+        slot = rows[(places[own] - places[other]).clamp(-reach, reach) + reach]
         if asked is not None:
             score = score + asked[head, own, slot]
         if asking is not None:
@@ -131,7 +145,7 @@ def _disentangled(asked: Tensor | None, asking: Tensor | None, places: Tensor, s
 
 
 def distance_slots(buckets: int, furthest: int) -> Tensor:
-    """Say which row of the table of distances each of the distances -R … R has; those beyond have the ends'.
+    """Give the rows of `Slots`.
 
     The middle of the buckets are single distances, further out they widen with the logarithm, up to
     `furthest`. Without buckets (0 or fewer) each distance has a row, up to `furthest`.

@@ -1,0 +1,70 @@
+"""Streams in bf16 are as near to fp32 as padded batches in bf16."""
+
+import copy
+
+import pytest
+import torch
+from tests.rankers.packed.backbones.conftest import (
+    CASES,
+    Case,
+    MakeEncoder,
+    inputs_of,
+    packed_states,
+    padded_states,
+)
+from torch import Tensor
+
+from farrank_rankers.encoder import Encoder
+from farrank_rankers.packed.attention.flex import FlexAttention
+from farrank_rankers.packed.attention.interface import Attention
+from farrank_rankers.packed.attention.plain import plain_attention
+from farrank_rankers.packed.encoder import PackedEncoder
+
+# Backbones with masks or scores of their own; all others are in the hands of kernels that are tested.
+OWN_PATTERNS = ("big_bird", "deberta-v2", "longformer")
+# Of what transformers errs in bf16. Rounding differs, for scores are added up in another order.
+FACTOR = 1.5
+
+
+def error(found: list[Tensor], expected: list[Tensor]) -> float:
+    """Root mean square of what last states differ, relative to the states'."""
+    mine, theirs = (torch.cat([each[:, -1].float().cpu() for each in states]) for states in (found, expected))
+    return float((mine - theirs).norm() / theirs.norm())
+
+
+def check(encoder: Encoder, attention: Attention, lengths: tuple[int, ...], device: str) -> None:
+    inputs = inputs_of(encoder, lengths, padding=7)
+    exact = padded_states(encoder, inputs)
+    half = copy.deepcopy(encoder).to(device, torch.bfloat16)
+    padded = error(padded_states(half, inputs), exact)
+    packed = error(packed_states(PackedEncoder(half, attention), inputs, device), exact)
+    assert 1e-3 < padded < 0.1
+    assert packed < FACTOR * padded
+
+
+@pytest.mark.parametrize("name", OWN_PATTERNS)
+def test_on_a_cpu(make_encoder: MakeEncoder, name: str) -> None:
+    check(make_encoder(CASES[name]), plain_attention, (17, 130, 64, 300), "cpu")
+
+
+# As published, less deep: heads of 64, windows of 512, blocks of 64, 256 buckets.
+PUBLISHED = {
+    "big_bird": {"block_size": 64},
+    "deberta-v2": {"position_buckets": 256, "max_relative_positions": 512},
+    "longformer": {"attention_window": 512},
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@pytest.mark.parametrize(("name", "changes"), PUBLISHED.items(), ids=PUBLISHED)
+def test_on_a_gpu(make_encoder: MakeEncoder, name: str, changes: dict[str, int]) -> None:
+    """Compiled FlexAttention, with the backbone's own mods."""
+    wide = {
+        "hidden_size": 768,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+        "initializer_range": 0.04,
+    }
+    encoder = make_encoder(Case(name, wide | changes))
+    check(encoder, FlexAttention(), (17, 1431, 512, 1, 769, 128), "cuda")

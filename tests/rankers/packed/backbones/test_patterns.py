@@ -1,0 +1,75 @@
+"""What the patterns of sparse backbones promise is so, and says as much as can be said."""
+
+import pytest
+import torch
+from tests.rankers.packed.backbones.conftest import CASES, MakeEncoder, inputs_of, packed_states
+from torch import Tensor
+
+from farrank_rankers.encoder import Encoder
+from farrank_rankers.packed.attention.pattern import Pattern
+from farrank_rankers.packed.attention.plain import plain_attention
+from farrank_rankers.packed.encoder import PackedEncoder
+from farrank_rankers.packed.stream import Segments
+
+SPARSE = ("big_bird", "longformer")
+# Reach of windows in tokens, and how far from either end of an input all are seen: of blocks of 8, and of a
+# query of 9 tokens between two special ones.
+PROMISES = {"big_bird": {(15, 8, 8)}, "longformer": {(8, 11, 0), (24, 11, 0)}}
+
+
+class Recording:
+    """Plain attention that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Segments, Pattern]] = []
+
+    def __call__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        asking: Segments,
+        seen: Segments,
+        pattern: Pattern,
+        scale: float | None = None,
+    ) -> Tensor:
+        self.seen.append((asking, pattern))
+        return plain_attention(query, key, value, asking, seen, pattern, scale)
+
+
+def recorded(encoder: Encoder, lengths: tuple[int, ...], padding: int) -> list[tuple[Segments, Pattern]]:
+    attention = Recording()
+    packed_states(PackedEncoder(encoder, attention), inputs_of(encoder, lengths, padding))
+    return attention.seen
+
+
+@pytest.mark.parametrize("name", SPARSE)
+@pytest.mark.parametrize("padding", [0, 23])
+def test_no_token_sees_beyond_what_is_promised(make_encoder: MakeEncoder, name: str, padding: int) -> None:
+    calls = recorded(make_encoder(CASES[name]), (1, 2, 20, 96, 97, 104, 110, 300), padding)
+    sparse = [(segments, pattern) for segments, pattern in calls if pattern.sees is not None]
+    assert {(each.near, each.far_seen, each.far_seen_last) for _, each in sparse} == PROMISES[name]
+    for segments, pattern in sparse:
+        assert pattern.sees is not None
+        assert pattern.near is not None
+        furthest = 0
+        for start, length in zip(segments.offsets.tolist(), segments.lengths, strict=False):
+            places = torch.arange(length)
+            nothing = torch.zeros(1, dtype=torch.long)
+            seen = pattern.sees(nothing, nothing, start + places[:, None], start + places)  # (L, L)
+            outer = (places < pattern.far_seen) | (places >= length - pattern.far_seen_last)
+            inner = seen & ~outer & ~outer[:, None]
+            distances = (places[:, None] - places).abs()
+            furthest = max(furthest, int((distances * inner).max()))
+            assert seen.diagonal().all()
+        assert furthest == pattern.near
+
+
+def test_layers_of_one_window_share_a_pattern(make_encoder: MakeEncoder) -> None:
+    """Whatever a kernel prepares for it, it prepares once."""
+    for name in SPARSE:
+        case = CASES[name]
+        if name == "longformer":
+            case = case._replace(changes={"attention_window": [16, 16]})
+        patterns = [pattern for _, pattern in recorded(make_encoder(case), (20, 200), 0)]
+        assert len({id(pattern) for pattern in patterns if pattern.sees is not None}) == 1
