@@ -64,6 +64,8 @@ def patterns() -> st.SearchStrategy[Pattern]:
 @example(asking=[128, 256, 1], seen=None, pattern=Pattern())
 @example(asking=[512], seen=None, pattern=Pattern(causal=True))
 @example(asking=[1431], seen=None, pattern=Pattern(sees=unused, near=128, far_seen=2))
+@example(asking=[1431], seen=None, pattern=Pattern(sees=unused, near=1, far_seen=129, far_seen_last=152))
+@example(asking=[1431], seen=None, pattern=Pattern(causal=True, sees=unused, near=1))
 @example(asking=[2, 2], seen=[600, 600], pattern=Pattern())
 @settings(max_examples=150)
 def test_blocks_are_those_with_a_pair_that_sees(
