@@ -1,0 +1,43 @@
+"""Between upload and features no value is looked at on the host: a GPU is never waited for."""
+
+import copy
+
+import pytest
+import torch
+from tests.rankers.packed.backbones.conftest import CASES, packed_states
+from torch import Tensor
+
+from farrank_rankers.encoder import Encoder
+from farrank_rankers.packed.attention.pattern import Pattern
+from farrank_rankers.packed.encoder import PackedEncoder
+from farrank_rankers.packed.stream import Segments
+from farrank_rankers.tokens import EncoderInput
+
+
+def shaped(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    asking: Segments,
+    seen: Segments,
+    pattern: Pattern,
+    scale: float | None = None,
+) -> Tensor:
+    """Stand in for a kernel; it asks what a pattern says of pairs, as kernels do."""
+    nothing = asking.offsets.new_zeros(1)
+    if pattern.rescored is not None:
+        assert pattern.rescored(query.new_zeros(1), nothing, nothing, nothing, nothing).shape == (1,)
+    if pattern.sees is not None:
+        assert pattern.sees(nothing, nothing, nothing, nothing).shape == (1,)
+    assert len(query) == sum(asking.lengths)
+    assert len(key) == sum(seen.lengths)
+    return torch.empty_like(query)
+
+
+# Llama's rotary positions, transformers' own, know no meta device.
+@pytest.mark.parametrize("case", [case for case in CASES.values() if case.made_as != "llama"])
+def test_tensors_without_values_do(encoder: Encoder, inputs: list[EncoderInput]) -> None:
+    """On torch's meta device tensors have shapes alone: whoever asks for a value gets an error."""
+    bare = copy.deepcopy(encoder).to("meta")
+    states = packed_states(PackedEncoder(bare, shaped), inputs, "meta")
+    assert [len(each) for each in states] == [len(item.input_ids) for item in inputs]
