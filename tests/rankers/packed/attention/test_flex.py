@@ -107,6 +107,7 @@ def test_what_a_stream_needed_goes_with_it() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # torch's compiler uses it itself
 @pytest.mark.parametrize("make", [PATTERNS["causal"], PATTERNS["window"]], ids=["causal", "window"])
 def test_compiled_once_for_streams_of_any_length(make: MakePattern, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled, FlexAttention reads the block lists, and computes nothing else."""

@@ -13,6 +13,9 @@ from farrank_rankers.packed.attention.varlen import VarlenAttention
 
 pytestmark = [
     pytest.mark.gpu,
+    # What torch's compiler says of itself, and of the tensor cores that fp32 is kept from.
+    pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning"),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
 ]
 

@@ -1,0 +1,36 @@
+"""FlexAttention gives backbones what plain attention gives them, within the blocks it computes.
+
+It asks masks about tokens of different inputs, too, and leaves out the blocks that a pattern promises to need
+not: what plain attention cannot find wrong.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from tests.rankers.packed.attention.conftest import block_by_block
+from tests.rankers.packed.backbones.conftest import inputs_of, packed_states
+from torch.nn.attention import flex_attention as torch_flex
+
+from farrank_rankers.encoder import Encoder
+from farrank_rankers.packed.attention.flex import FlexAttention
+from farrank_rankers.packed.attention.plain import plain_attention
+from farrank_rankers.packed.encoder import PackedEncoder
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _uncompiled() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(torch_flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+        yield
+
+
+@pytest.mark.parametrize(("lengths", "padding"), [((17, 1, 700, 2, 129, 200), 0), ((400, 20, 300), 23)])
+def test_masks_and_scores_hold_within_their_blocks(
+    encoder: Encoder, lengths: tuple[int, ...], padding: int
+) -> None:
+    inputs = inputs_of(encoder, lengths, padding)
+    expected = packed_states(PackedEncoder(encoder, plain_attention), inputs)
+    found = packed_states(PackedEncoder(encoder, FlexAttention(block_by_block)), inputs)
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-5)
