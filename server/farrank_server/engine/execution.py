@@ -6,47 +6,80 @@ import time
 from collections.abc import Sequence
 
 from farrank_runtimes.interface import OutOfMemory
-from farrank_server.batching.batcher import Waiting
 from farrank_server.engine.admission import Admission
+from farrank_server.engine.begun import Begun, Items, begin
 from farrank_server.engine.collector import affordable, aggregate, store_features
 from farrank_server.engine.isolation import run_isolated
-from farrank_server.engine.job import Job, Part
+from farrank_server.engine.job import Job
 from farrank_server.engine.lane import Lane, Ready
 from farrank_server.errors import FarrankError, Internal, ResourceExhausted
 from farrank_server.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-Items = Sequence[Waiting[Part]]
-
 # The share of the budget from which on a batch counts as full.
 FULL = 0.5
 
 
 class Execution:
-    """Encodes batches and scores what they complete, one at a time, on the worker's thread."""
+    """Takes in what batches became on the device, and scores what they complete, on the worker's thread."""
 
     def __init__(self, lock: threading.Condition, admission: Admission, metrics: Metrics) -> None:
         self._lock = lock
         self._admission = admission
         self._metrics = metrics
-        self._encoded: list[tuple[Items, float]] = []
 
-    def run(self, lane: Lane, items: Items, ready: list[Ready]) -> None:
-        """Encode a batch (it may be empty), then score `ready` and what the batch completed.
+    def finish(self, begun: Begun, *, beside: bool) -> None:
+        """Wait for a batch, keep its features, and score what it completed.
 
-        A part that fails is isolated: its job gets an error, its companions their scores.
+        A part that fails is isolated: its job gets an error, its companions their scores. `beside`: another
+        batch is in flight, whose time on the device covers what is done here.
         Raises: DeviceLost.
         """
-        started_s = time.perf_counter()
-        # What a lost device left here belongs to another batch, of another lane perhaps.
-        self._encoded.clear()
-        if items:
-            run_isolated(
-                lambda some: ready.extend(self._encode(lane, some)),
-                items,
-                lambda some, error: self._encoding_failed(lane, items, some, error),
-            )
+        lane, batch = begun.lane, begun.items
+        ready: list[Ready] = []
+        encoded: list[Begun] = []
+
+        def take_in(some: Items) -> None:
+            # The first attempt is the one that was begun.
+            attempt = begun if some is batch else begin(lane, some)
+            ready.extend(self._take_in(attempt))
+            encoded.append(attempt)
+
+        run_isolated(take_in, batch, lambda some, error: self._encoding_failed(lane, batch, some, error))
+        scoring_s = self._score(lane, ready)
+        if begun.queued:
+            busy_s = sum(attempt.seconds for attempt in encoded) + (0.0 if beside else scoring_s)
+        else:
+            busy_s = time.monotonic() - begun.began_s
+        self._count_busy(lane, busy_s)
+        for attempt in encoded:
+            self._count(attempt)
+
+    def score(self, lane: Lane, ready: list[Ready], *, beside: bool) -> None:
+        """Score documents that need no encoding. `beside` and Raises: as `finish`."""
+        scoring_s = self._score(lane, ready)
+        self._count_busy(lane, 0.0 if beside else scoring_s)
+
+    def _take_in(self, attempt: Begun) -> list[Ready]:
+        done_s = attempt.wait()
+        lane, items, rows = attempt.lane, attempt.items, attempt.encoding.rows()
+        elapsed_ns = round(attempt.seconds * 1e9)
+        # Reckoned back from its end: a batch that waited behind another was still queued.
+        started_s = done_s - attempt.seconds
+        for item, positions in zip(items, _positions(lane, items), strict=True):
+            tally = item.payload.job.device
+            tally.pairs += 1
+            tally.padded_tokens += positions
+            tally.queue_ns = max(tally.queue_ns, round((started_s - item.enqueued_s) * 1e9))
+        for job in {item.payload.job for item in items}:
+            job.device.inference_ns += elapsed_ns
+        with self._lock:
+            return store_features(items, rows)
+
+    def _score(self, lane: Lane, ready: list[Ready]) -> float:
+        """Aggregate documents; return the seconds that this took."""
+        started_s = time.monotonic()
         for together in affordable(ready) if ready else ():
             run_isolated(
                 lambda some: aggregate(lane, some),
@@ -55,27 +88,13 @@ class Execution:
             )
         # Callers wait for their scores, nobody for the counters: the event loop gets the interpreter first.
         time.sleep(0)
-        device = lane.runtime.capabilities().device
-        self._metrics.device_busy_seconds.labels(device).inc(time.perf_counter() - started_s)
-        for batch, seconds in self._encoded:
-            self._count(lane, batch, seconds)
+        return time.monotonic() - started_s
 
-    def _encode(self, lane: Lane, items: Items) -> list[Ready]:
-        started_s, started_ns = time.monotonic(), time.perf_counter_ns()
-        rows = lane.runtime.encode([item.payload.input for item in items]).rows()
-        elapsed_ns = time.perf_counter_ns() - started_ns
-        for item, positions in zip(items, _positions(lane, items), strict=True):
-            tally = item.payload.job.device
-            tally.pairs += 1
-            tally.padded_tokens += positions
-            tally.queue_ns = max(tally.queue_ns, round((started_s - item.enqueued_s) * 1e9))
-        for job in {item.payload.job for item in items}:
-            job.device.inference_ns += elapsed_ns
-        self._encoded.append((items, elapsed_ns / 1e9))
-        with self._lock:
-            return store_features(items, rows)
+    def _count_busy(self, lane: Lane, seconds: float) -> None:
+        self._metrics.device_busy_seconds.labels(lane.runtime.capabilities().device).inc(seconds)
 
-    def _count(self, lane: Lane, items: Items, seconds: float) -> None:
+    def _count(self, done: Begun) -> None:
+        lane, items, seconds = done.lane, done.items, done.seconds
         real = sum(item.tokens for item in items)
         padded = sum(_positions(lane, items))
         chunks = sum(item.payload.document is not None for item in items)

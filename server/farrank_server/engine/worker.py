@@ -1,4 +1,4 @@
-"""The thread that owns the device: takes the most urgent batch, runs it, and lives on when it fails."""
+"""The thread that owns the device: takes the most urgent batch, has it run, and lives on when it fails."""
 
 import logging
 import math
@@ -11,7 +11,8 @@ from farrank_server.batching.batcher import Waiting
 from farrank_server.engine.admission import Admission
 from farrank_server.engine.execution import Execution
 from farrank_server.engine.job import DocumentWork, Job, Part
-from farrank_server.engine.lane import Lane
+from farrank_server.engine.lane import Lane, Ready
+from farrank_server.engine.pipeline import Pipeline
 from farrank_server.errors import DeadlineExceeded, FarrankError, Unavailable
 from farrank_server.metrics import Metrics
 
@@ -51,7 +52,7 @@ class Worker:
         self._ended = device.submit(self._run)
 
     def stop(self) -> None:
-        """End after the batch that runs now; what waits stays unanswered."""
+        """End after what is on the device now; what waits stays unanswered."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -122,19 +123,36 @@ class Worker:
                     return
 
     def _serve(self) -> None:
+        pipeline = Pipeline(self._execution)
         while True:
             with self._changed:
-                while not self._stopping and not any(lane.has_work() for lane in self._lanes):
+                while not (self._stopping or pipeline.holds_batches or self._has_work()):
                     self._changed.wait()
-                if self._stopping:
+                turn = None if self._stopping else self._turn()
+            if turn is None:
+                if not pipeline.holds_batches:
                     return
-                # Due times of all rankers are times of one clock: the lane that is due first goes first.
-                lane = min((lane for lane in self._lanes if lane.has_work()), key=_due_s)
-                ready = [(job, document) for job, document in lane.ready if job in self._jobs]
-                lane.ready.clear()
-                # What is ready jumped the queue; a batch of the same lane must not do so with it.
-                items = () if ready else self._take(lane)
-            self._execution.run(lane, items, ready)
+                pipeline.settle()
+                continue
+            lane, items, ready = turn
+            if ready:
+                pipeline.score(lane, ready)
+            if items:
+                pipeline.run(lane, items)
+
+    def _has_work(self) -> bool:
+        return any(lane.has_work() for lane in self._lanes)
+
+    def _turn(self) -> tuple[Lane, tuple[Waiting[Part], ...], list[Ready]] | None:
+        """Choose what goes next, a batch or documents that are ready; None if nothing waits."""
+        # Due times of all rankers are times of one clock: the lane that is due first goes first.
+        lane = min((lane for lane in self._lanes if lane.has_work()), key=_due_s, default=None)
+        if lane is None:
+            return None
+        ready = [(job, document) for job, document in lane.ready if job in self._jobs]
+        lane.ready.clear()
+        # What is ready jumped the queue; a batch of the same lane must not do so with it.
+        return lane, () if ready else self._take(lane), ready
 
     def _take(self, lane: Lane) -> tuple[Waiting[Part], ...]:
         """Form the next batch, and answer the calls that it found late."""

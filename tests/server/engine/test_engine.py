@@ -3,31 +3,31 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
-
-from farrank_rankers.features import Features
-from farrank_rankers.sources import open_ranker
-from farrank_rankers.tokens import EncoderInput
-from farrank_runtimes.interface import (
-    Capabilities,
-    DeviceLost,
-    Encoding,
-    OutOfMemory,
-    Runtime,
+from tests.server.engine.conftest import (
+    POISON,
+    POISON_ID,
+    TEXTS,
+    Bench,
+    Faulty,
+    OpenBench,
+    longest,
+    scores,
+    until,
 )
-from farrank_server.config import BatchingConfig, DeviceConfig, LimitsConfig, RankerConfig, ServerConfig
+
+from farrank_rankers.tokens import EncoderInput
+from farrank_runtimes.interface import DeviceLost, OutOfMemory, Runtime
+from farrank_server.config import DeviceConfig, RankerConfig, ServerConfig
 from farrank_server.engine import worker
 from farrank_server.engine.cache import DocumentCache
 from farrank_server.engine.device_thread import device_thread
 from farrank_server.engine.engine import Engine
-from farrank_server.engine.job import Call
 from farrank_server.engine.loading import load_rankers
-from farrank_server.engine.outcome import Outcome
 from farrank_server.engine.speed import Speed
 from farrank_server.errors import (
     DeadlineExceeded,
@@ -37,100 +37,6 @@ from farrank_server.errors import (
     Unavailable,
 )
 from farrank_server.metrics import Metrics
-
-QUERY = "where does the river rise"
-TEXTS = tuple(f"the river rises in the mountains {'and goes on ' * n}" for n in range(12))
-POISON = "xylophone"
-POISON_ID = 8516  # "##yl", which no other text here holds
-
-
-def longest(inputs: Sequence[EncoderInput]) -> int:
-    return max(each.tokens for each in inputs)
-
-
-class Faulty:
-    """A runtime that lets a test see every batch first, and fail it."""
-
-    def __init__(self, inner: Runtime, before: Callable[[Sequence[EncoderInput]], None]) -> None:
-        self.inner = inner
-        self.before = before
-        self.batches: list[tuple[int, int]] = []
-
-    def encode(self, inputs: Sequence[EncoderInput]) -> Encoding:
-        self.before(inputs)
-        self.batches.append((len(inputs), longest(inputs)))
-        return self.inner.encode(inputs)
-
-    def aggregate(
-        self, features: Features, chunk_mask: torch.Tensor, query: Features | None
-    ) -> tuple[list[float], list[list[float]]]:
-        return self.inner.aggregate(features, chunk_mask, query)
-
-    def warm_up(self) -> float:
-        return self.inner.warm_up()
-
-    def capabilities(self) -> Capabilities:
-        return self.inner.capabilities()
-
-
-class Bench:
-    """An engine with one pair ranker and one dual one, and a way to call it."""
-
-    def __init__(self, engine: Engine, runtimes: dict[str, Faulty], metrics: Metrics) -> None:
-        self.engine = engine
-        self.runtimes = runtimes
-        self.metrics = metrics
-
-    async def rerank(
-        self,
-        texts: tuple[str, ...] = TEXTS,
-        *,
-        ranker: str = "maxp",
-        timeout_s: float = 60.0,
-        max_chunks: int | None = None,
-    ) -> Outcome:
-        now_s = time.monotonic()
-        return await self.engine.rerank(Call(ranker, QUERY, texts, max_chunks, now_s, now_s + timeout_s))
-
-    def count(self, name: str, **labels: str) -> float:
-        return self.metrics.registry.get_sample_value(name, labels) or 0.0
-
-
-Before = Callable[[Sequence[EncoderInput]], None]
-OpenBench = Callable[..., AbstractAsyncContextManager[Bench]]
-
-
-@pytest.fixture
-def open_bench(tiny_rankers: dict[str, Path]) -> OpenBench:
-    @asynccontextmanager
-    async def opened(before: Before = lambda inputs: None, **limits: int) -> AsyncIterator[Bench]:
-        config = ServerConfig(
-            rankers={name: RankerConfig(str(tiny_rankers[name])) for name in ("maxp", "biencoder")},
-            batching=BatchingConfig(max_batch_tokens=1024),
-            limits=LimitsConfig(**limits),
-        )
-        cache, metrics = DocumentCache(config.cache_bytes), Metrics()
-        lanes, _ = load_rankers(config, cache)
-        runtimes = {lane.name: Faulty(lane.runtime, before) for lane in lanes}
-        for lane in lanes:
-            lane.runtime = runtimes[lane.name]
-        engine = Engine(config, lanes, device_thread(), cache, metrics)
-        try:
-            yield Bench(engine, runtimes, metrics)
-        finally:
-            engine.close()
-
-    return opened
-
-
-@pytest.fixture
-def wanted(tiny_rankers: dict[str, Path]) -> list[float]:
-    return [each.score for each in open_ranker(tiny_rankers["maxp"]).score(QUERY, TEXTS)]
-
-
-def scores(outcome: Outcome | BaseException) -> list[float]:
-    assert isinstance(outcome, Outcome)
-    return [document.score for document in outcome.documents]
 
 
 async def test_a_batch_that_runs_out_of_memory_is_split_and_smaller_ones_follow(
@@ -275,7 +181,7 @@ async def test_two_precisions_of_one_source_share_no_encoding(tiny_rankers: dict
     assert lanes[0].version == lanes[1].version
     engine = Engine(config, lanes, device_thread(), cache, metrics)
     try:
-        bench = Bench(engine, {}, metrics)
+        bench = Bench[Faulty](engine, {}, metrics)
         await bench.rerank(ranker="full")
         assert (await bench.rerank(ranker="half")).read.cached_chunks == 0
         assert (await bench.rerank(ranker="half")).read.cached_chunks == len(TEXTS)
@@ -293,7 +199,7 @@ async def test_cached_documents_meet_fresh_ones_on_the_device(tiny_rankers: dict
     cache, metrics = DocumentCache(config.cache_bytes), Metrics()
     engine = Engine(config, load_rankers(config, cache)[0], device_thread(), cache, metrics)
     try:
-        bench = Bench(engine, {}, metrics)
+        bench = Bench[Faulty](engine, {}, metrics)
         first = await bench.rerank(TEXTS[:6], ranker="bi")
         mixed = await bench.rerank(ranker="bi")
         assert mixed.read.cached_chunks == 6
@@ -312,12 +218,6 @@ class Hold:
     def __call__(self, inputs: Sequence[EncoderInput]) -> None:
         self.reached.set()
         assert self.released.wait(30)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():  # noqa: ASYNC110  # what is waited for happens on other threads
-            await asyncio.sleep(0.01)
 
 
 async def test_an_abandoned_call_never_reaches_the_device_again(open_bench: OpenBench) -> None:

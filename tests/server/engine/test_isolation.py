@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from weakref import ref
 
 import pytest
 from hypothesis import given
@@ -51,3 +52,23 @@ def test_a_lost_device_is_not_asked_again() -> None:
     with pytest.raises(DeviceLost):
         run_isolated(run, range(10), lambda parts, error: None)
     assert attempts == 1
+
+
+def test_what_a_failed_batch_computed_is_gone_before_its_halves_run() -> None:
+    class Activations:
+        pass
+
+    left: list[ref[Activations]] = []
+
+    def run(parts: Sequence[int]) -> None:
+        assert [each() for each in left] == [None] * len(left)
+        activations = Activations()
+        left.append(ref(activations))
+        if len(parts) > 1:
+            try:
+                raise MemoryError
+            except MemoryError as error:
+                raise OutOfMemory("too large") from error
+
+    run_isolated(run, range(4), lambda parts, error: None)
+    assert len(left) == 7
