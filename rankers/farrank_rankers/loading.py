@@ -7,27 +7,41 @@ from torch import nn
 
 from farrank_rankers.backbones.registry import own_backbone
 from farrank_rankers.backbones.weights import rename_published
-from farrank_rankers.errors import RankerError, SourceError, naming
+from farrank_rankers.errors import RankerError, SourceError, WeightsError, naming
 from farrank_rankers.files.model_files import ModelFiles
 from farrank_rankers.files.transformers_weights import fill_backbone
 from farrank_rankers.files.weights import FILE, fill, read_weights
+from farrank_rankers.placing import place, without_weights
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
 
 
-def load_weights(reader: Reader, files: ModelFiles, dtype: torch.dtype | None) -> Ranker:
-    """Build a ranker and fill in its weights; the caller's random state is left as it was.
+def load_weights(
+    reader: Reader, files: ModelFiles, dtype: torch.dtype | None = None, device: torch.device | None = None
+) -> Ranker:
+    """Build a ranker around the weights of its files, its encoder in `dtype`, its aggregator in fp32.
 
+    The files are mapped, not read into memory: a tensor goes from there to its device, in its type. The
+    caller's random state is left as it was.
     Raises: WeightsError if weights are damaged or do not fit.
     """
     with naming(files.folder):
-        ranker = build(reader, dict(files.config), seed=0)
+        with without_weights():
+            ranker = build(reader, dict(files.config), seed=0)
         if files.kind == "artifact":
             fill(ranker, read_weights(files.folder), files.folder / FILE)
         else:
             fill_published(ranker.encoder.backbone, files)
+        missing = [name for name, weight in ranker.named_parameters() if weight.is_meta]
+        if missing:
+            raise WeightsError(f"{files.folder} has no weights for {missing[0]}")
     if dtype is not None:
-        ranker.encoder.to(dtype)
+        # While the weights are still the files': the version is that of the content, whatever serves it.
+        _ = ranker.weights_digest
+    device = device or torch.device("cpu")
+    # Into memory of their own even on a CPU: a file that is written anew must not change what is loaded.
+    place(ranker.encoder, device, dtype or torch.float32, copy=True)
+    place(ranker.aggregator, device, torch.float32, copy=True)
     return ranker.eval()
 
 

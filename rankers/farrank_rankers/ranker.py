@@ -56,7 +56,10 @@ class Ranker(nn.Module):
 
     @cached_property
     def weights_digest(self) -> str:
-        """Hash of the weights, taken when first asked for: training on does not change it."""
+        """Hash of the weights, taken when first asked for: training on does not change it.
+
+        A ranker that is opened in half precision has that of its files.
+        """
         return weights_digest(self)
 
     @cached_property

@@ -37,18 +37,23 @@ def open_reader(source: str | Path, **overrides: Unpack[Overrides]) -> Reader:
 
 
 def open_ranker(
-    source: str | Path, *, dtype: "torch.dtype | None" = None, **overrides: Unpack[Overrides]
+    source: str | Path,
+    *,
+    dtype: "torch.dtype | None" = None,
+    device: "torch.device | None" = None,
+    **overrides: Unpack[Overrides],
 ) -> "Ranker":
     """Open a ranker with its weights, ready to score.
 
-    `dtype` is the encoder's, fp32 if not given; the aggregator stays in fp32.
+    `dtype` is the encoder's, fp32 if not given; the aggregator stays in fp32. Neither it nor `device`, the
+    CPU if not given, is part of the version.
     Raises: SourceError if there is no ranker, WeightsError if its weights are damaged or do not fit,
     SpecError if an override does not.
     """
     from farrank_rankers.loading import load_weights
 
     reader, files = reader_and_files(source, overrides)
-    return load_weights(reader, files, dtype)
+    return load_weights(reader, files, dtype, device)
 
 
 def reader_and_files(source: str | Path, overrides: Overrides) -> tuple[Reader, ModelFiles]:

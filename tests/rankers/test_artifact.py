@@ -75,15 +75,12 @@ def test_the_version_is_the_contents(artifact: Path, tmp_path: Path, edit_json: 
     shutil.copytree(artifact, tmp_path / "renamed")
     edit_json(tmp_path / "renamed" / "ranker.json", backbone="another name", provenance={"by": "someone"})
     assert open_ranker(tmp_path / "renamed").version == ranker.version
-    versions = {
-        ranker.version,
-        open_ranker(artifact, window=15).version,
-        open_ranker(artifact, dtype=torch.bfloat16).version,
-    }
+    assert open_ranker(artifact, dtype=torch.bfloat16).version == ranker.version
+    versions = {ranker.version, open_ranker(artifact, window=15).version}
     changed = open_ranker(artifact)
     with torch.no_grad():
         next(changed.aggregator.parameters()).add_(1)
-    assert len(versions | {changed.version}) == 4
+    assert len(versions | {changed.version}) == 3
 
 
 def test_lower_precision_is_the_encoders_alone(artifact: Path) -> None:

@@ -56,7 +56,7 @@ def write_weights(module: nn.Module, folder: Path) -> None:
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
-    """Copy tensors into the module's of the same name, which must all be there, and nothing else.
+    """Put tensors into the module's of the same name, which must all be there, and nothing else.
 
     Raises: WeightsError naming `source`, the tensor and what was expected.
     """
@@ -71,7 +71,7 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None
 
 
 def copy(name: str, tensor: Tensor, target: Tensor, source: Path) -> None:
-    """Copy one tensor.
+    """Copy one tensor; a target without memory becomes the tensor itself, wherever modules hold it.
 
     Raises: WeightsError naming `source`, the tensor and what was expected.
     """
@@ -82,6 +82,10 @@ def copy(name: str, tensor: Tensor, target: Tensor, source: Path) -> None:
         )
     if tensor.is_floating_point() != target.is_floating_point():
         raise WeightsError(f"{source}: tensor {name} is {tensor.dtype}; the model expects {target.dtype}")
+    if target.is_meta:
+        given = nn.Parameter(tensor, requires_grad=target.requires_grad)
+        torch.utils.swap_tensors(target, given)  # type: ignore[no-untyped-call]
+        return
     with torch.no_grad():
         target.copy_(tensor)
 
