@@ -38,6 +38,12 @@ class Encoder(nn.Module):
         output = self.run(input_ids, roles, token_type_ids, hidden_states=self.keeps_hidden_states)
         return self.read(output, Padded(roles))
 
+    @property
+    def feature_values(self) -> int:
+        """Count the values that a token leaves in the features, at most."""
+        config: Any = self.backbone.config
+        return int(config.hidden_size) * (config.num_hidden_layers + 1 if self.keeps_hidden_states else 1)
+
     def read(self, output: Any, tokens: Layout) -> Features:
         """Make features of the backbone's output, whose token vectors lie as `tokens` says.
 

@@ -16,6 +16,7 @@ from farrank_rankers.reader import Reader
 from farrank_rankers.sources import open_ranker
 from farrank_runtimes.devices import choose_device
 from farrank_runtimes.interface import (
+    PackingAbsent,
     Precision,
     PrecisionAbsent,
     Runtime,
@@ -93,12 +94,16 @@ def open_served(
 ) -> Served:
     """Open a ranker with the runtime asked for; "auto" takes the fastest, of any precision that is exported.
 
-    A server of an export never reads the ranker's weights.
-    Raises: RuntimeAbsent, PrecisionAbsent, DeviceAbsent, saying what helps; SourceError, WeightsError if the
-    ranker cannot be opened, ExportError if an export is damaged or stale, SpecError if an override does not
-    fit.
+    A server of an export never reads the ranker's weights; exports read padded batches alone.
+    Raises: RuntimeAbsent, PrecisionAbsent, PackingAbsent, DeviceAbsent, saying what helps; SourceError,
+    WeightsError if the ranker cannot be opened, ExportError if an export is damaged or stale, SpecError if
+    an override does not fit.
     """
     placement = placement or Placement()
+    if placement.packing == "packed":
+        if runtime not in ("auto", "torch"):
+            raise PackingAbsent(f"packed batches are torch's alone; {runtime} reads padded ones")
+        runtime = "torch"
     if runtime != "auto":
         check_here(runtime, precision or "fp32", placement)
     if runtime == "openvino" and placement.device is None:
@@ -145,12 +150,18 @@ def _open(
     candidate: Candidate, source: str, overrides: Overrides, placement: Placement, reason: str
 ) -> Served:
     if candidate.export is None:
-        from farrank_runtimes.torch_runtime import TorchRuntime
+        from farrank_runtimes.torch_modules import dtype_of
+        from farrank_runtimes.torch_opening import open_torch
 
-        ranker = open_ranker(source, **overrides)
-        version = ranker.version  # before the runtime changes the weights' precision, which is no part of it
-        torch = TorchRuntime(ranker, candidate.precision, placement.device, placement.threads)
-        return Served(ranker.reader, version, ranker.aggregator.evidence, torch, reason)
+        ranker = open_ranker(
+            source,
+            dtype=dtype_of(candidate.precision),
+            device=choose_device(placement.device),
+            **overrides,
+        )
+        torch, form = open_torch(ranker, candidate.precision, placement)
+        evidence = ranker.aggregator.evidence
+        return Served(ranker.reader, ranker.version, evidence, torch, f"{reason}; {form}")
     manifest = candidate.export.manifest
     exported = open_exported(_artifact(candidate.export), manifest.name, **overrides)
     measured = [each for each in manifest.parity if each.runtime == candidate.runtime]

@@ -4,10 +4,15 @@ import torch
 
 from farrank_runtimes.interface import DeviceAbsent
 
-# Padded positions of one batch. A CPU's caches hold the activations of about a thousand tokens, more only
+# Positions of one batch. A CPU's caches hold the activations of about a thousand tokens, more only
 # makes companions wait longer; a GPU needs tens of thousands to fill its multiprocessors.
 CPU_BATCH_TOKENS = 1024
 CUDA_BATCH_TOKENS = 65_536
+
+# The share of a GPU's memory that one batch's features may take in fp32. Two batches are in flight, a few
+# more wait for the last chunks of their documents, and each is made from hidden states half as large:
+# together about a quarter of the memory. CEDR keeps every layer of every token, 40 KB for BERT-base.
+FEATURES_SHARE = 1 / 32
 
 
 def choose_device(name: str | None) -> torch.device:
@@ -29,5 +34,10 @@ def choose_device(name: str | None) -> torch.device:
 
 
 def batch_tokens(device: torch.device) -> int:
-    """Give the padded positions that one batch of this device should have."""
+    """Give the positions that one batch of this device should have."""
     return CPU_BATCH_TOKENS if device.type == "cpu" else CUDA_BATCH_TOKENS
+
+
+def affordable_tokens(batch_tokens: int, feature_values: int, memory_bytes: int) -> int:
+    """Bound a batch by its features' memory, so many values for each of its tokens."""
+    return min(batch_tokens, max(1, int(memory_bytes * FEATURES_SHARE) // (4 * feature_values)))

@@ -12,6 +12,7 @@ from farrank_rankers.tokens import EncoderInput
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
 RuntimeName = Literal["torch", "onnx", "openvino", "tensorrt"]
 RuntimeChoice = Literal["auto", "torch", "onnx", "openvino", "tensorrt"]
+Packing = Literal["auto", "packed", "padded"]
 
 
 class DeviceAbsent(Exception):
@@ -24,6 +25,10 @@ class RuntimeAbsent(Exception):
 
 class PrecisionAbsent(Exception):
     """The precision that was asked for cannot be had; the message says what can."""
+
+
+class PackingAbsent(Exception):
+    """Packed batches were asked for, and cannot be had; the message says why."""
 
 
 class OutOfMemory(Exception):

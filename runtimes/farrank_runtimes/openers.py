@@ -5,16 +5,22 @@ from dataclasses import dataclass
 
 from farrank_rankers.exports.opening import Exported
 from farrank_runtimes.devices import choose_device
-from farrank_runtimes.interface import Precision, Runtime, RuntimeName
+from farrank_runtimes.interface import Packing, Precision, Runtime, RuntimeName
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a runtime computes, and with how much. None: chosen for the machine."""
+    """Where a runtime computes, with how much, and how. None: chosen for the machine.
+
+    `packing` and `compile` are torch's: whether inputs are put end to end, or padded to the longest, and
+    whether what packed layers do between two attentions is compiled.
+    """
 
     device: str | None = None
     threads: int | None = None
     max_batch_tokens: int | None = None
+    packing: Packing = "auto"
+    compile: bool = False
 
 
 def check_here(runtime: RuntimeName, precision: Precision, placement: Placement) -> None:

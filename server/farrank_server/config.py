@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
-from farrank_runtimes.interface import Precision, RuntimeChoice
+from farrank_runtimes.interface import Packing, Precision, RuntimeChoice
 from farrank_server.errors import ConfigError
 
 
@@ -67,7 +67,8 @@ class RankerConfig:
     """One ranker to load: where from, what runs it, what to change of its spec (None: as the source says).
 
     A hub name is looked up in the local cache alone unless `download` is set. `runtime` auto and `precision`
-    None take the fastest of what the artifact holds.
+    None take the fastest of what the artifact holds. `packing` is torch's: inputs end to end or padded to the
+    longest; auto packs where a GPU has a fused kernel for it and the backbone a packed form.
     """
 
     source: str = "embedded"
@@ -75,6 +76,7 @@ class RankerConfig:
     family: str | None = None
     runtime: RuntimeChoice = "auto"
     precision: Precision | None = None
+    packing: Packing = "auto"
     max_query_tokens: int | None = None
     max_document_tokens: int | None = None
     window: int | None = None
@@ -86,6 +88,8 @@ class RankerConfig:
         _check(self.runtime in runtimes, "ranker.runtime", self.runtime, " or ".join(runtimes))
         allowed = self.precision is None or self.precision in precisions
         _check(allowed, "ranker.precision", self.precision, " or ".join(precisions))
+        packings = get_args(Packing)
+        _check(self.packing in packings, "ranker.packing", self.packing, " or ".join(packings))
         for name in ("max_query_tokens", "max_document_tokens", "window", "stride"):
             value = getattr(self, name)
             _check(value is None or value >= 1, f"ranker.{name}", value, "at least 1")
@@ -93,10 +97,15 @@ class RankerConfig:
 
 @dataclass(frozen=True, slots=True)
 class DeviceConfig:
-    """The device that this replica owns. None: chosen from what the machine has."""
+    """The device that this replica owns. None: chosen from what the machine has.
+
+    With `compile` torch compiles, at the start, what packed rankers do between one attention and the next. It
+    is off because nobody has measured yet what it gains.
+    """
 
     name: str | None = None
     threads: int | None = None
+    compile: bool = False
 
     def __post_init__(self) -> None:
         _check(self.threads is None or self.threads >= 1, "device.threads", self.threads, "at least 1")

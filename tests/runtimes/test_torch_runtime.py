@@ -11,6 +11,7 @@ from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.devices import choose_device
 from farrank_runtimes.interface import DeviceAbsent, DeviceLost, OutOfMemory, Precision, PrecisionAbsent
 from farrank_runtimes.threads import usable_cores
+from farrank_runtimes.torch_failures import device_failures
 from farrank_runtimes.torch_runtime import TorchRuntime
 
 QUERY = "where does the river rise"
@@ -100,9 +101,7 @@ def test_the_devices_failures_are_told_from_the_models(
 
 
 def test_real_exhaustion_of_host_memory_is_told() -> None:
-    from farrank_runtimes.torch_runtime import _device_failures
-
-    with pytest.raises(OutOfMemory), _device_failures():
+    with pytest.raises(OutOfMemory), device_failures():
         torch.empty(2**50)
 
 

@@ -30,13 +30,21 @@ class PackedEncoder:
 
     def __call__(self, stream: TokenStream) -> list[Features]:
         """Encode inputs. Shapes: T tokens of P inputs -> P times (F,), or (S, F…) with roles (S,)."""
+        return stream.rows(self.encode(stream))
+
+    def encode(self, stream: TokenStream) -> Features:
+        """Encode inputs, and leave their features together as the family gives them.
+
+        Nothing here waits for the device; taking rows apart may.
+        Shapes: T tokens of P inputs -> (P, F), or with roles (T, F…) or (P, S, F…).
+        """
         output = self._backbone(
             stream,
             self._positions(stream),
             self._attention,
             hidden_states=self._encoder.keeps_hidden_states,
         )
-        return stream.rows(self._encoder.read(output, stream))
+        return self._encoder.read(output, stream)
 
     def _positions(self, stream: TokenStream) -> Tensor:
         """Number tokens as the backbone does. Shapes: -> (T,)."""

@@ -9,7 +9,7 @@ from farrank_rankers.ensemble import is_ensemble, member_folders
 from farrank_rankers.errors import RankerError
 from farrank_rankers.overrides import Overrides
 from farrank_runtimes.choose import Served, open_served
-from farrank_runtimes.interface import DeviceAbsent, PrecisionAbsent, Runtime, RuntimeAbsent
+from farrank_runtimes.interface import DeviceAbsent, PackingAbsent, PrecisionAbsent, Runtime, RuntimeAbsent
 from farrank_runtimes.openers import Placement
 from farrank_server.batching.batcher import Batcher, BatchPolicy
 from farrank_server.config import RankerConfig, ServerConfig
@@ -128,7 +128,13 @@ def _open(name: str, source: RankerConfig, config: ServerConfig) -> Served:
             overrides,
             runtime=source.runtime,
             precision=source.precision,
-            placement=Placement(device.name, device.threads, config.batching.max_batch_tokens),
+            placement=Placement(
+                device.name,
+                device.threads,
+                config.batching.max_batch_tokens,
+                packing=source.packing,
+                compile=device.compile,
+            ),
         )
     except DeviceAbsent as error:
         raise ConfigError(f"device.name: {error}") from error
@@ -136,5 +142,7 @@ def _open(name: str, source: RankerConfig, config: ServerConfig) -> Served:
         raise ConfigError(f"rankers.{name}.runtime: {error}") from error
     except PrecisionAbsent as error:
         raise ConfigError(f"rankers.{name}.precision: {error}") from error
+    except PackingAbsent as error:
+        raise ConfigError(f"rankers.{name}.packing: {error}") from error
     except (RankerError, OSError) as error:
         raise ConfigError(f"rankers.{name}: {error}") from error
