@@ -1,0 +1,90 @@
+"""A variant that computes something else than its packed form is left to padded batches."""
+
+from typing import Any
+
+import pytest
+import torch
+from tests.rankers.packed.backbones.conftest import CASES, Case, MakeEncoder
+from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
+
+from farrank_rankers.encoder import Encoder
+from farrank_rankers.errors import SourceError
+from farrank_rankers.packed.attention.plain import plain_attention
+from farrank_rankers.packed.backbones.registry import packed_backbone
+from farrank_rankers.packed.encoder import PackedEncoder
+
+
+class Adapted(nn.Linear):
+    """A linear layer that does more, as adapters' and quantised ones do."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return super().forward(hidden) + 1
+
+
+def is_packed(encoder: Encoder) -> bool:
+    return packed_backbone(encoder.backbone, encoder.facts.architecture) is not None
+
+
+@pytest.mark.parametrize(
+    ("case", "changes"),
+    [
+        (Case("bert"), {"is_decoder": True}),
+        (Case("bert"), {"is_decoder": True, "add_cross_attention": True}),
+        (Case("roberta", model_type="xlm-roberta"), {"is_decoder": True}),
+        (Case("bert"), {"chunk_size_feed_forward": 8}),
+        (Case("electra"), {"chunk_size_feed_forward": 8}),
+        (Case("distilbert"), {"chunk_size_feed_forward": 8}),
+        (Case("llama"), {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}),
+    ],
+    ids=str,
+)
+def test_variants_are_told_by_their_modules(
+    case: Case, changes: dict[str, Any], make_encoder: MakeEncoder
+) -> None:
+    assert is_packed(make_encoder(case))
+    encoder = make_encoder(case, **changes)
+    assert not is_packed(encoder)
+    with pytest.raises(
+        SourceError, match=f"^this backbone of type '{encoder.facts.architecture}' reads padded"
+    ):
+        PackedEncoder(encoder, plain_attention)
+
+
+@pytest.mark.parametrize("made_as", ["bert", "electra", "roberta"])
+@pytest.mark.parametrize("kind", ["relative_key", "relative_key_query"])
+def test_relative_positions(made_as: str, kind: str, make_encoder: MakeEncoder) -> None:
+    """Transformers 5 reads positions from the embeddings' table whatever config.json says."""
+    encoder = make_encoder(Case(made_as), position_embedding_type=kind)
+    layers: Any = encoder.backbone.get_submodule("encoder.layer")
+    assert is_packed(encoder) is not hasattr(layers[0].attention.self, "distance_embedding")
+
+
+@pytest.mark.parametrize("changed", [Adapted(32, 32), weight_norm(nn.Linear(32, 32)), nn.Identity()], ids=str)
+@pytest.mark.parametrize("name", ["bert", "distilbert", "jina", "llama"])
+def test_layers_that_are_more_than_linear(name: str, changed: nn.Module, make_encoder: MakeEncoder) -> None:
+    encoder = make_encoder(CASES[name])
+    queries = ("query", "q_lin", "q_proj")
+    path = [name for name, _ in encoder.backbone.named_modules() if name.endswith(queries)][-1]
+    parent, _, own = path.rpartition(".")
+    setattr(encoder.backbone.get_submodule(parent), own, changed)
+    assert not is_packed(encoder)
+
+
+def test_weights_of_another_kind(make_encoder: MakeEncoder) -> None:
+    """Some quantised layers are plain but for their weights."""
+
+    class Quantised(nn.Parameter):
+        pass
+
+    encoder = make_encoder(CASES["bert"])
+    layers: Any = encoder.backbone.get_submodule("encoder.layer")
+    key = layers[-1].attention.self.key
+    key.weight = Quantised(key.weight.detach())
+    assert not is_packed(encoder)
+
+
+def test_other_architectures(make_encoder: MakeEncoder) -> None:
+    encoder = make_encoder(CASES["bert"])
+    assert packed_backbone(encoder.backbone, "albert") is None
+    assert packed_backbone(encoder.backbone, "") is None
