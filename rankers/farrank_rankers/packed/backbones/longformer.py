@@ -5,6 +5,7 @@ Source: Beltagy et al., arXiv 2004.05150.
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from farrank_rankers.packed.attention.interface import Attention
@@ -30,6 +31,9 @@ class PackedLongformer:
     def __init__(self, model: Any, compile_by: Compile) -> None:
         self._embeddings = model.embeddings
         self._layers = [PackedLongformerLayer(layer, compile_by) for layer in model.encoder.layer]
+        device = model.embeddings.word_embeddings.weight.device
+        # Tensors, each (): a mod that is compiled for streams of any length must capture no number.
+        self._windows = {layer.window: torch.tensor(layer.window, device=device) for layer in self._layers}
 
     @staticmethod
     def serves(model: Any) -> bool:
@@ -50,8 +54,10 @@ class PackedLongformer:
             position_ids=positions[None],
         )[0]  # (T, H)
         everywhere = self.global_tokens(stream)
-        windows = {layer.window for layer in self._layers}
-        patterns = {window: near_or_global(stream.places, window, everywhere) for window in windows}
+        patterns = {
+            window: near_or_global(stream.places, window, reach, everywhere)
+            for window, reach in self._windows.items()
+        }
         states = [hidden]
         for layer in self._layers:
             hidden = layer(hidden, stream.segments, patterns[layer.window], everywhere, attention)  # (T, H)
@@ -105,13 +111,15 @@ class PackedLongformerLayer:
         return output
 
 
-def near_or_global(places: Tensor, window: int, everywhere: GlobalTokens) -> Pattern:
-    """Let tokens see those at most `window` places away, and the global ones. Shapes: places (T,)."""
-    first, last, is_global = places - window, places + window, everywhere.flags  # (T,) each
+def near_or_global(places: Tensor, window: int, reach: Tensor, everywhere: GlobalTokens) -> Pattern:
+    """Let tokens see those at most `window` places away, and the global ones.
+
+    Shapes: places (T,), reach (), the window once more.
+    """
+    is_global = everywhere.flags  # (T,)
 
     def sees(batch: Tensor, head: Tensor, own: Tensor, other: Tensor) -> Tensor:
-        there = places[other]
-        return ((there >= first[own]) & (there <= last[own])) | is_global[other]
+        return ((places[own] - places[other]).abs() <= reach) | is_global[other]
 
     return Pattern(sees=sees, near=window, far_seen=everywhere.leading, far_seen_last=everywhere.trailing)
 
