@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from farrank_rankers.features import Features, batched, stacked
+from farrank_runtimes.torch_failures import device_failures
 from farrank_server.batching.batcher import Waiting
 from farrank_server.engine.cache import EncodedDocument
 from farrank_server.engine.job import DocumentWork, Job, Part
@@ -49,12 +50,14 @@ def aggregate(lane: Lane, ready: Sequence[Ready]) -> None:
     Raises: OutOfMemory, DeviceLost.
     """
     started_ns = time.perf_counter_ns()
-    # Cached documents come from host memory, all others from the device.
-    device = lane.runtime.capabilities().device
-    wholes = [_whole(document).to(device) for _, document in ready]
-    features, mask = batched(wholes)
-    query = stacked([_query(job) for job, _ in ready]) if lane.is_dual else None
-    scores, evidence = lane.runtime.aggregate(features, mask, query)
+    # What is put together here is on the device, too, and may fail as the runtime's own work does.
+    with device_failures():
+        # Cached documents come from host memory, all others from the device.
+        device = lane.runtime.capabilities().device
+        wholes = [_whole(document).to(device) for _, document in ready]
+        features, mask = batched(wholes)
+        query = stacked([_query(job) for job, _ in ready]) if lane.is_dual else None
+        scores, evidence = lane.runtime.aggregate(features, mask, query)
     elapsed_ns = time.perf_counter_ns() - started_ns
     for job in {job for job, _ in ready}:
         job.device.aggregation_ns += elapsed_ns

@@ -77,7 +77,11 @@ class ReadTally:
 
 @dataclass(slots=True)
 class DeviceTally:
-    """What ran on the device for a job, and where its time went. The worker's thread alone writes it."""
+    """What ran on the device for a job, and where its time went. The worker's thread alone writes it.
+
+    `queue_ns`: the longest that an input waited, also on the device behind another batch. `inference_ns`:
+    what the batches that held its inputs took, each from its start on the device, summed.
+    """
 
     pairs: int = 0
     padded_tokens: int = 0

@@ -20,10 +20,12 @@ from tests.server.engine.conftest import (
     until,
 )
 
+from farrank_rankers.features import Features
+from farrank_rankers.features import batched as put_together
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.interface import DeviceLost, OutOfMemory, Runtime
 from farrank_server.config import DeviceConfig, RankerConfig, ServerConfig
-from farrank_server.engine import worker
+from farrank_server.engine import collector, worker
 from farrank_server.engine.cache import DocumentCache
 from farrank_server.engine.device_thread import device_thread
 from farrank_server.engine.engine import Engine
@@ -56,6 +58,37 @@ async def test_a_batch_that_runs_out_of_memory_is_split_and_smaller_ones_follow(
         assert (
             bench.count("farrank_batch_failures_total", ranker="maxp", reason="out_of_memory") <= failures + 1
         )
+
+
+async def test_documents_that_do_not_fit_together_are_scored_apart(
+    open_bench: OpenBench, wanted: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def batched(documents: Sequence[Features]) -> tuple[Features, torch.Tensor]:
+        if len(documents) > 3:
+            raise torch.OutOfMemoryError("too many")
+        return put_together(documents)
+
+    monkeypatch.setattr(collector, "batched", batched)
+    async with open_bench() as bench:
+        assert scores(await bench.rerank(TEXTS * 4)) == pytest.approx(wanted * 4, abs=1e-5)
+        assert bench.count("farrank_batch_failures_total", ranker="maxp", reason="out_of_memory") > 0
+
+
+async def test_a_device_found_lost_while_documents_are_put_together_is_brought_back(
+    open_bench: OpenBench, wanted: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    armed = [True]
+
+    def batched(documents: Sequence[Features]) -> tuple[Features, torch.Tensor]:
+        if armed and armed.pop():
+            raise RuntimeError("CUDA error: unspecified launch failure")
+        return put_together(documents)
+
+    monkeypatch.setattr(collector, "batched", batched)
+    async with open_bench() as bench:
+        with pytest.raises(Unavailable, match="worker died"):
+            await bench.rerank()
+        assert scores(await bench.rerank()) == pytest.approx(wanted, abs=1e-5)
 
 
 async def test_one_input_too_large_for_the_device_costs_its_own_call_alone(
