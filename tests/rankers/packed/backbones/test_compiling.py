@@ -40,6 +40,7 @@ def test_graphs_give_the_same_and_serve_all_layers(case: Case, make_encoder: Mak
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # inductor, when imported
 def test_compiled_code_gives_the_same(encoder: Encoder, inputs: list[EncoderInput]) -> None:
     torch.compiler.reset()
     plain = PackedEncoder(encoder, plain_attention)

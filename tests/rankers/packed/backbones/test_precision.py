@@ -5,14 +5,14 @@ from copy import deepcopy
 import pytest
 import torch
 from scipy.stats import kendalltau
-from tests.rankers.packed.backbones.conftest import inputs_of, packed_states, padded_states
+from tests.rankers.packed.backbones.conftest import LENGTHS, inputs_of, packed_states, padded_states
 from torch import Tensor
 
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.packed.attention.choose import choose_attention
 from farrank_rankers.packed.backbones.compiling import Compile, as_written, compiled
 from farrank_rankers.packed.encoder import PackedEncoder
-from farrank_rankers.tokens import EncoderInput
+from farrank_rankers.placing import place
 
 ON_CARD = [
     pytest.mark.gpu,
@@ -25,7 +25,8 @@ DIRECTIONS = 16
 
 def in_bf16(encoder: Encoder, device: str, compile_by: Compile = as_written) -> tuple[Encoder, PackedEncoder]:
     """Copy an encoder to a device, and pack the copy with the attention that is chosen there."""
-    half = deepcopy(encoder).to(device, torch.bfloat16)
+    half = deepcopy(encoder)
+    place(half, torch.device(device), torch.bfloat16)
     attention = choose_attention(torch.device(device), torch.bfloat16).attention
     return half, PackedEncoder(half, attention, compile_by)
 
@@ -36,6 +37,7 @@ def error(found: list[Tensor], expected: list[Tensor]) -> float:
     return float((mine - theirs).square().mean().sqrt() / theirs.square().mean().sqrt())
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # inductor, when imported
 @pytest.mark.parametrize(
     ("device", "compile_by"),
     [
@@ -44,8 +46,10 @@ def error(found: list[Tensor], expected: list[Tensor]) -> float:
         pytest.param("cuda", compiled, marks=ON_CARD),
     ],
 )
-def test_states(encoder: Encoder, inputs: list[EncoderInput], device: str, compile_by: Compile) -> None:
+@pytest.mark.parametrize("padding", [0, 7])
+def test_states(encoder: Encoder, device: str, compile_by: Compile, padding: int) -> None:
     """A step of bf16 is 0.4% to 0.8% of a value; a few of them add up over two layers, packed or not."""
+    inputs = inputs_of(encoder, LENGTHS, padding)
     exact = padded_states(encoder, inputs)
     half, packing = in_bf16(encoder, device, compile_by)
     padded = padded_states(half, inputs)
