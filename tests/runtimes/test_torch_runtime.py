@@ -1,11 +1,11 @@
+import weakref
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from tests.runtimes.conftest import QUERY, TEXTS, scores_through
 
-from farrank_rankers.features import batched, stacked
-from farrank_rankers.ranker import Ranker
 from farrank_rankers.sources import open_ranker
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.devices import choose_device
@@ -13,22 +13,6 @@ from farrank_runtimes.interface import DeviceAbsent, DeviceLost, OutOfMemory, Pr
 from farrank_runtimes.threads import usable_cores
 from farrank_runtimes.torch_failures import device_failures
 from farrank_runtimes.torch_runtime import TorchRuntime
-
-QUERY = "where does the river rise"
-TEXTS = [f"the river rises in the mountains {'and goes on ' * n}" for n in range(0, 100, 7)]
-
-
-def scores_through(runtime: TorchRuntime, ranker: Ranker) -> list[float]:
-    reader, query = ranker.reader, ranker.reader.read_query(QUERY)
-    scores = []
-    for text in TEXTS:
-        chunks = reader.split(reader.read_document(text))
-        features = stacked(runtime.encode([reader.chunk_input(query, chunk) for chunk in chunks]).rows())
-        assert features.vectors.dtype == torch.float32
-        document_scores, chunk_scores = runtime.aggregate(*batched([features]), None)
-        assert len(chunk_scores[0]) == len(chunks)
-        scores += document_scores
-    return scores
 
 
 # bf16 keeps 8 bits of a significand: some 0.4% of the largest value that meets in a sum.
@@ -85,6 +69,9 @@ class Failing(torch.nn.Module):
             OutOfMemory,
         ),
         (MemoryError(), OutOfMemory),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), OutOfMemory),
+        (torch.AcceleratorError("CUDA error: out of memory"), OutOfMemory),
+        (torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), DeviceLost),
         (RuntimeError("CUDA error: device-side assert triggered"), DeviceLost),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), RuntimeError),
     ],
@@ -103,6 +90,20 @@ def test_the_devices_failures_are_told_from_the_models(
 def test_real_exhaustion_of_host_memory_is_told() -> None:
     with pytest.raises(OutOfMemory), device_failures():
         torch.empty(2**50)
+
+
+def test_a_failed_batch_is_let_go_while_its_error_is_held() -> None:
+    made: list[weakref.ref[torch.Tensor]] = []
+
+    def fails() -> None:
+        hidden = torch.zeros(3)
+        made.append(weakref.ref(hidden))
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(OutOfMemory) as told, device_failures():
+        fails()
+    assert told.value.__cause__ is not None
+    assert made[0]() is None
 
 
 @pytest.mark.parametrize("name", ["cuda:99", "toaster", "meta"])

@@ -97,6 +97,15 @@ def test_every_speaks_of_all_entries_even_the_default_one() -> None:
     assert [each.precision for each in build(precise, named).rankers.values()] == ["bf16", "fp32"]
 
 
+def test_how_torch_serves_is_said_by_flags() -> None:
+    config = build(from_flags(rankers__minilm__packing="packed", device__compile="true"))
+
+    assert config.rankers["minilm"].packing == "packed"
+    assert config.device.compile
+    with pytest.raises(ConfigError, match=r"^rankers\.minilm\.packing: 'tight' is not allowed"):
+        build(from_flags(rankers__minilm__packing="tight"))
+
+
 def test_a_default_entry_can_be_changed_by_name() -> None:
     assert build(from_flags(rankers__minilm__window="64")).rankers == {"minilm": RankerConfig(window=64)}
 

@@ -1,0 +1,140 @@
+"""From upload to features nothing is done that would make the host wait for a GPU."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.rankers.packed.test_families import inputs_of, stream_of
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from farrank_rankers.family import FAMILIES
+from farrank_rankers.packed.attention.plain import plain_attention
+from farrank_rankers.packed.encoder import PackedEncoder
+from farrank_rankers.untrained import new_ranker
+
+# What reads a value of a tensor, or gives one whose size depends on values: on CUDA both wait. So does what
+# turns Python's own numbers into a tensor there, by a copy from memory that is not pinned.
+WAITING = frozenset(
+    {
+        "aten::_local_scalar_dense",
+        "aten::equal",
+        "aten::is_nonzero",
+        "aten::item",
+        "aten::lift_fresh",
+        "aten::masked_select",
+        "aten::nonzero",
+        "aten::unique_consecutive",
+        "aten::unique_dim",
+        "aten::_unique2",
+    }
+)
+READING = frozenset({torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.cpu, torch.Tensor.__array__})
+BACKBONES = (
+    "bert",
+    "electra",
+    "distilbert",
+    "roberta",
+    "deberta-v2",
+    "longformer",
+    "big_bird",
+    "llama",
+    "jina",
+    "mosaic",
+)
+
+
+class NoWaitingOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Refuse operations that a host would wait for."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        assert func._schema.name not in WAITING, f"{func} would wait for the device"
+        if func._schema.name == "aten::repeat_interleave" and not any(isinstance(each, int) for each in args):
+            assert given.get("output_size") is not None, "the device alone knows how many there will be"
+        if func._schema.name in ("aten::index", "aten::index_put", "aten::index_put_"):
+            flags = [each for each in args[1] if each is not None and each.dtype in (torch.bool, torch.uint8)]
+            assert not flags, "a mask as an index is a search for what it marks"
+        return func(*args, **given)
+
+
+class NoReading(TorchFunctionMode):
+    """Refuse what reads a CPU's memory with no operation."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        assert func not in READING, f"{func} reads values on the host"
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    operations: Callable[[], NoWaitingOperations] = NoWaitingOperations
+    with operations(), NoReading():
+        yield
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        lambda values: values[0].item(),
+        lambda values: values.tolist(),
+        lambda values: bool(values[0] > 0),
+        lambda values: values[values > 0],
+        lambda values: values.nonzero(),
+        lambda values: values.repeat_interleave(values.abs().long()),
+        lambda values: torch.tensor([1, 2], device=values.device),
+        lambda values: values.unique(),
+    ],
+)
+def test_what_waits_is_found(looks: Callable[[torch.Tensor], object]) -> None:
+    with pytest.raises(AssertionError), no_waiting():
+        looks(torch.ones(3))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("pad_query_to", [None, 12])
+def test_no_family_waits(
+    make_model: Callable[..., Path],
+    tiny_options: dict[str, dict[str, Any]],
+    family: str,
+    pad_query_to: int | None,
+) -> None:
+    if pad_query_to and FAMILIES[family].plan == "dual":
+        pytest.skip("no query stands in a chunk's input")
+    check(family, make_model("bert"), tiny_options.get(family), pad_query_to)
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_no_backbone_waits(make_backbone: Callable[..., Path], backbone: str) -> None:
+    check("cedr-knrm", make_backbone(backbone), None, None)
+
+
+@pytest.mark.parametrize("model", [name for name in BACKBONES if name not in ("jina", "mosaic")])
+def test_no_classifier_waits(make_model: Callable[..., Path], model: str) -> None:
+    check("cross-encoder", make_model(model), None, None)
+
+
+def check(family: str, folder: Path, options: dict[str, Any] | None, pad_query_to: int | None) -> None:
+    ranker = new_ranker(
+        family,
+        folder,
+        seed=3,
+        options=options,
+        pretrained=False,
+        max_query_tokens=12,
+        pad_query_to=pad_query_to,
+        window=16,
+        max_document_tokens=64,
+    ).eval()
+    encoder = PackedEncoder(ranker.encoder, plain_attention)
+    stream = stream_of(inputs_of(ranker))
+    with torch.inference_mode(), no_waiting():
+        features = encoder.encode(stream)
+    assert torch.isfinite(features.vectors).all()

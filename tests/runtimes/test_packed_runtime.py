@@ -1,0 +1,229 @@
+"""Streams through the runtime give the rankers' own scores, on a CPU and, where one is, on a GPU."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import kendalltau
+from tests.runtimes.conftest import QUERY, TEXTS, scores_through
+
+from farrank_rankers.family import FAMILIES
+from farrank_rankers.features import Features, batched, stacked
+from farrank_rankers.packed.attention.plain import plain_attention
+from farrank_rankers.packed.stream import TokenStream
+from farrank_rankers.ranker import Ranker
+from farrank_rankers.sources import open_ranker
+from farrank_rankers.tokens import EncoderInput
+from farrank_runtimes.devices import affordable_tokens
+from farrank_runtimes.interface import OutOfMemory, Packing, Precision, Runtime
+from farrank_runtimes.openers import Placement
+from farrank_runtimes.packed_runtime import PackedRuntime
+from farrank_runtimes.torch_modules import TorchModules
+from farrank_runtimes.torch_opening import open_torch
+
+Test = TypeVar("Test", bound=Callable[..., None])
+
+
+def needs_gpu(test: Test) -> Test:
+    """Run a test where there is a CUDA device."""
+    skipped = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+    marked: Test = pytest.mark.gpu(skipped(test))
+    return marked
+
+
+def on_cpu(ranker: Ranker, precision: Precision = "fp32") -> PackedRuntime:
+    return PackedRuntime(TorchModules(ranker, precision, "cpu", 1), plain_attention)
+
+
+def inputs_of(ranker: Ranker, texts: list[str]) -> list[EncoderInput]:
+    reader, dual = ranker.reader, ranker.spec.plan == "dual"
+    query = None if dual else reader.read_query(QUERY)
+    chunks = [chunk for text in texts for chunk in reader.split(reader.read_document(text))]
+    return [reader.chunk_input(query, chunk) for chunk in chunks]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scores_are_the_rankers_own(tiny_rankers: dict[str, Path], family: str) -> None:
+    wanted = [each.score for each in open_ranker(tiny_rankers[family]).score(QUERY, TEXTS)]
+    ranker = open_ranker(tiny_rankers[family])
+    assert scores_through(on_cpu(ranker), ranker) == pytest.approx(wanted, abs=1e-5, rel=1e-5)
+
+
+def test_half_precision_is_the_encoders_alone(tiny_rankers: dict[str, Path]) -> None:
+    wanted = [each.score for each in open_ranker(tiny_rankers["maxp"]).score(QUERY, TEXTS)]
+    ranker = open_ranker(tiny_rankers["maxp"], dtype=torch.bfloat16)
+    found = scores_through(on_cpu(ranker, "bf16"), ranker)
+    assert found != wanted
+    # bf16 keeps 8 bits of a significand: some 0.4% of the largest value that meets in a sum.
+    assert found == pytest.approx(wanted, abs=2e-2)
+
+
+def test_rows_of_tokens_are_views_of_one_tensor(tiny_rankers: dict[str, Path]) -> None:
+    ranker = open_ranker(tiny_rankers["cedr-knrm"])
+    rows = on_cpu(ranker).encode(inputs_of(ranker, TEXTS)).rows()
+    assert len(rows) > 1
+    assert len({row.vectors.untyped_storage().data_ptr() for row in rows}) == 1
+
+
+def test_what_it_is_like_is_told(tiny_rankers: dict[str, Path]) -> None:
+    runtime = on_cpu(open_ranker(tiny_rankers["maxp"]))
+    told = runtime.capabilities()
+    assert (told.runtime, told.device, told.precision) == ("torch", "cpu", "fp32")
+    assert (told.packed, told.queued) == (True, False)
+    assert runtime.warm_up() > 0
+
+
+def test_a_batch_of_nothing_is_refused(tiny_rankers: dict[str, Path]) -> None:
+    with pytest.raises(ValueError, match=r"^inputs is empty"):
+        on_cpu(open_ranker(tiny_rankers["maxp"])).encode([])
+
+
+def test_exhausted_memory_is_told_and_survived(
+    tiny_rankers: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranker = open_ranker(tiny_rankers["maxp"])
+    runtime, inputs = on_cpu(ranker), inputs_of(ranker, TEXTS)
+    held: list[torch.Tensor] = []
+
+    def too_much(stream: TokenStream) -> Features:
+        held.append(torch.zeros(3))
+        return Features(torch.empty(2**50))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime, "_encode", too_much)
+        with pytest.raises(OutOfMemory):
+            runtime.encode(inputs)
+    assert held
+    assert len(runtime.encode(inputs).rows()) == len(inputs)
+
+
+@pytest.mark.parametrize(
+    ("values", "memory_bytes", "tokens"),
+    [
+        (768, 80 * 2**30, 65_536),  # token vectors of BERT-base
+        (13 * 768, 80 * 2**30, 65_536),  # all of its layers', as CEDR keeps them
+        (13 * 768, 24 * 2**30, 20_164),
+        (13 * 768, 8 * 2**30, 6_721),
+        (10**9, 2**20, 1),
+    ],
+)
+def test_features_bound_a_batch(values: int, memory_bytes: int, tokens: int) -> None:
+    assert affordable_tokens(65_536, values, memory_bytes) == tokens
+
+
+def test_cedr_leaves_every_layer_of_a_token(tiny_rankers: dict[str, Path]) -> None:
+    for family, layers in (("cedr-knrm", 3), ("maxp", 1)):
+        ranker = open_ranker(tiny_rankers[family])
+        assert ranker.encoder.feature_values == layers * ranker.config["hidden_size"]
+
+
+# What follows runs on a GPU alone.
+
+
+def on_gpu(family: Path, packing: Packing = "packed") -> tuple[Runtime, Ranker, str]:
+    ranker = open_ranker(family, dtype=torch.bfloat16, device=torch.device("cuda:0"))
+    runtime, form = open_torch(ranker, "bf16", Placement("cuda:0", packing=packing))
+    return runtime, ranker, form
+
+
+@needs_gpu
+@pytest.mark.parametrize("family", FAMILIES)
+def test_cuda_ranks_as_fp32_does(tiny_rankers: dict[str, Path], family: str) -> None:
+    wanted = [each.score for each in open_ranker(tiny_rankers[family]).score(QUERY, TEXTS)]
+    runtime, ranker, form = on_gpu(tiny_rankers[family], "auto")
+    assert form.startswith("packed, ")
+    assert (runtime.capabilities().packed, runtime.capabilities().queued) == (True, True)
+    padded, _, _ = on_gpu(tiny_rankers[family], "padded")
+    found, beside = scores_through(runtime, ranker), scores_through(padded, ranker)
+    # Random heads stretch a rounding as they stretch scores: the bound is a share of how far those differ,
+    # and what padded batches in bf16 are off by is the measure of what bf16 is.
+    spread = max(wanted) - min(wanted)
+    off = np.abs(np.subtract(found, wanted)).max()
+    assert off <= max(2e-2, 0.05 * spread, 2 * np.abs(np.subtract(beside, wanted)).max())
+    if spread > 0.5:  # else documents of a random model stand too close for an order
+        assert kendalltau(found, wanted).statistic >= 0.9
+
+
+@needs_gpu
+@pytest.mark.parametrize("family", ["maxp", "cedr-knrm", "biencoder", "parade-transf-pretr-q"])
+def test_a_second_batch_begun_before_the_first_is_read_changes_nothing(
+    tiny_rankers: dict[str, Path], family: str
+) -> None:
+    runtime, ranker, _ = on_gpu(tiny_rankers[family])
+    inputs = inputs_of(ranker, TEXTS)
+    batches = [inputs, inputs[::-1], inputs[:3], inputs[2:]]
+    alone = [[row.vectors.cpu() for row in runtime.encode(each).rows()] for each in batches]
+    for _ in range(20):
+        begun = [runtime.encode(each) for each in batches]
+        # Four are begun where two have a stage: the others have waited.
+        for encoding, wanted in zip(begun, alone, strict=True):
+            rows = encoding.rows()
+            assert 0 < encoding.device_s() < 10
+            for row, vectors in zip(rows, wanted, strict=True):
+                assert torch.equal(row.vectors.cpu(), vectors)
+
+
+@needs_gpu
+def test_busy_seconds_of_batches_do_not_overlap(tiny_rankers: dict[str, Path]) -> None:
+    runtime, ranker, _ = on_gpu(tiny_rankers["maxp"])
+    inputs = inputs_of(ranker, TEXTS) * 20
+    runtime.encode(inputs).rows()
+    event: Callable[..., torch.cuda.Event] = torch.cuda.Event
+    first, last = event(enable_timing=True), event(enable_timing=True)
+    first.record()
+    first.synchronize()
+    begun = [runtime.encode(inputs) for _ in range(10)]
+    for encoding in begun:
+        encoding.rows()
+    last.record()
+    last.synchronize()
+    assert sum(encoding.device_s() for encoding in begun) <= first.elapsed_time(last) / 1e3
+
+
+@needs_gpu
+@pytest.mark.parametrize("family", ["parade-transf-pretr", "cedr-pacrr", "parade-transf-pretr-lateir"])
+def test_documents_are_scored_while_a_batch_runs(tiny_rankers: dict[str, Path], family: str) -> None:
+    runtime, ranker, _ = on_gpu(tiny_rankers[family])
+    reader = ranker.reader
+    dual = ranker.spec.plan == "dual"
+    query = reader.query_input(reader.read_query(QUERY))
+    asked = stacked(runtime.encode([query]).rows()) if dual else None
+    inputs = inputs_of(ranker, TEXTS[-1:])
+
+    def scored() -> list[float]:
+        scores, _ = runtime.aggregate(*batched([stacked(runtime.encode(inputs).rows())]), asked)
+        return scores
+
+    wanted = scored()
+    for _ in range(20):
+        document = batched([stacked(runtime.encode(inputs).rows())])
+        # Memory that is free again goes to this one.
+        running = runtime.encode(inputs * 50)
+        assert runtime.aggregate(*document, asked)[0] == wanted
+        running.rows()
+
+
+@needs_gpu
+def test_cuda_memory_that_ends_is_told_and_survived(tiny_rankers: dict[str, Path]) -> None:
+    runtime, ranker, _ = on_gpu(tiny_rankers["cedr-knrm"])
+    inputs = inputs_of(ranker, TEXTS)
+    wanted = [row.vectors.cpu() for row in runtime.encode(inputs).rows()]
+    before = torch.cuda.memory_allocated()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 64 * 2**20) / total)
+    try:
+        in_flight = runtime.encode(inputs)
+        with pytest.raises(OutOfMemory):
+            runtime.encode(inputs * 2000)
+        survived = [row.vectors.cpu() for row in in_flight.rows()]
+        assert all(torch.equal(row, each) for row, each in zip(survived, wanted, strict=True))
+        del in_flight
+        # What the failed batch had is free.
+        assert torch.cuda.memory_allocated() <= before + 2**20
+        again = runtime.encode(inputs).rows()
+        assert all(torch.equal(row.vectors.cpu(), each) for row, each in zip(again, wanted, strict=True))
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)

@@ -1,0 +1,132 @@
+"""Packed where it gains something, padded elsewhere, and the reason in words."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from tests.runtimes.conftest import QUERY, TEXTS, scores_through
+
+from farrank_rankers.errors import AttentionAbsent
+from farrank_rankers.packed.attention.choose import Chosen
+from farrank_rankers.packed.attention.plain import plain_attention
+from farrank_rankers.packed.backbones import registry
+from farrank_rankers.packed.backbones.compiling import as_written, compiled
+from farrank_rankers.sources import open_ranker
+from farrank_runtimes import torch_opening
+from farrank_runtimes.choose import open_served
+from farrank_runtimes.interface import Packing, PackingAbsent, RuntimeChoice
+from farrank_runtimes.openers import Placement
+from farrank_runtimes.packed_runtime import PackedRuntime
+from farrank_runtimes.torch_opening import open_torch
+
+
+@pytest.fixture
+def fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device with a fused kernel, which computes as the plain one does."""
+
+    def chosen(device: torch.device, dtype: torch.dtype) -> Chosen:
+        # Another object, for that one is known as plain.
+        return Chosen(partial(plain_attention), "fused", "faster_one is not installed")
+
+    monkeypatch.setattr(torch_opening, "choose_attention", chosen)
+
+
+def cpu(packing: Packing) -> Placement:
+    return Placement("cpu", 1, packing=packing)
+
+
+@pytest.mark.parametrize(
+    ("packing", "packed", "form"),
+    [
+        ("auto", False, "padded: fused kernels run on CUDA, not on cpu"),
+        ("padded", False, "padded, as asked for"),
+        ("packed", True, "packed, plain attention (fused kernels run on CUDA, not on cpu)"),
+    ],
+)
+def test_a_cpu_packs_when_asked_to(
+    tiny_rankers: dict[str, Path], packing: Packing, packed: bool, form: str
+) -> None:
+    wanted = [each.score for each in open_ranker(tiny_rankers["maxp"]).score(QUERY, TEXTS)]
+    ranker = open_ranker(tiny_rankers["maxp"])
+    runtime, told = open_torch(ranker, "fp32", cpu(packing))
+    assert (runtime.capabilities().packed, told) == (packed, form)
+    assert scores_through(runtime, ranker) == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.usefixtures("fused")
+@pytest.mark.parametrize(("packing", "packed"), [("auto", True), ("packed", True), ("padded", False)])
+def test_a_fused_kernel_packs_unless_told_not_to(
+    tiny_rankers: dict[str, Path], packing: Packing, packed: bool
+) -> None:
+    runtime, form = open_torch(open_ranker(tiny_rankers["maxp"]), "fp32", cpu(packing))
+    assert runtime.capabilities().packed == packed
+    if packed:
+        assert form == "packed, fused attention (faster_one is not installed)"
+
+
+@pytest.mark.usefixtures("fused")
+def test_a_backbone_without_a_packed_form_is_padded(
+    tiny_rankers: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "PACKED", {})
+    runtime, form = open_torch(open_ranker(tiny_rankers["maxp"]), "fp32", cpu("auto"))
+    assert not runtime.capabilities().packed
+    assert form == "padded: this backbone of type 'bert' reads padded batches alone"
+    with pytest.raises(PackingAbsent, match=r"^packed batches cannot be had: this backbone of type 'bert'"):
+        open_torch(open_ranker(tiny_rankers["maxp"]), "fp32", cpu("packed"))
+
+
+def test_a_device_without_attention_is_padded(
+    tiny_rankers: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(device: torch.device, dtype: torch.dtype) -> Chosen:
+        raise AttentionAbsent("this one is too old")
+
+    monkeypatch.setattr(torch_opening, "choose_attention", none)
+    runtime, form = open_torch(open_ranker(tiny_rankers["maxp"]), "fp32", cpu("auto"))
+    assert (runtime.capabilities().packed, form) == (False, "padded: this one is too old")
+    with pytest.raises(PackingAbsent, match="too old"):
+        open_torch(open_ranker(tiny_rankers["maxp"]), "fp32", cpu("packed"))
+
+
+@pytest.mark.parametrize(("asked", "given"), [(False, as_written), (True, compiled)])
+def test_layers_are_compiled_when_asked_for(
+    tiny_rankers: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    asked: bool,
+    given: Callable[..., object],
+) -> None:
+    seen: list[object] = []
+
+    def opened(modules: object, attention: object, compile_by: object) -> PackedRuntime:
+        seen.append(compile_by)
+        return PackedRuntime(modules, attention)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(torch_opening, "PackedRuntime", opened)
+    placement = Placement("cpu", 1, packing="packed", compile=asked)
+    open_torch(open_ranker(tiny_rankers["maxp"]), "fp32", placement)
+    assert seen == [given]
+
+
+def test_the_form_is_part_of_the_reason(tiny_rankers: dict[str, Path], tiny_exports: dict[str, Path]) -> None:
+    served = open_served(str(tiny_rankers["maxp"]), {}, placement=cpu("auto"))
+    assert served.reason == (
+        "torch fp32: the fastest that the artifact and this machine allow; "
+        "padded: fused kernels run on CUDA, not on cpu"
+    )
+    # Exports read padded batches: who asks for packed ones asks for torch.
+    served = open_served(str(tiny_exports["maxp"]), {}, placement=cpu("packed"))
+    assert served.runtime.capabilities().packed
+    assert served.reason.startswith("torch fp32: asked for; packed, plain attention")
+
+
+@pytest.mark.parametrize("runtime", ["onnx", "openvino"])
+def test_packed_batches_of_an_export_are_refused(
+    tiny_exports: dict[str, Path], runtime: RuntimeChoice
+) -> None:
+    with pytest.raises(
+        PackingAbsent, match=f"^packed batches are torch's alone; {runtime} reads padded ones"
+    ):
+        open_served(str(tiny_exports["maxp"]), {}, runtime=runtime, placement=cpu("packed"))
