@@ -3,7 +3,9 @@
 import argparse
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from farrank_bench.cross_encoder import write_cross_encoder
@@ -28,7 +30,8 @@ NOTES = (
     "ratios taken round by round"
 )
 
-Sections = dict[str, list[Row]]
+# A title and its rows, as soon as they are measured.
+Sections = Iterator[tuple[str, list[Row]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +71,17 @@ def main() -> None:
     extent = QUICK if arguments.quick else FULL
     threads = usable_cores()
 
-    sections: Sections = {}
+    sections: dict[str, list[Row]] = {}
     with tempfile.TemporaryDirectory() as folder:
+        measured: list[Sections] = []
         if not arguments.exports_only:
-            sections |= of_the_server(extent, Path(folder) / "server", idle_only=arguments.idle_only)
+            measured.append(of_the_server(extent, Path(folder) / "server", idle_only=arguments.idle_only))
         if not arguments.idle_only:
-            sections |= of_exports(extent, Path(folder), threads, arguments.cache, arguments.index)
+            measured.append(of_exports(extent, Path(folder), threads, arguments.cache, arguments.index))
+        for title, rows in chain.from_iterable(measured):
+            sections[title] = rows
+            # At once, too: a later section that fails does not take these along.
+            print("\n".join([title, *(f"  {row.what}: {row.measured}" for row in rows)]), flush=True)
 
     flags = [flag for flag in ("--quick", "--idle-only", "--exports-only") if flag in sys.argv]
     command = f"make bench BENCH_ARGS='{' '.join(flags)}'" if flags else "make bench"
@@ -85,7 +93,6 @@ def main() -> None:
 
 def of_the_server(extent: Extent, folder: Path, *, idle_only: bool) -> Sections:
     """Measure the server against its own runtime, in torch and fp32."""
-    sections: Sections = {}
     ranker = new_ranker("avgp", "embedded", seed=1)
     save_ranker(ranker, folder)
     runtime = TorchRuntime(ranker, "fp32")
@@ -94,28 +101,23 @@ def of_the_server(extent: Extent, folder: Path, *, idle_only: bool) -> Sections:
         calls = make_calls(ranker.reader, extent.calls, 4, 1)
         bench = Bench(server, runtime, ranker.reader, calls, 16, extent.repeats)
         if not idle_only:
-            sections["Throughput"], capacity_per_s = throughput(bench)
+            rows, capacity_per_s = throughput(bench)
+            yield "Throughput", rows
         small = BenchCall(bench.calls[0].query, (bench.calls[0].texts[0][:200],))
-        sections["Idle latency"] = idle_latency(bench, small, 200)
+        yield "Idle latency", idle_latency(bench, small, 200)
         if not idle_only:
-            sections["Overload"] = overload(bench, capacity_per_s, extent.overload_s, timeout_s=10.0)
-    return sections
+            yield "Overload", overload(bench, capacity_per_s, extent.overload_s, timeout_s=10.0)
 
 
 def of_exports(extent: Extent, folder: Path, threads: int, cache: Path, index: Path | None) -> Sections:
     """Measure exports: their speed beside peers, a server's start, and what they do to rankings."""
     made = write_cross_encoder(folder)
     _, refused_or_not = export_fast(made.ranker, made.artifact)
-    return {
-        "Exports beside peers": [
-            *refused_or_not,
-            *beside_peers(made, extent.pairs, threads, cache, folder),
-        ],
-        "Start": start_to_healthy(made.artifact, threads, extent.repeats),
-        "Fidelity of exports": fidelity_of_exports(
-            index, folder / "embedded", threads, extent.questions, extent.max_chunks
-        ),
-    }
+    speeds = beside_peers(made, extent.pairs, threads, cache, folder)
+    yield "Exports beside peers", [*refused_or_not, *speeds]
+    yield "Start", start_to_healthy(made.artifact, threads, extent.repeats)
+    rows = fidelity_of_exports(index, folder / "embedded", threads, extent.questions, extent.max_chunks)
+    yield "Fidelity of exports", rows
 
 
 if __name__ == "__main__":

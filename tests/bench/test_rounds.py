@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from farrank_bench.contenders.interface import ContenderFailed, Scored
-from farrank_bench.exports import ALONE, FARRANK, INFINITY, PREDICT, speed_rows, taus
+from farrank_bench.exports import ALONE, FARRANK, INFINITY, PREDICT, least_tau, speed_rows, taus
 from farrank_bench.rounds import measure_rounds
 
 
@@ -78,3 +78,7 @@ def test_rankings_are_compared_call_by_call() -> None:
     expected = ((1.0, 2.0, 3.0), (3.0, 2.0, 1.0))
     sigmoid_like = ((0.1, 0.2, 0.3), (0.1, 0.2, 0.3), (0.5, 0.5, 0.5))
     assert taus(expected, sigmoid_like) == [1, -1]
+
+
+def test_a_mixed_precision_is_held_to_the_bound_of_its_coarsest() -> None:
+    assert [least_tau(name) for name in ("fp32", "bf16", "int8", "int8+bf16")] == [0.99, 0.98, 0.95, 0.95]
