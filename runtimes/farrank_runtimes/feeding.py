@@ -43,13 +43,15 @@ class HostFeed:
 class CudaFeed:
     """For a GPU: tokens are copied while the batch before is encoded, and nobody waits before rows are read.
 
-    A third batch waits for the end of the first, whose place in the staging ring it takes.
+    A third batch waits for the end of the first, whose place in the staging ring it takes. Made when the
+    weights are where they stay: these came, and were fused, on the stream of whoever loaded them.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._streams = streams_of(device)
         self._ring = StagingRing(device)
+        torch.cuda.synchronize(device)
 
     def begin(self, packing: Packing, encode: Encode) -> Encoding:
         """Queue a batch behind the last one."""

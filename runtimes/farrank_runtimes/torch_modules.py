@@ -48,9 +48,6 @@ class TorchModules:
         self._aggregator = ranker.aggregator.eval()
         place(self.encoder, self.device, self.dtype)
         place(self._aggregator, self.device, torch.float32)
-        if self.device.type == "cuda":
-            # Weights come on the stream of whoever loads; the others must not read them before.
-            torch.cuda.synchronize(self.device)
 
     def aggregate(
         self, features: Features, chunk_mask: torch.Tensor, query: Features | None

@@ -13,6 +13,13 @@ Encode = Callable[[Sequence[EncoderInput]], Encoding]
 SHORT_INPUT = 16
 
 
+def padded_query_input() -> EncoderInput:
+    """Make an input whose query has padding behind it, as `pad_query_to` puts it there."""
+    roles = np.full(SHORT_INPUT, Role.DOCUMENT, dtype=np.int32)
+    roles[:4] = Role.SPECIAL, Role.QUERY, Role.PADDING, Role.SPECIAL
+    return EncoderInput(np.ones_like(roles), roles, np.zeros_like(roles))
+
+
 def measure_speed(encode: Encode, longest_input: int, max_batch_tokens: int) -> float:
     """Run full batches of short and of long inputs; return the best speed seen, in tokens per second.
 

@@ -76,6 +76,22 @@ def test_what_it_is_like_is_told(tiny_rankers: dict[str, Path]) -> None:
     assert runtime.warm_up() > 0
 
 
+@pytest.mark.parametrize("pad_query_to", [None, 40])
+def test_warming_up_meets_padded_queries_where_there_are_any(
+    tiny_rankers: dict[str, Path], monkeypatch: pytest.MonkeyPatch, pad_query_to: int | None
+) -> None:
+    runtime = on_cpu(open_ranker(tiny_rankers["maxp"], pad_query_to=pad_query_to))
+    encode, dense = runtime._encode, set()
+
+    def noted(stream: TokenStream) -> Features:
+        dense.add(stream.is_dense)
+        return encode(stream)
+
+    monkeypatch.setattr(runtime, "_encode", noted)
+    runtime.warm_up()
+    assert dense == ({True} if pad_query_to is None else {True, False})
+
+
 def test_a_batch_of_nothing_is_refused(tiny_rankers: dict[str, Path]) -> None:
     with pytest.raises(ValueError, match=r"^inputs is empty"):
         on_cpu(open_ranker(tiny_rankers["maxp"])).encode([])
@@ -217,12 +233,12 @@ def test_cuda_memory_that_ends_is_told_and_survived(tiny_rankers: dict[str, Path
     try:
         in_flight = runtime.encode(inputs)
         with pytest.raises(OutOfMemory):
-            runtime.encode(inputs * 2000)
+            runtime.encode(inputs * 200)
         survived = [row.vectors.cpu() for row in in_flight.rows()]
         assert all(torch.equal(row, each) for row, each in zip(survived, wanted, strict=True))
         del in_flight
-        # What the failed batch had is free.
-        assert torch.cuda.memory_allocated() <= before + 2**20
+        # What the failed batch had is free, but for the stage that it left grown.
+        assert torch.cuda.memory_allocated() <= before + 32 * 2**20
         again = runtime.encode(inputs).rows()
         assert all(torch.equal(row.vectors.cpu(), each) for row, each in zip(again, wanted, strict=True))
     finally:
