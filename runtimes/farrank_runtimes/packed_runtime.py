@@ -29,7 +29,6 @@ class PackedRuntime:
         self._encoder = PackedEncoder(modules.encoder, attention, compile_by)
         self._is_queued = modules.device.type == "cuda"
         self._feed: Feed = CudaFeed(modules.device) if self._is_queued else HostFeed()
-        self.aggregate = modules.aggregate
 
     def encode(self, inputs: Sequence[EncoderInput]) -> Encoding:
         """Begin the heavy part. Raises: ValueError if there is no input; OutOfMemory, DeviceLost."""
@@ -41,6 +40,12 @@ class PackedRuntime:
         """Shapes: T tokens of P inputs -> (P, F), or (T, F…), (P, S, F…) with roles."""
         features = self._encoder.encode(stream)
         return features._replace(vectors=features.vectors.float())
+
+    def aggregate(
+        self, features: Features, chunk_mask: torch.Tensor, query: Features | None
+    ) -> tuple[list[float], list[list[float]]]:
+        """Run the light part. Shapes: (D, C, …), (D, C), (D, …) -> scores (D,), chunk scores (D, C)."""
+        return self._modules.aggregate(features, chunk_mask, query)
 
     def warm_up(self) -> float:
         """Run batches of the shapes to come; return the measured speed in tokens per second."""

@@ -29,7 +29,6 @@ class TorchRuntime:
         threads: int | None = None,
     ) -> None:
         self._modules = TorchModules(ranker, precision, device, threads)
-        self.aggregate = self._modules.aggregate
 
     def encode(self, inputs: Sequence[EncoderInput]) -> Encoded:
         """Run the heavy part. Raises: ValueError if there is no input; OutOfMemory, DeviceLost."""
@@ -42,6 +41,12 @@ class TorchRuntime:
             if self._modules.device.type == "cuda":
                 torch.cuda.current_stream(self._modules.device).synchronize()
         return Encoded(features.rows(), time.perf_counter() - started_s)
+
+    def aggregate(
+        self, features: Features, chunk_mask: torch.Tensor, query: Features | None
+    ) -> tuple[list[float], list[list[float]]]:
+        """Run the light part. Shapes: (D, C, …), (D, C), (D, …) -> scores (D,), chunk scores (D, C)."""
+        return self._modules.aggregate(features, chunk_mask, query)
 
     def warm_up(self) -> float:
         """Run batches of the shapes to come; return the measured speed in tokens per second."""
