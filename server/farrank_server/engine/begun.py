@@ -67,12 +67,13 @@ class Begun:
         return self.done_s
 
 
-def begin(lane: Lane, items: Items) -> Begun:
+def begin(lane: Lane, items: Items, *, queued: bool) -> Begun:
     """Hand a batch to the device; a failure to do so is kept for who asks for its rows.
 
+    `queued`: as the runtime's capabilities say.
     Raises: DeviceLost.
     """
-    queued, began_s = lane.runtime.capabilities().queued, time.monotonic()
+    began_s = time.monotonic()
     try:
         encoding = lane.runtime.encode([item.payload.input for item in items])
     except DeviceLost:

@@ -42,7 +42,7 @@ class Execution:
 
         def take_in(some: Items) -> None:
             # The first attempt is the one that was begun.
-            attempt = begun if some is batch else begin(lane, some)
+            attempt = begun if some is batch else begin(lane, some, queued=begun.queued)
             ready.extend(self._take_in(attempt))
             encoded.append(attempt)
 

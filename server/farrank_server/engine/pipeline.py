@@ -32,10 +32,11 @@ class Pipeline:
 
         Raises: DeviceLost.
         """
-        if not lane.runtime.capabilities().queued:
+        queued = lane.runtime.capabilities().queued
+        if not queued:
             # It keeps this thread until it is done: nobody's scores shall wait for that.
             self._finish_to(0)
-        begun = begin(lane, items)
+        begun = begin(lane, items, queued=queued)
         self._begun.append(begun)
         # Of a batch that failed at once, the next one should know.
         self._finish_to(AHEAD if begun.in_flight else 0)
