@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 INDEX := .cache/pydoc-index
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test check format serve bench clean
+.PHONY: demo test check format serve bench bench-gpu clean
 .DELETE_ON_ERROR:
 
 $(READY): pyproject.toml constraints.txt hatch_build.py proto/farrank/v1/rerank.proto
@@ -42,6 +42,9 @@ format: $(READY)  ## rewrite the sources in the house's format
 
 bench: $(READY) $(INDEX)  ## measure the server, its exports beside peers, and their fidelity; see docs/benchmarks/
 	$(BIN)/python -m farrank_bench --index $(INDEX) $(BENCH_ARGS)
+
+bench-gpu: $(READY)  ## measure packed rankers on a CUDA device; see docs/benchmarks/gpu.md
+	$(BIN)/python -m farrank_bench.gpu $(BENCH_ARGS)
 
 clean:  ## remove the environment and everything made from it
 	rm -rf $(VENV) .cache dist

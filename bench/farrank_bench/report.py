@@ -54,8 +54,14 @@ def heading(title: str, command: str, notes: str) -> list[str]:
 
 def as_markdown(sections: Mapping[str, Sequence[Row]], command: str, notes: str) -> str:
     """Write the report of `make bench`."""
-    lines = heading("The server measured", command, notes)
+    lines = [*heading("The server measured", command, notes), *tables(sections)]
+    return "\n".join(lines) + "\n"
+
+
+def tables(sections: Mapping[str, Sequence[Row]]) -> list[str]:
+    """Write each section's rows under its title."""
+    lines = []
     for title, rows in sections.items():
         lines += ["", f"## {title}", "", "| what | measured | aim | reached |", "| --- | --- | --- | --- |"]
         lines += [f"| {row.what} | {row.measured} | {row.aim} | {_REACHED[row.reached]} |" for row in rows]
-    return "\n".join(lines) + "\n"
+    return lines

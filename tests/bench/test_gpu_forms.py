@@ -1,0 +1,132 @@
+"""Batches, and what encodes them: as full as can be, in order, one begun before the last is waited for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farrank_bench.contenders.interface import ContenderFailed, Scored
+from farrank_bench.gpu.batches import batches_in_order
+from farrank_bench.gpu.form import Form, speed_row
+from farrank_bench.gpu.partly import PartlyFailed, whole
+from farrank_bench.rounds import Rounds, measure_rounds
+from farrank_bench.rows import Row
+from farrank_rankers.features import Features
+from farrank_rankers.tokens import EncoderInput
+from farrank_runtimes.interface import Capabilities, OutOfMemory
+
+
+def input_of(length: int) -> EncoderInput:
+    zeros = np.zeros(length, dtype=np.int32)
+    return EncoderInput(zeros, zeros + 3, zeros)
+
+
+def positions(batch: Sequence[EncoderInput], *, padded: bool) -> int:
+    lengths = [item.tokens for item in batch]
+    return len(lengths) * max(lengths) if padded else sum(lengths)
+
+
+@given(st.lists(st.integers(1, 50), max_size=30), st.integers(1, 120), st.booleans())
+def test_batches_keep_the_order_and_none_could_take_one_more(
+    lengths: list[int], most: int, padded: bool
+) -> None:
+    inputs = list(map(input_of, lengths))
+    batches = list(batches_in_order(inputs, most, padded=padded))
+    assert [item for batch in batches for item in batch] == inputs
+    for batch, after in zip(batches, [*batches, []][1:], strict=True):
+        assert len(batch) == 1 or positions(batch, padded=padded) <= most
+        assert not after or positions([*batch, after[0]], padded=padded) > most
+
+
+@dataclass
+class Recording:
+    """A runtime that writes down what is asked of it, and has memory for so many inputs at once."""
+
+    room: int
+    asked: list[str] = field(default_factory=list)
+
+    def encode(self, inputs: Sequence[EncoderInput]) -> "Recorded":
+        if len(inputs) > self.room:
+            raise OutOfMemory(f"{len(inputs)} inputs")
+        self.asked.append(f"begin {len(inputs)}")
+        return Recorded(self, inputs)
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities("torch", "cpu", "fp32", 80)
+
+    def aggregate(
+        self, features: Features, chunk_mask: torch.Tensor, query: Features | None
+    ) -> tuple[list[float], list[list[float]]]:
+        raise NotImplementedError
+
+    def warm_up(self) -> float:
+        raise NotImplementedError
+
+
+@dataclass
+class Recorded:
+    runtime: Recording
+    inputs: Sequence[EncoderInput]
+
+    def rows(self) -> list[Features]:
+        self.runtime.asked.append(f"wait {len(self.inputs)}")
+        return [Features(torch.zeros(1))] * len(self.inputs)
+
+    def device_s(self) -> float:
+        return 0.0
+
+
+def test_the_next_batch_is_begun_before_the_last_is_waited_for() -> None:
+    runtime = Recording(room=8)
+    scored = Form(runtime, [input_of(10)] * 20, 1, padded=False).score()
+    assert runtime.asked == ["begin 8", "begin 8", "wait 8", "begin 4", "wait 8", "wait 4"]
+    assert scored.documents == 20
+
+
+def test_what_does_not_fit_is_halved_and_said() -> None:
+    form = Form(Recording(room=2), [input_of(10)] * 6, 2, padded=True)
+    assert form.score().documents == 12
+    assert form.max_tokens == 20
+    row = speed_row("padded", form, Rounds({"padded": [3.0]}))
+    assert row == Row("pairs/s, padded, batches of up to 20 tokens", "3.0 (3.0 to 3.0)")
+
+
+def test_one_input_that_does_not_fit_fails_the_form_alone() -> None:
+    forms = {
+        "packed": Form(Recording(room=0), [input_of(10)], 1, padded=False),
+        "padded": Form(Recording(room=1), [input_of(10)], 1, padded=True),
+    }
+    with pytest.raises(ContenderFailed, match="one input alone does not fit: 1 inputs"):
+        forms["packed"].score()
+    found = measure_rounds(forms, 1)
+    rows = [speed_row(name, form, found) for name, form in forms.items()]
+    assert rows[0].measured == "not measured: one input alone does not fit: 1 inputs"
+    with pytest.raises(PartlyFailed, match="failed: packed") as raised:
+        whole(rows, found)
+    assert raised.value.rows == rows
+    assert whole(rows, Rounds()) == rows
+
+
+def test_a_section_whose_time_is_over_ends_with_all_its_forms() -> None:
+    class Late(Recording):
+        def encode(self, inputs: Sequence[EncoderInput]) -> Recorded:
+            raise TimeoutError("not done after 900 s")
+
+    with pytest.raises(TimeoutError, match="not done after 900 s"):
+        measure_rounds({"packed": Form(Late(room=1), [input_of(1)], 1, padded=False)}, 1)
+
+
+def test_any_other_error_names_itself() -> None:
+    class Broken(Recording):
+        def encode(self, inputs: Sequence[EncoderInput]) -> Recorded:
+            raise RuntimeError("no kernel image")
+
+    def score() -> Scored:
+        return Form(Broken(room=1), [input_of(1)], 1, padded=False).score()
+
+    with pytest.raises(ContenderFailed, match="RuntimeError: no kernel image"):
+        score()

@@ -1,0 +1,63 @@
+"""Inputs have the lengths that figures are named after, from drawn tokens and from texts."""
+
+import pytest
+import torch
+
+from farrank_bench.gpu.inputs import full_documents, mixed_documents, real_tokens
+from farrank_bench.gpu.models import build_model
+from farrank_bench.gpu.scoring import Request, score
+from farrank_bench.gpu.texts import LONG_QUERY, full_texts, varied_texts
+from farrank_rankers.sources import open_ranker
+from farrank_rankers.tokenizer import TextTokenizer
+from farrank_runtimes.torch_runtime import TorchRuntime
+
+CPU = torch.device("cpu")
+FULL = [
+    ("firstp-bert", [512]),
+    ("parade-attn-bert", [512] * 3),
+    ("longp-jina", [1466]),
+    ("longp-longformer", [1466]),
+]
+
+
+@pytest.mark.parametrize(("name", "lengths"), FULL)
+def test_full_documents(
+    name: str, lengths: list[int], long_texts: list[str], own_tokenizer: TextTokenizer
+) -> None:
+    reader = build_model(name, own_tokenizer, CPU, tiny=True).reader
+    drawn = full_documents(reader, 2)
+    read = Request(reader, LONG_QUERY, full_texts(long_texts, reader, 6)).documents
+    assert len(read) == 6
+    for document in [*drawn, *read]:
+        assert [real_tokens(item) for item in document] == lengths
+        assert [item.tokens for item in document] == lengths
+
+
+def test_texts_differ_and_are_read_whole(long_texts: list[str], own_tokenizer: TextTokenizer) -> None:
+    reader = build_model("longp-jina", own_tokenizer, CPU, tiny=True).reader
+    texts = full_texts(long_texts, reader, 10)
+    assert len(set(texts)) == 10
+    assert all(reader.read_document(text).tokens_cut < 50 for text in texts)
+    with pytest.raises(ValueError, match="has 5 tokens of 1431"):
+        full_texts(["? ? ? ? ?"], reader, 1)
+
+
+def test_mixed_lengths_are_spread_and_repeatable(own_tokenizer: TextTokenizer) -> None:
+    reader = build_model("firstp-bert", own_tokenizer, CPU, tiny=True).reader
+    lengths = [item.tokens for document in mixed_documents(reader, 200) for item in document]
+    assert len(lengths) == 200
+    assert 55 <= min(lengths) < 80
+    assert 480 < max(lengths) <= 512
+    assert lengths == [item.tokens for document in mixed_documents(reader, 200) for item in document]
+
+
+@pytest.mark.parametrize("name", ["parade-attn-bert", "embedded"])
+def test_requests_are_scored_as_rankers_do(
+    name: str, long_texts: list[str], own_tokenizer: TextTokenizer
+) -> None:
+    own = name == "embedded"
+    ranker = open_ranker(name) if own else build_model(name, own_tokenizer, CPU, tiny=True)
+    texts = varied_texts([text[:3000] for text in long_texts], 4, seed=1)
+    expected = [each.score for each in ranker.score("abc def", texts, batch_size=1)]
+    found = score(TorchRuntime(ranker, "fp32", "cpu"), Request(ranker.reader, "abc def", texts))
+    assert found == pytest.approx(expected, abs=1e-5)
