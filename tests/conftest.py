@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,9 @@ from farrank_runtimes.telemetry import switch_off_telemetry
 
 # Before any test imports ONNX Runtime or OpenVINO itself.
 switch_off_telemetry()
+
+# Whoever starts the tests in the background may have them ignore Ctrl-C, and so all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples in every run, so that what fails, fails again; --hypothesis-profile explore draws others.
 # No example has a deadline: a busy machine is no bug.
