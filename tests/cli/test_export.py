@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +15,7 @@ import pytest
 
 import farrank_exporters.bounds
 import farrank_exporters.export
+from farrank_cli.exit_codes import INTERRUPTED
 from farrank_exporters.parity import BeyondBound, measure
 from farrank_rankers.exports.folder import find_exports
 from farrank_rankers.exports.manifest import Parity
@@ -97,6 +101,23 @@ def test_a_runtime_that_was_left_out_is_said_and_listed(
     assert [line.split()[2] for line in listed[1:]] == ["openvino", "onnx"]
     assert listed[1].endswith("yes")
     assert listed[2].endswith("no, beyond its bound")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_export_leaves_nothing_behind(
+    tiny_rankers: dict[str, Path], texts: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    command = [sys.executable, "-m", "farrank_cli", "export", str(tiny_rankers["maxp"])]
+    command += ["--out", str(tmp_path / "exported"), "--texts", str(texts)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert next(process.stderr) == "tracing the encoder\n"
+        (building,) = tmp_path.iterdir()
+        assert list((building / "exports").iterdir())
+        process.send_signal(number)
+        process.communicate(timeout=240)
+    assert process.returncode == INTERRUPTED
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_artifact_without_exports_is_told_how_to_get_one(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from farrank_cli.exit_codes import DONE, CommandError
+from farrank_cli.terminated import sigterm_interrupts
 from farrank_exporters.artifact import artifact_of
 from farrank_exporters.export import export_ranker
 from farrank_exporters.texts import divide, python_documentation, read_texts
@@ -46,7 +47,10 @@ def run(args: argparse.Namespace) -> int:
     try:
         texts = python_documentation() if args.texts is None else read_texts(args.texts)
         measured, calibration = divide(texts, str(args.texts or "Python's documentation"))
-        with artifact_of(args.ranker, args.out, download=args.download) as (ranker, artifact):
+        with (
+            sigterm_interrupts(),
+            artifact_of(args.ranker, args.out, download=args.download) as (ranker, artifact),
+        ):
             export = export_ranker(
                 ranker,
                 artifact,
