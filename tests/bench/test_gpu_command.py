@@ -45,7 +45,9 @@ def test_every_section_runs(name: str, tmp_path: Path, capsys: pytest.CaptureFix
     assert "- device: cpu, no GPU" in page
     assert all(f"## {title}\n" in page for title in SECTIONS[name])
     assert "not measured" not in page
-    assert "| fastest |" not in page
+    assert "| yes |" not in page
+    assert "| no |" not in page
+    assert "at least" not in page
 
 
 def test_the_forms_run_with_layers_that_torch_would_compile(capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,11 +138,12 @@ def test_the_report_of_a_gpu_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(report, "driver", lambda: "580.95.05")
-    page = report.as_markdown(Bench(torch.device("cuda:0"), TINY), {"A": [Row("b", "1")]}, "make bench-gpu")
+    rows = {"A": [Row("b", "1", "at least 2", False)]}
+    page = report.as_markdown(Bench(torch.device("cuda:0"), TINY), rows, "make bench-gpu")
     assert page.startswith(f"# {report.TITLE}\n\n- date: ")
     assert "- device: NVIDIA H200, 141 GiB; driver 580.95.05; CUDA 13.0\n" in page
     assert "CPU" not in page
-    assert "| b | 1 |  |  |" in page
+    assert "| b | 1 | at least 2 | no |" in page
 
 
 def test_what_is_not_there_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
