@@ -72,6 +72,8 @@ FROM runtime AS gpu
 ENV NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
     FARRANK_DEVICE__NAME=cuda:0
+# FlexAttention is compiled at the start, by Triton, which has a C compiler build what launches its kernels.
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 
 FROM gpu AS cuda
 COPY --from=environment-cuda /opt/farrank /opt/farrank

@@ -15,7 +15,7 @@ from farrank_runtimes.feeding import CudaFeed, Feed, HostFeed
 from farrank_runtimes.interface import Capabilities, Encoding
 from farrank_runtimes.torch_failures import device_failures
 from farrank_runtimes.torch_modules import TorchModules
-from farrank_runtimes.warm_up import SHORT_INPUT, measure_speed, padded_query_input
+from farrank_runtimes.warm_up import COMPILED_INPUTS, measure_speed, query_input
 
 
 class PackedRuntime:
@@ -49,9 +49,11 @@ class PackedRuntime:
 
     def warm_up(self) -> float:
         """Run batches of the shapes to come; return the measured speed in tokens per second."""
-        if self._modules.reader.spec.pad_query_to:
-            # Tokens then stand further apart than in the stream: other kernels, which are to be compiled now.
-            self.encode([padded_query_input()] * SHORT_INPUT).rows()
+        # With padding, tokens stand further apart than in the stream: other kernels.
+        forms = (False, True) if self._modules.reader.spec.pad_query_to else (False,)
+        for padded in forms:
+            for count in COMPILED_INPUTS:
+                self.encode([query_input(padded=padded)] * count).rows()
         longest = self._modules.reader.max_input_tokens
         return measure_speed(self.encode, longest, self.capabilities().max_batch_tokens)
 

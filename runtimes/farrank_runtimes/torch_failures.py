@@ -12,6 +12,9 @@ from farrank_runtimes.interface import DeviceLost, OutOfMemory
 # runtime, and cuBLAS, which allocates beside torch.
 _REFUSED = ("DefaultCPUAllocator", "out of memory", "ALLOC_FAILED")
 
+# How torch and Triton begin what the CUDA driver says.
+_LOST = ("CUDA error", "Triton Error [CUDA]")
+
 
 @contextmanager
 def device_failures() -> Iterator[None]:
@@ -29,7 +32,7 @@ def device_failures() -> Iterator[None]:
         if any(words in message for words in _REFUSED):
             _let_go(error)
             raise OutOfMemory(message) from error
-        if "CUDA error" in message:
+        if any(words in message for words in _LOST):
             raise DeviceLost(message) from error
         raise
 

@@ -12,6 +12,7 @@ from tests.runtimes.conftest import QUERY, TEXTS, scores_through
 
 from farrank_rankers.family import FAMILIES
 from farrank_rankers.features import Features, batched, stacked
+from farrank_rankers.packed.attention.blocks import BLOCK
 from farrank_rankers.packed.attention.plain import plain_attention
 from farrank_rankers.packed.stream import TokenStream
 from farrank_rankers.ranker import Ranker
@@ -77,19 +78,26 @@ def test_what_it_is_like_is_told(tiny_rankers: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("pad_query_to", [None, 40])
-def test_warming_up_meets_padded_queries_where_there_are_any(
+def test_warming_up_meets_every_kernel(
     tiny_rankers: dict[str, Path], monkeypatch: pytest.MonkeyPatch, pad_query_to: int | None
 ) -> None:
     runtime = on_cpu(open_ranker(tiny_rankers["maxp"], pad_query_to=pad_query_to))
-    encode, dense = runtime._encode, set()
+    encode: Callable[[TokenStream], Features] = runtime._encode
+    met: dict[bool, list[int]] = {}
 
     def noted(stream: TokenStream) -> Features:
-        dense.add(stream.is_dense)
+        met.setdefault(stream.is_dense, []).append(sum(stream.segments.lengths))
         return encode(stream)
 
     monkeypatch.setattr(runtime, "_encode", noted)
     runtime.warm_up()
-    assert dense == ({True} if pad_query_to is None else {True, False})
+    # Padding inside a query makes other scores, where there may be any.
+    assert set(met) == ({True} if pad_query_to is None else {True, False})
+    for sizes in met.values():
+        # FlexAttention has a kernel for less than a block of tokens. The first one for more must meet as many
+        # blocks as no model has of anything else.
+        assert min(sizes) < BLOCK
+        assert -(-next(size for size in sizes if size >= BLOCK) // BLOCK) == 5
 
 
 def test_a_batch_of_nothing_is_refused(tiny_rankers: dict[str, Path]) -> None:

@@ -73,6 +73,8 @@ class Failing(torch.nn.Module):
         (torch.AcceleratorError("CUDA error: out of memory"), OutOfMemory),
         (torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), DeviceLost),
         (RuntimeError("CUDA error: device-side assert triggered"), DeviceLost),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), OutOfMemory),
+        (RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"), DeviceLost),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), RuntimeError),
     ],
 )

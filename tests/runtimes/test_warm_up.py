@@ -1,0 +1,35 @@
+"""Warming up goes on where memory is short."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from farrank_rankers.tokens import EncoderInput
+from farrank_runtimes.interface import Encoded, OutOfMemory
+from farrank_runtimes.warm_up import measure_speed
+
+
+class Narrow:
+    """What has room for so many tokens; notes how many each batch has."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.met: list[int] = []
+
+    def encode(self, inputs: Sequence[EncoderInput]) -> Encoded:
+        tokens = sum(each.tokens for each in inputs)
+        self.met.append(tokens)
+        if tokens > self.room:
+            raise OutOfMemory(f"{tokens} tokens")
+        return Encoded([], 0.0)
+
+
+def test_a_batch_that_does_not_fit_is_halved() -> None:
+    narrow = Narrow(room=300)
+    assert measure_speed(narrow.encode, 100, 1000) > 0
+    assert narrow.met == [992, 496, 240] + [1000, 500, 200] * 3
+
+
+def test_an_input_that_does_not_fit_stops_the_start() -> None:
+    with pytest.raises(OutOfMemory, match=r"^100 tokens$"):
+        measure_speed(Narrow(room=99).encode, 100, 1000)
