@@ -58,7 +58,7 @@ def trace_ranker(
     """Trace a ranker, which must be on the CPU, into `encoder.onnx` and `aggregator.onnx`.
 
     With `half` the encoder's weights and arithmetic are fp16; features and aggregator are fp32 always.
-    Raises: ExportError if the model does what a graph cannot.
+    Raises: ExportError if the model does what a graph cannot, or a file cannot be written.
     """
     ranker.eval()
     progress("tracing the encoder")
@@ -95,6 +95,8 @@ def _trace(module: nn.Module, example: Mapping[str, Tensor], outputs: tuple[str,
             )
         except ModuleNotFoundError:  # onnxscript, which torch imports only here
             raise
+        except OSError as error:
+            raise ExportError(f"{path} cannot be written: {error.strerror}") from error
         except Exception as error:  # anything may be raised from inside the model that is traced
             reason = str(error).strip().splitlines()
             raise ExportError(

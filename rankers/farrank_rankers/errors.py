@@ -3,7 +3,7 @@
 RankerError
 ├── SpecError (ValueError)      a field of a spec is missing, unknown or out of its limits
 ├── SourceError (ValueError)    a folder or hub name holds no ranker that can be opened
-│   ├── WeightsError            a weights file is damaged or does not fit its model
+│   ├── WeightsError            a weights file is damaged, does not fit its model or cannot be written
 │   └── ExportError             an export is missing, damaged, stale or cannot be made
 ├── AttentionAbsent             no fused attention runs here, or not one asked for
 └── ReadingStopped              the caller asked to stop while a long text was being read
@@ -27,7 +27,7 @@ class SourceError(RankerError, ValueError):
 
 
 class WeightsError(SourceError):
-    """A weights file is damaged or does not fit its model; the message names file, tensor and expectation."""
+    """A weights file is damaged, does not fit its model or cannot be written; the message says where."""
 
 
 class ExportError(SourceError):

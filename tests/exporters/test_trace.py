@@ -1,5 +1,7 @@
 """Graphs against the modules they were traced from, at sizes that no example had."""
 
+import errno
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -120,6 +122,17 @@ def test_fp16_is_the_encoders_weights_alone(traced_rankers: TracedRankers) -> No
     assert 0 < float((found - expected).abs().max()) < 1e-2
     # The ranker itself is as it was.
     assert {each.dtype for each in half.ranker.parameters()} == {torch.float32}
+
+
+def test_a_full_disk_is_not_laid_to_the_model(
+    traced_rankers: TracedRankers, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: Any, **options: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(torch.onnx, "export", full)
+    with pytest.raises(ExportError, match=r"encoder\.onnx cannot be written: No space left on device"):
+        trace_ranker(traced_rankers["maxp"].ranker, tmp_path)
 
 
 def test_a_model_that_looks_at_values_is_refused_with_its_half(

@@ -193,3 +193,10 @@ def test_damaged_descriptions_are_named(artifact: Path, edit_json: EditJson) -> 
     (artifact / "config.json").unlink()
     with pytest.raises(SourceError, match=r"config\.json is missing"):
         open_reader(artifact)
+
+
+def test_weights_that_cannot_be_written_are_named(artifact: Path, tmp_path: Path) -> None:
+    # A folder in the file's place fails as a full disk does: in safetensors, with no error of Python's.
+    (tmp_path / "out" / "model.safetensors").mkdir(parents=True)
+    with pytest.raises(WeightsError, match=r"out/model\.safetensors cannot be written: "):
+        save_ranker(open_ranker(artifact), tmp_path / "out")

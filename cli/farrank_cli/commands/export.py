@@ -64,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
     except RankerError as error:
         raise CommandError(str(error)) from error
     except OSError as error:
-        raise CommandError(f"{error.filename}: {error.strerror}") from error
+        # A disk that fills up names no file.
+        raise CommandError(f"{error.filename or args.out or args.ranker}: {error.strerror}") from error
     held = args.out or artifact
     print(
         f"{held / 'exports' / export.folder.name}: {args.format} {args.precision}, version {ranker.version}"

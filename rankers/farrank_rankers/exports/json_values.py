@@ -1,6 +1,7 @@
 """Dataclasses from parsed JSON, every key and type held to the dataclass."""
 
 import enum
+import math
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -59,8 +60,19 @@ def _read_plain(hint: Any, value: object, where: str) -> Any:
         if value not in listed:
             raise ExportError(f"{where} is {value!r}; it must be one of {', '.join(listed)}")
         return hint(value)
-    if hint is float and type(value) is int:
-        return float(value)
+    if hint is float and type(value) in (int, float):
+        return _finite(value, where)
     if type(value) is not hint:
         raise ExportError(f"{where} is {value!r}; it must be of type {hint.__name__}")
     return value
+
+
+def _finite(value: Any, where: str) -> float:
+    """Read a number; Python's parser lets NaN and Infinity pass, and integers without end."""
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ExportError(f"{where} must be a finite number")
+    return number

@@ -144,7 +144,7 @@ class ExportManifest:
         """
         try:
             values: Any = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ExportError(f"it is not JSON: {error}") from error
         found = values.get("manifest_version") if isinstance(values, dict) else None
         if found != MANIFEST_VERSION:

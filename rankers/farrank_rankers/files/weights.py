@@ -48,11 +48,15 @@ def _read_file(path: Path) -> dict[str, Tensor]:
 
 
 def write_weights(module: nn.Module, folder: Path) -> None:
-    """Write a module's tensors, each shared one once."""
-    save_file(
-        {name: tensor.detach().cpu().contiguous() for name, tensor in _distinct(module).items()},
-        folder / FILE,
-    )
+    """Write a module's tensors, each shared one once.
+
+    Raises: WeightsError naming the file that cannot be written.
+    """
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in _distinct(module).items()}
+    try:
+        save_file(tensors, folder / FILE)
+    except SafetensorError as error:  # a full disk is none of Python's errors here
+        raise WeightsError(f"{folder / FILE} cannot be written: {error}") from error
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:

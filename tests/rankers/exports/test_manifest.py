@@ -1,4 +1,5 @@
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -63,6 +64,9 @@ def set_at(values: Any, path: str, value: Any) -> None:
         ("sources//etc/passwd", "0", "is no file inside the folder"),
         ("parity/0/spread", "wide", r"parity\[0\]: spread is 'wide'; it must be of type float"),
         ("parity/0/bound", None, r"parity\[0\] lacks the key bound"),
+        ("parity/0/max_difference", math.nan, r"parity\[0\]: max_difference must be a finite number"),
+        ("parity/0/spread", math.inf, r"parity\[0\]: spread must be a finite number"),
+        ("parity/0/kendall_tau", 10**400, r"parity\[0\]: kendall_tau must be a finite number"),
         ("profiles/encoder/0/input_ids/optimum", 4, "input_ids: optimum is 4; it must be a list"),
     ],
 )
@@ -81,7 +85,7 @@ def test_a_wrong_key_is_named_with_its_file(
     assert str(file) in str(raised.value)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", "null"])
+@pytest.mark.parametrize("text", ["", "[]", "{", "null", "[" * 100_000])
 def test_what_is_no_manifest_is_refused(write_export: WriteExport, text: str) -> None:
     file = write_export().folder / MANIFEST
     file.write_text(text)
