@@ -18,11 +18,13 @@ from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes import openvino_runtime
 from farrank_runtimes.exported_runtime import ExportedRuntime
 from farrank_runtimes.interface import DeviceAbsent, DeviceLost, OutOfMemory, PrecisionAbsent, RuntimeAbsent
-from farrank_runtimes.openvino_runtime import OpenVinoGraph, computes_bf16, open_openvino
+from farrank_runtimes.openvino_graph import OpenVinoGraph
+from farrank_runtimes.openvino_runtime import computes_bf16, open_openvino
 
 QUERY = "where does the river rise"
 TEXTS = [f"the river rises in the mountains {'and goes on ' * n}" for n in range(0, 100, 19)]
 FAMILIES = ("avgp", "biencoder")
+INPUTS = ("input_ids", "roles", "token_type_ids")
 
 needs_bf16 = pytest.mark.skipif(not computes_bf16(), reason="the processor does not compute in bf16")
 
@@ -109,6 +111,26 @@ def test_as_many_threads_compute_as_were_given(graphs: dict[str, Path]) -> None:
         compiled = OpenVinoGraph(graphs["avgp"] / "encoder.onnx", "f32", threads)._compiled
         assert compiled is not None
         assert compiled.get_property("INFERENCE_NUM_THREADS") == threads
+
+
+@pytest.mark.parametrize("rows", range(1, 8))
+def test_halves_side_by_side_are_the_whole_in_its_order(graphs: dict[str, Path], rows: int) -> None:
+    inputs = [batch(1, length)[0] for length in range(9, 9 + rows)]
+    wanted = vectors(opened(graphs["avgp"]), inputs)
+    assert torch.allclose(vectors(opened(graphs["avgp"], threads=2), inputs), wanted, atol=1e-5)
+
+
+def test_a_half_that_fails_is_told_when_the_other_is_done(graphs: dict[str, Path]) -> None:
+    """And the next batch is encoded as if nothing had been."""
+    graph = OpenVinoGraph(graphs["avgp"] / "encoder.onnx", "f32", 2, streams=2)
+    good, bad = ({name: torch.ones(2, length, dtype=torch.int64) for name in INPUTS} for length in (9, 9))
+    bad["roles"] = torch.ones(3, 5, dtype=torch.int64)
+    wanted = graph.run_beside([good, good])
+    for parts in ([good, bad], [bad, good]):
+        with pytest.raises(RuntimeError):
+            graph.run_beside(parts)
+        for mine, theirs in zip(graph.run_beside([good, good]), wanted, strict=True):
+            assert all(torch.equal(*pair) for pair in zip(mine, theirs, strict=True))
 
 
 def test_warming_up_measures_a_speed(graphs: dict[str, Path]) -> None:
