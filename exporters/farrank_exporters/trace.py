@@ -4,7 +4,7 @@ import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from farrank_exporters.graphs import (
     half_precision,
 )
 from farrank_rankers.backbones.dense_attention import dense_attention
+from farrank_rankers.backbones.first_token import last_layer_for_first_tokens
+from farrank_rankers.encoder import Encoder
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.manifest import Graph
 from farrank_rankers.ranker import Ranker
@@ -65,13 +67,20 @@ def trace_ranker(
     encoder = EncoderGraph(half_precision(ranker.encoder) if half else ranker.encoder)
     aggregator_inputs = aggregator_example(ranker)
     outputs = ENCODER_OUTPUTS if "roles" in aggregator_inputs else ENCODER_OUTPUTS[:1]
-    with dense_attention(encoder.encoder.backbone):
+    with dense_attention(encoder.encoder.backbone), _nothing_in_vain(encoder.encoder):
         graphs = {"encoder": _trace(encoder, encoder_example(ranker), outputs, folder / "encoder.onnx")}
     progress("tracing the aggregator")
     aggregator = AggregatorGraph(ranker.aggregator)
     path = folder / "aggregator.onnx"
     graphs["aggregator"] = _trace(aggregator, aggregator_inputs, AGGREGATOR_OUTPUTS, path)
     return Traced(graphs, OPSET)
+
+
+def _nothing_in_vain(encoder: Encoder) -> AbstractContextManager[None]:
+    """Leave out what a last layer computes for tokens that nobody reads."""
+    return (
+        last_layer_for_first_tokens(encoder.backbone) if encoder.reads_first_tokens_alone else nullcontext()
+    )
 
 
 def _trace(module: nn.Module, example: Mapping[str, Tensor], outputs: tuple[str, ...], path: Path) -> Graph:

@@ -17,13 +17,15 @@ class Encoder(nn.Module):
     """Base of the families' encoders; `backbone` is the transformers model that does the work.
 
     A family says in `read` what becomes of the backbone's output, in `keeps_hidden_states` whether that has
-    those of the embeddings and of every layer as well, and in `position_step` how far apart tokens stand.
+    those of the embeddings and of every layer as well, in `position_step` how far apart tokens stand, and in
+    `reads_first_tokens_alone` whether all other vectors of the last layer are computed in vain.
     Called with input_ids, roles (of `tokens.Role`) and token_type_ids.
     Shapes: (P, L) each -> `Features` of P inputs, (P, F) or (P, S, F…).
     """
 
     keeps_hidden_states = False
     position_step = 1
+    reads_first_tokens_alone = False
 
     def __init__(self, backbone: nn.Module, facts: BackboneFacts) -> None:
         super().__init__()

@@ -41,6 +41,7 @@ class TextEncoder(Encoder):
                 f"of {spec.backbone}"
             )
         self.position_step = step
+        self.reads_first_tokens_alone = self.options.pooling == "cls"
 
     def read(self, output: Any, tokens: Layout) -> Features:
         """Shapes: last_hidden_state (…, H) -> (P, H)."""

@@ -25,6 +25,9 @@ class LogitEncoder(Encoder):
     Shapes: input_ids, roles, token_type_ids (P, L) -> (P, 1).
     """
 
+    # As the heads of `first_token.KIN` do.
+    reads_first_tokens_alone = True
+
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
         super().__init__(build_classifier(spec, config), BackboneFacts.from_config(config))
 

@@ -26,6 +26,7 @@ class VectorEncoder(Encoder):
         if not isinstance(spec.options, VectorOptions):
             raise SpecError(f"options are {type(spec.options).__name__}; they must be VectorOptions")
         self.pooling = spec.options.pooling
+        self.reads_first_tokens_alone = self.pooling == "cls"
 
     def read(self, output: Any, tokens: Layout) -> Features:
         """Shapes: last_hidden_state (…, H) -> (P, H)."""
