@@ -10,8 +10,9 @@ from farrank_server.engine.cache import EncodedDocument
 from farrank_server.engine.job import DocumentWork, Job, Part
 from farrank_server.engine.lane import Lane, Ready
 
-# What documents that are scored together may take, padded: token vectors of a long document are megabytes.
-AGGREGATION_BYTES = 128 * 2**20
+# What documents that are scored together may take, padded: token vectors of a long document are megabytes. A
+# GPU has the room, and is left idle by runs of one document.
+AGGREGATION_BYTES = {"cpu": 128 * 2**20, "cuda": 2**30}
 
 
 def store_features(items: Sequence[Waiting[Part]], rows: Sequence[Features]) -> list[Ready]:
@@ -32,12 +33,16 @@ def store_features(items: Sequence[Waiting[Part]], rows: Sequence[Features]) -> 
     return ready
 
 
-def affordable(ready: Sequence[Ready]) -> Iterator[Sequence[Ready]]:
-    """Divide documents into runs that AGGREGATION_BYTES hold when padded to the largest, one at least."""
+def affordable(ready: Sequence[Ready], device: str) -> Iterator[Sequence[Ready]]:
+    """Divide documents into runs that AGGREGATION_BYTES hold when padded to the largest, one at least.
+
+    `device` is a runtime's, as cuda:0.
+    """
+    most = AGGREGATION_BYTES[device.partition(":")[0]]
     start, largest = 0, 0
     for position, (_, document) in enumerate(ready):
         size = _size_bytes(document)
-        if position > start and (position - start + 1) * max(largest, size) > AGGREGATION_BYTES:
+        if position > start and (position - start + 1) * max(largest, size) > most:
             yield ready[start:position]
             start, largest = position, 0
         largest = max(largest, size)

@@ -80,7 +80,8 @@ class Execution:
     def _score(self, lane: Lane, ready: list[Ready]) -> float:
         """Aggregate documents; return the seconds that this took."""
         started_s = time.monotonic()
-        for together in affordable(ready) if ready else ():
+        device = lane.runtime.capabilities().device
+        for together in affordable(ready, device) if ready else ():
             run_isolated(
                 lambda some: aggregate(lane, some),
                 together,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from farrank_rankers.ensemble import is_ensemble, member_folders
-from farrank_rankers.errors import RankerError
+from farrank_rankers.errors import AttentionAbsent, RankerError
 from farrank_rankers.overrides import Overrides
 from farrank_runtimes.choose import Served, open_served
 from farrank_runtimes.interface import DeviceAbsent, PackingAbsent, PrecisionAbsent, Runtime, RuntimeAbsent
@@ -65,7 +65,10 @@ def _load_lane(name: str, source: RankerConfig, config: ServerConfig, cache: Doc
             f"batching.max_batch_tokens: {max_batch_tokens} is too small for ranker {name}, "
             f"whose longest input has {longest} tokens"
         )
-    tokens_per_s = runtime.warm_up()
+    try:
+        tokens_per_s = runtime.warm_up()
+    except AttentionAbsent as error:  # known only once a pattern asks for it
+        raise ConfigError(f"rankers.{name}.packing: {error}") from error
     log.info(
         "ranker %s (%s, version %s) ready in %.1f s: %s on %s in %s, %s, %.0f tokens/s (%s)",
         name,

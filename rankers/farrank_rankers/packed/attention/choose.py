@@ -26,7 +26,10 @@ class Chosen(NamedTuple):
 
 
 class FusedAttention:
-    """Give every pattern to the fastest kernel that serves it; FlexAttention comes when it is needed."""
+    """Give every pattern to the fastest kernel that serves it; FlexAttention comes when it is needed.
+
+    Raises: AttentionAbsent at the first pattern that needs FlexAttention, where it cannot be compiled.
+    """
 
     def __init__(self, flash: Attention, takes_slopes: bool) -> None:
         self._flash = flash
@@ -54,8 +57,9 @@ class FusedAttention:
 
     @cached_property
     def _flex(self) -> Attention:
-        from farrank_rankers.packed.attention.flex import FlexAttention
+        from farrank_rankers.packed.attention.flex import FlexAttention, check_compiler
 
+        check_compiler()
         return FlexAttention()
 
 

@@ -1,7 +1,10 @@
 """FlexAttention: every pattern, masks and scores of one's own among them."""
 
+import os
+import shutil
 from collections.abc import Callable
 from functools import cache
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -9,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
+from farrank_rankers.errors import AttentionAbsent
 from farrank_rankers.packed.attention.block_lists import BlockLists
 from farrank_rankers.packed.attention.blocks import BLOCK, touched_blocks
 from farrank_rankers.packed.attention.heads import widened
@@ -22,7 +26,25 @@ WIDTH = 16
 # limit of 8 a layer would fail.
 COMPILED_FORMS = 64
 
+TRITON = "triton"
+# What it looks for where CC names none.
+COMPILERS = ("gcc", "clang", "cc")
+
 Kind = tuple[bool, bool, int | None, int, int]
+
+
+def check_compiler() -> None:
+    """Look for what FlexAttention is compiled with on a GPU: Triton, and the C compiler that it calls.
+
+    Raises: AttentionAbsent naming what is absent and what helps.
+    """
+    helps = "or serve padded batches with packing: padded"
+    if find_spec(TRITON) is None:
+        raise AttentionAbsent(f"this backbone's attention is compiled by triton: pip install triton, {helps}")
+    if os.environ.get("CC") is None and not any(map(shutil.which, COMPILERS)):
+        raise AttentionAbsent(
+            f"this backbone's attention is compiled by Triton, which calls a C compiler: install gcc, {helps}"
+        )
 
 
 @cache

@@ -10,10 +10,11 @@ from tests.rankers.packed.attention.conftest import PATTERNS, Heads
 from torch import Tensor
 
 from farrank_rankers.errors import AttentionAbsent
-from farrank_rankers.packed.attention import choose
+from farrank_rankers.packed.attention import choose, flex
 from farrank_rankers.packed.attention.choose import FusedAttention, choose_attention
-from farrank_rankers.packed.attention.pattern import CAUSAL, EVERY_TOKEN
+from farrank_rankers.packed.attention.pattern import CAUSAL, EVERY_TOKEN, Pattern
 from farrank_rankers.packed.attention.plain import plain_attention
+from farrank_rankers.packed.stream import Segments
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -114,6 +115,24 @@ def test_places_in_inputs_of_other_lengths_go_to_flex() -> None:
         heads.through(fused, EVERY_TOKEN)
         heads.through(fused, CAUSAL)
     assert calls == ["flash", "flex", "flash", "flash"]
+
+
+@pytest.mark.parametrize(
+    ("compilers", "triton", "named"),
+    [((), "re", "install gcc"), (("sh",), "no_such_package", "install triton")],
+)
+def test_attention_that_cannot_be_compiled_says_what_is_absent(
+    monkeypatch: pytest.MonkeyPatch, compilers: tuple[str, ...], triton: str, named: str
+) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(flex, "COMPILERS", compilers)
+    monkeypatch.setattr(flex, "TRITON", triton)
+    heads = torch.zeros(3, 2, 8)
+    segments = Segments(torch.tensor([0, 3], dtype=torch.int32), (3,))
+    fused = FusedAttention(Noted("flash", []), takes_slopes=False)
+    slopes = Pattern(slopes=torch.ones(2))
+    with pytest.raises(AttentionAbsent, match=f"{named}.*packing: padded"):
+        fused(heads, heads, heads, segments, segments, slopes)
 
 
 def test_nothing_is_imported_before_it_is_needed() -> None:
