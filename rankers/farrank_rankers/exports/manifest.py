@@ -8,12 +8,16 @@ from typing import Any, Literal
 
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.json_values import read_fields
-from farrank_rankers.family import EvidenceKind
+from farrank_rankers.exports.sealing import DIGEST, check_sealed, sealed
+from farrank_rankers.family import FAMILIES, EvidenceKind
 
 ExportFormat = Literal["onnx", "tensorrt"]
 ExportPrecision = Literal["fp32", "fp16", "bf16", "int8"]
 
 MANIFEST_VERSION = 1
+
+# Runtimes that serve graphs; torch serves the ranker itself.
+GRAPH_RUNTIMES = ("onnx", "openvino", "tensorrt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,15 @@ class Parity:
     top10_overlap: float
     bound: str
 
+    def __post_init__(self) -> None:
+        """Refuse figures that nothing can have measured."""
+        for name in ("queries", "documents", "max_difference", "mean_difference", "spread"):
+            if getattr(self, name) < 0:
+                raise ExportError(f"{name} is {getattr(self, name)}; it must be at least 0")
+        for name, least in (("kendall_tau", -1), ("top10_overlap", 0)):
+            if not least <= getattr(self, name) <= 1:
+                raise ExportError(f"{name} is {getattr(self, name)}; it must be from {least} to 1")
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:
@@ -107,9 +120,18 @@ class ExportManifest:
     manifest_version: int = MANIFEST_VERSION
 
     def __post_init__(self) -> None:
-        """Refuse graphs that are missing, runtimes that contradict, and names that lead out of the folder."""
+        """Refuse what no export has: unknown names, missing graphs, files that lie elsewhere."""
+        if self.family not in FAMILIES:
+            raise ExportError(f"family is {self.family!r}; it must be one of {', '.join(FAMILIES)}")
+        if self.opset < 1:
+            raise ExportError(f"opset is {self.opset}; it must be at least 1")
         if not self.runtimes:
             raise ExportError("runtimes is empty; an export is served by at least 1")
+        for runtime in self.runtimes:
+            if runtime not in GRAPH_RUNTIMES:
+                raise ExportError(
+                    f"runtimes names {runtime!r}; it must be one of {', '.join(GRAPH_RUNTIMES)}"
+                )
         for each in self.refused:
             if each.runtime in self.runtimes:
                 raise ExportError(f"refused names {each.runtime}, which runtimes names, too")
@@ -132,15 +154,16 @@ class ExportManifest:
         return export_name(self.format, self.precision)
 
     def to_json(self) -> str:
-        """Write the manifest as the text of a `manifest.json`."""
-        values = asdict(self) | {"evidence": self.evidence.value}
+        """Write the manifest as the text of a `manifest.json`, with its digest."""
+        values = sealed(asdict(self) | {"evidence": self.evidence.value})
         return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> "ExportManifest":
         """Read the text of a `manifest.json`.
 
-        Raises: ExportError naming the unknown version, or the key that is missing, unknown or wrong.
+        Raises: ExportError if it was changed since it was written, else naming the unknown version, or the
+        key that is missing, unknown or wrong.
         """
         try:
             values: Any = json.loads(text)
@@ -152,7 +175,8 @@ class ExportManifest:
                 f"manifest_version is {found!r}; this version of Farrank reads {MANIFEST_VERSION}: "
                 "export the ranker again"
             )
-        return read_fields(cls, values, "the manifest")
+        check_sealed(values)
+        return read_fields(cls, {key: values[key] for key in values if key != DIGEST}, "the manifest")
 
 
 def export_name(form: ExportFormat, precision: ExportPrecision) -> str:

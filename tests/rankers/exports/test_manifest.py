@@ -9,6 +9,7 @@ import pytest
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.folder import MANIFEST, Export
 from farrank_rankers.exports.manifest import ExportManifest, Refused
+from farrank_rankers.exports.sealing import sealed
 
 WriteExport = Callable[..., Export]
 
@@ -52,6 +53,9 @@ def set_at(values: Any, path: str, value: Any) -> None:
         ("opset", None, "the manifest lacks the key opset"),
         ("opset", "20", "the manifest: opset is '20'; it must be of type int"),
         ("opset", True, "the manifest: opset is True; it must be of type int"),
+        ("opset", 0, "opset is 0; it must be at least 1"),
+        ("family", "minp", "family is 'minp'; it must be one of firstp, longp"),
+        ("runtimes", ["onnx", "torch"], "runtimes names 'torch'; it must be one of onnx, openvino, tensorrt"),
         ("format", "tflite", "the manifest: format is 'tflite'; it must be one of onnx, tensorrt"),
         ("evidence", "vibes", "evidence is 'vibes'; it must be one of chunk_score, attention, leave_one_out"),
         ("graphs", [], r"graphs is \[\]; it must be an object"),
@@ -67,6 +71,10 @@ def set_at(values: Any, path: str, value: Any) -> None:
         ("parity/0/max_difference", math.nan, r"parity\[0\]: max_difference must be a finite number"),
         ("parity/0/spread", math.inf, r"parity\[0\]: spread must be a finite number"),
         ("parity/0/kendall_tau", 10**400, r"parity\[0\]: kendall_tau must be a finite number"),
+        ("parity/0/kendall_tau", 1.5, "kendall_tau is 1.5; it must be from -1 to 1"),
+        ("parity/0/top10_overlap", -0.5, "top10_overlap is -0.5; it must be from 0 to 1"),
+        ("parity/0/documents", -1, "documents is -1; it must be at least 0"),
+        ("parity/0/mean_difference", -1e-9, "mean_difference is -1e-09; it must be at least 0"),
         ("profiles/encoder/0/input_ids/optimum", 4, "input_ids: optimum is 4; it must be a list"),
     ],
 )
@@ -79,7 +87,7 @@ def test_a_wrong_key_is_named_with_its_file(
         values["sources"][path.removeprefix("sources/")] = value
     else:
         set_at(values, path, value)
-    file.write_text(json.dumps(values))
+    file.write_text(json.dumps(sealed(values)))
     with pytest.raises(ExportError, match=complaint) as raised:
         Export.read(file.parent)
     assert str(file) in str(raised.value)
@@ -96,5 +104,70 @@ def test_what_is_no_manifest_is_refused(write_export: WriteExport, text: str) ->
 def test_a_whole_number_serves_as_a_float(write_export: WriteExport) -> None:
     values = json.loads(write_export().manifest.to_json())
     values["parity"][0]["kendall_tau"] = 1
-    found = ExportManifest.from_json(json.dumps(values)).parity[0].kendall_tau
+    found = ExportManifest.from_json(json.dumps(sealed(values))).parity[0].kendall_tau
     assert (found, type(found)) == (1.0, float)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("precision", "int8"),
+        ("family", "sump"),
+        ("evidence", "attention"),
+        ("opset", 21),
+        ("graphs/encoder/file", "aggregator.onnx"),
+        ("graphs/encoder/variants", {}),
+        ("runtimes", ["onnx"]),
+        ("weights_digest", "0" * 64),
+        ("source_version", "0" * 16),
+        ("created_with/torch", "2.12.0"),
+        ("sources", {}),
+        ("parity", []),
+        ("parity/0/kendall_tau", 0.99),
+        ("parity/0/bound", None),
+        ("profiles", None),
+        ("checksums/encoder.onnx", "0" * 64),
+        ("digest", "0" * 64),
+        ("digest", 0),
+    ],
+)
+def test_a_manifest_that_was_changed_is_refused_with_its_name(
+    write_export: WriteExport, path: str, value: Any
+) -> None:
+    file = write_export().folder / MANIFEST
+    values = json.loads(file.read_text())
+    set_at(values, path, value)
+    file.write_text(json.dumps(values))
+    with pytest.raises(ExportError, match=r"it was changed since .*; farrank export --force makes") as raised:
+        Export.read(file.parent)
+    assert str(raised.value).startswith(f"{file}: ")
+
+
+def test_a_manifest_without_its_digest_is_refused(write_export: WriteExport) -> None:
+    file = write_export().folder / MANIFEST
+    values = json.loads(file.read_text())
+    del values["digest"]
+    file.write_text(json.dumps(values))
+    with pytest.raises(
+        ExportError, match=r"manifest\.json: the manifest lacks the key digest; farrank export"
+    ):
+        Export.read(file.parent)
+
+
+def test_the_layout_of_a_manifest_is_free(write_export: WriteExport) -> None:
+    manifest = write_export().manifest
+    values = json.loads(manifest.to_json())
+    assert ExportManifest.from_json(json.dumps(dict(reversed(values.items())))) == manifest
+
+
+def test_any_flipped_bit_is_noticed(write_export: WriteExport) -> None:
+    text = write_export().manifest.to_json()
+    unnoticed = []
+    for place, character in enumerate(text):
+        changed = text[:place] + chr(ord(character) ^ 1) + text[place + 1 :]
+        try:
+            ExportManifest.from_json(changed)
+        except ExportError:
+            continue
+        unnoticed.append(text[max(place - 20, 0) : place + 20])
+    assert unnoticed == []
