@@ -28,13 +28,16 @@ class Export:
     def read(cls, folder: Path) -> "Export":
         """Read an export's manifest, and none of the files that it names.
 
-        Raises: ExportError naming file and key.
+        Raises: ExportError naming file and key, or the folder that the manifest belongs to.
         """
         path = folder / MANIFEST
         if not path.is_file():
             raise ExportError(f"{path} is missing")
         with naming(path):
-            return cls(folder, ExportManifest.from_json(read_text(path)))
+            manifest = ExportManifest.from_json(read_text(path))
+            if folder.name != manifest.name:
+                raise ExportError(f"the folder {folder.name} holds the manifest of {manifest.name}")
+        return cls(folder, manifest)
 
     def verify(self) -> None:
         """Read every file that the manifest names and hold it to its checksum.

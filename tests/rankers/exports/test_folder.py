@@ -77,6 +77,15 @@ def test_a_folder_without_a_manifest_is_named(artifact: Path) -> None:
         find_exports(artifact)
 
 
+def test_an_export_in_anothers_folder_is_refused(artifact: Path, write_export: WriteExport) -> None:
+    folder = write_export().folder
+    folder.rename(folder.with_name("onnx-int8"))
+    with pytest.raises(
+        ExportError, match=r"manifest\.json: the folder onnx-int8 holds the manifest of onnx-fp32"
+    ):
+        find_export(artifact, "onnx-int8")
+
+
 @pytest.mark.parametrize("name", ["encoder.onnx", "encoder.xml", "aggregator.onnx"])
 def test_a_changed_byte_is_refused_with_the_files_name(write_export: WriteExport, name: str) -> None:
     export = write_export()
