@@ -1,8 +1,9 @@
 """Which runtime serves a ranker: the fastest that artifact and machine allow, or the one asked for."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 from farrank_rankers.errors import SpecError
 from farrank_rankers.exports.folder import Export, find_exports
@@ -27,7 +28,8 @@ from farrank_runtimes.interface import (
 from farrank_runtimes.openers import Placement, check_here, open_export
 
 # The fastest first, for each type of device: on a CPU as measured (decision 0012), on a GPU as reckoned,
-# tensor cores before fp32. What stands behind torch's first entry is served only if asked for.
+# tensor cores before fp32. What stands behind torch's first entry is served only if asked for. No entry is
+# beyond what `farrank export` makes.
 FASTEST: Mapping[str, Sequence[tuple[RuntimeName, Precision]]] = {
     "cpu": (
         ("openvino", "int8"),
@@ -38,14 +40,10 @@ FASTEST: Mapping[str, Sequence[tuple[RuntimeName, Precision]]] = {
         ("torch", "fp32"),
         ("torch", "bf16"),
         ("onnx", "fp16"),
-        ("onnx", "bf16"),
     ),
     "cuda": (
-        ("tensorrt", "int8"),
         ("tensorrt", "fp16"),
-        ("tensorrt", "bf16"),
         ("onnx", "fp16"),
-        ("onnx", "bf16"),
         ("torch", "bf16"),
         ("tensorrt", "fp32"),
         ("onnx", "fp32"),
@@ -113,7 +111,7 @@ def open_served(
     exports = [] if runtime == "torch" else _exports(source, overrides)
     found = list(candidates(device, exports, runtime, precision))
     if not found:
-        raise _nothing(source, exports, runtime, precision)
+        raise _nothing(source, device, exports, runtime, precision)
     passed_over: list[str] = []
     for candidate in found:
         try:
@@ -188,20 +186,34 @@ def _reason(candidate: Candidate, runtime: RuntimeChoice, passed_over: Sequence[
 
 
 def _nothing(
-    source: str, exports: Sequence[Export], runtime: RuntimeChoice, precision: Precision | None
+    source: str,
+    device: str,
+    exports: Sequence[Export],
+    runtime: RuntimeChoice,
+    precision: Precision | None,
 ) -> RuntimeAbsent | PrecisionAbsent:
-    there = ", ".join(export.manifest.name for export in exports) or "none"
-    form = "tensorrt" if runtime == "tensorrt" else "onnx"
-    command = f"farrank export {source} --format {form} --precision {precision or 'fp32'}"
-    if runtime == "torch":
-        return PrecisionAbsent(f"torch serves fp32 and bf16, not {precision}")
+    listed = {each for name, each in FASTEST[device] if runtime in ("auto", name)}
+    if not listed:
+        return RuntimeAbsent(f"{runtime} serves nothing on {device}; try --device cpu")
+    if precision is not None and precision not in listed:
+        who = "Farrank" if runtime == "auto" else runtime
+        return PrecisionAbsent(f"{who} serves {_enumerated(listed)} on {device}, not {precision}")
     for export in exports:
         for each in export.manifest.refused:
             if each.runtime == runtime and precision in (None, export.manifest.precision):
                 return RuntimeAbsent(f"{runtime} may not serve {export.folder}: {each.reason}")
+    there = ", ".join(export.manifest.name for export in exports) or "none"
+    form = "tensorrt" if runtime == "tensorrt" else "onnx"
+    command = f"farrank export {source} --format {form} --precision {precision or 'fp32'}"
     if precision is not None:
         what = "" if runtime == "auto" else f" that {runtime} serves"
         return PrecisionAbsent(
             f"no export of {source} is in {precision}{what}; it has {there}; try {command}"
         )
     return RuntimeAbsent(f"no export of {source} is for {runtime} here; it has {there}; try {command}")
+
+
+def _enumerated(precisions: Collection[Precision]) -> str:
+    """Write "fp32, fp16 and int8"."""
+    *others, last = [each for each in get_args(Precision) if each in precisions]
+    return f"{', '.join(others)} and {last}"

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from farrank_rankers.errors import ExportError, SpecError
 from farrank_rankers.exports.folder import MANIFEST, Export, find_exports
@@ -158,7 +159,13 @@ def test_without_an_export_torch_serves(tiny_rankers: dict[str, Path]) -> None:
         (
             {"runtime": "torch", "precision": "fp16"},
             PrecisionAbsent,
-            "^torch serves fp32 and bf16, not fp16$",
+            "^torch serves fp32 and bf16 on cpu, not fp16$",
+        ),
+        # An export in bf16 is OpenVINO's: it would not help.
+        (
+            {"runtime": "onnx", "precision": "bf16"},
+            PrecisionAbsent,
+            "^onnx serves fp32, fp16 and int8 on cpu, not bf16$",
         ),
         ({"runtime": "tensorrt"}, RuntimeAbsent, "has no TensorrtExecutionProvider.*pip install"),
     ],
@@ -168,6 +175,30 @@ def test_what_cannot_be_served_says_what_helps(
 ) -> None:
     with pytest.raises(error, match=message):
         open_served(str(tiny_rankers["maxp"]), {}, placement=CPU, **asked)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "precision", "message"),
+    [
+        ("tensorrt", "int8", "^tensorrt serves fp32 and fp16 on cuda, not int8$"),
+        ("onnx", "bf16", "^onnx serves fp32 and fp16 on cuda, not bf16$"),
+        ("auto", "int8", "^Farrank serves fp32, fp16 and bf16 on cuda, not int8$"),
+        ("tensorrt", "fp16", "try farrank export .* --format tensorrt --precision fp16$"),
+        ("openvino", None, "^openvino serves nothing on cuda; try --device cpu$"),
+    ],
+)
+def test_on_a_gpu_no_export_is_advised_that_nothing_makes(
+    tiny_rankers: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    runtime: RuntimeChoice,
+    precision: Precision | None,
+    message: str,
+) -> None:
+    monkeypatch.setattr(choose, "check_here", lambda *given: None)
+    monkeypatch.setattr(choose, "choose_device", torch.device)
+    placement = Placement(device="cuda")
+    with pytest.raises((RuntimeAbsent, PrecisionAbsent), match=message):
+        open_served(str(tiny_rankers["maxp"]), {}, runtime=runtime, precision=precision, placement=placement)
 
 
 def test_a_device_that_is_not_here_stops_the_start(tiny_rankers: dict[str, Path]) -> None:
