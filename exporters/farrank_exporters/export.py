@@ -56,7 +56,7 @@ def export_ranker(
     check_free(artifact / EXPORTS / name, replace_existing)
     sources = checksums(artifact, source_files(artifact))
     with writing_export(artifact, name, replace=replace_existing) as folder:
-        traced = _write_graphs(ranker, folder, precision, calibration, progress)
+        traced = _write_graphs(ranker, folder, form, precision, calibration, progress)
         manifest = ExportManifest(
             format=form,
             precision=precision,
@@ -123,7 +123,12 @@ def _checksums(folder: Path) -> dict[str, str]:
 
 
 def _write_graphs(
-    ranker: Ranker, folder: Path, precision: ExportPrecision, calibration: Texts, progress: Progress
+    ranker: Ranker,
+    folder: Path,
+    form: ExportFormat,
+    precision: ExportPrecision,
+    calibration: Texts,
+    progress: Progress,
 ) -> Traced:
     """Write the graphs in the precision that they are stored in."""
     if precision != "int8":
@@ -131,7 +136,7 @@ def _write_graphs(
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         traced = trace_ranker(ranker, Path(scratch), progress=progress)
         progress("quantizing the encoder")
-        graphs = quantize(traced.graphs, Path(scratch), folder, ranker.reader, calibration)
+        graphs = quantize(traced.graphs, Path(scratch), folder, ranker.reader, calibration, form)
     return replace(traced, graphs=graphs)
 
 

@@ -26,7 +26,7 @@ def quantize_onnx(encoder: Path, folder: Path) -> tuple[str, ...]:
     Returns the names of the files written.
     """
     large = encoder.with_name(encoder.name + DATA_SUFFIX).exists()
-    with tempfile.TemporaryDirectory(dir=folder) as scratch, _quiet():
+    with tempfile.TemporaryDirectory(dir=folder) as scratch, quiet_quantization():
         from onnxruntime.quantization import quant_pre_process
         from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
@@ -53,7 +53,7 @@ def quantize_onnx(encoder: Path, folder: Path) -> tuple[str, ...]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet_quantization() -> Iterator[None]:
     """Keep back what is logged on the way, and the root logger from being configured for everybody."""
     root, silence = logging.getLogger(), logging.NullHandler()
     library = logging.getLogger("onnxruntime.quantization")

@@ -38,6 +38,12 @@ def products_after_activations(graph: onnx.GraphProto) -> list[str]:
     ]
 
 
+def products_without_weights(graph: onnx.GraphProto) -> list[str]:
+    """Name the products of two values that each input has its own of: attention's."""
+    weights = _weights(graph)
+    return [node.name for node in graph.node if node.op_type in _PRODUCTS and node.input[1] not in weights]
+
+
 def embeddings(graph: onnx.GraphProto) -> list[str]:
     """Name the look-ups in tables of weights: they take no arithmetic that int8 could speed up."""
     weights = _weights(graph)

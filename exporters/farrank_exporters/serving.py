@@ -17,26 +17,29 @@ SERVED_BY: Mapping[ExportFormat, Mapping[ExportPrecision, tuple[RuntimeName, ...
         "bf16": ("openvino",),
         "int8": ("onnx", "openvino"),
     },
-    "tensorrt": {"fp32": ("tensorrt",), "fp16": ("tensorrt",)},
+    "tensorrt": {
+        "fp32": ("tensorrt",),
+        "fp16": ("tensorrt",),
+        "bf16": ("tensorrt",),
+        "int8": ("tensorrt",),
+    },
 }
 
 
 def runtimes_for(form: ExportFormat, precision: ExportPrecision) -> tuple[RuntimeName, ...]:
     """Name the runtimes that will serve an export, all of which must be here to measure it.
 
-    Raises: ExportError if the format has no such precision, or with the command that installs what is absent.
+    Raises: ExportError with the command that installs what is absent.
     """
-    offered = SERVED_BY[form]
-    if precision not in offered:
-        raise ExportError(f"precision is {precision!r}; as {form} it must be one of {', '.join(offered)}")
-    for name in offered[precision]:
+    names = SERVED_BY[form][precision]
+    for name in names:
         try:
             check_here(name, precision, _placement(name))
         except (RuntimeAbsent, PrecisionAbsent, DeviceAbsent) as error:
             raise ExportError(
                 f"{form} in {precision} is measured with {name}, which is not here: {error}"
             ) from error
-    return offered[precision]
+    return names
 
 
 def open_runtime(name: RuntimeName, exported: Exported) -> Runtime:

@@ -42,7 +42,9 @@ FASTEST: Mapping[str, Sequence[tuple[RuntimeName, Precision]]] = {
         ("onnx", "fp16"),
     ),
     "cuda": (
+        ("tensorrt", "int8"),
         ("tensorrt", "fp16"),
+        ("tensorrt", "bf16"),
         ("onnx", "fp16"),
         ("torch", "bf16"),
         ("tensorrt", "fp32"),

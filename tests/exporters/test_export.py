@@ -20,9 +20,11 @@ from farrank_exporters.trace import Traced
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.folder import Export, find_export
 from farrank_rankers.exports.manifest import Parity
-from farrank_rankers.exports.opening import open_exported
+from farrank_rankers.exports.opening import Exported, open_exported
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.sources import open_ranker
+from farrank_runtimes.interface import Runtime
+from farrank_runtimes.onnx_runtime import open_onnx
 from farrank_runtimes.openvino_runtime import computes_bf16
 
 
@@ -223,10 +225,25 @@ def test_a_failed_replacement_leaves_the_old_export(artifact: Path, monkeypatch:
     assert files(artifact) == before
 
 
-@pytest.mark.parametrize("precision", ["bf16", "int8"])
-def test_tensorrt_has_the_precisions_of_its_graphs(artifact: Path, precision: str) -> None:
-    with pytest.raises(ExportError, match=f"'{precision}'; as tensorrt it must be one of fp32, fp16"):
-        export(artifact, precision, "tensorrt")
+@pytest.mark.parametrize(("precision", "stored_as"), [("bf16", "fp32"), ("int8", "int8")])
+def test_tensorrts_graphs_are_measured_and_kept(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch, any_tau: None, precision: str, stored_as: str
+) -> None:
+    """ONNX Runtime on the CPU stands where TensorRT would: it reads the same graphs."""
+
+    def on_the_cpu(name: str, exported: Exported) -> Runtime:
+        paths = [exported.export.path(graph, name) for graph in ("encoder", "aggregator")]
+        return open_onnx(*paths, precision="fp32", longest_input=64, device="cpu", threads=1)
+
+    monkeypatch.setattr(farrank_exporters.export, "runtimes_for", lambda form, precision: ("tensorrt",))
+    monkeypatch.setattr(farrank_exporters.export, "open_runtime", on_the_cpu)
+    made = export(artifact, precision, "tensorrt")
+    manifest = made.manifest
+    assert (manifest.name, manifest.stored_as) == (f"tensorrt-{precision}", stored_as)
+    assert manifest.runtimes == ("tensorrt",)
+    assert manifest.graphs["encoder"].variants == {}
+    assert set(manifest.checksums) == {"encoder.onnx", "aggregator.onnx"}
+    assert manifest.profiles
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="may have TensorRT")

@@ -180,9 +180,8 @@ def test_what_cannot_be_served_says_what_helps(
 @pytest.mark.parametrize(
     ("runtime", "precision", "message"),
     [
-        ("tensorrt", "int8", "^tensorrt serves fp32 and fp16 on cuda, not int8$"),
         ("onnx", "bf16", "^onnx serves fp32 and fp16 on cuda, not bf16$"),
-        ("auto", "int8", "^Farrank serves fp32, fp16 and bf16 on cuda, not int8$"),
+        ("onnx", "int8", "^onnx serves fp32 and fp16 on cuda, not int8$"),
         ("tensorrt", "fp16", "try farrank export .* --format tensorrt --precision fp16$"),
         ("openvino", None, "^openvino serves nothing on cuda; try --device cpu$"),
     ],

@@ -1,0 +1,84 @@
+"""What TensorRT asks of a graph in int8, and that ONNX Runtime computes with it what the model does."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+
+from farrank_exporters.calibration import calibration_batches
+from farrank_exporters.int8_tensorrt import quantize_tensorrt
+from farrank_exporters.trace import trace_ranker
+from farrank_rankers.collate import Batch
+from farrank_rankers.sources import open_ranker
+from farrank_runtimes.onnx_graph import OnnxGraph
+from farrank_runtimes.providers import cpu_options, open_session
+
+LAYERS = 2
+# Query, key, value and output of attention, and the first product of the feed-forward block.
+PRODUCTS_IN_INT8 = 5 * LAYERS
+QUERIES = ["where does the river rise", "what flows into the sea"]
+TEXTS = [f"the river {word} in the mountains {'and goes on and on ' * n}" for n, word in enumerate("abcdef")]
+
+
+@pytest.fixture(scope="module")
+def graphs(
+    tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path, list[Batch]]:
+    """A bi-encoder's graph in fp32 and in int8, and what it was calibrated with."""
+    ranker = open_ranker(tiny_rankers["biencoder"])
+    traced, folder = tmp_path_factory.mktemp("traced"), tmp_path_factory.mktemp("int8")
+    trace_ranker(ranker, traced)
+    batches = calibration_batches(ranker.reader, QUERIES, TEXTS, 12)
+    assert quantize_tensorrt(traced / "encoder.onnx", folder, batches) == ("encoder.onnx",)
+    assert [path.name for path in folder.iterdir()] == ["encoder.onnx"]
+    return traced / "encoder.onnx", folder / "encoder.onnx", batches
+
+
+def test_every_scale_lies_around_zero(graphs: tuple[Path, Path, list[Batch]]) -> None:
+    graph = onnx.load(graphs[1]).graph
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    points = [constants[node.input[2]] for node in graph.node if node.op_type == "QuantizeLinear"]
+    assert points
+    for point in points:
+        assert point.dtype == np.int8
+        assert not point.any()
+
+
+def test_products_with_weights_are_in_int8_but_those_after_activations(
+    graphs: tuple[Path, Path, list[Batch]],
+) -> None:
+    graph = onnx.load(graphs[1]).graph
+    made_by = {output: node.op_type for node in graph.node for output in node.output}
+    weights = {tensor.name for tensor in graph.initializer}
+    kinds = Counter(
+        tuple("int8" if made_by.get(name) == "DequantizeLinear" else "fp32" for name in node.input)
+        for node in graph.node
+        if node.op_type == "MatMul"
+    )
+    # Two products a layer within attention, and the second of the feed-forward block.
+    assert kinds == {("int8", "int8"): PRODUCTS_IN_INT8, ("fp32", "fp32"): 3 * LAYERS}
+    of_weights = [n for n in graph.node if n.op_type == "QuantizeLinear" and n.input[0] in weights]
+    assert len(of_weights) == PRODUCTS_IN_INT8
+
+
+def test_vectors_stay_close(graphs: tuple[Path, Path, list[Batch]]) -> None:
+    before, after, batches = graphs
+    whole, int8 = (
+        OnnxGraph(open_session(path, "cpu", [cpu_options()], 1), torch.device("cpu"))
+        for path in (before, after)
+    )
+    for batch in batches:
+        inputs = {name: torch.from_numpy(array) for name, array in batch._asdict().items()}
+        (wanted, *_), (found, *_) = whole.run(inputs), int8.run(inputs)
+        cosines = torch.nn.functional.cosine_similarity(wanted, found)
+        assert float(cosines.min()) > 0.99
+        assert not torch.allclose(wanted, found, atol=1e-5)
+
+
+def test_nothing_to_calibrate_with_is_refused(graphs: tuple[Path, Path, list[Batch]], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="inputs is empty"):
+        quantize_tensorrt(graphs[0], tmp_path, [])
