@@ -4,24 +4,51 @@ import asyncio
 import signal
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
 
-@contextmanager
-def sigterm_interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGTERM until left."""
+@dataclass(slots=True)
+class Interrupts:
+    """Remembers that the command was told to end: what a library's C++ calls may drop the exception."""
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
+    came: bool = False
+
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        """Take a signal."""
+        self.came = True
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    def raise_swallowed(self) -> None:
+        """Raise KeyboardInterrupt if one was raised before and did not end the command."""
+        if self.came:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def sigterm_interrupts() -> Iterator[Interrupts]:
+    """Raise KeyboardInterrupt on SIGTERM until left, and remember it, and Ctrl-C's.
+
+    Whatever fails after an interrupt may have failed because of it, and is one, too.
+    """
+    interrupts = Interrupts()
+    before = {signal.SIGTERM: signal.getsignal(signal.SIGTERM)}
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background job ignores it
+        before[signal.SIGINT] = signal.default_int_handler
+    for number in before:
+        signal.signal(number, interrupts.receive)
     try:
-        yield
+        yield interrupts
+    except Exception as error:
+        if interrupts.came:
+            raise KeyboardInterrupt from error
+        raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def run_interruptible(main: Coroutine[Any, Any, Result]) -> Result:

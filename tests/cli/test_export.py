@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import signal
@@ -17,6 +18,7 @@ import farrank_exporters.bounds
 import farrank_exporters.export
 from farrank_cli.exit_codes import INTERRUPTED
 from farrank_exporters.parity import BeyondBound, measure
+from farrank_exporters.trace import Traced, trace_ranker
 from farrank_rankers.exports.folder import find_exports
 from farrank_rankers.exports.manifest import Parity
 from farrank_rankers.sources import open_ranker
@@ -117,6 +119,30 @@ def test_an_interrupted_export_leaves_nothing_behind(
         process.send_signal(number)
         process.communicate(timeout=240)
     assert process.returncode == INTERRUPTED
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_that_a_library_swallowed_ends_the_export_all_the_same(
+    farrank: Farrank,
+    tiny_rankers: dict[str, Path],
+    texts: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+) -> None:
+    def swallowing(*arguments: Any, **named: Any) -> Traced:
+        handler = signal.getsignal(number)
+        assert callable(handler)
+        with contextlib.suppress(KeyboardInterrupt):
+            handler(number, None)
+        return trace_ranker(*arguments, **named)
+
+    monkeypatch.setattr(farrank_exporters.export, "trace_ranker", swallowing)
+
+    outcome = farrank("export", tiny_rankers["maxp"], "--out", tmp_path / "exported", "--texts", texts)
+
+    assert (outcome.exit_code, outcome.out, outcome.err) == (INTERRUPTED, "", "")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -48,9 +48,15 @@ def run(args: argparse.Namespace) -> int:
         texts = python_documentation() if args.texts is None else read_texts(args.texts)
         measured, calibration = divide(texts, str(args.texts or "Python's documentation"))
         with (
-            sigterm_interrupts(),
+            sigterm_interrupts() as interrupts,
             artifact_of(args.ranker, args.out, download=args.download) as (ranker, artifact),
         ):
+
+            def progress(line: str) -> None:
+                # torch's exporter and the runtimes call Python from C++, which may drop an interrupt.
+                interrupts.raise_swallowed()
+                print(line, file=sys.stderr, flush=True)
+
             export = export_ranker(
                 ranker,
                 artifact,
@@ -59,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
                 measured=measured,
                 calibration=calibration,
                 replace_existing=args.force,
-                progress=lambda line: print(line, file=sys.stderr, flush=True),
+                progress=progress,
             )
     except RankerError as error:
         raise CommandError(str(error)) from error
