@@ -27,8 +27,8 @@ from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.manifest import Graph
 from farrank_rankers.ranker import Ranker
 
-# The newest that ONNX Runtime's int8 quantization and OpenVINO both read: from 23 on, attention is one
-# operator, which quantization does not know.
+# From 23 on attention is one operator, which ONNX Runtime's dynamic quantization did not know; no quantizer
+# that is used now has been tried on it.
 OPSET = 20
 
 # A protobuf message ends at 2 GiB; weights of more than this go into a file beside the graph.
