@@ -48,6 +48,13 @@ class TorchModules:
         self._aggregator = ranker.aggregator.eval()
         place(self.encoder, self.device, self.dtype)
         place(self._aggregator, self.device, torch.float32)
+        # Once: every batch asks for the capabilities.
+        self._max_batch_tokens = batch_tokens(self.device)
+        if self.device.type == "cuda":
+            memory = torch.cuda.get_device_properties(self.device).total_memory
+            self._max_batch_tokens = affordable_tokens(
+                self._max_batch_tokens, self.encoder.feature_values, memory
+            )
 
     def aggregate(
         self, features: Features, chunk_mask: torch.Tensor, query: Features | None
@@ -62,8 +69,4 @@ class TorchModules:
 
     def capabilities(self, *, packed: bool = False, queued: bool = False) -> Capabilities:
         """What runs where."""
-        tokens = batch_tokens(self.device)
-        if self.device.type == "cuda":
-            memory = torch.cuda.get_device_properties(self.device).total_memory
-            tokens = affordable_tokens(tokens, self.encoder.feature_values, memory)
-        return Capabilities("torch", str(self.device), self.precision, tokens, packed, queued)
+        return Capabilities("torch", str(self.device), self.precision, self._max_batch_tokens, packed, queued)
