@@ -16,6 +16,7 @@ FROM base AS wheel
 WORKDIR /src
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY proto proto
+COPY trec trec
 COPY rankers rankers
 COPY runtimes runtimes
 COPY exporters exporters

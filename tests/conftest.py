@@ -14,15 +14,12 @@ import pytest
 import trustme
 
 from farrank_cli.main import main
-from farrank_rankers.artifact import save_ranker
-from farrank_rankers.exports.checksums import checksums
-from farrank_rankers.exports.folder import MANIFEST, writing_export
+from farrank_rankers.exports.export_folder import MANIFEST, checksums, source_files, writing_export
 from farrank_rankers.exports.manifest import ExportManifest, Parity
-from farrank_rankers.exports.opening import source_files
-from farrank_rankers.family import FAMILIES
-from farrank_rankers.sources import open_ranker
-from farrank_rankers.transformer_shape import TransformerShape
-from farrank_rankers.untrained import new_ranker
+from farrank_rankers.family import FAMILIES, TransformerShape
+from farrank_rankers.files.open import open_ranker
+from farrank_rankers.files.save import save_ranker
+from farrank_rankers.files.untrained import new_ranker
 from farrank_runtimes.telemetry import switch_off_telemetry
 
 # Before any test imports ONNX Runtime or OpenVINO itself.

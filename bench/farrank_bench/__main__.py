@@ -8,19 +8,17 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from farrank_bench.calls import BenchCall, make_calls
 from farrank_bench.cross_encoder import write_cross_encoder
 from farrank_bench.exporting import export_fast
 from farrank_bench.exports import Size, beside_peers
-from farrank_bench.report import as_markdown
-from farrank_bench.rows import Row
-from farrank_bench.sections import Bench, idle_latency, overload, throughput
+from farrank_bench.report import Row, as_markdown
+from farrank_bench.sections import Bench, idle_latency, overload, start_to_healthy, throughput
 from farrank_bench.served_fidelity import fidelity_of_exports
-from farrank_bench.start import start_to_healthy
-from farrank_bench.workload import BenchCall, make_calls
 from farrank_cli.spawn import spawned_server
-from farrank_rankers.artifact import save_ranker
-from farrank_rankers.untrained import new_ranker
-from farrank_runtimes.threads import usable_cores
+from farrank_rankers.files.save import save_ranker
+from farrank_rankers.files.untrained import new_ranker
+from farrank_runtimes.devices import usable_cores
 from farrank_runtimes.torch_runtime import TorchRuntime
 
 NOTES = (

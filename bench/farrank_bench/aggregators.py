@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from farrank_bench.calls import BenchCall
 from farrank_bench.observe import resident_mib, watched_memory
 from farrank_bench.report import heading
-from farrank_bench.workload import BenchCall
 from farrank_cli.spawn import spawned_server
 from farrank_client import Client
-from farrank_rankers.artifact import save_ranker
 from farrank_rankers.family import FAMILIES
 from farrank_rankers.files.location import EMBEDDED, locate
-from farrank_rankers.untrained import new_ranker
+from farrank_rankers.files.save import save_ranker
+from farrank_rankers.files.untrained import new_ranker
 from farrank_server.indexing.pydoc_corpus import read_pydoc
 
 BERT_BASE = """{

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
-from farrank_bench.pairs import MAX_DOCUMENT_TOKENS, MAX_QUERY_TOKENS
-from farrank_rankers.artifact import save_ranker
+from farrank_bench.calls import MAX_DOCUMENT_TOKENS, MAX_QUERY_TOKENS
 from farrank_rankers.files.location import EMBEDDED
+from farrank_rankers.files.save import save_ranker
+from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.untrained import new_ranker
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from farrank_bench.rows import Row
+from farrank_bench.report import Row
 from farrank_exporters.export import export_ranker
 from farrank_exporters.texts import divide, python_documentation
 from farrank_rankers.errors import ExportError
-from farrank_rankers.exports.folder import Export
+from farrank_rankers.exports.export_folder import Export
 from farrank_rankers.exports.manifest import ExportPrecision
 from farrank_rankers.ranker import Ranker
 

@@ -8,24 +8,21 @@ from pathlib import Path
 
 import numpy as np
 
-from farrank_bench.contenders.alone import Alone
+from farrank_bench.calls import BenchCall, encoder_inputs, make_pair_calls
 from farrank_bench.contenders.infinity_environment import VERSION, infinity_command, infinity_versions
 from farrank_bench.contenders.infinity_server import infinity_server
-from farrank_bench.contenders.interface import Contender, ContenderFailed, Scores
 from farrank_bench.contenders.predict import predicting
+from farrank_bench.contenders.rounds import Contender, ContenderFailed, Rounds, Scores, measure_rounds
 from farrank_bench.contenders.served import Served
 from farrank_bench.cross_encoder import CrossEncoder
-from farrank_bench.pairs import make_pair_calls
-from farrank_bench.rounds import Rounds, measure_rounds
-from farrank_bench.rows import Row, at_least, not_measured, spread
-from farrank_bench.workload import BenchCall, encoder_inputs
+from farrank_bench.offline import Alone
+from farrank_bench.report import Row, at_least, not_measured, spread
 from farrank_cli.spawn import spawned_server
 from farrank_client import Client, RankerInfo
-from farrank_exporters.bounds import LEAST_TAU
-from farrank_exporters.rank_agreement import kendall_tau
-from farrank_rankers.overrides import Overrides
+from farrank_exporters.parity import LEAST_TAU, kendall_tau
+from farrank_rankers.files.open import Overrides
 from farrank_rankers.ranker import Ranker
-from farrank_runtimes.choose import open_served
+from farrank_runtimes.choose import open_ranker_runtime
 from farrank_runtimes.openers import Placement
 
 CALLERS = 4
@@ -72,7 +69,9 @@ def beside_peers(made: CrossEncoder, size: Size, threads: int, cache: Path, scra
         served = _served(server.address)
         contenders[FARRANK] = Served(server.address, MODEL, CALLERS, calls)
         contenders[LOADED] = Served(server.address, MODEL, MANY_CALLERS, calls * TIMES)
-        alone = open_served(str(made.artifact), Overrides(), placement=Placement("cpu", threads)).runtime
+        alone = open_ranker_runtime(
+            str(made.artifact), Overrides(), placement=Placement("cpu", threads)
+        ).runtime
         runs = alone.capabilities()
         if (runs.runtime, runs.precision) != (served.runtime, served.precision):
             raise AssertionError(f"the server runs {served.runtime} {served.precision}, and alone {runs}")

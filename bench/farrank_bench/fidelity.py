@@ -20,20 +20,18 @@ from scipy.stats import kendalltau
 from farrank_bench.rank_offline import rank_offline
 from farrank_bench.report import heading
 from farrank_demo.questions import Question, load_qrels, load_questions
-from farrank_exporters.calibration import CALIBRATION_INPUTS, calibration_batches
-from farrank_exporters.int8_onnx import quantize_onnx
-from farrank_exporters.int8_openvino import quantize_openvino
-from farrank_exporters.texts import divide, python_documentation
+from farrank_exporters.int8 import quantize_onnx, quantize_openvino
+from farrank_exporters.texts import CALIBRATION_INPUTS, calibration_batches, divide, python_documentation
 from farrank_exporters.trace import trace_ranker
 from farrank_rankers.files.location import EMBEDDED
+from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.sources import open_ranker
-from farrank_runtimes.interface import Precision, Runtime
 from farrank_runtimes.onnx_runtime import open_onnx
 from farrank_runtimes.openvino_runtime import open_openvino
+from farrank_runtimes.runtime import Precision, Runtime
 from farrank_runtimes.torch_runtime import TorchRuntime
-from farrank_server.config import FirstStageConfig, IndexConfig
-from farrank_server.first_stage.interface import Candidate
+from farrank_server.config.schema import FirstStageConfig, IndexConfig
+from farrank_server.first_stage import Candidate
 from farrank_server.first_stage.lucene import LuceneFirstStage
 
 CANDIDATES = 100

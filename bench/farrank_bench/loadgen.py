@@ -13,14 +13,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from farrank_loadtest.latency.plan import Plan
+from farrank_loadtest.latency.plan import Caps, Plan
 from farrank_loadtest.latency.result import StepResult, Sweep
 from farrank_loadtest.latency.steps import Listed
 from farrank_loadtest.latency.sweep import probe, sweep
-from farrank_loadtest.load.caps import Caps
 from farrank_loadtest.targets.open import open_target
-from farrank_loadtest.workloads.lengths import parse_lengths
-from farrank_loadtest.workloads.synthetic import Shape, make_up
+from farrank_loadtest.workloads.synthetic import Shape, make_up, parse_lengths
 
 DOCUMENTS = 4
 TOKENS = 30

@@ -4,8 +4,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from farrank_bench.contenders.rounds import Scored
 from farrank_rankers.tokens import EncoderInput
-from farrank_runtimes.interface import Runtime
+from farrank_runtimes.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +42,16 @@ def batches_of(longest_first: Sequence[EncoderInput], max_tokens: int) -> Iterat
         end = start + max(1, max_tokens // longest_first[start].tokens)
         yield longest_first[start:end]
         start = end
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """A runtime and its inputs, tokenized already: one pair is one document."""
+
+    runtime: Runtime
+    inputs: Sequence[EncoderInput]
+
+    def score(self) -> Scored:
+        """Encode all inputs in full batches sorted by length; the scores are not asked for."""
+        found = measure_offline(self.runtime, self.inputs)
+        return Scored(found.seconds, found.pairs)

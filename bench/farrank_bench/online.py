@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from farrank_bench.workload import BenchCall
+from farrank_bench.calls import BenchCall
 from farrank_client import AsyncClient, Client, FarrankError, RetryPolicy
 
 NO_RETRY = RetryPolicy(max_attempts=1)

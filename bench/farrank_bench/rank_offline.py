@@ -7,8 +7,8 @@ from farrank_demo.questions import Question
 from farrank_rankers.features import Features, batched, stacked
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokens import EncoderInput
-from farrank_runtimes.interface import Runtime
-from farrank_server.first_stage.interface import Candidate
+from farrank_runtimes.runtime import Runtime
+from farrank_server.first_stage import Candidate
 
 
 def rank_offline(

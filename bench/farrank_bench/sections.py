@@ -1,20 +1,40 @@
-"""The sections of the benchmark: each measures one claim and returns its rows."""
+"""The sections about Farrank's own server: each measures one claim and returns its rows."""
 
 import asyncio
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from farrank_bench.calls import BenchCall, encoder_inputs
 from farrank_bench.observe import read_metric, resident_mib, watched_memory
 from farrank_bench.offline import measure_offline
 from farrank_bench.online import run_closed, run_one_by_one, run_open
-from farrank_bench.rows import Row, at_least, spread
-from farrank_bench.workload import BenchCall, encoder_inputs
-from farrank_cli.spawn import SpawnedServer
+from farrank_bench.report import Row, at_least, below, spread
+from farrank_cli.spawn import SpawnedServer, spawned_server
+from farrank_client import Client
 from farrank_rankers.reader import Reader
-from farrank_runtimes.interface import Runtime
+from farrank_runtimes.runtime import Runtime
+
+WITHIN_S = 10.0
+
+
+def start_to_healthy(artifact: Path, threads: int, starts: int) -> list[Row]:
+    """Start a server again and again until its health service says SERVING; the first is not counted."""
+    arguments = ["--ranker", f"bench={artifact}", "--device", "cpu", "--threads", str(threads)]
+    arguments += ["--log-level", "warning"]
+    took_s = []
+    for _ in range(starts + 1):
+        started_s = time.perf_counter()
+        with spawned_server(arguments) as server, Client(server.address) as client:
+            if not client.is_healthy():
+                raise AssertionError("the server called itself healthy, and its health service did not")
+            took_s.append(time.perf_counter() - started_s)
+        print(f"  healthy after {took_s[-1]:.1f} s", flush=True)
+    return [below("start to healthy with a cached artifact, s", took_s[1:], WITHIN_S, ".1f")]
 
 
 @dataclass(frozen=True, slots=True)

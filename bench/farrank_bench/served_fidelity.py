@@ -7,17 +7,16 @@ from pathlib import Path
 from farrank_bench.exporting import export_fast
 from farrank_bench.fidelity import Run, compare, find_candidates, ndcg
 from farrank_bench.rank_offline import rank_offline
-from farrank_bench.rows import Row, not_measured
+from farrank_bench.report import Row, not_measured
 from farrank_demo.questions import load_questions
-from farrank_exporters.bounds import LEAST_TAU
-from farrank_rankers.artifact import save_ranker
+from farrank_exporters.parity import LEAST_TAU
 from farrank_rankers.files.location import EMBEDDED
-from farrank_rankers.overrides import Overrides
-from farrank_rankers.sources import open_ranker
+from farrank_rankers.files.open import Overrides, open_ranker
+from farrank_rankers.files.save import save_ranker
 from farrank_runtimes.choose import candidates as candidates_for
-from farrank_runtimes.choose import open_served
-from farrank_runtimes.interface import Precision
+from farrank_runtimes.choose import open_ranker_runtime
 from farrank_runtimes.openers import Placement
+from farrank_runtimes.runtime import Precision
 from farrank_runtimes.torch_runtime import TorchRuntime
 
 # How far nDCG@10 may move, up or down.
@@ -47,7 +46,7 @@ def fidelity_of_exports(
             continue
         print(f"  ranking with {each}", flush=True)
         placement = Placement("cpu", threads)
-        served = open_served(
+        served = open_ranker_runtime(
             str(folder), Overrides(), runtime=each.runtime, precision=each.precision, placement=placement
         )
         run = rank_offline(served.runtime, reader, asked, candidates, max_chunks)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from farrank_cli.exit_codes import CommandError
 from farrank_client import Document
-from farrank_server.indexing.document import CollectionError
+from farrank_server.indexing.collection import CollectionError
 
 # The same lines that an index is built from; that reader needs none of the server's packages.
-from farrank_server.indexing.jsonl import read_jsonl as read_collection
+from farrank_server.indexing.collection import read_jsonl as read_collection
 
 
 def read_files(paths: Sequence[Path]) -> list[Document]:

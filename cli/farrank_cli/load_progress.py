@@ -2,7 +2,7 @@
 
 import sys
 
-from farrank_cli.progress import Progress
+from farrank_cli.terminal import Progress
 from farrank_loadtest.latency.plan import Plan
 from farrank_loadtest.latency.result import StepResult
 

@@ -1,15 +1,66 @@
-"""The entry point: pick the subcommand, run it, turn every expected failure into one line."""
+"""The entry point: pick the subcommand, run it, turn every expected failure into one line.
+
+A subcommand's module is imported only when it is called for, so that `farrank --help` needs neither torch nor
+a server. A new command is a row of COMMANDS.
+"""
 
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import version
 
 from farrank_cli import exit_codes
 from farrank_cli.exit_codes import CommandError
 from farrank_cli.extras import missing_extra
-from farrank_cli.table import COMMANDS
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Where a subcommand lives, which extra it needs beyond the base install, and what it does."""
+
+    module: str
+    extra: str | None
+    summary: str
+
+    def load(self) -> "Loaded":
+        """Import the command's module.
+
+        Raises: ModuleNotFoundError if a package of its extra is missing.
+        """
+        module = import_module(self.module)
+        return Loaded(module.configure, module.run)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A command's two functions: `configure(parser)` adds its flags, `run(args)` gives the exit code."""
+
+    configure: Callable[..., None]
+    run: Callable[..., int]
+
+
+COMMANDS = {
+    "serve": Command("farrank_cli.commands.serve", "server", "answer rerank calls over gRPC"),
+    "index": Command("farrank_cli.commands.index", "lucene", "build an index for the server to search"),
+    "rerank": Command("farrank_cli.commands.rerank", None, "order documents by a query"),
+    "search": Command(
+        "farrank_cli.commands.search", None, "search an index of a server and rerank what it finds"
+    ),
+    "rankers": Command(
+        "farrank_cli.commands.rankers",
+        None,
+        "list a server's rankers, or the papers' models, or an artifact's exports; make a ranker",
+    ),
+    "export": Command(
+        "farrank_cli.commands.export",
+        "export",
+        "write a ranker's graphs for ONNX Runtime, OpenVINO, TensorRT",
+    ),
+    "loadtest": Command("farrank_cli.commands.loadtest", "loadtest", "measure a server under load"),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,5 +1,6 @@
-"""Print a ranking: a table for people, or one JSON object a line for programs."""
+"""What `rerank` and `search` share: the flags of a call, and how its ranking is printed."""
 
+import argparse
 import json
 import shutil
 import sys
@@ -7,6 +8,37 @@ from collections.abc import Callable
 from typing import Any
 
 from farrank_client import Passage, Ranking, Result
+
+
+def add_ranking_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the query, the options of the call and those of the output."""
+    parser.add_argument("--query", required=True, metavar="Q", help="what is asked")
+    parser.add_argument("--ranker", metavar="NAME", help="who scores (the server's default)")
+    parser.add_argument("--top-n", type=count, metavar="N", help="show only the N best (all)")
+    parser.add_argument(
+        "--max-chunks", type=count, metavar="N", help="read at most N chunks of each document"
+    )
+    parser.add_argument("--chunks", action="store_true", help="show the score of every chunk")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line instead of a table")
+
+
+def ranking_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Collect the options of the call, by the client's names."""
+    return {
+        "ranker": args.ranker,
+        "top_n": args.top_n,
+        "max_chunks": args.max_chunks,
+        "return_chunk_scores": args.chunks,
+    }
+
+
+def count(text: str) -> int:
+    """Read a flag that counts something."""
+    value = int(text)
+    if not 1 <= value < 2**31:
+        raise argparse.ArgumentTypeError(f"{text} is not between 1 and {2**31 - 1}")
+    return value
+
 
 # A result's document, whose text the caller holds or the server returned.
 TextOf = Callable[[Result], str]

@@ -7,7 +7,6 @@ with Client("localhost:50051") as client:
 
 from farrank_client.async_client import AsyncClient
 from farrank_client.catalog import Catalog, IndexInfo, Limits, Parity, RankerInfo
-from farrank_client.channel import Tls
 from farrank_client.client import Client
 from farrank_client.documents import Document
 from farrank_client.errors import (
@@ -21,10 +20,9 @@ from farrank_client.errors import (
     Unavailable,
     Unimplemented,
 )
-from farrank_client.passages import Evidence, Passage
-from farrank_client.ranking import RankerVersion, Ranking, Result, Timings, Usage
+from farrank_client.ranking import Evidence, Passage, RankerVersion, Ranking, Result, Timings, Usage
 from farrank_client.retry import RetryPolicy
-from farrank_client.transport import AsyncTransport, Transport
+from farrank_client.transport import AsyncTransport, Tls, Transport
 
 __all__ = [
     "AccessDenied",

@@ -10,12 +10,20 @@ import grpc
 from farrank_client import calls, health
 from farrank_client.calls import Answer, Call, Response
 from farrank_client.catalog import Catalog
-from farrank_client.channel import KEEPALIVE_S, ChannelOption, Tls, channel_credentials, channel_options
 from farrank_client.documents import Document
 from farrank_client.errors import DeadlineExceeded, FarrankError, Unavailable
 from farrank_client.ranking import Ranking
 from farrank_client.retry import DEFAULT_RETRY, NO_RETRY, UNTIL_HEALTHY, Attempts, RetryPolicy
-from farrank_client.transport import AsyncGrpcTransport, AsyncTransport, Metadata
+from farrank_client.transport import (
+    KEEPALIVE_S,
+    AsyncGrpcTransport,
+    AsyncTransport,
+    ChannelOption,
+    Metadata,
+    Tls,
+    channel_credentials,
+    channel_options,
+)
 
 
 class AsyncClient:

@@ -1,6 +1,11 @@
-"""What carries a call: gRPC, or in an application's tests a stand-in (see `testing`)."""
+"""What carries a call.
+
+A gRPC channel and how it is made, or in an application's tests a stand-in (see `testing`).
+"""
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import grpc
@@ -8,6 +13,74 @@ from google.protobuf.message import Message
 
 from farrank_client.calls import Response
 from farrank_client.errors import from_status
+
+ChannelOption = tuple[str, str | int]
+
+# A gRPC server that is not told otherwise ends connections that ping more often than every five minutes.
+KEEPALIVE_S = 310.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """PEM files for TLS: whom to trust (None: gRPC's default roots), and what to show a server with mTLS.
+
+    `server_name` is the name to expect in the server's certificate where it is not the address's own.
+    """
+
+    ca: Path | str | None = None
+    certificate: Path | str | None = None
+    private_key: Path | str | None = None
+    server_name: str | None = None
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Read the files.
+
+        Raises: OSError if one cannot be read; ValueError if only one of certificate and key is given.
+        """
+        if (self.certificate is None) != (self.private_key is None):
+            raise ValueError("tls: certificate and private_key are given together or not at all")
+        return grpc.ssl_channel_credentials(
+            root_certificates=_read(self.ca),
+            private_key=_read(self.private_key),
+            certificate_chain=_read(self.certificate),
+        )
+
+
+def _read(path: Path | str | None) -> bytes | None:
+    return None if path is None else Path(path).read_bytes()
+
+
+def channel_options(
+    *, keepalive_s: float | None, tls: Tls | None, extra: Sequence[ChannelOption]
+) -> list[ChannelOption]:
+    """Collect the channel's options; a name that `extra` gives again wins."""
+    options: dict[str, str | int] = {
+        # Long documents: gRPC's 4 MB limit is the server's to set, never a surprise on this side.
+        "grpc.max_send_message_length": -1,
+        "grpc.max_receive_message_length": -1,
+        # A server that was restarted is found again within a call's own retries.
+        "grpc.initial_reconnect_backoff_ms": 100,
+        "grpc.max_reconnect_backoff_ms": 5000,
+    }
+    if keepalive_s is not None:
+        options["grpc.keepalive_time_ms"] = round(keepalive_s * 1000)
+        options["grpc.keepalive_timeout_ms"] = 20_000
+    if tls is not None and tls.server_name is not None:
+        options["grpc.ssl_target_name_override"] = tls.server_name
+    return list((options | dict(extra)).items())
+
+
+def channel_credentials(
+    tls: Tls | None, credentials: grpc.ChannelCredentials | None
+) -> grpc.ChannelCredentials | None:
+    """Choose the channel's credentials; None means plain text.
+
+    Raises: ValueError if both are given; OSError if a file of `tls` cannot be read.
+    """
+    if tls is not None and credentials is not None:
+        raise ValueError("give either tls or credentials, not both")
+    return credentials if tls is None else tls.credentials()
+
 
 Metadata = Sequence[tuple[str, str | bytes]]
 

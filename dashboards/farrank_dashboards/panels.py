@@ -1,10 +1,19 @@
-"""The kinds of panels: lines over time, one number, a histogram over time, a table."""
+"""What dashboards are made of: PromQL queries, the kinds of panels, and the frame around them."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
 from string import ascii_uppercase
 
 from grafana_foundation_sdk.builders import common, heatmap, prometheus, stat, table, timeseries
-from grafana_foundation_sdk.builders.dashboard import ThresholdsConfig
+from grafana_foundation_sdk.builders.dashboard import (
+    Dashboard,
+    DashboardLink,
+    DatasourceVariable,
+    QueryVariable,
+    Row,
+    ThresholdsConfig,
+)
 from grafana_foundation_sdk.models.common import (
     BigValueColorMode,
     GraphThresholdsStyleMode,
@@ -14,15 +23,79 @@ from grafana_foundation_sdk.models.common import (
     TooltipDisplayMode,
 )
 from grafana_foundation_sdk.models.dashboard import (
+    DashboardCursorSync,
+    DashboardLinkType,
     DataSourceRef,
     DataTransformerConfig,
     Threshold,
     ThresholdsMode,
+    VariableOption,
+    VariableRefresh,
+    VariableSort,
 )
 from grafana_foundation_sdk.models.heatmap import HeatmapColorMode
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from farrank_dashboards.queries import RANKERS, Query, per_second
+# What the variables at the top of a dashboard choose.
+INSTANCES = 'instance=~"$instance"'
+RANKERS = f'{INSTANCES}, ranker=~"$ranker"'
+
+# Codes that are the server's fault. A caller's own are INVALID_ARGUMENT, NOT_FOUND and CANCELLED; for want of
+# room or time calls end with RESOURCE_EXHAUSTED and DEADLINE_EXCEEDED.
+FAULTS = 'code=~"INTERNAL|UNKNOWN|UNAVAILABLE"'
+
+PERCENTILES = (0.5, 0.9, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """An expression, and how its series are called: `{{label}}` stands for a label's value."""
+
+    expression: str
+    legend: str
+    format: PromQueryFormat = PromQueryFormat.TIME_SERIES
+
+
+def per_second(metric: str, *by: str, where: str = RANKERS) -> str:
+    """How fast a counter grows, added up for each combination of the labels `by`."""
+    return _total(f"rate({metric}{{{where}}}[$__rate_interval])", by)
+
+
+def increase(metric: str, *by: str, where: str = RANKERS) -> str:
+    """How much a counter grew over the time range of the dashboard."""
+    return _total(f"increase({metric}{{{where}}}[$__range])", by)
+
+
+def now(metric: str, *by: str, where: str = RANKERS) -> str:
+    """A gauge, added up for each combination of the labels `by`."""
+    return _total(f"{metric}{{{where}}}", by)
+
+
+def share(part: str, whole: str) -> str:
+    """One over the other; nothing where the other is 0."""
+    return f"{part} / ({whole} > 0)"
+
+
+def mean(histogram: str, *by: str, where: str = RANKERS) -> str:
+    """The average of what a histogram took in."""
+    return share(
+        per_second(f"{histogram}_sum", *by, where=where), per_second(f"{histogram}_count", *by, where=where)
+    )
+
+
+def percentile(quantile: float, histogram: str, *by: str, where: str = RANKERS) -> str:
+    """A quantile, interpolated between the bounds of a histogram's buckets."""
+    return f"histogram_quantile({quantile}, {per_second(f'{histogram}_bucket', 'le', *by, where=where)})"
+
+
+def percentiles(histogram: str, where: str = RANKERS) -> tuple[Query, ...]:
+    """Median, 90th and 99th percentile of all that is selected."""
+    return tuple(Query(percentile(q, histogram, where=where), f"p{q * 100:g}") for q in PERCENTILES)
+
+
+def _total(vector: str, by: tuple[str, ...]) -> str:
+    return f"sum by ({', '.join(by)}) ({vector})" if by else f"sum({vector})"
+
 
 Panel = timeseries.Panel | stat.Panel | heatmap.Panel | table.Panel
 
@@ -160,3 +233,64 @@ def _thresholds(bounds: Sequence[float]) -> ThresholdsConfig:
         for value, colour in zip((None, *bounds), COLOURS[len(bounds)], strict=True)
     ]
     return ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps)
+
+
+TAG = "farrank"
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A row's title and its panels, from left to right, wrapped at the dashboard's width."""
+
+    title: str
+    panels: Sequence[Panel]
+
+
+def framed(uid: str, title: str, description: str, *sections: Section) -> Dashboard:
+    """Put sections under the variables `datasource`, `instance` and `ranker`."""
+    dashboard = (
+        Dashboard(f"Farrank / {title}")
+        .uid(uid)
+        .description(description)
+        .tags([TAG])
+        .tooltip(DashboardCursorSync.CROSSHAIR)
+        .time("now-1h", "now")
+        .refresh("30s")
+        .timezone("browser")
+        .readonly()
+        .link(
+            DashboardLink("Farrank")
+            .type(DashboardLinkType.DASHBOARDS)
+            .tags([TAG])
+            .as_dropdown(True)
+            .include_vars(True)
+            .keep_time(True)
+        )
+        .with_variable(DatasourceVariable("datasource").label("Prometheus").type("prometheus"))
+        .with_variable(_values("instance", "Instance", "label_values(farrank_build_info, instance)"))
+        .with_variable(
+            _values("ranker", "Ranker", 'label_values(farrank_ranker_info{instance=~"$instance"}, ranker)')
+        )
+    )
+    ids = count(1)
+    for section in sections:
+        dashboard.with_row(Row(section.title).id(next(ids)))
+        for panel in section.panels:
+            dashboard.with_panel(panel.id(next(ids)))
+    return dashboard
+
+
+def _values(name: str, label: str, query: str) -> QueryVariable:
+    return (
+        QueryVariable(name)
+        .label(label)
+        .datasource(SOURCE)
+        .query(query)
+        .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(VariableSort.ALPHABETICAL_ASC)
+        .multi(True)
+        .include_all(True)
+        # Also what is counted for no ranker: calls that asked for an unknown one.
+        .all_value(".*")
+        .current(VariableOption(selected=True, text=["All"], value=["$__all"]))
+    )

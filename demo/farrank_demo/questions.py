@@ -1,7 +1,13 @@
-"""The demo's questions and their judgements, as packaged beside this module (see JUDGING.md)."""
+"""The demo's questions, their judgements (see JUDGING.md), and how well a ranking answers them."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+
+import ir_measures
+from ir_measures import RR, nDCG
+
+from farrank_client import Ranking
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +45,29 @@ def load_qrels() -> dict[str, dict[str, int]]:
             raise ValueError(f"qrels.txt judges {doc_id} twice for {query_id}")
         judged[doc_id] = int(grade)
     return qrels
+
+
+MEASURES = (nDCG @ 10, RR @ 10)
+
+# What ir_measures reads: query id -> document id -> score.
+Run = dict[str, dict[str, float]]
+
+
+def runs(rankings: Mapping[str, Ranking]) -> dict[str, Run]:
+    """Take both orders out of the same answers, by the name they are printed under.
+
+    Ranks, not scores, are handed on: equal scores then keep the order that a user would see.
+    """
+    first_stage: Run = {}
+    reranked: Run = {}
+    for query_id, ranking in rankings.items():
+        first_stage[query_id] = {result.id: -float(result.index) for result in ranking.results}
+        reranked[query_id] = {result.id: -float(place) for place, result in enumerate(ranking.results)}
+    return {"Lucene (BM25)": first_stage, "reranked": reranked}
+
+
+def figures(qrels: Mapping[str, Mapping[str, int]], run: Run) -> Iterator[tuple[str, float]]:
+    """Average each measure over all judged questions; RR counts grades 1 and 2 as relevant."""
+    averages = ir_measures.calc_aggregate(MEASURES, qrels, run)
+    for measure in MEASURES:
+        yield str(measure).replace("RR", "MRR"), averages[measure]

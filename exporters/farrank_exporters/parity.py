@@ -1,18 +1,140 @@
-"""Hold an export, run by the runtime that will serve it, against its ranker in torch, fp32."""
+"""Compare an export, run by the runtime that will serve it, with its ranker in torch, fp32."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from farrank_exporters.bounds import bound_for, spread
-from farrank_exporters.rank_agreement import Scores, kendall_tau, top_overlap
-from farrank_exporters.scoring import score_documents
 from farrank_exporters.texts import Texts
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.manifest import ExportPrecision, Parity
+from farrank_rankers.features import Features, batched, stacked
 from farrank_rankers.ranker import Ranker
-from farrank_runtimes.interface import Capabilities, Runtime
+from farrank_rankers.reader import Reader
+from farrank_rankers.tokens import EncoderInput
+from farrank_runtimes.runtime import Capabilities, Runtime
+
+Scores = NDArray[np.float64]
+
+
+def kendall_tau(first: Scores, second: Scores) -> float:
+    """Correlate two lists of scores by the order they give each pair of documents (tau-b, which knows ties).
+
+    Of two lists without any order the correlation is 1, of one such list and another 0.
+    Shapes: (D,), (D,).
+    Source: Kendall, "The treatment of ties in ranking problems", Biometrika 1945.
+    """
+    pairs = np.triu_indices(len(first), k=1)
+    orders = [np.sign(scores[:, None] - scores[None, :])[pairs] for scores in (first, second)]
+    ordered = [float(np.abs(order).sum()) for order in orders]
+    if not all(ordered):
+        return 1.0 if ordered[0] == ordered[1] else 0.0
+    return float((orders[0] * orders[1]).sum() / np.sqrt(ordered[0] * ordered[1]))
+
+
+def top_overlap(first: Scores, second: Scores, depth: int) -> float:
+    """Give the share of the first ranking's top documents that the second has at its top, too.
+
+    Shapes: (D,), (D,).
+    """
+    tops = [set(np.argsort(-scores, kind="stable")[:depth].tolist()) for scores in (first, second)]
+    return len(tops[0] & tops[1]) / len(tops[0])
+
+
+# fp32: another order of additions moves a score by some 1e-5 of the spread in twelve layers. Ten times that
+# is still far below any difference between documents that a judge could see.
+SHARE_OF_SPREAD = 1e-4
+
+# What batching alone may do to a score in fp32, in torch, too: no export can be held to less.
+BATCHING = 1e-5
+
+# A kernel 0.001 wide turns the last digit of a cosine into 6e-5 of the score, for each query token.
+BATCHING_BY_FAMILY: Mapping[str, float] = {"cedr-knrm": 3e-4}
+
+# fp16 keeps 11 bits of a number, bf16 keeps 8, int8 as many of a range that calibration found. How far that
+# moves a score says little by itself; whether documents change places does.
+LEAST_TAU: Mapping[ExportPrecision, float] = {"fp16": 0.99, "bf16": 0.98, "int8": 0.95}
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What one measure of a parity report must reach, or may not pass."""
+
+    measure: Literal["max_difference", "kendall_tau"]
+    limit: float
+
+    def holds(self, parity: Parity) -> bool:
+        """Tell whether a report is within the bound; one that is not a number never is."""
+        if self.measure == "max_difference":
+            return parity.max_difference <= self.limit
+        return parity.kendall_tau >= self.limit
+
+    def __str__(self) -> str:
+        return f"{self.measure} {'<=' if self.measure == 'max_difference' else '>='} {self.limit:.3g}"
+
+
+def bound_for(precision: ExportPrecision, family: str, expected: Sequence[Scores]) -> Bound:
+    """Give the bound of a precision, for what the ranker itself says. Shapes: (D,) for each query."""
+    if precision != "fp32":
+        return Bound("kendall_tau", LEAST_TAU[precision])
+    least = BATCHING_BY_FAMILY.get(family, BATCHING)
+    return Bound("max_difference", max(SHARE_OF_SPREAD * spread(expected), least))
+
+
+def spread(scores: Sequence[Scores]) -> float:
+    """Give the mean standard deviation within a query. Shapes: (D,) for each query."""
+    return float(np.mean([each.std() for each in scores]))
+
+
+# Features of tokens are large: 40 MB a chunk for all layers of a base-sized backbone.
+DOCUMENTS_TOGETHER = 4
+
+
+def score_documents(runtime: Runtime, reader: Reader, query: str, documents: Sequence[str]) -> Scores:
+    """Give documents their scores, NaN to one whose evidence is NaN.
+
+    Shapes: -> (D,).
+    """
+    read_query = reader.read_query(query)
+    asked = None if reader.spec.plan == "dual" else read_query
+    query_features = None if asked else _encode(runtime, [reader.query_input(read_query)])[0]
+    scores: list[float] = []
+    for start in range(0, len(documents), DOCUMENTS_TOGETHER):
+        split = [
+            reader.split(reader.read_document(text)) for text in documents[start : start + DOCUMENTS_TOGETHER]
+        ]
+        inputs = [reader.chunk_input(asked, chunk) for chunks in split for chunk in chunks]
+        features = iter(_encode(runtime, inputs))
+        parts, chunk_mask = batched([stacked([next(features) for _ in chunks]) for chunks in split])
+        queries = stacked([query_features] * len(split)) if query_features else None
+        found, evidence = runtime.aggregate(parts, chunk_mask, queries)
+        scores += [
+            float("nan") if np.isnan(of_chunks).any() else score
+            for score, of_chunks in zip(found, evidence, strict=True)
+        ]
+    return np.array(scores, dtype=np.float64)
+
+
+def _encode(runtime: Runtime, inputs: Sequence[EncoderInput]) -> list[Features]:
+    """Encode inputs in batches of similar length; give their features in the inputs' order."""
+    features: dict[int, Features] = {}
+    for batch in _batches(inputs, runtime.capabilities().max_batch_tokens):
+        rows = runtime.encode([inputs[index] for index in batch]).rows()
+        features |= {index: row.to("cpu") for index, row in zip(batch, rows, strict=True)}
+    return [features[index] for index in range(len(inputs))]
+
+
+def _batches(inputs: Sequence[EncoderInput], max_batch_tokens: int) -> Iterator[list[int]]:
+    batch: list[int] = []
+    for index in sorted(range(len(inputs)), key=lambda index: inputs[index].tokens):
+        if batch and inputs[index].tokens * (len(batch) + 1) > max_batch_tokens:
+            yield batch
+            batch = []
+        batch.append(index)
+    yield batch
+
 
 TOP = 10
 

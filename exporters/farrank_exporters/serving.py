@@ -1,12 +1,30 @@
-"""Which runtimes serve an export, and so measure it."""
+"""Which runtimes serve an export, and so measure it, and the shapes that TensorRT's engines are built for."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from farrank_rankers.errors import ExportError
-from farrank_rankers.exports.manifest import ExportFormat, ExportPrecision
-from farrank_rankers.exports.opening import Exported
-from farrank_runtimes.interface import DeviceAbsent, PrecisionAbsent, Runtime, RuntimeAbsent, RuntimeName
+from farrank_rankers.exports.export_folder import Exported
+from farrank_rankers.exports.manifest import ExportFormat, ExportPrecision, ShapeRange
+from farrank_runtimes.devices import CUDA_BATCH_TOKENS
 from farrank_runtimes.openers import Placement, check_here, open_export
+from farrank_runtimes.runtime import DeviceAbsent, PrecisionAbsent, Runtime, RuntimeAbsent, RuntimeName
+from farrank_runtimes.tensorrt_runtime import length_groups
+
+Profiles = Mapping[str, tuple[Mapping[str, ShapeRange], ...]]
+
+
+def encoder_profiles(inputs: Sequence[str], longest_input: int) -> Profiles:
+    """Give one profile for each group of lengths; the aggregator, which CUDA runs, has none.
+
+    A server with another token budget than a GPU's usual one builds engines of its own.
+    """
+    groups = length_groups(longest_input, max(CUDA_BATCH_TOKENS, longest_input))
+    ranges = [
+        ShapeRange((1, group.shortest), (group.usual_rows, group.longest), (group.rows, group.longest))
+        for group in groups
+    ]
+    return {"encoder": tuple(dict.fromkeys(inputs, shapes) for shapes in ranges)}
+
 
 # An export is measured with each of these, and served by no other. On a CPU ONNX Runtime has no arithmetic
 # in bf16; a graph in fp16 is for its CUDA provider, and runs on the CPU between conversions.

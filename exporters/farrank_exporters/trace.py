@@ -1,31 +1,141 @@
 """Write a ranker's encoder and aggregator as ONNX graphs with dynamic batch and length."""
 
+import copy
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx
 import torch
 from torch import Tensor, nn
 
-from farrank_exporters.examples import aggregator_example, encoder_example
-from farrank_exporters.graphs import (
-    AGGREGATOR_OUTPUTS,
-    ENCODER_OUTPUTS,
-    AggregatorGraph,
-    EncoderGraph,
-    half_precision,
-)
+from farrank_rankers.aggregate import Aggregator
 from farrank_rankers.backbones.dense_attention import dense_attention
 from farrank_rankers.backbones.first_token import last_layer_for_first_tokens
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.manifest import Graph
+from farrank_rankers.features import Features, batched, stacked
 from farrank_rankers.ranker import Ranker
+from farrank_rankers.tokens import Chunk, EncoderInput, collate
+
+ENCODER_INPUTS = ("input_ids", "roles", "token_type_ids")
+# The second is the features' roles, of tokens alone; a graph has no two values of one name.
+ENCODER_OUTPUTS = ("vectors", "token_roles")
+AGGREGATOR_OUTPUTS = ("scores", "chunk_scores")
+
+
+class EncoderGraph(nn.Module):
+    """An encoder that gives its features as a tuple, `vectors` in fp32 whatever it computes in.
+
+    Shapes: (P, L) each -> vectors (P, F) or (P, S, F…) [, token_roles (P, S)].
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
+        """Shapes: (P, L) each -> (P, …) [, (P, S)]."""
+        features: Features = self.encoder(input_ids, roles, token_type_ids)
+        vectors = features.vectors.float()
+        # Most encoders hand their input on; a value that is input and output at once would have two names.
+        return (vectors,) if features.roles is None else (vectors, features.roles.clone())
+
+
+class AggregatorGraph(nn.Module):
+    """An aggregator that takes its features apart: `roles` of tokens alone, a query only in a dual plan.
+
+    Shapes: vectors (D, C, …), chunk_mask (D, C), roles (D, C, S), query_vectors (D, …), query_roles (D, Q)
+    -> scores (D,), chunk_scores (D, C).
+    """
+
+    def __init__(self, aggregator: Aggregator) -> None:
+        super().__init__()
+        self.aggregator = aggregator
+
+    def forward(
+        self,
+        vectors: Tensor,
+        chunk_mask: Tensor,
+        roles: Tensor | None = None,
+        query_vectors: Tensor | None = None,
+        query_roles: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Shapes: (D, C, …), (D, C) [, (D, C, S)] [, (D, …) [, (D, Q)]] -> (D,), (D, C)."""
+        query = None if query_vectors is None else Features(query_vectors, query_roles)
+        result = self.aggregator(Features(vectors, roles), chunk_mask, query)
+        return result.scores, result.chunk_scores
+
+
+def half_precision(encoder: Encoder) -> Encoder:
+    """Copy an encoder in fp16; its families widen what fp16 cannot hold, as they do for bf16."""
+    return copy.deepcopy(encoder).half()
+
+
+QUERIES = ("how does a long query find its document", "which document", "what is a passage of evidence")
+CHUNKS_OF_DOCUMENTS = (5, 2, 4)
+CHUNK_TOKENS = 17
+TEXT = (
+    "a reranker reads the whole of a long document and says which of its passages decided, where a retriever "
+    "saw a few words only"
+)
+
+
+def encoder_example(ranker: Ranker) -> dict[str, Tensor]:
+    """Give one batch by input name. Shapes: (2, L) each, int64."""
+    inputs = _chunk_inputs(ranker, QUERIES[0], 2)
+    return dict(zip(ENCODER_INPUTS, _batch(ranker, inputs), strict=True))
+
+
+def aggregator_example(ranker: Ranker) -> dict[str, Tensor]:
+    """Give the features of three documents by input name, as the ranker's own encoder makes them.
+
+    Shapes: see `AggregatorGraph`; D is 3 and C is 5.
+    """
+    documents = [
+        stacked(_encode(ranker, _chunk_inputs(ranker, query, count)))
+        for query, count in zip(QUERIES, CHUNKS_OF_DOCUMENTS, strict=True)
+    ]
+    features, chunk_mask = batched(documents)
+    example = {"vectors": features.vectors, "chunk_mask": chunk_mask}
+    if features.roles is not None:
+        example["roles"] = features.roles
+    if ranker.spec.plan == "dual":
+        reader = ranker.reader
+        queries = stacked(
+            _encode(ranker, [reader.query_input(reader.read_query(query)) for query in QUERIES])
+        )
+        example["query_vectors"] = queries.vectors
+        if queries.roles is not None:
+            example["query_roles"] = queries.roles
+    return example
+
+
+def _chunk_inputs(ranker: Ranker, query: str, count: int) -> list[EncoderInput]:
+    """Frame chunks of different lengths, however the ranker would split a document."""
+    reader = ranker.reader
+    ids = np.resize(reader.tokenizer.ids(TEXT), CHUNK_TOKENS)
+    asked = reader.read_query(query) if ranker.spec.plan == "pair" else None
+    return [
+        reader.chunk_input(asked, Chunk(index, ids[: CHUNK_TOKENS - index], 0, 0)) for index in range(count)
+    ]
+
+
+def _encode(ranker: Ranker, inputs: Sequence[EncoderInput]) -> list[Features]:
+    with torch.no_grad():
+        features: Features = ranker.encoder(*_batch(ranker, inputs))
+        return features._replace(vectors=features.vectors.float()).rows()
+
+
+def _batch(ranker: Ranker, inputs: Sequence[EncoderInput]) -> list[Tensor]:
+    return [torch.from_numpy(array) for array in collate(inputs, ranker.reader.pad_id)]
+
 
 # From 23 on attention is one operator, which ONNX Runtime's dynamic quantization did not know; no quantizer
 # that is used now has been tried on it.

@@ -1,7 +1,7 @@
 """What a score is: tokens, chunks, encoder inputs, features, score.
 
-Everything under this name is free of torch, so that a process which only reads text starts fast. Models
-live in `farrank_rankers.ranker` and `farrank_rankers.families`; `farrank_rankers.sources` opens both halves.
+Importing this package does not import torch, so that a process that only reads text starts fast. Models live
+in `farrank_rankers.ranker` and `farrank_rankers.families`; `farrank_rankers.files.open` opens both halves.
 """
 
 from farrank_rankers.errors import RankerError, ReadingStopped, SourceError, SpecError, WeightsError

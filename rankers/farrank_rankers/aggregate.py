@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from farrank_rankers.family import Aggregation, EvidenceKind
 from farrank_rankers.features import Features
-from farrank_rankers.special_tokens import Frame
+from farrank_rankers.tokenizer import Frame
 
 __all__ = ["Aggregate", "Aggregator", "EvidenceKind", "combine", "leave_one_out"]
 

@@ -6,10 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.backbones.calls import call_named
-from farrank_rankers.features import Features
-from farrank_rankers.layout import Layout, Padded
+from farrank_rankers.backbones.facts import BackboneFacts
+from farrank_rankers.features import Features, Layout, Padded
 from farrank_rankers.tokens import Role
 
 

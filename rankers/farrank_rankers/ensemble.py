@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import ENSEMBLE
-from farrank_rankers.files.json_files import read_json
 from farrank_rankers.files.location import locate
 from farrank_rankers.files.model_files import SPEC_FILE, lists_members
+from farrank_rankers.json_values import read_json
 
 if TYPE_CHECKING:
     from farrank_rankers.ranker import DocumentScore, Ranker
@@ -66,7 +66,7 @@ def ensemble_version(versions: Iterable[str]) -> str:
 
 def save_ensemble(ensemble: Ensemble, folder: str | Path) -> None:
     """Write each member's artifact into a folder of its name, and a ranker.json that lists them."""
-    from farrank_rankers.artifact import save_ranker
+    from farrank_rankers.files.save import save_ranker
 
     folder = Path(folder)
     for name, ranker in ensemble.members.items():
@@ -80,7 +80,7 @@ def open_ensemble(source: str | Path, *, download: bool = False) -> Ensemble:
 
     Raises: SourceError, SpecError or WeightsError, naming the file and what is wrong with it.
     """
-    from farrank_rankers.sources import open_ranker
+    from farrank_rankers.files.open import open_ranker
 
     return Ensemble({name: open_ranker(folder) for name, folder in member_folders(source, download).items()})
 

@@ -1,4 +1,4 @@
-"""The families by name: what of each must be known without importing torch."""
+"""The families by name, and their options: what of each must be known without importing torch."""
 
 import enum
 from collections.abc import Mapping
@@ -6,8 +6,56 @@ from dataclasses import dataclass, fields
 from typing import Literal, get_args, get_origin, get_type_hints
 
 from farrank_rankers.errors import SpecError
-from farrank_rankers.limits import check_count
-from farrank_rankers.transformer_shape import MINILM_L2, MINILM_L6, TransformerShape
+
+
+def check_count(name: str, value: object, at_least: int, at_most: int | None = None) -> int:
+    """Return `value` if it is a whole number between the limits.
+
+    Raises: SpecError naming field, value and limit.
+    """
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise SpecError(f"{name} is {value!r}; it must be a whole number")
+    if value < at_least:
+        raise SpecError(f"{name} is {value}; it must be at least {at_least}")
+    if at_most is not None and value > at_most:
+        raise SpecError(f"{name} is {value}; it must be at most {at_most:,}")
+    return value
+
+
+# A slip of the pen must not build a model for hours: no transformer of an aggregator comes near these.
+MOST_LAYERS = 128
+LARGEST_SIZE = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerShape:
+    """What a BERT must have for its checkpoint to fit; the defaults are MiniLM's cross-encoder of 6 layers.
+
+    `width` is that of its vectors, `intermediate` that of its feed-forward layers, `vocabulary` counts the
+    word embeddings, which a checkpoint has though vectors take their place.
+    Raises: SpecError naming field, value and limit.
+    """
+
+    layers: int = 6
+    heads: int = 12
+    width: int = 384
+    intermediate: int = 1536
+    positions: int = 512
+    vocabulary: int = 30522
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that make no BERT."""
+        for name in (field.name for field in fields(self)):
+            at_most = MOST_LAYERS if name == "layers" else LARGEST_SIZE
+            check_count(name, getattr(self, name), at_least=1, at_most=at_most)
+        if self.width % self.heads:
+            raise SpecError(f"heads is {self.heads}; it must divide the width of {self.width}")
+
+
+# cross-encoder/ms-marco-MiniLM-L-6-v2 and -L-2-v2, from which the paper's aggregators start.
+MINILM_L6 = TransformerShape()
+MINILM_L2 = TransformerShape(layers=2)
+
 
 Plan = Literal["pair", "dual"]
 ChunkingKind = Literal["first", "disjoint", "sliding"]

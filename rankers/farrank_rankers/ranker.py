@@ -1,5 +1,6 @@
 """A ranker whole: reader, encoder and aggregator, and the plain way to score with them."""
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,15 +12,27 @@ import torch
 from torch import nn
 
 from farrank_rankers.aggregate import Aggregator
-from farrank_rankers.collate import collate
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.families.registry import AGGREGATORS, ENCODERS
 from farrank_rankers.features import Features, batched, stacked
 from farrank_rankers.reader import Reader
-from farrank_rankers.spec import RankerSpec
-from farrank_rankers.tokens import Chunk, EncoderInput
-from farrank_rankers.version import content_version
-from farrank_rankers.weights_digest import weights_digest
+from farrank_rankers.spec import RankerSpec, content_version
+from farrank_rankers.tokens import Chunk, EncoderInput, collate
+
+
+def weights_digest(weights: nn.Module) -> str:
+    """Hash names, types, shapes and values of a module's tensors to 32 hexadecimal digits.
+
+    Values in half precision count as what they are in fp32, in which models are saved.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(weights.state_dict().items()):
+        if tensor.dtype in (torch.float16, torch.bfloat16):
+            tensor = tensor.float()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

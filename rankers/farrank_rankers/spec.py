@@ -1,14 +1,15 @@
 """A ranker's spec: all that `ranker.json` says, checked, and nothing that needs torch."""
 
+import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, TypeVar, get_type_hints
 
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.errors import SpecError
-from farrank_rankers.family import Options, Plan, family_named
-from farrank_rankers.limits import check_count
+from farrank_rankers.family import Options, Plan, check_count, family_named
+from farrank_rankers.tokenizer import TokenizerFiles
 
 __all__ = ["Chunking", "Plan", "RankerSpec"]
 
@@ -131,3 +132,24 @@ def _build(kind: type[T], values: Mapping[str, Any], where: str) -> T:
             for name, value in values.items()
         }
     )
+
+
+def content_version(
+    spec: RankerSpec, files: TokenizerFiles, config: Mapping[str, Any], weights_digest: str
+) -> str:
+    """Hash spec (names aside), tokenizer, backbone configuration and weights to 16 hexadecimal digits.
+
+    The same content gives the same version on every machine and device, before and after saving, and from an
+    export, which keeps its ranker's `weights_digest`.
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    named = replace(spec, backbone="-", provenance={})
+    for text in (
+        named.to_json(),
+        files.tokenizer_json,
+        files.config_json,
+        json.dumps(config, sort_keys=True),
+        weights_digest,
+    ):
+        digest.update(hashlib.blake2b(text.encode()).digest())
+    return digest.hexdigest()

@@ -1,14 +1,194 @@
-"""From text to tokens with offsets, for texts of any length."""
+"""A tokenizer: its files, the special tokens it puts around texts, and its tokens for texts of any length."""
 
-from collections.abc import Callable
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from tokenizers import Encoding, Tokenizer
 
-from farrank_rankers.errors import ReadingStopped
-from farrank_rankers.files.tokenizer_files import TokenizerFiles
-from farrank_rankers.segments import cut_pattern, segments
-from farrank_rankers.special_tokens import frames
-from farrank_rankers.tokens import IntArray, TokenizedText
+from farrank_rankers.errors import ReadingStopped, SourceError
+from farrank_rankers.json_values import read_json, read_text
+from farrank_rankers.tokens import IntArray, Role, TokenizedText
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFiles:
+    """The texts of `tokenizer.json` and `tokenizer_config.json` ("{}" where there is none)."""
+
+    tokenizer_json: str
+    config_json: str = "{}"
+
+    @classmethod
+    def read(cls, folder: Path) -> "TokenizerFiles":
+        """Read both files.
+
+        Raises: SourceError naming the file that is missing or not JSON.
+        """
+        path, config_path = folder / "tokenizer.json", folder / "tokenizer_config.json"
+        if not path.is_file():
+            raise SourceError(
+                f"{path} is missing; a tokenizer without it is converted once with "
+                "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+            )
+        config = read_json(config_path) if config_path.is_file() else {}
+        return cls(read_text(path), json.dumps(config, ensure_ascii=False, sort_keys=True))
+
+    def write(self, folder: Path) -> None:
+        """Write both files."""
+        (folder / "tokenizer.json").write_text(self.tokenizer_json, encoding="utf-8")
+        (folder / "tokenizer_config.json").write_text(self.config_json, encoding="utf-8")
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Parse `tokenizer_config.json`."""
+        parsed: dict[str, Any] = json.loads(self.config_json)
+        return parsed
+
+    def open(self) -> Tokenizer:
+        """Build the tokenizer, without the truncation and padding that its file may ask for.
+
+        Raises: SourceError if tokenizer.json is damaged.
+        """
+        try:
+            tokenizer = Tokenizer.from_str(self._with_case_of_config())
+        except Exception as error:  # the library raises bare Exception
+            raise SourceError(f"tokenizer.json cannot be read: {error}") from error
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return tokenizer
+
+    def _with_case_of_config(self) -> str:
+        """Let `do_lower_case` of the configuration win over the file, as transformers does for BERT."""
+        parsed = json.loads(self.tokenizer_json)
+        normalizer, lower = parsed.get("normalizer") or {}, self.config.get("do_lower_case")
+        if normalizer.get("type") != "BertNormalizer" or lower in (None, normalizer.get("lowercase")):
+            return self.tokenizer_json
+        return json.dumps(parsed | {"normalizer": normalizer | {"lowercase": lower}})
+
+    def pad_id(self, tokenizer: Tokenizer, fallback: int | None) -> int:
+        """Find the padding token: the configuration's, the file's, or the backbone's, in this order.
+
+        Raises: SourceError if none is named.
+        """
+        token = self.config.get("pad_token")
+        content = token.get("content") if isinstance(token, Mapping) else token
+        padding = json.loads(self.tokenizer_json).get("padding") or {}
+        for pad_id in (content and tokenizer.token_to_id(content), padding.get("pad_id"), fallback):
+            if isinstance(pad_id, int):
+                return pad_id
+        raise SourceError("tokenizer_config.json names no pad_token, and no other file gives a padding id")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """The special tokens around one text (two parts) or a pair (three): part, text, part, text, part.
+
+    Shapes: parts and part_segments, arrays (special tokens there,); text_segments, one segment id a text.
+    """
+
+    parts: tuple[IntArray, ...]
+    part_segments: tuple[IntArray, ...]
+    text_segments: tuple[int, ...]
+
+    @property
+    def special_tokens(self) -> int:
+        """Count the positions that special tokens take."""
+        return sum(len(part) for part in self.parts)
+
+    def ids(self, *texts: IntArray) -> IntArray:
+        """Join the ids of texts and special tokens, (L,)."""
+        pieces = [self.parts[0]]
+        for text, part in zip(texts, self.parts[1:], strict=True):
+            pieces += [text, part]
+        return np.concatenate(pieces)
+
+    def roles(self, *roles: IntArray) -> IntArray:
+        """Give the `Role` of every position of `ids`, from those of the texts' tokens, (L,)."""
+        pieces = [np.full(len(self.parts[0]), Role.SPECIAL, dtype=np.int32)]
+        for text, part in zip(roles, self.parts[1:], strict=True):
+            pieces += [text, np.full(len(part), Role.SPECIAL, dtype=np.int32)]
+        return np.concatenate(pieces)
+
+    def segments(self, *texts: IntArray) -> IntArray:
+        """Give the segment id of every position of `ids`, (L,)."""
+        pieces = [self.part_segments[0]]
+        for text, segment, part in zip(texts, self.text_segments, self.part_segments[1:], strict=True):
+            pieces += [np.full(len(text), segment, dtype=np.int32), part]
+        return np.concatenate(pieces)
+
+
+def frames(tokenizer: Tokenizer) -> tuple[Frame, Frame]:
+    """Read the frame of one text and that of a pair off an example.
+
+    Raises: SourceError if the tokenizer finds no token in a letter.
+    """
+    return _frame(tokenizer.encode("a"), texts=1), _frame(tokenizer.encode("a", "a"), texts=2)
+
+
+def _frame(encoding: Encoding, texts: int) -> Frame:
+    """Take an encoded example apart: what belongs to no text is the frame."""
+    parts: list[list[tuple[int, int]]] = [[] for _ in range(texts + 1)]
+    segments: dict[int, int] = {}
+    for token, segment, text in zip(encoding.ids, encoding.type_ids, encoding.sequence_ids, strict=True):
+        if text is None:
+            parts[len(segments)].append((token, segment))
+        else:
+            segments[text] = segment
+    if list(segments) != list(range(texts)):
+        raise SourceError("tokenizer.json: the tokenizer finds no token in the text 'a'")
+    arrays = [np.array(part, dtype=np.int32).reshape(-1, 2) for part in parts]
+    return Frame(
+        parts=tuple(part[:, 0] for part in arrays),
+        part_segments=tuple(part[:, 1] for part in arrays),
+        text_segments=tuple(segments.values()),
+    )
+
+
+# Characters a segment has at least: tokenizing this many takes some 20 ms.
+SEGMENT_CHARACTERS = 32_768
+
+# The matched character begins the next segment, so that a run of white space is never torn and byte-level
+# tokenizers find the space that belongs to the next word. Control characters that Python counts as white
+# space are left out: some normalizers drop them and join the words on both sides.
+_BEFORE_WHITE_SPACE = re.compile(r"(?<=\S)[ \t\n\r]")
+_BEFORE_SPACE = re.compile(r"(?<=\S) ")
+
+
+def cut_pattern(tokenizer_json: str) -> re.Pattern[str] | None:
+    """Choose where a tokenizer's texts may be cut, from how it splits words: None is nowhere.
+
+    Only pre-tokenizers known to end a word at white space allow a cut; a tokenizer that merges across words
+    (as some BPE models without a pre-tokenizer do) reads a text whole, however long.
+    """
+    step: dict[str, Any] | None = json.loads(tokenizer_json).get("pre_tokenizer")
+    while step and step["type"] == "Sequence":
+        step = step["pretokenizers"][0]
+    match step:
+        case {"type": "BertPreTokenizer" | "Whitespace" | "WhitespaceSplit"}:
+            return _BEFORE_WHITE_SPACE
+        case {"type": "ByteLevel", "use_regex": True}:
+            return _BEFORE_WHITE_SPACE
+        case {"type": "Metaspace", "split": True}:
+            return _BEFORE_SPACE
+        case _:
+            return None
+
+
+def segments(text: str, pattern: re.Pattern[str] | None) -> Iterator[tuple[int, str]]:
+    """Yield (offset in characters, segment) of at least SEGMENT_CHARACTERS each but the last; none is empty.
+
+    A stretch without a place to cut makes its segment longer.
+    """
+    start = 0
+    while start < len(text):
+        found = pattern.search(text, start + SEGMENT_CHARACTERS) if pattern else None
+        end = found.start() if found else len(text)
+        yield start, text[start:end]
+        start = end
 
 
 class TextTokenizer:

@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import get_args
 
 from farrank_rankers.errors import SpecError
-from farrank_rankers.exports.folder import Export, find_exports
+from farrank_rankers.exports.export_folder import Export, find_exports, open_exported
 from farrank_rankers.exports.manifest import Parity
-from farrank_rankers.exports.opening import open_exported
 from farrank_rankers.family import EvidenceKind
 from farrank_rankers.files.location import locate
 from farrank_rankers.files.model_files import SPEC_FILE
-from farrank_rankers.overrides import Overrides
+from farrank_rankers.files.open import Overrides, open_ranker
 from farrank_rankers.reader import Reader
-from farrank_rankers.sources import open_ranker
 from farrank_runtimes.devices import choose_device
-from farrank_runtimes.interface import (
+from farrank_runtimes.openers import Placement, check_here, open_export
+from farrank_runtimes.runtime import (
     PackingAbsent,
     Precision,
     PrecisionAbsent,
@@ -25,7 +24,6 @@ from farrank_runtimes.interface import (
     RuntimeChoice,
     RuntimeName,
 )
-from farrank_runtimes.openers import Placement, check_here, open_export
 
 # The fastest first, for each type of device: on a CPU as measured (decision 0012), on a GPU as reckoned,
 # tensor cores before fp32. What stands behind torch's first entry is served only if asked for. No entry is
@@ -84,7 +82,7 @@ class Served:
     parity: Parity | None = None
 
 
-def open_served(
+def open_ranker_runtime(
     source: str,
     overrides: Overrides,
     *,
@@ -150,8 +148,7 @@ def _open(
     candidate: Candidate, source: str, overrides: Overrides, placement: Placement, reason: str
 ) -> Served:
     if candidate.export is None:
-        from farrank_runtimes.torch_modules import dtype_of
-        from farrank_runtimes.torch_opening import open_torch
+        from farrank_runtimes.torch_runtime import dtype_of, open_torch
 
         ranker = open_ranker(
             source,

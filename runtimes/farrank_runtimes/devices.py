@@ -1,8 +1,29 @@
-"""Which device runs a ranker, and how much it takes in at once."""
+"""Which device runs a ranker, with how many threads, and how much it takes in at once."""
+
+import os
+from pathlib import Path
 
 import torch
 
-from farrank_runtimes.interface import DeviceAbsent
+from farrank_runtimes.runtime import DeviceAbsent
+
+CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+
+def usable_cores(quota_file: Path = CGROUP_QUOTA) -> int:
+    """Count the cores that this process may really use: its affinity, capped by its container's quota.
+
+    A container limited to two cores of a 64-core host sees 64; that many threads would take turns on two.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = quota_file.read_text().split()
+    except (OSError, ValueError):
+        return cores
+    if quota == "max":
+        return cores
+    return max(1, min(cores, int(quota) // int(period)))
+
 
 # Positions of one batch. A CPU's caches hold the activations of about a thousand tokens, more only
 # makes companions wait longer; a GPU needs tens of thousands to fill its multiprocessors.

@@ -7,10 +7,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from farrank_rankers.collate import collate
 from farrank_rankers.features import Features
-from farrank_rankers.tokens import EncoderInput
-from farrank_runtimes.interface import Capabilities, Encoded
+from farrank_rankers.tokens import EncoderInput, collate
+from farrank_runtimes.runtime import Capabilities, Encoded
 from farrank_runtimes.warm_up import measure_speed
 
 # What one run of an aggregator reads. A graph has no loop: of everything it computes, all documents of a run

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from farrank_rankers.exports.opening import Exported
+from farrank_rankers.exports.export_folder import Exported
 from farrank_runtimes.devices import choose_device
-from farrank_runtimes.interface import Packing, Precision, Runtime, RuntimeName
+from farrank_runtimes.runtime import Packing, Precision, Runtime, RuntimeName
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ def check_here(runtime: RuntimeName, precision: Precision, placement: Placement)
         check_openvino()
         float_type_for(precision)
     elif runtime == "onnx":
-        from farrank_runtimes.providers import check_provider
+        from farrank_runtimes.onnx_runtime import check_provider
 
         check_provider("cpu" if choose_device(placement.device).type == "cpu" else "cuda")
     elif runtime == "tensorrt":

@@ -1,21 +1,174 @@
 """OpenVINO on an exported ranker's two graphs, on the CPU."""
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
+from torch import Tensor
 
-from farrank_runtimes.devices import batch_tokens, choose_device
+from farrank_runtimes.devices import batch_tokens, choose_device, usable_cores
 from farrank_runtimes.exported_runtime import ExportedRuntime, LoadedGraph
-from farrank_runtimes.halved_encoder import HalvedEncoder
-from farrank_runtimes.interface import (
+from farrank_runtimes.runtime import (
     Capabilities,
     DeviceAbsent,
+    DeviceLost,
+    OutOfMemory,
     Precision,
     PrecisionAbsent,
     RuntimeAbsent,
 )
-from farrank_runtimes.openvino_graph import FloatType, OpenVinoGraph
-from farrank_runtimes.threads import usable_cores
+
+if TYPE_CHECKING:
+    import openvino
+
+
+FloatType = Literal["f32", "bf16"]
+
+# What its messages hold when memory is short, in lower case; oneDNN's come through it unchanged.
+_OUT_OF_MEMORY = ("bad_alloc", "failed to allocate", "can't alloc", "cannot allocate", "out of memory")
+
+
+class OpenVinoGraph:
+    """A graph compiled for the CPU; its floating-point arithmetic is in `float_type`.
+
+    Of several `streams`, each has its share of the threads, and runs a batch of its own.
+    Every new shape is made ready when it first comes, in milliseconds: no batch needs padding to a bucket.
+    """
+
+    def __init__(self, path: Path, float_type: FloatType, threads: int, streams: int = 1) -> None:
+        self._path = path
+        self._loaded = _identity(path)
+        self._options = {
+            # Said outright: left to itself, OpenVINO rounds to whatever the processor has.
+            "INFERENCE_PRECISION_HINT": float_type,
+            "INFERENCE_NUM_THREADS": threads,
+            "PERFORMANCE_HINT": "LATENCY" if streams == 1 else "THROUGHPUT",
+            "NUM_STREAMS": streams,
+            # Bound to cores, two servers on one machine would share the first ones.
+            "ENABLE_CPU_PINNING": False,
+        }
+        self._compiled: openvino.CompiledModel | None = self._compile()
+
+    def run(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
+        """Run the graph. Outputs are copies, in its order.
+
+        Raises: OutOfMemory; DeviceLost if the graph is gone that would have to be compiled anew.
+        """
+        return self.run_beside([inputs])[0]
+
+    def run_beside(self, parts: Sequence[Mapping[str, Tensor]]) -> list[list[Tensor]]:
+        """Run the graph on several batches at once, each in a stream; give the outputs of each.
+
+        Raises: as `run` does, once none of them runs any more.
+        """
+        with _device_failures():
+            compiled = self._compiled or self._compile_again()
+            # A new request has no earlier batch's outputs to give, and is to be had in microseconds.
+            requests = [compiled.create_infer_request() for _ in parts]
+            arrays = [_by_place(compiled, inputs) for inputs in parts]
+            # What has failed halfway keeps shapes of the batch that failed, for the next to stumble over.
+            self._compiled = None
+            # Not infer(), which swallows what failed and gives the outputs there were.
+            for request, given in zip(requests, arrays, strict=True):
+                request.start_async(given, share_inputs=True)
+            failed = [error for error in map(_failure, requests) if error is not None]
+            if failed:
+                raise failed[0]
+            self._compiled = compiled
+            outputs = range(len(compiled.outputs))
+            return [
+                [torch.from_numpy(request.get_output_tensor(index).data.copy()) for index in outputs]
+                for request in requests
+            ]
+
+    def _compile(self) -> "openvino.CompiledModel":
+        import openvino
+
+        return openvino.Core().compile_model(str(self._path), "CPU", self._options)
+
+    def _compile_again(self) -> "openvino.CompiledModel":
+        if _identity(self._path) != self._loaded:
+            raise DeviceLost(f"{self._path} changed since it was loaded")
+        return self._compile()
+
+
+def _by_place(compiled: "openvino.CompiledModel", inputs: Mapping[str, Tensor]) -> list[Any]:
+    """Bring inputs into the graph's order."""
+    # An input has the names of all tensors that turned out to be the same, in no order.
+    names = [next(name for name in item.names if name in inputs) for item in compiled.inputs]
+    return [inputs[name].contiguous().numpy() for name in names]
+
+
+def _failure(request: "openvino.InferRequest") -> Exception | None:
+    """Wait until a request is done, whatever becomes of it."""
+    try:
+        request.wait()
+    except Exception as error:
+        return error
+    return None
+
+
+def _identity(path: Path) -> tuple[int, int, int]:
+    """Tell a file from whatever replaces it."""
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@contextmanager
+def _device_failures() -> Iterator[None]:
+    """Translate what OpenVINO raises when memory, not the model, is at fault."""
+    try:
+        yield
+    except MemoryError as error:
+        raise OutOfMemory("the host's memory is exhausted") from error
+    except OSError as error:
+        raise DeviceLost(str(error)) from error
+    except RuntimeError as error:
+        message = str(error).strip()
+        if any(sign in message.lower() for sign in _OUT_OF_MEMORY):
+            raise OutOfMemory(message) from error
+        raise
+
+
+class GraphInStreams(Protocol):
+    """A graph that runs several batches at once."""
+
+    def run_beside(self, parts: Sequence[Mapping[str, Tensor]]) -> list[list[Tensor]]:
+        """Run each batch; outputs come in the graph's order. Raises: OutOfMemory, DeviceLost."""
+        ...
+
+
+class HalvedEncoder:
+    """An encoder whose batches run in two halves, each on half of the threads.
+
+    Threads that share a batch wait for each other at every layer, for whichever the machine has just held up;
+    halves wait once. A row that is left over, as the only one of a small call, has all threads to itself.
+    """
+
+    def __init__(self, whole: LoadedGraph, halves: GraphInStreams) -> None:
+        self._whole = whole
+        self._halves = halves
+
+    def run(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
+        """Run a batch, one half beside the other. Shapes: (P, L) each -> (P, …) each.
+
+        Raises: OutOfMemory, DeviceLost.
+        """
+        rows = len(next(iter(inputs.values())))
+        half = rows // 2
+        parts = []
+        if half:
+            parts = self._halves.run_beside(
+                [{name: each[start : start + half] for name, each in inputs.items()} for start in (0, half)]
+            )
+        if rows % 2:
+            parts.append(self._whole.run({name: each[2 * half :] for name, each in inputs.items()}))
+        return [
+            torch.cat(outputs) if len(outputs) > 1 else outputs[0] for outputs in zip(*parts, strict=True)
+        ]
+
 
 INSTALL = "pip install 'farrank[openvino]'"
 

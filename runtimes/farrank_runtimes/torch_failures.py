@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import torch
 
-from farrank_runtimes.interface import DeviceLost, OutOfMemory
+from farrank_runtimes.runtime import DeviceLost, OutOfMemory
 
 # How libraries below torch say, in words alone, that memory was refused: the CPU's allocator, the CUDA
 # runtime, and cuBLAS, which allocates beside torch.

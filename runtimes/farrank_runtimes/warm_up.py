@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from farrank_rankers.tokens import EncoderInput, Role
-from farrank_runtimes.interface import Encoding, OutOfMemory
+from farrank_runtimes.runtime import Encoding, OutOfMemory
 
 Encode = Callable[[Sequence[EncoderInput]], Encoding]
 

@@ -9,7 +9,7 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import start_http_server
 
-from farrank_server.config import LimitsConfig, ListenConfig, TlsConfig
+from farrank_server.config.schema import LimitsConfig, ListenConfig, TlsConfig
 from farrank_server.errors import ConfigError
 from farrank_server.metrics import Metrics
 from farrank_server.wire.guard import SERVICE
@@ -17,7 +17,7 @@ from farrank_server.wire.guard import SERVICE
 log = logging.getLogger(__name__)
 
 
-class GrpcDoor:
+class GrpcListener:
     """A gRPC server with the standard health service and reflection.
 
     The port is bound at once, so that a taken one is found before rankers are loaded; calls are taken
@@ -69,7 +69,7 @@ class GrpcDoor:
         await self.server.stop(grace_s)
 
 
-class MetricsDoor:
+class MetricsPage:
     """Prometheus' page, on a thread of its own so that a busy event loop cannot hide itself."""
 
     def __init__(self, config: ListenConfig, metrics: Metrics) -> None:

@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from farrank_runtimes.interface import Capabilities
-from farrank_server.config import LimitsConfig
+from farrank_runtimes.runtime import Capabilities
+from farrank_server.config.schema import LimitsConfig
 
 # 1 ms to 10 s, three steps a decade doubled where latency objectives lie.
 SECONDS = (

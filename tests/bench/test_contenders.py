@@ -10,17 +10,24 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from farrank_bench.calls import (
+    LONGEST_PAIR,
+    MAX_QUERY_TOKENS,
+    QUERIES,
+    SHORTEST_PAIR,
+    BenchCall,
+    encoder_inputs,
+    make_pair_calls,
+)
 from farrank_bench.contenders import infinity_environment
-from farrank_bench.contenders.alone import Alone
 from farrank_bench.contenders.infinity_environment import NAMED_BY, infinity_command, infinity_versions
 from farrank_bench.contenders.infinity_server import infinity_server
-from farrank_bench.contenders.interface import ContenderFailed, Scores
 from farrank_bench.contenders.predict import predicting
+from farrank_bench.contenders.rounds import ContenderFailed, Scores
 from farrank_bench.contenders.served import Served
 from farrank_bench.cross_encoder import CrossEncoder, write_cross_encoder
-from farrank_bench.pairs import LONGEST_PAIR, MAX_QUERY_TOKENS, SHORTEST_PAIR, make_pair_calls
-from farrank_bench.start import start_to_healthy
-from farrank_bench.workload import QUERIES, BenchCall, encoder_inputs
+from farrank_bench.offline import Alone
+from farrank_bench.sections import start_to_healthy
 from farrank_cli.spawn import spawned_server
 from farrank_runtimes.torch_runtime import TorchRuntime
 

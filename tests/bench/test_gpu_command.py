@@ -11,10 +11,9 @@ import torch
 from farrank_bench.gpu import __main__ as command
 from farrank_bench.gpu import bench as benches
 from farrank_bench.gpu import rankings, report, sections
-from farrank_bench.gpu.bench import Bench
-from farrank_bench.gpu.extent import TINY
+from farrank_bench.gpu.bench import TINY, Bench
 from farrank_bench.gpu.sections import SECTIONS, bounded, measure_sections
-from farrank_bench.rows import Row
+from farrank_bench.report import Row
 from farrank_rankers.errors import SourceError
 
 ON_A_CPU = ["--device", "cpu", "--tiny"]
@@ -83,7 +82,7 @@ def test_what_one_form_cannot_the_others_show(monkeypatch: pytest.MonkeyPatch) -
     def fail(*arguments: object) -> None:
         raise RuntimeError("no packed kernel")
 
-    monkeypatch.setattr("farrank_runtimes.packed_runtime.PackedRuntime.encode", fail)
+    monkeypatch.setattr("farrank_runtimes.torch_runtime.PackedRuntime.encode", fail)
     found, failed = measure_sections(["speed"], Bench(torch.device("cpu"), TINY, tiny=True))
     assert failed == list(SECTIONS["speed"])
     rows = {row.what: row for row in found["Speed: BERT-base FirstP"]}

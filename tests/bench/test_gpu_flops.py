@@ -11,13 +11,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from farrank_bench.gpu.flops import encoder_flops, seen_pairs
 from farrank_bench.gpu.inputs import full_documents, leading_tokens, real_tokens
 from farrank_bench.gpu.models import build_model
-from farrank_rankers.collate import collate
-from farrank_rankers.packed.attention.plain import plain_attention
-from farrank_rankers.packed.encoder import PackedEncoder
-from farrank_rankers.packed.packing import pack
-from farrank_rankers.packed.stream import TokenStream
-from farrank_rankers.papers.backbones import BACKBONES
+from farrank_rankers.packed.packed_encoder import PackedEncoder
+from farrank_rankers.packed.plain_attention import plain_attention
+from farrank_rankers.packed.stream import TokenStream, pack
+from farrank_rankers.papers.models import BACKBONES
 from farrank_rankers.tokenizer import TextTokenizer
+from farrank_rankers.tokens import collate
 
 CPU = torch.device("cpu")
 

@@ -9,15 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farrank_bench.contenders.interface import ContenderFailed, Scored
-from farrank_bench.gpu.batches import batches_in_order
-from farrank_bench.gpu.form import Form, speed_row
-from farrank_bench.gpu.partly import PartlyFailed, whole
-from farrank_bench.rounds import Rounds, measure_rounds
-from farrank_bench.rows import Row
+from farrank_bench.contenders.rounds import ContenderFailed, Rounds, Scored, measure_rounds
+from farrank_bench.gpu.encoding import Form, PartlyFailed, batches_in_order, speed_row, whole
+from farrank_bench.report import Row
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
-from farrank_runtimes.interface import Capabilities, OutOfMemory
+from farrank_runtimes.runtime import Capabilities, OutOfMemory
 
 
 def input_of(length: int) -> EncoderInput:

@@ -1,7 +1,6 @@
 import pytest
 
-from farrank_bench.report import as_markdown
-from farrank_bench.rows import Row, at_least, below, not_measured, spread
+from farrank_bench.report import Row, as_markdown, at_least, below, not_measured, spread
 
 
 def test_a_spread_is_the_median_with_the_ends_of_the_runs() -> None:

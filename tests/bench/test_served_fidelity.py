@@ -10,8 +10,8 @@ from farrank_bench.served_fidelity import fidelity_of_exports, fidelity_rows
 from farrank_demo.questions import load_qrels
 from farrank_exporters.export import export_ranker
 from farrank_rankers.errors import ExportError
-from farrank_rankers.exports.folder import Export
-from farrank_rankers.sources import open_ranker
+from farrank_rankers.exports.export_folder import Export
+from farrank_rankers.files.open import open_ranker
 
 # Every judged document of some judged questions, the best first.
 JUDGED = {

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import farrank_exporters.bounds
 import farrank_exporters.export
+import farrank_exporters.parity
 from farrank_cli.exit_codes import INTERRUPTED
 from farrank_exporters.parity import BeyondBound, measure
 from farrank_exporters.trace import Traced, trace_ranker
-from farrank_rankers.exports.folder import find_exports
+from farrank_rankers.exports.export_folder import find_exports
 from farrank_rankers.exports.manifest import Parity
-from farrank_rankers.sources import open_ranker
+from farrank_rankers.files.open import open_ranker
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome
@@ -88,7 +88,7 @@ def test_a_runtime_that_was_left_out_is_said_and_listed(
         return parity
 
     monkeypatch.setattr(farrank_exporters.export, "measure", measured)
-    monkeypatch.setattr(farrank_exporters.bounds, "LEAST_TAU", {"int8": -1.0})
+    monkeypatch.setattr(farrank_exporters.parity, "LEAST_TAU", {"int8": -1.0})
 
     ranker = tiny_rankers["biencoder"]
     outcome = farrank("export", ranker, "--precision", "int8", "--out", tmp_path / "m", "--texts", texts)

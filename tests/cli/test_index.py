@@ -10,8 +10,8 @@ import pytest
 
 from farrank_cli.commands import index
 from farrank_server.errors import ConfigError
-from farrank_server.indexing.document import Document
-from farrank_server.indexing.writer_process import IndexingError
+from farrank_server.indexing.collection import Document
+from farrank_server.indexing.index_builder import IndexingError
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome

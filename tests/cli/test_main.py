@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from farrank_cli.table import COMMANDS
+from farrank_cli.main import COMMANDS
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome
@@ -50,7 +50,7 @@ def test_a_missing_extra_says_how_to_install_it(farrank: Farrank, monkeypatch: p
     real_import = builtins.__import__
 
     def without_torch(name: str, *arguments: Any, **keywords: Any) -> Any:
-        if name == "farrank_server.serve":
+        if name == "farrank_server.run":
             raise ModuleNotFoundError("No module named 'torch'", name="torch")
         return real_import(name, *arguments, **keywords)
 
@@ -67,7 +67,7 @@ def test_a_missing_extra_says_how_to_install_it(farrank: Farrank, monkeypatch: p
 def test_a_missing_module_of_ours_is_a_bug_and_shows_as_one(
     farrank: Farrank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "farrank_server.serve", None)
+    monkeypatch.setitem(sys.modules, "farrank_server.run", None)
 
     with pytest.raises(ModuleNotFoundError):
         farrank("serve")
@@ -85,7 +85,7 @@ def test_listing_the_commands_loads_no_heavy_package() -> None:
 
 
 def test_a_reader_that_leaves_ends_the_command_quietly() -> None:
-    script = "import sys, farrank_cli.main as m, farrank_cli.table as t\n" + (
+    script = "import sys, farrank_cli.main as m, farrank_cli.main as t\n" + (
         "class Endless:\n"
         "    extra = None; summary = 'x'\n"
         "    def load(self): return t.Loaded(lambda p: None, self.run)\n"

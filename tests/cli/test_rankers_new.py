@@ -12,9 +12,9 @@ import pytest
 
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.family import FAMILIES, BiEncoderOptions, LateInteractionOptions
+from farrank_rankers.files.open import open_ranker
+from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.papers.models import paper_models
-from farrank_rankers.sources import open_ranker
-from farrank_rankers.untrained import new_ranker
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome

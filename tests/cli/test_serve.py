@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from farrank_cli.commands import serve
-from farrank_server.config import IndexConfig, RankerConfig, ServerConfig
+from farrank_server.config.schema import IndexConfig, RankerConfig, ServerConfig
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome
@@ -69,14 +69,14 @@ def test_file_then_environment_then_flags(tmp_path: Path) -> None:
 def served(monkeypatch: pytest.MonkeyPatch) -> list[ServerConfig]:
     """The configurations that the server would have run with."""
     served: list[ServerConfig] = []
-    module = types.ModuleType("farrank_server.serve")
+    module = types.ModuleType("farrank_server.run")
 
     def run(config: ServerConfig) -> int:
         served.append(config)
         return 7
 
     vars(module)["run"] = run
-    monkeypatch.setitem(sys.modules, "farrank_server.serve", module)
+    monkeypatch.setitem(sys.modules, "farrank_server.run", module)
     return served
 
 

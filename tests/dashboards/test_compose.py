@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from farrank_server.config import ListenConfig
+from farrank_server.config.schema import ListenConfig
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from farrank_dashboards.__main__ import GRAFANA
-from farrank_dashboards.catalogue import DASHBOARDS, rendered
+from farrank_dashboards.__main__ import DASHBOARDS, GRAFANA, rendered
 
 ROOT = Path(__file__).parents[2]
 WIDTH = 24

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from farrank_cli.commands import serve
+from farrank_cli.main import COMMANDS
 from farrank_cli.spawn import SpawnedServer
-from farrank_cli.table import COMMANDS
 
 if TYPE_CHECKING:
     from tests.docs.conftest import Dockerfile

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from farrank_cli.commands import serve
-from farrank_cli.main import main
+from farrank_cli.main import COMMANDS, main
 from farrank_cli.spawn import SpawnedServer
-from farrank_cli.table import COMMANDS
 from farrank_demo.questions import load_questions
-from farrank_server.config import LimitsConfig, ServerConfig
+from farrank_server.config.schema import LimitsConfig, ServerConfig
 
 if TYPE_CHECKING:
     from tests.docs.conftest import Block

@@ -8,7 +8,7 @@ import pytest
 from farrank_cli.spawn import SpawnedServer, spawned_server
 from farrank_client import Client, DeadlineExceeded, InvalidArgument, NotFound, RetryPolicy
 from farrank_rankers.ensemble import Ensemble, open_ensemble, save_ensemble
-from farrank_rankers.sources import open_ranker
+from farrank_rankers.files.open import open_ranker
 
 QUERY = "where does the river rise"
 TEXTS = [f"the river rises in the mountains {'and goes on ' * n}" for n in (0, 50, 400)]

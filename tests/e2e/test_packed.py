@@ -9,7 +9,7 @@ import pytest
 
 from farrank_cli.spawn import SpawnedServer, spawned_server
 from farrank_client import Client, Document, RetryPolicy
-from farrank_rankers.sources import open_ranker
+from farrank_rankers.files.open import open_ranker
 
 QUERY = "where does the river rise"
 DOCUMENTS = [f"the river rises in the mountains {'and goes on ' * n}" for n in (0, 1, 30, 200, 400)]

@@ -12,11 +12,11 @@ import torch
 
 from farrank_cli.spawn import SpawnedServer, spawned_server
 from farrank_client import AsyncClient, Client, Document, RetryPolicy
-from farrank_rankers.artifact import save_ranker
 from farrank_rankers.family import FAMILIES
+from farrank_rankers.files.open import open_ranker
+from farrank_rankers.files.save import save_ranker
+from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import DocumentScore
-from farrank_rankers.sources import open_ranker
-from farrank_rankers.untrained import new_ranker
 
 QUERY = "where does the river rise"
 WORDS = ["the", "river", "rises", "in", "mountains", "a", "ship", "sails", "to", "harbours", "bread"]

@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from farrank_cli.spawn import SpawnedServer
 from farrank_client import Client, Document, Ranking
 from farrank_rankers.family import FAMILIES
-from farrank_rankers.sources import open_ranker
+from farrank_rankers.files.open import open_ranker
 
 SENTENCES = (
     "the river rises in the mountains",

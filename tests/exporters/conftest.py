@@ -8,9 +8,9 @@ import pytest
 
 from farrank_exporters.texts import Texts
 from farrank_exporters.trace import Traced, trace_ranker
-from farrank_rankers.exports.folder import Export
+from farrank_rankers.exports.export_folder import Export
+from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.sources import open_ranker
 
 # What features may be: vectors and tokens, encoded with the query and apart from it.
 KINDS = ("maxp", "cedr-knrm", "biencoder", "parade-transf-pretr-lateir")

@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from farrank_exporters.artifact import artifact_of
+from farrank_exporters.export import artifact_of
 from farrank_rankers.ensemble import Ensemble, save_ensemble
 from farrank_rankers.errors import ExportError
-from farrank_rankers.sources import open_ranker
+from farrank_rankers.files.open import open_ranker
 
 
 def names(folder: Path) -> set[str]:

@@ -8,24 +8,21 @@ import pytest
 import torch
 from tests.exporters.conftest import CALIBRATION, MEASURED, TracedRanker, text
 
-import farrank_exporters.bounds
 import farrank_exporters.export
+import farrank_exporters.parity
 import farrank_exporters.trace
-from farrank_exporters.bounds import LEAST_TAU
 from farrank_exporters.export import export_ranker
-from farrank_exporters.parity import BeyondBound, measure
-from farrank_exporters.scoring import score_documents
+from farrank_exporters.parity import LEAST_TAU, BeyondBound, measure, score_documents
 from farrank_exporters.serving import open_runtime
 from farrank_exporters.trace import Traced
 from farrank_rankers.errors import ExportError
-from farrank_rankers.exports.folder import Export, find_export
+from farrank_rankers.exports.export_folder import Export, Exported, find_export, open_exported
 from farrank_rankers.exports.manifest import Parity
-from farrank_rankers.exports.opening import Exported, open_exported
+from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.sources import open_ranker
-from farrank_runtimes.interface import Runtime
 from farrank_runtimes.onnx_runtime import open_onnx
 from farrank_runtimes.openvino_runtime import computes_bf16
+from farrank_runtimes.runtime import Runtime
 
 
 def artifact_of(export: Export) -> Path:
@@ -80,7 +77,7 @@ def traced_before(traced_rankers: dict[str, TracedRanker], monkeypatch: pytest.M
 @pytest.fixture
 def any_tau(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every ranking pass: what a tiny untrained ranker scores is mostly rounding."""
-    monkeypatch.setattr(farrank_exporters.bounds, "LEAST_TAU", dict.fromkeys(LEAST_TAU, -1.0))
+    monkeypatch.setattr(farrank_exporters.parity, "LEAST_TAU", dict.fromkeys(LEAST_TAU, -1.0))
 
 
 def export(artifact: Path, precision: Any = "fp32", form: Any = "onnx", **arguments: Any) -> Export:

@@ -13,21 +13,16 @@ import torch
 from transformers import BertConfig
 
 import farrank_exporters.trace
-from farrank_exporters.calibration import calibration_batches
-from farrank_exporters.int8_onnx import quantize_onnx
-from farrank_exporters.int8_openvino import quantize_openvino
-from farrank_exporters.sensitive_nodes import embeddings, products_after_activations
+from farrank_exporters.int8 import embeddings, products_after_activations, quantize_onnx, quantize_openvino
+from farrank_exporters.texts import calibration_batches
 from farrank_exporters.trace import trace_ranker
-from farrank_rankers.collate import Batch
+from farrank_rankers.files.open import open_ranker
+from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.sources import open_ranker
-from farrank_rankers.tokens import EncoderInput, Role
-from farrank_rankers.untrained import new_ranker
-from farrank_runtimes.interface import Runtime
-from farrank_runtimes.onnx_graph import OnnxGraph
-from farrank_runtimes.onnx_runtime import open_onnx
+from farrank_rankers.tokens import Batch, EncoderInput, Role
+from farrank_runtimes.onnx_runtime import OnnxGraph, cpu_options, open_onnx, open_session
 from farrank_runtimes.openvino_runtime import open_openvino
-from farrank_runtimes.providers import cpu_options, open_session
+from farrank_runtimes.runtime import Runtime
 
 LAYERS = 2
 # Query, key, value and output of attention, and the first product of the feed-forward block.

@@ -9,13 +9,12 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from farrank_exporters.calibration import calibration_batches
-from farrank_exporters.int8_tensorrt import quantize_tensorrt
+from farrank_exporters.int8 import quantize_tensorrt
+from farrank_exporters.texts import calibration_batches
 from farrank_exporters.trace import trace_ranker
-from farrank_rankers.collate import Batch
-from farrank_rankers.sources import open_ranker
-from farrank_runtimes.onnx_graph import OnnxGraph
-from farrank_runtimes.providers import cpu_options, open_session
+from farrank_rankers.files.open import open_ranker
+from farrank_rankers.tokens import Batch
+from farrank_runtimes.onnx_runtime import OnnxGraph, cpu_options, open_session
 
 LAYERS = 2
 # Query, key, value and output of attention, and the first product of the feed-forward block.

@@ -9,13 +9,12 @@ import torch
 from tests.exporters.conftest import MEASURED
 from torch import Tensor
 
-from farrank_exporters.bounds import Bound, bound_for
-from farrank_exporters.parity import BeyondBound, Reference, measure, reference
+from farrank_exporters.parity import BeyondBound, Bound, Reference, bound_for, measure, reference
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.manifest import ExportPrecision, Parity
 from farrank_rankers.features import Features
+from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.sources import open_ranker
 from farrank_runtimes.torch_runtime import TorchRuntime
 
 Fault = Callable[[list[float], list[list[float]]], None]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
-from farrank_exporters.rank_agreement import kendall_tau, top_overlap
+from farrank_exporters.parity import kendall_tau, top_overlap
 
 values = st.integers(-5, 5).map(float)
 

@@ -12,13 +12,11 @@ import torch
 from tests.exporters.conftest import KINDS, TracedRanker, text
 from torch import Tensor
 
-from farrank_exporters.graphs import AggregatorGraph, EncoderGraph
-from farrank_exporters.trace import OPSET, trace_ranker
-from farrank_rankers.collate import collate
+from farrank_exporters.trace import OPSET, AggregatorGraph, EncoderGraph, trace_ranker
 from farrank_rankers.errors import ExportError
 from farrank_rankers.features import Features, batched, stacked
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.tokens import Chunk
+from farrank_rankers.tokens import Chunk, collate
 
 TracedRankers = Mapping[str, TracedRanker]
 

@@ -22,11 +22,10 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from farrank_rankers.artifact import save_ranker
-from farrank_rankers.files.tokenizer_files import TokenizerFiles
+from farrank_rankers.files.open import open_ranker, open_reader
+from farrank_rankers.files.save import save_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.sources import open_ranker, open_reader
-from farrank_rankers.tokenizer import TextTokenizer
+from farrank_rankers.tokenizer import TextTokenizer, TokenizerFiles
 
 WORDS = (
     "the long document ranks chunks of passages by a query and its tokens while windows slide over text "

@@ -4,8 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farrank_rankers.chunking import Chunking, chunk_bounds, chunk_count, readable_tokens
-from farrank_rankers.default_chunking import adjusted, default_chunking
+from farrank_rankers.chunking import (
+    Chunking,
+    adjusted,
+    chunk_bounds,
+    chunk_count,
+    default_chunking,
+    readable_tokens,
+)
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import ChunkingKind
 

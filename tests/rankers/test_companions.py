@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farrank_rankers.collate import collate
+from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.untrained import new_ranker
+from farrank_rankers.tokens import collate
 
 MakeModel = Callable[..., Path]
 WORDS = st.sampled_from(["search", "engine", "hello", "world", "café", "😀", "window", "passage."])

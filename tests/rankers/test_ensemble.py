@@ -9,8 +9,8 @@ import pytest
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.ensemble import Ensemble, is_ensemble, open_ensemble, save_ensemble
 from farrank_rankers.errors import SourceError, SpecError
-from farrank_rankers.sources import open_ranker
-from farrank_rankers.untrained import new_ranker
+from farrank_rankers.files.open import open_ranker
+from farrank_rankers.files.untrained import new_ranker
 
 QUERY = "neural query"
 DOCUMENTS = ["search engine ranks passages of the long document " * 4, "hello world", ""]

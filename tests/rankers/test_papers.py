@@ -2,12 +2,11 @@
 
 import pytest
 
-from farrank_rankers.backbone_facts import BackboneFacts
+from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.families.registry import ENCODERS
 from farrank_rankers.family import BiEncoderOptions, VectorOptions
-from farrank_rankers.papers.backbones import BACKBONES
 from farrank_rankers.papers.counting import count_parameters, on_meta
-from farrank_rankers.papers.models import PaperModel, paper_models
+from farrank_rankers.papers.models import BACKBONES, PaperModel, paper_models
 from farrank_rankers.spec import RankerSpec
 
 # Table 6 of arXiv 2207.01262 in millions, by the end of a model's name.

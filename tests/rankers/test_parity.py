@@ -10,8 +10,8 @@ from sentence_transformers.models import Pooling, Transformer
 from transformers import AutoModel, AutoModelForSequenceClassification
 
 from farrank_rankers.chunking import Chunking
+from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.sources import open_ranker
 from farrank_rankers.tokens import Role
 
 MakeModel = Callable[..., Path]
@@ -179,7 +179,7 @@ def test_padding_the_query_keeps_the_chunks_positions(make_model: MakeModel, mod
 
 
 def test_cls_vectors_are_the_backbones(make_model: MakeModel) -> None:
-    from farrank_rankers.untrained import new_ranker
+    from farrank_rankers.files.untrained import new_ranker
 
     folder = make_model("roberta")
     ranker = new_ranker("maxp", folder, Chunking("sliding", 20, 10, 60)).eval()

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from farrank_rankers.collate import collate
 from farrank_rankers.errors import SourceError, SpecError
+from farrank_rankers.files.open import open_reader
 from farrank_rankers.reader import Reader
-from farrank_rankers.sources import open_reader
-from farrank_rankers.tokens import EncoderInput, Role
+from farrank_rankers.tokens import EncoderInput, Role, collate
 
 MakeModel = Callable[..., Path]
 QUERY = "how does a search engine rank"
@@ -190,8 +189,8 @@ def test_batches_are_padded_on_the_right() -> None:
 
 def test_reading_needs_no_torch() -> None:
     code = (
-        "import sys; from farrank_rankers.sources import open_reader; r = open_reader('embedded'); "
-        "r.split(r.read_document('a b c')); import farrank_rankers.collate; "
+        "import sys; from farrank_rankers.files.open import open_reader; r = open_reader('embedded'); "
+        "r.split(r.read_document('a b c')); import farrank_rankers.tokens; "
         "print(sorted({'torch', 'transformers', 'safetensors'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

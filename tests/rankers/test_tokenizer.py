@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from farrank_rankers import segments
+from farrank_rankers import tokenizer as segments
 from farrank_rankers.errors import ReadingStopped
 from farrank_rankers.tokenizer import TextTokenizer
 

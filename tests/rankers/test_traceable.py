@@ -14,15 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from farrank_exporters.graphs import AggregatorGraph
-from farrank_exporters.trace import trace_ranker
+from farrank_exporters.trace import AggregatorGraph, trace_ranker
 from farrank_rankers.chunking import Chunking
-from farrank_rankers.collate import collate
 from farrank_rankers.family import FAMILIES
 from farrank_rankers.features import Features, batched, stacked
+from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.tokens import EncoderInput, Role
-from farrank_rankers.untrained import new_ranker
+from farrank_rankers.tokens import EncoderInput, Role, collate
 
 MakeModel = Callable[..., Path]
 Feed = dict[str, Tensor]

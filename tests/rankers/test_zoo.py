@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farrank_rankers.chunking import Chunking
-from farrank_rankers.collate import collate
 from farrank_rankers.family import FAMILIES, EvidenceKind
 from farrank_rankers.features import Features, batched, stacked
+from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.untrained import new_ranker
+from farrank_rankers.tokens import collate
 
 MakeModel = Callable[..., Path]
 Options = dict[str, dict[str, Any]]

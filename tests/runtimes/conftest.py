@@ -2,7 +2,7 @@
 
 from farrank_rankers.features import batched, stacked
 from farrank_rankers.ranker import Ranker
-from farrank_runtimes.interface import Runtime
+from farrank_runtimes.runtime import Runtime
 
 QUERY = "where does the river rise"
 TEXTS = [f"the river rises in the mountains {'and goes on ' * n}" for n in range(0, 100, 7)]

@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from farrank_rankers.errors import ExportError, SpecError
-from farrank_rankers.exports.folder import MANIFEST, Export, find_exports
+from farrank_rankers.exports.export_folder import MANIFEST, Export, find_exports
 from farrank_rankers.exports.manifest import Refused
-from farrank_rankers.sources import open_ranker
+from farrank_rankers.files.open import open_ranker
 from farrank_runtimes import choose
-from farrank_runtimes.choose import candidates, open_served
-from farrank_runtimes.interface import (
+from farrank_runtimes.choose import candidates, open_ranker_runtime
+from farrank_runtimes.openers import Placement
+from farrank_runtimes.runtime import (
     DeviceAbsent,
     Precision,
     PrecisionAbsent,
@@ -22,7 +23,6 @@ from farrank_runtimes.interface import (
     RuntimeChoice,
     RuntimeName,
 )
-from farrank_runtimes.openers import Placement
 
 QUERY = "where does the river rise"
 CPU = Placement(device="cpu", threads=1)
@@ -94,7 +94,7 @@ def test_the_fastest_that_is_there_comes_first(
 
 
 def served_names(artifact: Path, **asked: object) -> tuple[str, str]:
-    served = open_served(str(artifact), {}, placement=CPU, **asked)  # type: ignore[arg-type]
+    served = open_ranker_runtime(str(artifact), {}, placement=CPU, **asked)  # type: ignore[arg-type]
     runs = served.runtime.capabilities()
     return runs.runtime, served.reason
 
@@ -108,9 +108,9 @@ def test_an_export_is_served_without_its_rankers_weights(
     def refuse(*given: object, **named: object) -> None:
         raise AssertionError("weights are read")
 
-    monkeypatch.setattr("farrank_rankers.loading.load_weights", refuse)
+    monkeypatch.setattr("farrank_rankers.files.load.load_weights", refuse)
     monkeypatch.setattr(choose, "open_ranker", refuse)
-    served = open_served(str(tiny_exports["biencoder"]), {}, runtime="onnx", placement=CPU)
+    served = open_ranker_runtime(str(tiny_exports["biencoder"]), {}, runtime="onnx", placement=CPU)
     assert served.version == ranker.version
     assert served.evidence is ranker.aggregator.evidence
     assert served.reason == "onnx with onnx-fp32: asked for"
@@ -132,11 +132,11 @@ def test_what_is_not_installed_is_passed_over_and_named(
         "passed over openvino with onnx-fp32: OpenVINO is not installed; pip install it",
     )
     with pytest.raises(RuntimeAbsent, match="pip install it"):
-        open_served(str(tiny_exports["maxp"]), {}, runtime="openvino", placement=CPU)
+        open_ranker_runtime(str(tiny_exports["maxp"]), {}, runtime="openvino", placement=CPU)
 
 
 def test_without_an_export_torch_serves(tiny_rankers: dict[str, Path]) -> None:
-    served = open_served(str(tiny_rankers["maxp"]), {}, placement=CPU)
+    served = open_ranker_runtime(str(tiny_rankers["maxp"]), {}, placement=CPU)
     assert served.runtime.capabilities().runtime == "torch"
     assert served.parity is None
     assert served.version == open_ranker(tiny_rankers["maxp"]).version
@@ -174,7 +174,7 @@ def test_what_cannot_be_served_says_what_helps(
     tiny_rankers: dict[str, Path], asked: dict[str, str], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        open_served(str(tiny_rankers["maxp"]), {}, placement=CPU, **asked)  # type: ignore[arg-type]
+        open_ranker_runtime(str(tiny_rankers["maxp"]), {}, placement=CPU, **asked)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -197,27 +197,31 @@ def test_on_a_gpu_no_export_is_advised_that_nothing_makes(
     monkeypatch.setattr(choose, "choose_device", torch.device)
     placement = Placement(device="cuda")
     with pytest.raises((RuntimeAbsent, PrecisionAbsent), match=message):
-        open_served(str(tiny_rankers["maxp"]), {}, runtime=runtime, precision=precision, placement=placement)
+        open_ranker_runtime(
+            str(tiny_rankers["maxp"]), {}, runtime=runtime, precision=precision, placement=placement
+        )
 
 
 def test_a_device_that_is_not_here_stops_the_start(tiny_rankers: dict[str, Path]) -> None:
     with pytest.raises(DeviceAbsent, match="cuda:99"):
-        open_served(str(tiny_rankers["maxp"]), {}, placement=Placement(device="cuda:99"))
+        open_ranker_runtime(str(tiny_rankers["maxp"]), {}, placement=Placement(device="cuda:99"))
 
 
 def test_overrides_that_the_graph_does_not_depend_on_stay_possible(tiny_exports: dict[str, Path]) -> None:
     overrides = {"window": 64, "stride": 32, "max_document_tokens": 200}
-    served = open_served(str(tiny_exports["maxp"]), overrides, runtime="onnx", placement=CPU)  # type: ignore[arg-type]
+    served = open_ranker_runtime(str(tiny_exports["maxp"]), overrides, runtime="onnx", placement=CPU)  # type: ignore[arg-type]
     assert served.reader.spec.chunking.window == 64
     assert served.version == open_ranker(tiny_exports["maxp"], **overrides).version  # type: ignore[arg-type]
 
 
 def test_an_override_that_an_export_cannot_follow_is_served_by_torch(tiny_exports: dict[str, Path]) -> None:
-    served = open_served(str(tiny_exports["maxp"]), {"max_query_tokens": 20}, placement=CPU)
+    served = open_ranker_runtime(str(tiny_exports["maxp"]), {"max_query_tokens": 20}, placement=CPU)
     assert served.runtime.capabilities().runtime == "torch"
     assert "passed over onnx with onnx-fp32: max_query_tokens is 20; the export was made for" in served.reason
     with pytest.raises(SpecError, match="max_query_tokens is 20"):
-        open_served(str(tiny_exports["maxp"]), {"max_query_tokens": 20}, runtime="onnx", placement=CPU)
+        open_ranker_runtime(
+            str(tiny_exports["maxp"]), {"max_query_tokens": 20}, runtime="onnx", placement=CPU
+        )
 
 
 def test_a_changed_byte_is_refused_and_never_passed_over(
@@ -229,7 +233,7 @@ def test_a_changed_byte_is_refused_and_never_passed_over(
     data[len(data) // 2] ^= 1
     graph.write_bytes(data)
     with pytest.raises(ExportError, match=r"aggregator\.onnx is damaged"):
-        open_served(str(artifact), {}, placement=CPU)
+        open_ranker_runtime(str(artifact), {}, placement=CPU)
     assert served_names(artifact, runtime="torch")[0] == "torch"
 
 
@@ -242,7 +246,7 @@ def test_a_ranker_that_changed_since_makes_its_export_stale(
     weights = tiny_rankers["sump"] / "model.safetensors"
     (artifact / "model.safetensors").write_bytes(weights.read_bytes())
     with pytest.raises(ExportError, match=r"stale.*model\.safetensors changed since"):
-        open_served(str(artifact), {}, placement=CPU)
+        open_ranker_runtime(str(artifact), {}, placement=CPU)
 
 
 def test_who_asks_for_a_refused_runtime_is_told_why(tiny_exports: dict[str, Path], tmp_path: Path) -> None:
@@ -252,5 +256,5 @@ def test_who_asks_for_a_refused_runtime_is_told_why(tiny_exports: dict[str, Path
     manifest = replace(export.manifest, runtimes=("openvino",), refused=refused)
     (export.folder / MANIFEST).write_text(manifest.to_json())
     with pytest.raises(RuntimeAbsent, match=r"onnx may not serve .*onnx-fp32: with onnx kendall_tau is 0\.9"):
-        open_served(str(artifact), {}, runtime="onnx", placement=CPU)
-    assert open_served(str(artifact), {}, placement=CPU).reason.startswith("openvino with onnx-fp32")
+        open_ranker_runtime(str(artifact), {}, runtime="onnx", placement=CPU)
+    assert open_ranker_runtime(str(artifact), {}, placement=CPU).reason.startswith("openvino with onnx-fp32")

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from farrank_exporters.trace import trace_ranker
 from farrank_rankers.features import Features
+from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.sources import open_ranker
 from farrank_rankers.tokens import Role
 from farrank_runtimes.exported_runtime import FEATURE_BYTES, POSITIONS, ExportedRuntime, LoadedGraph
-from farrank_runtimes.interface import Capabilities
 from farrank_runtimes.onnx_runtime import open_onnx
+from farrank_runtimes.runtime import Capabilities
 
 DOCUMENTS, CHUNKS, TOKENS, QUERY_TOKENS = 40, 3, 120, 6
 

@@ -9,12 +9,10 @@ import torch
 from onnx import TensorProto, helper
 
 from farrank_rankers.features import batched, stacked
-from farrank_rankers.sources import open_ranker
+from farrank_rankers.files.open import open_ranker
 from farrank_runtimes.exported_runtime import ExportedRuntime
-from farrank_runtimes.interface import DeviceLost, OutOfMemory, RuntimeAbsent
-from farrank_runtimes.onnx_graph import OnnxGraph
-from farrank_runtimes.onnx_runtime import open_onnx
-from farrank_runtimes.providers import cpu_options, open_session
+from farrank_runtimes.onnx_runtime import OnnxGraph, cpu_options, open_onnx, open_session
+from farrank_runtimes.runtime import DeviceLost, OutOfMemory, RuntimeAbsent
 
 QUERY = "where does the river rise"
 TEXTS = [f"the river rises in the mountains {'and goes on ' * n}" for n in (0, 1, 7, 90, 200)]
@@ -133,7 +131,7 @@ def test_the_models_own_failures_stay_what_they_are(expanding: OnnxGraph) -> Non
     ],
 )
 def test_the_devices_failures_are_told_from_the_models(message: str, told: type[Exception]) -> None:
-    from farrank_runtimes.onnx_graph import _device_failures
+    from farrank_runtimes.onnx_runtime import _device_failures
 
     with pytest.raises(told) as failed, _device_failures():
         raise RuntimeError(message)

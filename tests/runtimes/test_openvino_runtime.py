@@ -12,14 +12,13 @@ import torch
 
 from farrank_exporters.trace import trace_ranker
 from farrank_rankers.features import batched, stacked
+from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.sources import open_ranker
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes import openvino_runtime
 from farrank_runtimes.exported_runtime import ExportedRuntime
-from farrank_runtimes.interface import DeviceAbsent, DeviceLost, OutOfMemory, PrecisionAbsent, RuntimeAbsent
-from farrank_runtimes.openvino_graph import OpenVinoGraph
-from farrank_runtimes.openvino_runtime import computes_bf16, open_openvino
+from farrank_runtimes.openvino_runtime import OpenVinoGraph, computes_bf16, open_openvino
+from farrank_runtimes.runtime import DeviceAbsent, DeviceLost, OutOfMemory, PrecisionAbsent, RuntimeAbsent
 
 QUERY = "where does the river rise"
 TEXTS = [f"the river rises in the mountains {'and goes on ' * n}" for n in range(0, 100, 19)]
@@ -197,7 +196,7 @@ from pathlib import Path
 import numpy as np
 from farrank_rankers.features import stacked
 from farrank_rankers.tokens import EncoderInput
-from farrank_runtimes.interface import OutOfMemory
+from farrank_runtimes.runtime import OutOfMemory
 from farrank_runtimes.openvino_runtime import open_openvino
 
 folder = Path(sys.argv[1])

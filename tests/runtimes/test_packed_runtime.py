@@ -12,18 +12,16 @@ from tests.runtimes.conftest import QUERY, TEXTS, scores_through
 
 from farrank_rankers.family import FAMILIES
 from farrank_rankers.features import Features, batched, stacked
-from farrank_rankers.packed.attention.blocks import BLOCK
-from farrank_rankers.packed.attention.plain import plain_attention
+from farrank_rankers.files.open import open_ranker
+from farrank_rankers.packed.attention_blocks import BLOCK
+from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.packed.stream import TokenStream
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.sources import open_ranker
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.devices import affordable_tokens
-from farrank_runtimes.interface import OutOfMemory, Packing, Precision, Runtime
 from farrank_runtimes.openers import Placement
-from farrank_runtimes.packed_runtime import PackedRuntime
-from farrank_runtimes.torch_modules import TorchModules
-from farrank_runtimes.torch_opening import open_torch
+from farrank_runtimes.runtime import OutOfMemory, Packing, Precision, Runtime
+from farrank_runtimes.torch_runtime import PackedRuntime, TorchModules, open_torch
 
 Test = TypeVar("Test", bound=Callable[..., None])
 

@@ -7,8 +7,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from farrank_runtimes.interface import RuntimeAbsent
-from farrank_runtimes.providers import INSTALL, NAMES, Provider, check_provider, open_session
+from farrank_runtimes.onnx_runtime import INSTALL, NAMES, Provider, check_provider, open_session
+from farrank_runtimes.runtime import RuntimeAbsent
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 BUILT_WITH = list(NAMES.values())

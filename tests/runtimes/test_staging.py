@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farrank_rankers.packed.packing import Packing, pack
+from farrank_rankers.packed.stream import Packing, pack
 from farrank_rankers.tokens import EncoderInput, Role
-from farrank_runtimes.staging import ALIGNED, Stage, StagingRing
+from farrank_runtimes.cuda_queue import ALIGNED, Stage, StagingRing
 
 CPU = torch.device("cpu")
 

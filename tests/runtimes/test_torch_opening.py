@@ -9,17 +9,16 @@ import torch
 from tests.runtimes.conftest import QUERY, TEXTS, scores_through
 
 from farrank_rankers.errors import AttentionAbsent
-from farrank_rankers.packed.attention.choose import Chosen
-from farrank_rankers.packed.attention.plain import plain_attention
+from farrank_rankers.files.open import open_ranker
+from farrank_rankers.packed.attention_choice import Chosen
 from farrank_rankers.packed.backbones import registry
-from farrank_rankers.packed.backbones.compiling import as_written, compiled
-from farrank_rankers.sources import open_ranker
-from farrank_runtimes import torch_opening
-from farrank_runtimes.choose import open_served
-from farrank_runtimes.interface import Packing, PackingAbsent, RuntimeChoice
+from farrank_rankers.packed.packed_backbone import as_written, compiled
+from farrank_rankers.packed.plain_attention import plain_attention
+from farrank_runtimes import torch_runtime as torch_opening
+from farrank_runtimes.choose import open_ranker_runtime
 from farrank_runtimes.openers import Placement
-from farrank_runtimes.packed_runtime import PackedRuntime
-from farrank_runtimes.torch_opening import open_torch
+from farrank_runtimes.runtime import Packing, PackingAbsent, RuntimeChoice
+from farrank_runtimes.torch_runtime import PackedRuntime, open_torch
 
 
 @pytest.fixture
@@ -111,13 +110,13 @@ def test_layers_are_compiled_when_asked_for(
 
 
 def test_the_form_is_part_of_the_reason(tiny_rankers: dict[str, Path], tiny_exports: dict[str, Path]) -> None:
-    served = open_served(str(tiny_rankers["maxp"]), {}, placement=cpu("auto"))
+    served = open_ranker_runtime(str(tiny_rankers["maxp"]), {}, placement=cpu("auto"))
     assert served.reason == (
         "torch fp32: the fastest that the artifact and this machine allow; "
         "padded: fused kernels run on CUDA, not on cpu"
     )
     # Exports read padded batches: who asks for packed ones asks for torch.
-    served = open_served(str(tiny_exports["maxp"]), {}, placement=cpu("packed"))
+    served = open_ranker_runtime(str(tiny_exports["maxp"]), {}, placement=cpu("packed"))
     assert served.runtime.capabilities().packed
     assert served.reason.startswith("torch fp32: asked for; packed, plain attention")
 
@@ -129,4 +128,4 @@ def test_packed_batches_of_an_export_are_refused(
     with pytest.raises(
         PackingAbsent, match=f"^packed batches are torch's alone; {runtime} reads padded ones"
     ):
-        open_served(str(tiny_exports["maxp"]), {}, runtime=runtime, placement=cpu("packed"))
+        open_ranker_runtime(str(tiny_exports["maxp"]), {}, runtime=runtime, placement=cpu("packed"))

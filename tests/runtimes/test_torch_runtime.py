@@ -6,11 +6,10 @@ import pytest
 import torch
 from tests.runtimes.conftest import QUERY, TEXTS, scores_through
 
-from farrank_rankers.sources import open_ranker
+from farrank_rankers.files.open import open_ranker
 from farrank_rankers.tokens import EncoderInput
-from farrank_runtimes.devices import choose_device
-from farrank_runtimes.interface import DeviceAbsent, DeviceLost, OutOfMemory, Precision, PrecisionAbsent
-from farrank_runtimes.threads import usable_cores
+from farrank_runtimes.devices import choose_device, usable_cores
+from farrank_runtimes.runtime import DeviceAbsent, DeviceLost, OutOfMemory, Precision, PrecisionAbsent
 from farrank_runtimes.torch_failures import device_failures
 from farrank_runtimes.torch_runtime import TorchRuntime
 

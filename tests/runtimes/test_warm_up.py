@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from farrank_rankers.tokens import EncoderInput
-from farrank_runtimes.interface import Encoded, OutOfMemory
+from farrank_runtimes.runtime import Encoded, OutOfMemory
 from farrank_runtimes.warm_up import measure_speed
 
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from farrank_bench.contenders.interface import ContenderFailed
+from farrank_bench.contenders.rounds import ContenderFailed
 
 VERSION = "0.0.78"
 CONSTRAINTS = Path(__file__).parents[2] / "infinity-constraints.txt"

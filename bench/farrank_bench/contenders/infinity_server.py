@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from farrank_bench.contenders.interface import ContenderFailed
+from farrank_bench.contenders.rounds import ContenderFailed
 
 START_TIMEOUT_S = 180.0
 END_TIMEOUT_S = 30.0

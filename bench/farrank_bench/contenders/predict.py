@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from farrank_bench.contenders.interface import ContenderFailed, Scored
-from farrank_bench.workload import BenchCall
+from farrank_bench.calls import BenchCall
+from farrank_bench.contenders.rounds import ContenderFailed, Scored
 
 PASS_TIMEOUT_S = 900.0
 

@@ -5,8 +5,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from farrank_bench.contenders.interface import ContenderFailed, Scored
-from farrank_bench.workload import BenchCall
+from farrank_bench.calls import BenchCall
+from farrank_bench.contenders.rounds import ContenderFailed, Scored
 from farrank_loadtest.targets import Document, TargetError
 from farrank_loadtest.targets.open import open_target
 

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from farrank_bench.gpu.bench import Bench
-from farrank_bench.gpu.extent import FULL, QUICK, TINY
+from farrank_bench.gpu.bench import FULL, QUICK, TINY, Bench
 from farrank_bench.gpu.report import as_markdown
 from farrank_bench.gpu.sections import SECTIONS, measure_sections
 from farrank_runtimes.devices import choose_device
-from farrank_runtimes.interface import DeviceAbsent
+from farrank_runtimes.runtime import DeviceAbsent
 
 MEASURED, SECTION_FAILED, NO_DEVICE = 0, 1, 2
 

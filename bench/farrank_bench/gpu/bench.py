@@ -1,20 +1,104 @@
 """What all sections share: the device, how much is measured, and what is made once for all of them."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 
-from farrank_bench.gpu.ceilings import Ceilings, measure_ceilings
-from farrank_bench.gpu.extent import Extent
 from farrank_bench.gpu.models import build_model
 from farrank_bench.gpu.texts import read_corpus, train_tokenizer
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokenizer import TextTokenizer
-from farrank_runtimes.interface import Packing, Precision, Runtime
 from farrank_runtimes.openers import Placement
-from farrank_runtimes.torch_opening import open_torch
+from farrank_runtimes.runtime import Packing, Precision, Runtime
+from farrank_runtimes.torch_runtime import open_torch
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Sizes of all sections; times in seconds.
+
+    A speed is that of `passes` over the documents, `repeats` times. `calls` are sent one by one; a loaded
+    server has `callers`, settles for `settling_s` and is watched for `load_s`. The ceilings have matrices of
+    `side` and copies of `copied` bytes, `times` times over. No part of a section takes longer than `limit_s`.
+    """
+
+    documents: int
+    repeats: int
+    passes: int
+    calls: int
+    queries: int
+    callers: int
+    settling_s: float
+    load_s: float
+    side: int
+    copied: int
+    times: int
+    limit_s: float
+
+
+FULL = Extent(100, 5, 10, 20, 6, 16, 5.0, 30.0, 8192, 2**30, 20, 900.0)
+QUICK = Extent(100, 1, 2, 3, 2, 16, 2.0, 5.0, 8192, 2**28, 5, 300.0)
+# For tiny models on any device: nothing here says how fast anything is.
+TINY = Extent(3, 1, 1, 1, 1, 2, 0.1, 0.5, 64, 2**16, 1, 300.0)
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until the device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds_of(work: Callable[[], object], device: torch.device) -> float:
+    """Time work from an idle device to an idle device."""
+    wait_for(device)
+    started_s = time.perf_counter()
+    work()
+    wait_for(device)
+    return time.perf_counter() - started_s
+
+
+TERA, GIGA = 1e12, 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """Operations/s of a large square matrix product in bf16, bytes/s of a copy, run by run.
+
+    A copy's bytes count twice, once read and once written. `side` is the matrices', `nbytes` what is copied.
+    """
+
+    flops_per_s: Sequence[float]
+    bytes_per_s: Sequence[float]
+    side: int
+    nbytes: int
+
+
+def measure_ceilings(device: torch.device, side: int, nbytes: int, times: int, repeats: int) -> Ceilings:
+    """Multiply and copy `times` times in each run, behind one run that is not counted."""
+    left, right = (torch.randn(side, side, device=device, dtype=torch.bfloat16) for _ in range(2))
+    product = torch.empty_like(left)
+    source = torch.zeros(nbytes, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+
+    def multiply() -> None:
+        for _ in range(times):
+            torch.mm(left, right, out=product)
+
+    def copy() -> None:
+        for _ in range(times):
+            target.copy_(source)
+
+    multiplied_s = [seconds_of(multiply, device) for _ in range(repeats + 1)][1:]
+    copied_s = [seconds_of(copy, device) for _ in range(repeats + 1)][1:]
+    return Ceilings(
+        [times * 2 * side**3 / seconds for seconds in multiplied_s],
+        [times * 2 * nbytes / seconds for seconds in copied_s],
+        side,
+        nbytes,
+    )
 
 
 @dataclass(frozen=True)

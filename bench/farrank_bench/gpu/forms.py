@@ -4,13 +4,12 @@ import statistics
 from collections.abc import Mapping
 from functools import partial
 
+from farrank_bench.contenders.rounds import measure_rounds
 from farrank_bench.gpu.bench import Bench
-from farrank_bench.gpu.form import Form, speed_row
+from farrank_bench.gpu.encoding import Form, speed_row, whole
 from farrank_bench.gpu.inputs import mixed_documents
-from farrank_bench.gpu.partly import whole
 from farrank_bench.gpu.speeds import attention_row
-from farrank_bench.rounds import measure_rounds
-from farrank_bench.rows import Row
+from farrank_bench.report import Row
 
 WRITTEN, COMPILED, PADDED = "packed, as written", "packed, compiled", "padded, sorted by length"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from farrank_rankers.backbone_facts import BackboneFacts
+from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.papers.models import PaperModel, paper_models
 from farrank_rankers.ranker import Ranker

@@ -2,16 +2,16 @@
 
 import numpy as np
 
+from farrank_bench.calls import QUERIES
 from farrank_bench.gpu.bench import Bench
-from farrank_bench.gpu.scoring import Request, score
+from farrank_bench.gpu.encoding import Request, score
 from farrank_bench.gpu.texts import varied_texts
-from farrank_bench.rows import Row, at_least, not_measured, spread
-from farrank_bench.workload import QUERIES
-from farrank_exporters.rank_agreement import kendall_tau
+from farrank_bench.report import Row, at_least, not_measured, spread
+from farrank_exporters.parity import kendall_tau
 from farrank_rankers.errors import SourceError
 from farrank_rankers.files.location import EMBEDDED
+from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.sources import open_ranker
 
 LEAST_TAU = 0.98
 WHAT = "Kendall's tau with padded fp32: packed bf16"

@@ -10,8 +10,7 @@ from importlib import metadata
 import torch
 
 from farrank_bench.gpu.bench import Bench
-from farrank_bench.report import machine, tables
-from farrank_bench.rows import Row
+from farrank_bench.report import Row, machine, tables
 
 PACKAGES = ("farrank", "torch", "transformers", "flash_attn", "tokenizers", "numpy", "grpcio")
 NOTES = (

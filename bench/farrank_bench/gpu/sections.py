@@ -11,15 +11,14 @@ from types import FrameType
 import torch
 
 from farrank_bench.gpu.bench import Bench
+from farrank_bench.gpu.encoding import PartlyFailed
 from farrank_bench.gpu.forms import FORMS
 from farrank_bench.gpu.forms import MODELS as FORMED
-from farrank_bench.gpu.latency import AIMS, LATENCIES
-from farrank_bench.gpu.partly import PartlyFailed
 from farrank_bench.gpu.rankings import trained, untrained
-from farrank_bench.gpu.saturation import saturation
+from farrank_bench.gpu.serving import AIMS, LATENCIES, saturation
 from farrank_bench.gpu.speeds import MODELS as SPED
 from farrank_bench.gpu.speeds import OF_FULL_DOCUMENTS, first_passages
-from farrank_bench.rows import Row, not_measured, spread
+from farrank_bench.report import Row, not_measured, spread
 
 Measure = Callable[[Bench], list[Row]]
 

@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from farrank_bench.contenders.rounds import Rounds, measure_rounds
 from farrank_bench.gpu.bench import Bench
+from farrank_bench.gpu.encoding import Form, speed_row, whole
 from farrank_bench.gpu.flops import encoder_flops
-from farrank_bench.gpu.form import Form, speed_row
 from farrank_bench.gpu.inputs import full_documents, leading_tokens, mixed_documents, real_tokens
-from farrank_bench.gpu.partly import whole
-from farrank_bench.rounds import Rounds, measure_rounds
-from farrank_bench.rows import Row, at_least, not_measured, spread
+from farrank_bench.report import Row, at_least, not_measured, spread
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import EncoderInput
 

@@ -3,11 +3,10 @@
 import random
 from collections.abc import Iterable, Sequence
 
-from farrank_bench.workload import QUERIES
+from farrank_bench.calls import QUERIES
 from farrank_rankers.chunking import readable_tokens
-from farrank_rankers.files.tokenizer_files import TokenizerFiles
 from farrank_rankers.reader import Reader
-from farrank_rankers.tokenizer import TextTokenizer
+from farrank_rankers.tokenizer import TextTokenizer, TokenizerFiles
 
 # BERT's own has 30,522. No backbone of the papers knows fewer.
 WORDS = 30_000

@@ -7,8 +7,7 @@ from typing import get_args
 
 from farrank_cli.exit_codes import DONE, CommandError
 from farrank_cli.terminated import sigterm_interrupts
-from farrank_exporters.artifact import artifact_of
-from farrank_exporters.export import export_ranker
+from farrank_exporters.export import artifact_of, export_ranker
 from farrank_exporters.texts import divide, python_documentation, read_texts
 from farrank_rankers.errors import RankerError
 from farrank_rankers.exports.manifest import ExportFormat, ExportPrecision, Parity, Refused

@@ -5,13 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from farrank_cli.exit_codes import DONE, REFUSED, CommandError
-from farrank_cli.progress import Progress
+from farrank_cli.terminal import Progress
 from farrank_server.errors import ConfigError
-from farrank_server.indexing.build import build_index
-from farrank_server.indexing.document import CollectionError, Document
-from farrank_server.indexing.jsonl import read_jsonl
+from farrank_server.indexing.collection import CollectionError, Document, read_jsonl
+from farrank_server.indexing.index_builder import IndexingError, build_index
 from farrank_server.indexing.pydoc_corpus import read_pydoc
-from farrank_server.indexing.writer_process import IndexingError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

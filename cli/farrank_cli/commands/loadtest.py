@@ -4,7 +4,7 @@ import argparse
 from importlib import import_module
 
 from farrank_cli.exit_codes import REFUSED, TRY_AGAIN, CommandError
-from farrank_loadtest.errors import LoadtestError, TargetFailed
+from farrank_trec.errors import LoadtestError, TargetFailed
 
 # A module each, with `configure(parser)` and `run(args) -> exit code`, and what it does.
 TESTS = {

@@ -4,11 +4,11 @@ import argparse
 import dataclasses
 import json
 
-from farrank_cli.columns import print_columns
 from farrank_cli.commands import rankers_exports, rankers_new, rankers_papers
 from farrank_cli.connection import add_connection_flags, connect
 from farrank_cli.exit_codes import DONE, CommandError
 from farrank_cli.extras import missing_extra
+from farrank_cli.terminal import print_columns
 from farrank_client import Catalog, Parity, RankerInfo
 
 

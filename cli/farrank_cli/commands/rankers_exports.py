@@ -5,11 +5,11 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from farrank_cli.columns import print_columns
 from farrank_cli.exit_codes import DONE, CommandError
+from farrank_cli.terminal import print_columns
 
 if TYPE_CHECKING:
-    from farrank_rankers.exports.folder import Export
+    from farrank_rankers.exports.export_folder import Export
     from farrank_rankers.exports.manifest import Parity
 
 
@@ -25,8 +25,7 @@ def run(args: argparse.Namespace) -> int:
     extra is not installed.
     """
     from farrank_rankers.errors import RankerError
-    from farrank_rankers.exports.exportable import why_not_exportable
-    from farrank_rankers.exports.folder import find_exports
+    from farrank_rankers.exports.export_folder import find_exports, why_not_exportable
     from farrank_rankers.files.location import locate
 
     try:

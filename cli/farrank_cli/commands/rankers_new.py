@@ -61,9 +61,9 @@ def run(args: argparse.Namespace) -> int:
     Raises: CommandError if the parts do not fit, or the folder is taken; ModuleNotFoundError if the server
     extra is not installed.
     """
-    from farrank_rankers.artifact import save_ranker
     from farrank_rankers.errors import RankerError
-    from farrank_rankers.untrained import new_ranker
+    from farrank_rankers.files.save import save_ranker
+    from farrank_rankers.files.untrained import new_ranker
 
     if args.out.exists() and (not args.out.is_dir() or any(args.out.iterdir())):
         raise CommandError(f"--out {args.out}: must be a new or an empty folder")

@@ -2,8 +2,8 @@
 
 import json
 
-from farrank_cli.columns import print_columns
 from farrank_cli.exit_codes import DONE
+from farrank_cli.terminal import print_columns
 
 
 def run(*, as_json: bool) -> int:

@@ -6,8 +6,7 @@ from pathlib import Path
 from farrank_cli.connection import add_connection_flags, connect
 from farrank_cli.documents import read_files, read_jsonl
 from farrank_cli.exit_codes import DONE, CommandError
-from farrank_cli.ranking_flags import add_ranking_flags, ranking_options
-from farrank_cli.ranking_output import print_ranking
+from farrank_cli.ranking_output import add_ranking_flags, print_ranking, ranking_options
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -4,8 +4,7 @@ import argparse
 
 from farrank_cli.connection import add_connection_flags, connect
 from farrank_cli.exit_codes import DONE
-from farrank_cli.ranking_flags import add_ranking_flags, count, ranking_options
-from farrank_cli.ranking_output import print_ranking
+from farrank_cli.ranking_output import add_ranking_flags, count, print_ranking, ranking_options
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

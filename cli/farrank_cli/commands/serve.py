@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from farrank_cli.exit_codes import CommandError
-from farrank_server import config_sources
-from farrank_server.config import ServerConfig
-from farrank_server.config_sources import EVERY, Setting
+from farrank_server.config import sources as config_sources
+from farrank_server.config.schema import ServerConfig
+from farrank_server.config.sources import EVERY, Setting
 from farrank_server.errors import ConfigError
 
 # Each flag of its own and the key it sets; --set reaches all the others.
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     ModuleNotFoundError if the server extra is not installed.
     """
     # The server's room goes first: without its extra, nothing said about the configuration helps.
-    from farrank_server.serve import run as serve
+    from farrank_server.run import run as serve
 
     try:
         config = read_config(args, os.environ)

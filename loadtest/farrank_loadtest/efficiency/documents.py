@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from farrank_loadtest.errors import InputError
-from farrank_loadtest.trec.lines import json_object, named_string, numbered_lines
 from farrank_rankers.tokenizer import TextTokenizer
+from farrank_trec.errors import InputError
+from farrank_trec.lines import json_object, named_string, numbered_lines
 
 _IDS = ("id", "docid", "doc_id", "pid", "_id")
 

@@ -1,15 +1,127 @@
-"""The plot's points: what was measured, joined with the gain and with what the papers publish."""
+"""The plot's points.
 
-from collections.abc import Mapping
+Which rankers are measured against which FirstP, their gains, and what the papers publish.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
 from typing import Literal
 
-from farrank_loadtest.efficiency.gains import Gain
-from farrank_loadtest.efficiency.pairs import Pair
+from farrank_loadtest.accuracy.accuracy_report import Report
 from farrank_loadtest.efficiency.published import PUBLISHED, Published
-from farrank_loadtest.efficiency.result import Measured
+from farrank_loadtest.efficiency.run_times import Measured
 from farrank_rankers.family import family_named
+from farrank_rankers.papers.models import PaperModel
 from farrank_rankers.spec import RankerSpec
+from farrank_trec.errors import InputError, LoadtestError
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A ranker, and the one on the same backbone that reads the first chunk alone."""
+
+    ranker: PaperModel
+    firstp: PaperModel
+
+
+def all_pairs(models: Mapping[str, PaperModel]) -> dict[str, Pair]:
+    """Pair every ranker that reads on with its FirstP."""
+    pairs = {}
+    for name, model in models.items():
+        firstp = min(
+            (
+                each
+                for each in models.values()
+                if each.spec.backbone == model.spec.backbone and each.spec.chunking.kind == "first"
+            ),
+            key=lambda each: each.spec.chunking.window,
+        )
+        if firstp.name != name:
+            pairs[name] = Pair(model, firstp)
+    return pairs
+
+
+def chosen_pairs(pairs: Mapping[str, Pair], names: Sequence[str]) -> list[Pair]:
+    """Look up pairs by their ranker's name, all where none is named.
+
+    Raises: LoadtestError if there is no such ranker, or it is a FirstP itself.
+    """
+    firsts = {pair.firstp.name for pair in pairs.values()}
+    for name in names:
+        if name in firsts:
+            raise LoadtestError(f"ranker {name!r}: is a FirstP, which is measured beside every other")
+        if name not in pairs:
+            raise LoadtestError(
+                f"ranker {name!r}: the papers have none of this name, only {', '.join(pairs)}"
+            )
+    return [pair for name, pair in pairs.items() if not names or name in names]
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """A gain in percent, whether it was measured, and where it is from."""
+
+    percent: float
+    measured: bool
+    source: str
+
+
+def parse_accuracy(text: str, usual: str) -> tuple[Path, str]:
+    """Read `FILE` or `FILE:MEASURE`.
+
+    Raises: LoadtestError if a colon stands without a measure or a file.
+    """
+    if text.endswith(".json"):
+        return Path(text), usual
+    file, _, measure = text.rpartition(":")
+    if not (file and measure):
+        raise LoadtestError(f"accuracy {text!r}: must be FILE.json, or FILE:MEASURE")
+    return Path(file), measure
+
+
+def measured_gains(reports: Sequence[tuple[Path, str]], pairs: Mapping[str, Pair]) -> dict[str, Gain]:
+    """Average each ranker's gain over the test sets, one measure each, as the papers' Table 4 does.
+
+    Raises: InputError naming the file that is no report, lacks the measure, holds no ranker of the papers, or
+    one that is compared with something else than its FirstP.
+    """
+    found: dict[str, dict[Path, float]] = {}
+    for path, measure in reports:
+        report = Report.read_json(path)
+        if measure not in report.measures:
+            raise InputError(f"{path}: has no {measure}, only {', '.join(report.measures)}")
+        rows = [row for row in report.rows if row.model in pairs]
+        if not rows:
+            named = ", ".join(row.model for row in report.rows)
+            raise InputError(f"{path}: no model has the name of a paper's ranker, only {named}")
+        for row in rows:
+            expected, gain = pairs[row.model].firstp.name, row.cells[measure].gain
+            if row.baseline != expected or gain is None:
+                raise InputError(
+                    f"{path}: {row.model} must be compared with {expected} (--baseline), "
+                    f"not with {row.baseline or 'nothing'}"
+                )
+            found.setdefault(row.model, {})[path] = 100 * gain
+    gains = {}
+    for name, by_file in found.items():
+        if missing := [str(path) for path, _ in reports if path not in by_file]:
+            raise InputError(
+                f"{missing[0]}: lacks {name}, so that its average gain would be of fewer test sets"
+            )
+        measures = ", ".join(dict.fromkeys(measure for _, measure in reports))
+        gains[name] = Gain(fmean(by_file.values()), True, f"measured: {measures}")
+    return gains
+
+
+def all_gains(measured: Mapping[str, Gain]) -> dict[str, Gain]:
+    """Take the papers' gain for every ranker that none was measured of."""
+    published = {
+        name: Gain(each.gain_percent, False, f"published: {each.source}") for name, each in PUBLISHED.items()
+    }
+    return published | dict(measured)
+
 
 Approach = Literal["chunks, aggregated", "chunks, tokens interact", "one long input", "query apart"]
 # Families that compare the query's tokens with those of all chunks.

@@ -1,12 +1,82 @@
-"""What is done at each load."""
+"""What is done at each load: how long, how often, with which latency objective, and within which caps."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-from farrank_loadtest.errors import LoadtestError
-from farrank_loadtest.latency.objective import Objective
-from farrank_loadtest.load.caps import Caps
-from farrank_loadtest.load.schedule import SCHEDULES
+from farrank_loadtest.loops import SCHEDULES
+from farrank_trec.errors import LoadtestError
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """The most that is sent: at once, each second, and in all. Each is raised by a flag of its own."""
+
+    rate_per_s: float = 2500.0
+    callers: int = 256
+    in_flight: int = 2000
+    calls: int = 1_000_000
+    seconds: float = 3600.0
+
+    def check_rate(self, rate_per_s: float) -> None:
+        """Raise LoadtestError for a rate beyond the cap, or that is none."""
+        if not 0 < rate_per_s <= self.rate_per_s:
+            raise LoadtestError(
+                f"rate {rate_per_s:g}/s: must be above 0 and at most {self.rate_per_s:g}/s (--max-rate)"
+            )
+
+    def check_callers(self, callers: float) -> None:
+        """Raise LoadtestError for more callers than the cap, or for none."""
+        if not 1 <= callers <= self.callers:
+            raise LoadtestError(
+                f"callers {callers:g}: must be at least 1 and at most {self.callers} (--max-callers)"
+            )
+
+    def check_total(self, calls: float, seconds: float) -> None:
+        """Raise LoadtestError if all steps together are planned to send or to take too much."""
+        if calls > self.calls:
+            raise LoadtestError(f"{calls:,.0f} calls are more than {self.calls:,} (--max-calls)")
+        if seconds > self.seconds:
+            raise LoadtestError(
+                f"{seconds:,.0f} s of load are more than {self.seconds:,.0f} s (--max-load-s)"
+            )
+
+
+FORM = "pPERCENT=DURATION with ms or s, such as p99=500ms"
+_UNITS_S = {"ms": 1e-3, "s": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """`percent` of all calls are answered within `bound_s`; a failed call is one that was not."""
+
+    percent: float
+    bound_s: float
+
+    def __str__(self) -> str:
+        return f"p{self.percent:g} within {self.bound_s * 1e3:g} ms"
+
+    def holds(self, good: int, offered: int) -> bool:
+        """Say whether so many answers in time out of so many calls are enough."""
+        # Without a division, so that 99 of 100 are 99%. Nothing offered proves nothing.
+        return offered > 0 and good * 100 >= self.percent * offered
+
+
+def parse_objective(given: str) -> Objective:
+    """Read an objective.
+
+    Raises: LoadtestError saying what is allowed.
+    """
+    match = re.fullmatch(r"p(\d+(?:\.\d+)?)=(\d+(?:\.\d+)?)(ms|s)", given)
+    if match is None:
+        raise LoadtestError(f"objective {given!r}: must be {FORM}")
+    percent, bound_s = float(match[1]), float(match[2]) * _UNITS_S[match[3]]
+    if not 0 < percent <= 100 or not bound_s > 0:
+        raise LoadtestError(
+            f"objective {given!r}: the percent is above 0 and at most 100, the duration above 0"
+        )
+    return Objective(percent, bound_s)
+
 
 Loop = Literal["open", "closed"]
 

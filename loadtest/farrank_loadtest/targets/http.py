@@ -8,8 +8,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from farrank_loadtest.targets.interface import Answer, Document, TargetError
-from farrank_loadtest.targets.scores import MALFORMED, scores_by_index
+from farrank_loadtest.targets.target import MALFORMED, Answer, Document, TargetError, scores_by_index
 
 _SHOWN_CHARACTERS = 300
 

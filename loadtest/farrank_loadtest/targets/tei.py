@@ -3,7 +3,7 @@
 from typing import Any
 
 from farrank_loadtest.targets.http import Dialect, route
-from farrank_loadtest.targets.interface import TargetError
+from farrank_loadtest.targets.target import TargetError
 
 # Whole milliseconds each.
 # Source: https://github.com/huggingface/text-embeddings-inference, router/src/lib.rs

@@ -3,8 +3,8 @@
 import statistics
 from dataclasses import dataclass
 
-from farrank_loadtest.errors import InputError
-from farrank_loadtest.targets.interface import Document
+from farrank_loadtest.targets.target import Document
+from farrank_trec.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from farrank_rankers.backbones.alibi import PADDED
+from farrank_rankers.backbones.alibi_bert import PADDED
 from farrank_rankers.backbones.big_bird import shortest_sparse_input
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from farrank_rankers.backbones.registry import build_backbone, ignored_names, parameter_names
+from farrank_rankers.backbones.alibi_checkpoints import build_backbone, ignored_names, parameter_names
 from farrank_rankers.errors import WeightsError
 
 HEAD_PREFIX = "bert."  # stands before the encoder's names where a model with a head was saved

@@ -1,5 +1,9 @@
-"""What an export's manifest.json says: its graphs, who may run them, how close they come to the ranker."""
+"""What an export's manifest.json says.
 
+Its graphs, which runtimes may run them, how close they come to the ranker.
+"""
+
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -7,9 +11,35 @@ from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from farrank_rankers.errors import ExportError
-from farrank_rankers.exports.json_values import read_fields
-from farrank_rankers.exports.sealing import DIGEST, check_sealed, sealed
 from farrank_rankers.family import FAMILIES, EvidenceKind
+from farrank_rankers.json_values import read_fields
+
+DIGEST = "digest"
+
+_ANEW = "farrank export --force makes it anew"
+
+
+def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Give a JSON object with the SHA-256 of its other keys, however they are ordered and laid out."""
+    others = {key: value for key, value in values.items() if key != DIGEST}
+    canonical = json.dumps(others, sort_keys=True, separators=(",", ":"))
+    return others | {DIGEST: hashlib.sha256(canonical.encode()).hexdigest()}
+
+
+def check_sealed(values: Mapping[str, Any]) -> None:
+    """Hold a JSON object to its digest.
+
+    Raises: ExportError if it has none, or was changed since it was written.
+    """
+    if DIGEST not in values:
+        raise ExportError(f"the manifest lacks the key {DIGEST}; {_ANEW}")
+    found, expected = values[DIGEST], sealed(values)[DIGEST]
+    if found != expected:
+        raise ExportError(
+            f"it was changed since it was written: {DIGEST} is {found!r}, and {expected} is that of its "
+            f"other keys; {_ANEW}"
+        )
+
 
 ExportFormat = Literal["onnx", "tensorrt"]
 ExportPrecision = Literal["fp32", "fp16", "bf16", "int8"]

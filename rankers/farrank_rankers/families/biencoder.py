@@ -7,13 +7,12 @@ import torch
 from torch import Tensor
 
 from farrank_rankers.aggregate import Aggregate, Aggregator, combine
-from farrank_rankers.backbone_facts import BackboneFacts
-from farrank_rankers.backbones.build import build_backbone
+from farrank_rankers.backbones.build_backbone import build_backbone
+from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import BiEncoderOptions
-from farrank_rankers.features import Features
-from farrank_rankers.layout import Layout
+from farrank_rankers.features import Features, Layout
 from farrank_rankers.spec import RankerSpec
 
 

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from farrank_rankers.aggregate import Aggregate, Aggregator, EvidenceKind, check_chunks, leave_one_out
-from farrank_rankers.families.cedr import cedr_sizes, mean_cls, similarities
-from farrank_rankers.families.token_interaction import Texts, asked_slots, texts
+from farrank_rankers.families.cedr import Texts, asked_slots, cedr_sizes, mean_cls, similarities, texts
 from farrank_rankers.features import Features
 from farrank_rankers.spec import RankerSpec
 

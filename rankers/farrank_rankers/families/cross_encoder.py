@@ -6,13 +6,12 @@ from typing import Any
 from torch import Tensor
 
 from farrank_rankers.aggregate import Aggregate, Aggregator, combine
-from farrank_rankers.backbone_facts import BackboneFacts
-from farrank_rankers.backbones.build import build_classifier
+from farrank_rankers.backbones.build_backbone import build_classifier
+from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import CrossEncoderOptions
-from farrank_rankers.features import Features
-from farrank_rankers.layout import Layout
+from farrank_rankers.features import Features, Layout
 from farrank_rankers.spec import RankerSpec
 
 

@@ -7,20 +7,16 @@ import torch
 from torch import Tensor
 
 from farrank_rankers.aggregate import Aggregate, Aggregator, check_chunks, leave_one_out
-from farrank_rankers.backbone_facts import BackboneFacts
-from farrank_rankers.backbones.build import build_backbone
-from farrank_rankers.backbones.transformers_config import transformers_config
+from farrank_rankers.backbones.build_backbone import build_backbone, transformers_config
+from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.errors import SpecError
-from farrank_rankers.families.parade_transformer import check_chunk_positions
-from farrank_rankers.families.vector_encoder import Head
-from farrank_rankers.families.vector_transformer import Part, VectorTransformer
-from farrank_rankers.family import EvidenceKind, LateInteractionOptions
-from farrank_rankers.features import Features
-from farrank_rankers.layout import Layout
+from farrank_rankers.families.parade_transformer import Part, VectorTransformer, check_chunk_positions
+from farrank_rankers.families.passages import Head
+from farrank_rankers.family import EvidenceKind, LateInteractionOptions, TransformerShape
+from farrank_rankers.features import Features, Layout
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokens import Role
-from farrank_rankers.transformer_shape import TransformerShape
 
 # Positions that the interaction reads at once: its activations take some 200 MB at a width of 768.
 GROUP_POSITIONS = 2**14

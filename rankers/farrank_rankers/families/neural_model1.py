@@ -7,13 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from farrank_rankers.aggregate import Aggregate, Aggregator, EvidenceKind, check_chunks, leave_one_out
-from farrank_rankers.backbone_facts import BackboneFacts
-from farrank_rankers.backbones.build import build_backbone
-from farrank_rankers.backbones.transformers_config import transformers_config
+from farrank_rankers.backbones.build_backbone import build_backbone, transformers_config
+from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.encoder import Encoder
-from farrank_rankers.families.token_interaction import asked_slots, over_chunks, texts
-from farrank_rankers.features import Features
-from farrank_rankers.layout import Layout
+from farrank_rankers.families.cedr import asked_slots, over_chunks, texts
+from farrank_rankers.features import Features, Layout
 from farrank_rankers.spec import RankerSpec
 
 WIDTH = 128

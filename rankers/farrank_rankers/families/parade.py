@@ -7,10 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from farrank_rankers.aggregate import Aggregate, Aggregator, check_chunks, leave_one_out
-from farrank_rankers.backbones.transformers_config import transformers_config
+from farrank_rankers.backbones.build_backbone import transformers_config
 from farrank_rankers.errors import SpecError
-from farrank_rankers.families.avgp import AvgP
-from farrank_rankers.families.vector_encoder import Head
+from farrank_rankers.families.passages import AvgP, Head
 from farrank_rankers.family import EvidenceKind, ParadeAttnOptions
 from farrank_rankers.features import Features
 from farrank_rankers.spec import RankerSpec

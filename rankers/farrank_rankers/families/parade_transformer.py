@@ -1,22 +1,121 @@
-"""PARADE Transformer: a small transformer reads the chunks' vectors as others read words."""
+"""PARADE Transformer.
+
+A small transformer reads the chunks' vectors, and in one form the query's, as others read words.
+"""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
+from transformers import BertConfig, BertModel
 
 from farrank_rankers.aggregate import Aggregate, Aggregator, check_chunks, leave_one_out
-from farrank_rankers.backbones.transformers_config import transformers_config
+from farrank_rankers.backbones.build_backbone import build_backbone, transformers_config
+from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.chunking import chunk_count
+from farrank_rankers.encoder import Encoder
 from farrank_rankers.errors import SpecError
-from farrank_rankers.families.vector_encoder import Head
-from farrank_rankers.families.vector_transformer import VectorTransformer
-from farrank_rankers.family import EvidenceKind, ParadePretrOptions, ParadeRandOptions
-from farrank_rankers.features import Features
+from farrank_rankers.families.passages import Head
+from farrank_rankers.family import (
+    EvidenceKind,
+    ParadePretrOptions,
+    ParadeQueryOptions,
+    ParadeRandOptions,
+    TransformerShape,
+)
+from farrank_rankers.features import Features, Layout
 from farrank_rankers.spec import RankerSpec
-from farrank_rankers.special_tokens import Frame
-from farrank_rankers.transformer_shape import TransformerShape
+from farrank_rankers.tokenizer import Frame
+from farrank_rankers.tokens import Role
+
+
+class Part(NamedTuple):
+    """Vectors that follow each other in the sequence, all of one segment.
+
+    `present` says which are read; `placed`, if given, which take a position, be they read or not.
+    Shapes: vectors (N, T, H), present and placed (N, T) bool.
+    """
+
+    vectors: Tensor
+    present: Tensor
+    segment: int = 0
+    placed: Tensor | None = None
+
+    def repeated(self, times: int) -> "Part":
+        """Put the same rows after each other. Shapes: (N, T, H) -> (times·N, T, H)."""
+        placed = None if self.placed is None else self.placed.repeat(times, 1)
+        return Part(self.vectors.repeat(times, 1, 1), self.present.repeat(times, 1), self.segment, placed)
+
+
+class VectorTransformer(nn.Module):
+    """Read `[C] [S] part [S] … part [S]` and keep the last layer's first vector; without separators no [S].
+
+    C and S are learned vectors, from N(0, 1/W) if nothing else fills them. Parts are projected where their
+    vectors are not as wide as the transformer's. Position, segment and LayerNorm embeddings are BERT's own.
+    Its word embeddings are never read and never trained: they are there because the published checkpoints
+    and the papers' counts of parameters have them.
+
+    A vector that is not present may hold anything. The others get the positions that they have without it.
+
+    Shapes: parts (N, T, H) -> (N, W).
+    """
+
+    def __init__(self, input_width: int, shape: TransformerShape, use_separators: bool) -> None:
+        super().__init__()
+        config = BertConfig(
+            vocab_size=shape.vocabulary,
+            hidden_size=shape.width,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            intermediate_size=shape.intermediate,
+            max_position_embeddings=shape.positions,
+        )
+        self.bert = BertModel(config, add_pooling_layer=False)
+        self.bert.get_input_embeddings().requires_grad_(False)
+        self.first = nn.Parameter(torch.randn(shape.width) * shape.width**-0.5)  # C
+        self.register_parameter("separator", None)
+        if use_separators:
+            self.separator = nn.Parameter(torch.randn(shape.width) * shape.width**-0.5)  # S
+        self.project: nn.Module = nn.Identity()
+        if input_width != shape.width:
+            self.project = nn.Linear(input_width, shape.width)
+            nn.init.xavier_uniform_(self.project.weight)
+
+    def under(self, masks: Tensor, chunks: Tensor, *before: Part) -> Tensor:
+        """Read documents' chunks, as segment 1, after the parts `before` them, once under each chunk mask.
+
+        Shapes: masks (V, D, C), chunks (D, C, H), parts (D, T, H) -> (V, D, W).
+        """
+        parts = [part.repeated(masks.shape[0]) for part in (*before, Part(chunks, masks[0], segment=1))]
+        parts[-1] = parts[-1]._replace(present=masks.flatten(0, 1))  # (V·D, C)
+        read: Tensor = self(*parts)  # (V·D, W)
+        return read.reshape(*masks.shape[:2], -1)
+
+    def forward(self, *parts: Part) -> Tensor:
+        """Shapes: (N, T, H) each -> (N, W)."""
+        rows = parts[0].present[:, :1]  # (N, 1)
+        separators = [] if self.separator is None else [_learned(self.separator, rows)]
+        sequence = [_learned(self.first, rows), *separators]
+        for part in parts:
+            known = part.vectors.masked_fill(~part.present[:, :, None], 0.0)  # (N, T, H)
+            sequence += [part._replace(vectors=self.project(known)), *separators]
+        placed = [part.present if part.placed is None else part.placed for part in sequence]
+        segments = [torch.full_like(part.present, part.segment, dtype=torch.long) for part in sequence]
+        output = self.bert(
+            inputs_embeds=torch.cat([part.vectors for part in sequence], dim=1),  # (N, L, W)
+            attention_mask=torch.cat([part.present for part in sequence], dim=1).long(),  # (N, L)
+            token_type_ids=torch.cat(segments, dim=1),  # (N, L)
+            position_ids=torch.cat(placed, dim=1).cumsum(dim=1) - 1,  # (N, L)
+        )
+        first: Tensor = output.last_hidden_state[:, 0]
+        return first
+
+
+def _learned(vector: Tensor, rows: Tensor) -> Part:
+    """Make a learned vector a part of every row. Shapes: vector (W,), rows (N, 1) -> (N, 1, W)."""
+    return Part(vector.expand(rows.shape[0], 1, -1), torch.ones_like(rows))
 
 
 class ParadeTransf(Aggregator):
@@ -108,3 +207,69 @@ def check_chunk_positions(spec: RankerSpec, shape: TransformerShape, beside: int
             f"of {spec.chunking.stride} that may be {chunks} chunks; the {shape.positions} positions of the "
             f"aggregator's transformer hold at most {max(0, shape.positions - beside)}"
         )
+
+
+class QueryEncoder(Encoder):
+    """Encode a query-chunk pair as the last layer's first vector ([CLS]) and those of the query's tokens.
+
+    Shapes: input_ids, roles, token_type_ids (P, L) -> (P, 1 + Q, H), the chunk's roles PADDING.
+    """
+
+    def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
+        super().__init__(build_backbone(spec, config), BackboneFacts.from_config(config))
+        self.kept = 1 + max(spec.max_query_tokens, spec.pad_query_to or 0)
+
+    def read(self, output: Any, tokens: Layout) -> Features:
+        """Shapes: last_hidden_state (…, H) -> (P, 1 + Q, H)."""
+        found = tokens.leading(tokens.roles, self.kept)  # (P, 1 + Q)
+        is_first = torch.arange(self.kept, device=found.device) == 0  # (1 + Q,)
+        dropped = (found != Role.QUERY) & ~is_first  # (P, 1 + Q)
+        vectors = tokens.leading(output.last_hidden_state, self.kept)  # (P, 1 + Q, H)
+        return Features(
+            vectors.masked_fill(dropped[:, :, None], 0.0), found.masked_fill(dropped, Role.PADDING)
+        )
+
+
+class ParadeTransfQuery(Aggregator):
+    """PARADE Transf-PRETR-Q: F(Agg(C, S, q_1 … q_Q, S, cls_1 … cls_m, S)[0]).
+
+    The query's vectors are those of the first chunk, also where the evidence leaves that chunk out. One
+    linear layer projects them and the chunks'. Segment ids are 1 for the chunks and 0 for all else. With
+    `pad_query_to` the query takes that many positions here, too.
+
+    Shapes: features (D, C, 1 + Q, H), chunk_mask (D, C) -> scores (D,), chunk_scores (D, C).
+    Raises: SpecError if query and chunks may exceed the transformer's positions; ValueError if a document
+    has no chunk.
+    Source: Boytsov et al., 2022 (arXiv 2207.01262, version 1), equation 2.
+    """
+
+    evidence = EvidenceKind.LEAVE_ONE_OUT
+
+    def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        if not isinstance(spec.options, ParadeQueryOptions):
+            raise SpecError(f"options are {type(spec.options).__name__}; they must be ParadeQueryOptions")
+        shape, use_separators = spec.options.transformer, spec.options.use_separators
+        self.query_positions = spec.pad_query_to or 0
+        query = max(spec.max_query_tokens, self.query_positions)
+        check_chunk_positions(spec, shape, beside=query + (4 if use_separators else 1))
+        self.transformer = VectorTransformer(transformers_config(config).hidden_size, shape, use_separators)
+        self.head = Head(shape.width)
+
+    def forward(self, features: Features, chunk_mask: Tensor, query: Features | None = None) -> Aggregate:
+        """Shapes: (D, C, 1 + Q, H), (D, C) -> (D,), (D, C)."""
+        check_chunks(chunk_mask)
+        if features.roles is None:
+            raise ValueError("features have no roles; PARADE with the query reads vectors of tokens")
+        missing = max(0, self.query_positions + 1 - features.roles.shape[2])
+        query_vectors = pad(features.vectors[:, 0, 1:], (0, 0, 0, missing))  # (D, Q, H)
+        present = pad(features.roles[:, 0, 1:] == Role.QUERY, (0, missing))  # (D, Q)
+        held = torch.arange(present.shape[1], device=present.device) < self.query_positions  # (Q,)
+        first = Part(query_vectors, present, placed=present | held)
+        chunks = features.vectors[:, :, 0]  # (D, C, H)
+
+        def score(masks: Tensor) -> Tensor:
+            scores: Tensor = self.head(self.transformer.under(masks, chunks, first))  # (V, D)
+            return scores
+
+        return leave_one_out(score, chunk_mask)

@@ -5,22 +5,20 @@ from typing import Any
 
 from farrank_rankers.aggregate import Aggregator
 from farrank_rankers.encoder import Encoder
-from farrank_rankers.families.avgp import AvgP
 from farrank_rankers.families.biencoder import SimilarityAggregator, TextEncoder
-from farrank_rankers.families.cedr import HiddenStatesEncoder
-from farrank_rankers.families.cedr_drmm import CedrDrmm
-from farrank_rankers.families.cedr_knrm import CedrKnrm
+from farrank_rankers.families.cedr import CedrDrmm, CedrKnrm, HiddenStatesEncoder
 from farrank_rankers.families.cedr_pacrr import CedrPacrr
 from farrank_rankers.families.cross_encoder import LogitAggregator, LogitEncoder
-from farrank_rankers.families.firstp import FirstP
 from farrank_rankers.families.late_interaction import LateInteraction, TokenEncoder
-from farrank_rankers.families.longp import LongP
-from farrank_rankers.families.maxp import MaxP, SumP
 from farrank_rankers.families.neural_model1 import NeuralModel1, ProjectedTokenEncoder
 from farrank_rankers.families.parade import ParadeAttn, ParadeAvg, ParadeMax
-from farrank_rankers.families.parade_query import ParadeTransfQuery, QueryEncoder
-from farrank_rankers.families.parade_transformer import ParadeTransfPretr, ParadeTransfRand
-from farrank_rankers.families.vector_encoder import VectorEncoder
+from farrank_rankers.families.parade_transformer import (
+    ParadeTransfPretr,
+    ParadeTransfQuery,
+    ParadeTransfRand,
+    QueryEncoder,
+)
+from farrank_rankers.families.passages import AvgP, FirstP, LongP, MaxP, SumP, VectorEncoder
 from farrank_rankers.spec import RankerSpec
 
 Config = Mapping[str, Any]

@@ -7,17 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 from farrank_rankers.errors import ReadingStopped
-from farrank_server.config import ServerConfig
-from farrank_server.engine.admission import Admission, Request
-from farrank_server.engine.cache import DocumentCache, EncodedDocument
-from farrank_server.engine.ensemble import EnsembleLanes, together
-from farrank_server.engine.gate import Gate
-from farrank_server.engine.job import Call, Job
-from farrank_server.engine.lane import Lane
-from farrank_server.engine.outcome import Outcome
-from farrank_server.engine.preparation import Preparation
-from farrank_server.engine.speed import Speed
-from farrank_server.engine.worker import Worker
+from farrank_server.config.schema import ServerConfig
+from farrank_server.engine.admission.concurrency_limit import ConcurrencyLimit
+from farrank_server.engine.admission.estimates import Speed
+from farrank_server.engine.admission.reservations import Admission, Request
+from farrank_server.engine.call import ActiveCall, Call, Outcome
+from farrank_server.engine.device.device_loop import Worker
+from farrank_server.engine.ensemble import LoadedEnsemble, together
+from farrank_server.engine.rankers.document_cache import DocumentCache, EncodedDocument
+from farrank_server.engine.rankers.loaded import LoadedRanker
+from farrank_server.engine.tokenization import TokenizerPool
 from farrank_server.errors import DeadlineExceeded, FarrankError, NotFound, Unavailable
 from farrank_server.metrics import Metrics
 
@@ -38,11 +37,11 @@ class Engine:
     def __init__(
         self,
         config: ServerConfig,
-        lanes: Sequence[Lane],
+        lanes: Sequence[LoadedRanker],
         device: ThreadPoolExecutor,
         cache: DocumentCache,
         metrics: Metrics,
-        ensembles: Sequence[EnsembleLanes] = (),
+        ensembles: Sequence[LoadedEnsemble] = (),
     ) -> None:
         self._loop = asyncio.get_running_loop()
         reading = Speed(INITIAL_READING_PER_S * config.tokenizer_threads)
@@ -50,17 +49,17 @@ class Engine:
         self.ensembles = {ensemble.name: ensemble for ensemble in ensembles}
         self._default = config.default_ranker
         self.lost = asyncio.Event()
-        self.gate = Gate(config.limits.max_concurrent_calls)
+        self.gate = ConcurrencyLimit(config.limits.max_concurrent_calls)
         self._metrics = metrics
         self._ids = count(1)
         self._admission = Admission(config.limits, {lane.name: lane.speed for lane in lanes}, reading)
         self._worker = Worker(lanes, device, self._admission, metrics, self._on_lost)
-        self._preparation = Preparation(
+        self._preparation = TokenizerPool(
             config.tokenizer_threads, reading, self._admission, self._worker.submit
         )
         self._show_state(cache)
 
-    def scorer(self, name: str) -> Lane | EnsembleLanes:
+    def scorer(self, name: str) -> LoadedRanker | LoadedEnsemble:
         """Find a ranker; the empty name is the default one's.
 
         Raises: NotFound listing the known rankers.
@@ -79,7 +78,7 @@ class Engine:
         nothing of the call reaches the device any more.
         """
         scorer = self.scorer(call.ranker)
-        if isinstance(scorer, Lane):
+        if isinstance(scorer, LoadedRanker):
             return await self._rerank(scorer, call)
         tasks = []
         try:
@@ -90,7 +89,7 @@ class Engine:
             raise failures.exceptions[0] from None
         return together(scorer, [task.result() for task in tasks])
 
-    async def _rerank(self, lane: Lane, call: Call) -> Outcome:
+    async def _rerank(self, lane: LoadedRanker, call: Call) -> Outcome:
         keys = await self._cache_keys(lane, call)
         cached = _found(lane.cache, keys)
         job = self._admit(lane, call, cached)
@@ -131,7 +130,7 @@ class Engine:
         self._preparation.close()
         self._worker.stop()
 
-    def _admit(self, lane: Lane, call: Call, cached: Mapping[int, EncodedDocument]) -> Job:
+    def _admit(self, lane: LoadedRanker, call: Call, cached: Mapping[int, EncodedDocument]) -> ActiveCall:
         new = [len(text) for index, text in enumerate(call.texts) if index not in cached]
         request = Request(
             lane.name,
@@ -142,12 +141,12 @@ class Engine:
             deadline_s=call.deadline_s,
         )
         ticket = self._admission.admit(request, time.monotonic())
-        return Job(next(self._ids), call, ticket, lane.is_dual, self._loop, self._loop.create_future())
+        return ActiveCall(next(self._ids), call, ticket, lane.is_dual, self._loop, self._loop.create_future())
 
     def _on_lost(self) -> None:
         self._loop.call_soon_threadsafe(self.lost.set)
 
-    async def _cache_keys(self, lane: Lane, call: Call) -> list[bytes] | None:
+    async def _cache_keys(self, lane: LoadedRanker, call: Call) -> list[bytes] | None:
         """Name the documents' encodings; None for a ranker whose chunks cannot be kept."""
         cache = lane.cache
         if cache is None:
@@ -160,7 +159,7 @@ class Engine:
             return keys()
         return await self._preparation.run(keys)
 
-    def _count(self, lane: Lane, outcome: Outcome) -> None:
+    def _count(self, lane: LoadedRanker, outcome: Outcome) -> None:
         metrics, name, read, device = self._metrics, lane.name, outcome.read, outcome.device
         if lane.cache is not None:
             metrics.cache_hits.labels(name).inc(read.cached_chunks)

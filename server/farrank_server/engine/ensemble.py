@@ -5,17 +5,16 @@ from dataclasses import dataclass
 
 from farrank_rankers.ensemble import ensemble_version, mean_score
 from farrank_rankers.family import EvidenceKind
-from farrank_server.engine.job import SCORE_DECIMALS, DeviceTally, ReadTally, ScoredDocument
-from farrank_server.engine.lane import Lane
-from farrank_server.engine.outcome import Outcome
+from farrank_server.engine.call import SCORE_DECIMALS, DeviceTally, Outcome, ReadTally, ScoredDocument
+from farrank_server.engine.rankers.loaded import LoadedRanker
 
 
 @dataclass(frozen=True, slots=True)
-class EnsembleLanes:
+class LoadedEnsemble:
     """The lanes of an ensemble's members, the most trusted first: its chunks say which passage decided."""
 
     name: str
-    members: tuple[Lane, ...]
+    members: tuple[LoadedRanker, ...]
 
     @property
     def version(self) -> str:
@@ -28,7 +27,7 @@ class EnsembleLanes:
         return self.members[0].evidence
 
 
-def together(ensemble: EnsembleLanes, outcomes: Sequence[Outcome]) -> Outcome:
+def together(ensemble: LoadedEnsemble, outcomes: Sequence[Outcome]) -> Outcome:
     """Join what the members found of the same documents, and add up what it cost.
 
     Waiting in queues is not added up: the members waited at the same time.

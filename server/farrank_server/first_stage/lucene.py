@@ -5,10 +5,10 @@ import contextlib
 import logging
 import time
 
-from farrank_server.config import FirstStageConfig, IndexConfig
+from farrank_server.config.schema import FirstStageConfig, IndexConfig
 from farrank_server.errors import DeadlineExceeded, InvalidArgument, NotFound
-from farrank_server.first_stage.interface import Candidate, IndexDescription
-from farrank_server.first_stage.worker_process import WorkerProcess, restarting
+from farrank_server.first_stage import Candidate, IndexDescription
+from farrank_server.first_stage.search_process import SearchProcess, restarting
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class LuceneFirstStage:
     def __init__(self, config: FirstStageConfig, *, heap_mib: int = _HEAP_MIB) -> None:
         self._config = config
         self._heap_mib = heap_mib
-        self._worker: WorkerProcess | None = None
+        self._worker: SearchProcess | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._descriptions: tuple[IndexDescription, ...] = ()
 
@@ -38,7 +38,7 @@ class LuceneFirstStage:
         """
         if not self._config.indexes:
             return
-        self._worker = worker = await WorkerProcess.start(self._config, self._heap_mib)
+        self._worker = worker = await SearchProcess.start(self._config, self._heap_mib)
         self._descriptions = tuple(
             IndexDescription(name, worker.documents[name], describe_ranking(index))
             for name, index in self._config.indexes.items()
@@ -91,7 +91,7 @@ class LuceneFirstStage:
             message = f"the first stage did not answer within {timeout_s:.3f} s"
             raise DeadlineExceeded(message, reason="first_stage") from None
 
-    async def _keep_alive(self, worker: WorkerProcess) -> None:
+    async def _keep_alive(self, worker: SearchProcess) -> None:
         failures = 0
         while True:
             born = time.monotonic()
@@ -104,7 +104,7 @@ class LuceneFirstStage:
                 await asyncio.sleep(min(_FIRST_DELAY_S * 2**failures, _LONGEST_DELAY_S))
                 failures += 1
                 try:
-                    restarted = await WorkerProcess.start(self._config, self._heap_mib)
+                    restarted = await SearchProcess.start(self._config, self._heap_mib)
                 except (ValueError, OSError) as exc:
                     _log.error("the search process does not start: %s", exc)
             self._worker = worker = restarted

@@ -6,12 +6,11 @@ from dataclasses import asdict
 from farrank.v1 import rerank_pb2 as pb
 from farrank_rankers.exports.manifest import Parity
 from farrank_rankers.family import ENSEMBLE, EvidenceKind
-from farrank_server.config import LimitsConfig
-from farrank_server.engine.ensemble import EnsembleLanes
-from farrank_server.engine.job import ScoredDocument
-from farrank_server.engine.lane import Lane
-from farrank_server.engine.outcome import Outcome, Scorer
-from farrank_server.first_stage.interface import IndexDescription
+from farrank_server.config.schema import LimitsConfig
+from farrank_server.engine.call import Outcome, ScoredDocument, Scorer
+from farrank_server.engine.ensemble import LoadedEnsemble
+from farrank_server.engine.rankers.loaded import LoadedRanker
+from farrank_server.first_stage import IndexDescription
 
 EVIDENCE = {
     EvidenceKind.CHUNK_SCORE: pb.EVIDENCE_CHUNK_SCORE,
@@ -60,7 +59,7 @@ def version_to_pb(scorer: Scorer) -> pb.RankerVersion:
     return pb.RankerVersion(name=scorer.name, version=scorer.version)
 
 
-def ranker_to_pb(lane: Lane) -> pb.RankerInfo:
+def ranker_to_pb(lane: LoadedRanker) -> pb.RankerInfo:
     """Describe a loaded ranker."""
     spec, capabilities = lane.spec, lane.runtime.capabilities()
     return pb.RankerInfo(
@@ -81,7 +80,7 @@ def ranker_to_pb(lane: Lane) -> pb.RankerInfo:
     )
 
 
-def ensemble_to_pb(ensemble: EnsembleLanes) -> pb.RankerInfo:
+def ensemble_to_pb(ensemble: LoadedEnsemble) -> pb.RankerInfo:
     """Describe an ensemble by what its members have in common, or the most that one of them takes in."""
     members = ensemble.members
     specs = [lane.spec for lane in members]

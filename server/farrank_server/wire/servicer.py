@@ -8,12 +8,11 @@ import grpc
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank.v1 import rerank_pb2_grpc
-from farrank_server.config import ServerConfig
+from farrank_server.config.schema import ServerConfig
+from farrank_server.engine.call import Call, Outcome
 from farrank_server.engine.engine import Engine
-from farrank_server.engine.job import Call
-from farrank_server.engine.outcome import Outcome
 from farrank_server.errors import NotFound
-from farrank_server.first_stage.interface import Candidate, FirstStage
+from farrank_server.first_stage import Candidate, FirstStage
 from farrank_server.metrics import Metrics
 from farrank_server.wire import answers, validate
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from farrank.v1 import rerank_pb2 as pb
-from farrank_server.config import LimitsConfig
+from farrank_server.config.schema import LimitsConfig
 from farrank_server.errors import InvalidArgument
 
 

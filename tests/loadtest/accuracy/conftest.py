@@ -13,7 +13,7 @@ import pytest
 
 from farrank_cli.main import main
 from farrank_cli.spawn import SpawnedServer, spawned_server
-from farrank_loadtest.trec import rank, write_run
+from farrank_trec import rank, write_run
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome

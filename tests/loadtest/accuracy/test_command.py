@@ -16,8 +16,8 @@ import pytest
 
 from farrank_cli.main import main
 from farrank_client import Client, Document
-from farrank_loadtest.accuracy.report import Report
-from farrank_loadtest.trec import read_collection, read_run
+from farrank_loadtest.accuracy.accuracy_report import Report
+from farrank_trec import read_collection, read_run
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome

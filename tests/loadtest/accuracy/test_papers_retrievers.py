@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from farrank_cli.main import main
-from farrank_loadtest.accuracy.report import Report
+from farrank_loadtest.accuracy.accuracy_report import Report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from farrank_loadtest.accuracy.accuracy_report import Report, render
 from farrank_loadtest.accuracy.comparison import Cell, Row
-from farrank_loadtest.accuracy.report import Report
-from farrank_loadtest.accuracy.table import render
-from farrank_loadtest.errors import InputError, LoadtestError
+from farrank_trec.errors import InputError, LoadtestError
 
 DEV = Report(
     test_set="dev",

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from farrank_loadtest.efficiency.result import Conditions, Measured
-from farrank_loadtest.efficiency.timing import Timed
+from farrank_loadtest.efficiency.run_times import Conditions, Measured, Timed
 from farrank_rankers.papers import models
-from farrank_rankers.papers.backbones import BACKBONES
+from farrank_rankers.papers.models import BACKBONES
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome

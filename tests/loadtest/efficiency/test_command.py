@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.loadtest.efficiency.conftest import start
 
-from farrank_loadtest.efficiency.report.folder import CSV, PNG, SVG, TABLE
-from farrank_loadtest.efficiency.result import FILE, Results
+from farrank_loadtest.efficiency.report.efficiency_report import CSV, PNG, SVG, TABLE
+from farrank_loadtest.efficiency.run_times import FILE, Results
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome
@@ -191,7 +191,7 @@ def test_without_the_extras_it_says_what_to_install(
     efficiency: Efficiency, collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "farrank_loadtest.efficiency.report.folder", raising=False)
+    monkeypatch.delitem(sys.modules, "farrank_loadtest.efficiency.report.efficiency_report", raising=False)
 
     outcome = efficiency(f"--collection={collection}", f"--out={tmp_path}/o")
 

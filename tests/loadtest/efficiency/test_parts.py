@@ -9,17 +9,16 @@ from pathlib import Path
 import pytest
 from tests.loadtest.efficiency.conftest import CONDITIONS, measured
 
+from farrank_loadtest.accuracy.accuracy_report import Report
 from farrank_loadtest.accuracy.comparison import Cell, Row
-from farrank_loadtest.accuracy.report import Report
-from farrank_loadtest.efficiency.artifacts import common_tokenizer
 from farrank_loadtest.efficiency.documents import documents_of_lengths
-from farrank_loadtest.efficiency.gains import Gain, all_gains, measured_gains, parse_accuracy
-from farrank_loadtest.efficiency.pairs import all_pairs
-from farrank_loadtest.efficiency.result import FILE, Results, check_same
-from farrank_loadtest.errors import InputError, LoadtestError
-from farrank_rankers.backbone_facts import BackboneFacts
+from farrank_loadtest.efficiency.measuring import common_tokenizer
+from farrank_loadtest.efficiency.points import Gain, all_gains, all_pairs, measured_gains, parse_accuracy
+from farrank_loadtest.efficiency.run_times import FILE, Results, check_same
+from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.papers.models import paper_models
 from farrank_rankers.reader import Reader
+from farrank_trec.errors import InputError, LoadtestError
 
 PAIRS = all_pairs(paper_models())
 

@@ -10,13 +10,11 @@ import pytest
 from matplotlib.text import Annotation
 from tests.loadtest.efficiency.conftest import CONDITIONS, measured
 
-from farrank_loadtest.efficiency.gains import Gain, all_gains
-from farrank_loadtest.efficiency.pairs import all_pairs
-from farrank_loadtest.efficiency.points import Point, make_points
+from farrank_loadtest.efficiency.points import Gain, Point, all_gains, all_pairs, make_points
 from farrank_loadtest.efficiency.published import PUBLISHED
-from farrank_loadtest.efficiency.report.chart import efficiency_chart
-from farrank_loadtest.efficiency.report.folder import CSV, PNG, SVG, TABLE, write_report
-from farrank_loadtest.efficiency.result import Results
+from farrank_loadtest.efficiency.report.efficiency_chart import efficiency_chart
+from farrank_loadtest.efficiency.report.efficiency_report import CSV, PNG, SVG, TABLE, write_report
+from farrank_loadtest.efficiency.run_times import Results
 from farrank_rankers.papers.models import paper_models
 
 PAIRS = all_pairs(paper_models())

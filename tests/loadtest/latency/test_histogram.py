@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farrank_loadtest.latency.histogram import Histogram
+from farrank_loadtest.latency.recorder import Histogram
 
 PERCENTS = [1, 25, 50, 90, 95, 99, 99.9, 100]
 

@@ -6,14 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from farrank_loadtest.latency.objective import Objective
-from farrank_loadtest.latency.plan import Plan
+from farrank_loadtest.latency.plan import Objective, Plan
 from farrank_loadtest.latency.recorder import Recorder
-from farrank_loadtest.latency.report.folder import write_folder
-from farrank_loadtest.latency.report.page import verdict
-from farrank_loadtest.latency.report.rows import Setting
+from farrank_loadtest.latency.report.latency_report import Setting, verdict, write_folder
 from farrank_loadtest.latency.result import Sweep, judge
-from farrank_loadtest.load.sample import OK, Sample
+from farrank_loadtest.loops import OK, Sample
 
 SETTING = Setting("farrank loadtest", "2026-01-01T00:00:00+00:00", "0.1.0", "a machine", "t:1", "10 calls")
 PLAN = Plan("open", Objective(99, 0.1), warm_up_s=0, duration_s=10, repeats=1)

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from farrank_loadtest.latency.objective import Objective
-from farrank_loadtest.latency.plan import Loop, Plan
+from farrank_loadtest.latency.plan import Loop, Objective, Plan
 from farrank_loadtest.latency.recorder import Recorder
 from farrank_loadtest.latency.result import Sweep, is_generator_bound, judge
-from farrank_loadtest.load.sample import NOT_SENT, OK, Sample
+from farrank_loadtest.loops import NOT_SENT, OK, Sample
 
 OBJECTIVE = Objective(90, 0.1)
 

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from farrank_loadtest.errors import InputError, LoadtestError
 from farrank_loadtest.targets import Document
 from farrank_loadtest.workloads import Call
-from farrank_loadtest.workloads.candidates import read_candidates
-from farrank_loadtest.workloads.jsonl import read_jsonl
+from farrank_loadtest.workloads.recorded import read_candidates, read_jsonl
+from farrank_trec.errors import InputError, LoadtestError
 
 
 def written(folder: Path, *lines: Any, name: str = "calls.jsonl") -> Path:

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from farrank_loadtest.errors import LoadtestError
-from farrank_loadtest.workloads.lengths import parse_lengths
-from farrank_loadtest.workloads.synthetic import MOST_WORDS, Shape, make_up, words
+from farrank_loadtest.workloads.synthetic import MOST_WORDS, Shape, make_up, parse_lengths, words
+from farrank_trec.errors import LoadtestError
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from farrank_rankers.backbones.registry import build_backbone
+from farrank_rankers.backbones.alibi_checkpoints import build_backbone
 from farrank_rankers.backbones.weights import rename_published
 
 Shapes = dict[str, tuple[int, ...]]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from farrank_rankers.backbones.alibi import PADDED, attention_bias, head_slopes
+from farrank_rankers.backbones.alibi_bert import PADDED, attention_bias, head_slopes
 
 CPU = torch.device("cpu")
 

@@ -10,10 +10,10 @@ import torch
 from transformers import AutoModel
 
 from farrank_rankers.chunking import Chunking
-from farrank_rankers.collate import collate
+from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.files.weights import FILE
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.untrained import new_ranker
+from farrank_rankers.tokens import collate
 
 MakeBackbone = Callable[..., Path]
 SaveAndOpen = Callable[[Ranker, str, Sequence[str]], Ranker]

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from farrank_rankers.backbones.dense_attention import dense_attention
 from farrank_rankers.chunking import Chunking
-from farrank_rankers.collate import collate
+from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.untrained import new_ranker
+from farrank_rankers.tokens import collate
 
 MakeBackbone = Callable[..., Path]
 BLOCK = 8  # with 3 random blocks, inputs of up to 12 blocks have 12

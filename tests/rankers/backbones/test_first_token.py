@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from farrank_rankers.backbones.first_token import KIN, last_layer_for_first_tokens
-from farrank_rankers.collate import collate
+from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.untrained import new_ranker
+from farrank_rankers.tokens import collate
 
 MakeModel = Callable[..., Path]
 TEXTS = ("a search engine ranks passages of the long document by a query", "", "hello world")

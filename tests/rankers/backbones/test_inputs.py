@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from farrank_rankers.backbones.registry import build_backbone
+from farrank_rankers.backbones.alibi_checkpoints import build_backbone
 
 
 def batch(config: dict[str, Any], rows: int, length: int, seed: int = 3) -> tuple[Tensor, Tensor]:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from farrank_rankers.backbone_facts import BackboneFacts
-from farrank_rankers.collate import collate
-from farrank_rankers.untrained import new_ranker
+from farrank_rankers.backbones.facts import BackboneFacts
+from farrank_rankers.files.untrained import new_ranker
+from farrank_rankers.tokens import collate
 
 MakeBackbone = Callable[..., Path]
 

@@ -8,9 +8,8 @@ from transformers import AutoModelForSequenceClassification
 
 from farrank_rankers.backbones.longformer import global_positions
 from farrank_rankers.chunking import Chunking
-from farrank_rankers.collate import collate
-from farrank_rankers.tokens import Role
-from farrank_rankers.untrained import new_ranker
+from farrank_rankers.files.untrained import new_ranker
+from farrank_rankers.tokens import Role, collate
 
 MakeBackbone = Callable[..., Path]
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from farrank_rankers.backbones.registry import build_backbone, ignored_names, parameter_names
+from farrank_rankers.backbones.alibi_checkpoints import build_backbone, ignored_names, parameter_names
 from farrank_rankers.backbones.weights import rename_published
 from farrank_rankers.errors import SourceError, WeightsError
 

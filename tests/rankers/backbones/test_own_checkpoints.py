@@ -8,11 +8,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from farrank_rankers.artifact import save_ranker
-from farrank_rankers.backbone_facts import BackboneFacts
+from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.errors import SourceError, WeightsError
-from farrank_rankers.sources import open_ranker
-from farrank_rankers.untrained import new_ranker
+from farrank_rankers.files.open import open_ranker
+from farrank_rankers.files.save import save_ranker
+from farrank_rankers.files.untrained import new_ranker
 
 if TYPE_CHECKING:
     from tests.rankers.backbones.conftest import Published

@@ -8,13 +8,13 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from farrank_rankers.artifact import save_ranker
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import BiEncoderOptions
+from farrank_rankers.files.open import open_ranker
+from farrank_rankers.files.save import save_ranker
+from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.sources import open_ranker
-from farrank_rankers.untrained import new_ranker
 
 MakeBackbone = Callable[..., Path]
 POSITIONS, STEP = 256, 8  # up to 32 tokens are stretched

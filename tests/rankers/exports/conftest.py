@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from farrank_rankers.exports.checksums import checksums
-from farrank_rankers.exports.folder import MANIFEST, Export, writing_export
+from farrank_rankers.exports.export_folder import MANIFEST, Export, checksums, source_files, writing_export
 from farrank_rankers.exports.manifest import ExportManifest, Graph, Parity, ShapeRange
-from farrank_rankers.exports.opening import source_files
-from farrank_rankers.sources import open_ranker
+from farrank_rankers.files.open import open_ranker
 
 GRAPHS = {
     "encoder": Graph(

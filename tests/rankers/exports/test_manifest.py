@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from farrank_rankers.errors import ExportError
-from farrank_rankers.exports.folder import MANIFEST, Export
-from farrank_rankers.exports.manifest import ExportManifest, Refused
-from farrank_rankers.exports.sealing import sealed
+from farrank_rankers.exports.export_folder import MANIFEST, Export
+from farrank_rankers.exports.manifest import ExportManifest, Refused, sealed
 
 WriteExport = Callable[..., Export]
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from farrank_rankers.errors import ExportError, SpecError
-from farrank_rankers.exports.folder import Export
-from farrank_rankers.exports.opening import check_within, open_exported
-from farrank_rankers.sources import open_ranker, open_reader
+from farrank_rankers.exports.export_folder import Export, check_within, open_exported
+from farrank_rankers.files.open import open_ranker, open_reader
 
 WriteExport = Callable[..., Export]
 
@@ -80,7 +79,8 @@ def test_chunks_are_counted_where_they_have_positions(tiny_rankers: dict[str, Pa
 def test_an_export_opens_without_torch(artifact: Path, write_export: WriteExport) -> None:
     write_export()
     script = (
-        "import sys; from pathlib import Path; from farrank_rankers.exports.opening import open_exported; "
+        "import sys; from pathlib import Path; "
+        "from farrank_rankers.exports.export_folder import open_exported; "
         f"open_exported(Path({str(artifact)!r}), 'onnx-fp32'); sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

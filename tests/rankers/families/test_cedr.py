@@ -13,9 +13,9 @@ from farrank_rankers.aggregate import EvidenceKind
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.families.registry import AGGREGATORS
 from farrank_rankers.features import Features
+from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.spec import RankerSpec
-from farrank_rankers.untrained import new_ranker
 
 Floats = NDArray[np.float64]
 Weights = Mapping[str, Floats]

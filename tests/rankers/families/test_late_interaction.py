@@ -10,14 +10,13 @@ from torch import Tensor
 from transformers import BertConfig, BertModel
 
 from farrank_rankers.chunking import Chunking
-from farrank_rankers.collate import collate
 from farrank_rankers.errors import SpecError
 from farrank_rankers.families import late_interaction
 from farrank_rankers.family import EvidenceKind, LateInteractionOptions
 from farrank_rankers.features import Features, batched, stacked
+from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.tokens import Role
-from farrank_rankers.untrained import new_ranker
+from farrank_rankers.tokens import Role, collate
 
 MakeModel = Callable[..., Path]
 SaveAndOpen = Callable[[Ranker, str, Sequence[str]], Ranker]

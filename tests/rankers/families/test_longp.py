@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
+from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.untrained import new_ranker
 
 MakeBackbone = Callable[..., Path]
 ARCHITECTURES = ("longformer", "big_bird", "jina", "mosaic", "llama")

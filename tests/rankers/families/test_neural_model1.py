@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from farrank_rankers.aggregate import EvidenceKind
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.features import Features
+from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.untrained import new_ranker
 
 Floats = NDArray[np.float64]
 

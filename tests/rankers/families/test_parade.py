@@ -12,8 +12,8 @@ from farrank_rankers.chunking import Chunking
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import EvidenceKind, ParadeAttnOptions
 from farrank_rankers.features import Features
+from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.untrained import new_ranker
 
 SaveAndOpen = Callable[[Ranker, str, Sequence[str]], Ranker]
 Vector = list[float]

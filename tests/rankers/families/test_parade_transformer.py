@@ -11,17 +11,22 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModelForSequenceClassification, BertConfig, BertModel
 
-from farrank_rankers.artifact import save_ranker
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.errors import SourceError, SpecError, WeightsError
-from farrank_rankers.family import EvidenceKind, ParadePretrOptions, ParadeQueryOptions, ParadeRandOptions
+from farrank_rankers.family import (
+    EvidenceKind,
+    ParadePretrOptions,
+    ParadeQueryOptions,
+    ParadeRandOptions,
+    TransformerShape,
+)
 from farrank_rankers.features import Features, batched
+from farrank_rankers.files.open import open_ranker
+from farrank_rankers.files.save import save_ranker
+from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.sources import open_ranker
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokens import Role
-from farrank_rankers.transformer_shape import TransformerShape
-from farrank_rankers.untrained import new_ranker
 
 MakeModel = Callable[..., Path]
 SaveAndOpen = Callable[[Ranker, str, Sequence[str]], Ranker]

@@ -7,16 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from farrank_rankers.collate import collate
 from farrank_rankers.family import FAMILIES
 from farrank_rankers.features import Features
-from farrank_rankers.packed.attention.plain import plain_attention
-from farrank_rankers.packed.encoder import PackedEncoder
-from farrank_rankers.packed.packing import pack
-from farrank_rankers.packed.stream import TokenStream
+from farrank_rankers.files.untrained import new_ranker
+from farrank_rankers.packed.packed_encoder import PackedEncoder
+from farrank_rankers.packed.plain_attention import plain_attention
+from farrank_rankers.packed.stream import TokenStream, pack
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.tokens import EncoderInput, Role
-from farrank_rankers.untrained import new_ranker
+from farrank_rankers.tokens import EncoderInput, Role, collate
 
 MakeModel = Callable[..., Path]
 

@@ -12,9 +12,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from farrank_rankers.family import FAMILIES
-from farrank_rankers.packed.attention.plain import plain_attention
-from farrank_rankers.packed.encoder import PackedEncoder
-from farrank_rankers.untrained import new_ranker
+from farrank_rankers.files.untrained import new_ranker
+from farrank_rankers.packed.packed_encoder import PackedEncoder
+from farrank_rankers.packed.plain_attention import plain_attention
 
 # What reads a value of a tensor, or gives one whose size depends on values: on CUDA both wait. So does what
 # turns Python's own numbers into a tensor there, by a copy from memory that is not pinned.

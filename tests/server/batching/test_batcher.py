@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farrank_server.batching.batcher import Batch, Batcher, BatchPolicy
-from farrank_server.batching.grouping import longest_prefix, longest_run
+from farrank_server.batching.batcher import Batch, Batcher, BatchPolicy, longest_prefix, longest_run
 
 BUDGET = 1024
 RATIO = 1.1

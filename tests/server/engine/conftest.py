@@ -12,16 +12,15 @@ import pytest
 import torch
 
 from farrank_rankers.features import Features
-from farrank_rankers.sources import open_ranker
+from farrank_rankers.files.open import open_ranker
 from farrank_rankers.tokens import EncoderInput
-from farrank_runtimes.interface import Capabilities, Encoding, Runtime
-from farrank_server.config import BatchingConfig, LimitsConfig, RankerConfig, ServerConfig
-from farrank_server.engine.cache import DocumentCache
-from farrank_server.engine.device_thread import device_thread
+from farrank_runtimes.runtime import Capabilities, Encoding, Runtime
+from farrank_server.config.schema import BatchingConfig, LimitsConfig, RankerConfig, ServerConfig
+from farrank_server.engine.call import Call, Outcome
+from farrank_server.engine.device.device_loop import device_thread
 from farrank_server.engine.engine import Engine
-from farrank_server.engine.job import Call
-from farrank_server.engine.loading import load_rankers
-from farrank_server.engine.outcome import Outcome
+from farrank_server.engine.rankers.document_cache import DocumentCache
+from farrank_server.engine.rankers.loading import load_rankers
 from farrank_server.metrics import Metrics
 
 QUERY = "where does the river rise"

@@ -23,14 +23,15 @@ from tests.server.engine.conftest import (
 from farrank_rankers.features import Features
 from farrank_rankers.features import batched as put_together
 from farrank_rankers.tokens import EncoderInput
-from farrank_runtimes.interface import DeviceLost, OutOfMemory, Runtime
-from farrank_server.config import DeviceConfig, RankerConfig, ServerConfig
-from farrank_server.engine import collector, worker
-from farrank_server.engine.cache import DocumentCache
-from farrank_server.engine.device_thread import device_thread
+from farrank_runtimes.runtime import DeviceLost, OutOfMemory, Runtime
+from farrank_server.config.schema import DeviceConfig, RankerConfig, ServerConfig
+from farrank_server.engine.admission.estimates import Speed
+from farrank_server.engine.device import batch_results as collector
+from farrank_server.engine.device import device_loop as worker
+from farrank_server.engine.device.device_loop import device_thread
 from farrank_server.engine.engine import Engine
-from farrank_server.engine.loading import load_rankers
-from farrank_server.engine.speed import Speed
+from farrank_server.engine.rankers.document_cache import DocumentCache
+from farrank_server.engine.rankers.loading import load_rankers
 from farrank_server.errors import (
     DeadlineExceeded,
     Internal,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from farrank_server.config import FirstStageConfig, IndexConfig
+from farrank_server.config.schema import FirstStageConfig, IndexConfig
 from farrank_server.errors import (
     DeadlineExceeded,
     InvalidArgument,
@@ -15,7 +15,7 @@ from farrank_server.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from farrank_server.first_stage.interface import Candidate
+from farrank_server.first_stage import Candidate
 from farrank_server.first_stage.lucene import LuceneFirstStage
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

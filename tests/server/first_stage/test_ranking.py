@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from farrank_server.first_stage.interface import IndexDescription
+from farrank_server.first_stage import IndexDescription
 from farrank_server.first_stage.lucene import LuceneFirstStage
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

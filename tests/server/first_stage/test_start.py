@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from farrank_server.config import FirstStageConfig, IndexConfig
+from farrank_server.config.schema import FirstStageConfig, IndexConfig
 from farrank_server.errors import ConfigError, NotFound
 from farrank_server.first_stage.lucene import LuceneFirstStage
 
@@ -75,7 +75,7 @@ async def test_without_an_index_there_is_no_process() -> None:
 PARENT = """
 import asyncio, sys, time
 from pathlib import Path
-from farrank_server.config import FirstStageConfig, IndexConfig
+from farrank_server.config.schema import FirstStageConfig, IndexConfig
 from farrank_server.first_stage.lucene import LuceneFirstStage
 
 async def main():

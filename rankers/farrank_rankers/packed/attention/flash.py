@@ -8,9 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from farrank_rankers.errors import AttentionAbsent
-from farrank_rankers.packed.attention.heads import widened
-from farrank_rankers.packed.attention.limits import check_half_precision, check_pattern
-from farrank_rankers.packed.attention.pattern import Pattern
+from farrank_rankers.packed.pattern import Pattern, check_half_precision, check_pattern, widened
 from farrank_rankers.packed.stream import Segments
 
 NAME = "flash_attn"

@@ -7,9 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
-from farrank_rankers.packed.attention.heads import repeated, widened
-from farrank_rankers.packed.attention.limits import check_half_precision, check_pattern
-from farrank_rankers.packed.attention.pattern import Pattern
+from farrank_rankers.packed.pattern import Pattern, check_half_precision, check_pattern, repeated, widened
 from farrank_rankers.packed.stream import Segments
 
 NAME = "torch's variable-length attention"

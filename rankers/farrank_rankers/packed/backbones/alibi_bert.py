@@ -5,14 +5,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from farrank_rankers.backbones.alibi import head_slopes
-from farrank_rankers.backbones.jina_bert import JinaAttention
-from farrank_rankers.backbones.mosaic_bert import MosaicAttention
-from farrank_rankers.packed.attention.interface import Attention
-from farrank_rankers.packed.attention.pattern import Pattern, Score
-from farrank_rankers.packed.backbones.compiling import Compile
-from farrank_rankers.packed.backbones.fused import FusedLinear, are_plain
-from farrank_rankers.packed.backbones.interface import PackedOutput
+from farrank_rankers.backbones.alibi_bert import JinaAttention, MosaicAttention, head_slopes
+from farrank_rankers.packed.packed_backbone import Compile, FusedLinear, PackedOutput, are_plain
+from farrank_rankers.packed.pattern import Attention, Pattern, Score
 from farrank_rankers.packed.stream import Segments, TokenStream
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from farrank_rankers.packed.attention.interface import Attention
-from farrank_rankers.packed.backbones.interface import PackedBackbone, PackedOutput
+from farrank_rankers.packed.packed_backbone import PackedBackbone, PackedOutput
+from farrank_rankers.packed.pattern import Attention
 from farrank_rankers.packed.stream import TokenStream
 
 # Called with a transformers model, the stream, and the last layer's vectors (T, H); gives logits (P, labels).

@@ -3,16 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
+from farrank_rankers.backbones.bert import PackedBert
+from farrank_rankers.backbones.big_bird import PackedBigBird
+from farrank_rankers.backbones.deberta import PackedDeberta
+from farrank_rankers.backbones.distilbert import PackedDistilBert
+from farrank_rankers.backbones.llama import PackedLlama
+from farrank_rankers.backbones.longformer import PackedLongformer, PackedLongformerInClassifier
 from farrank_rankers.packed.backbones.alibi_bert import PackedAlibiBert
-from farrank_rankers.packed.backbones.bert import PackedBert
-from farrank_rankers.packed.backbones.big_bird import PackedBigBird
-from farrank_rankers.packed.backbones.compiling import Compile, as_written
-from farrank_rankers.packed.backbones.deberta import PackedDeberta
-from farrank_rankers.packed.backbones.distilbert import PackedDistilBert
 from farrank_rankers.packed.backbones.heads import HEADS, PackedClassifier
-from farrank_rankers.packed.backbones.interface import PackedBackbone, PackedForm
-from farrank_rankers.packed.backbones.llama import PackedLlama
-from farrank_rankers.packed.backbones.longformer import PackedLongformer, PackedLongformerInClassifier
+from farrank_rankers.packed.packed_backbone import Compile, PackedBackbone, PackedForm, as_written
 
 PACKED: Mapping[str, PackedForm] = {
     "bert": PackedBert,

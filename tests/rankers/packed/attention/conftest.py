@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from farrank_rankers.packed.attention.blocks import BLOCK
-from farrank_rankers.packed.attention.interface import Attention
-from farrank_rankers.packed.attention.pattern import CAUSAL, EVERY_TOKEN, Pattern
-from farrank_rankers.packed.attention.plain import plain_attention
+from farrank_rankers.packed.attention_blocks import BLOCK
+from farrank_rankers.packed.pattern import CAUSAL, EVERY_TOKEN, Attention, Pattern
+from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.packed.stream import Segments
 
 NEAR = 40

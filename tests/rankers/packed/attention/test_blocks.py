@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from farrank_rankers.packed.attention.block_lists import BlockLists
-from farrank_rankers.packed.attention.blocks import BLOCK, Touched, touched_blocks
-from farrank_rankers.packed.attention.pattern import Pattern
+from farrank_rankers.packed.attention_blocks import BLOCK, BlockLists, Touched, touched_blocks
+from farrank_rankers.packed.pattern import Pattern
 
 LENGTHS = st.lists(st.integers(1, 700), min_size=1, max_size=6)
 Flags = NDArray[np.bool_]

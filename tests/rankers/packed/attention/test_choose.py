@@ -10,10 +10,11 @@ from tests.rankers.packed.attention.conftest import PATTERNS, Heads
 from torch import Tensor
 
 from farrank_rankers.errors import AttentionAbsent
-from farrank_rankers.packed.attention import choose, flex
-from farrank_rankers.packed.attention.choose import FusedAttention, choose_attention
-from farrank_rankers.packed.attention.pattern import CAUSAL, EVERY_TOKEN, Pattern
-from farrank_rankers.packed.attention.plain import plain_attention
+from farrank_rankers.packed import attention_choice as choose
+from farrank_rankers.packed import flex_attention as flex
+from farrank_rankers.packed.attention_choice import FusedAttention, choose_attention
+from farrank_rankers.packed.pattern import CAUSAL, EVERY_TOKEN, Pattern
+from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.packed.stream import Segments
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
@@ -138,7 +139,7 @@ def test_attention_that_cannot_be_compiled_says_what_is_absent(
 def test_nothing_is_imported_before_it_is_needed() -> None:
     program = (
         "import sys, torch\n"
-        "from farrank_rankers.packed.attention.choose import choose_attention\n"
+        "from farrank_rankers.packed.attention_choice import choose_attention\n"
         "choose_attention(torch.device('cpu'), torch.float32)\n"
         "print(*sys.modules)\n"
     )
@@ -146,4 +147,4 @@ def test_nothing_is_imported_before_it_is_needed() -> None:
     imported = ran.stdout.split()
     assert "farrank_rankers.packed.attention.varlen" in imported
     assert "flash_attn" not in imported
-    assert "farrank_rankers.packed.attention.flex" not in imported
+    assert "farrank_rankers.packed.flex_attention" not in imported

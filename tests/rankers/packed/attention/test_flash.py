@@ -12,7 +12,7 @@ from torch import Tensor
 
 from farrank_rankers.errors import AttentionAbsent
 from farrank_rankers.packed.attention.flash import FlashAttention
-from farrank_rankers.packed.attention.pattern import CAUSAL, EVERY_TOKEN, Pattern
+from farrank_rankers.packed.pattern import CAUSAL, EVERY_TOKEN, Pattern
 
 
 class StandIn(ModuleType):

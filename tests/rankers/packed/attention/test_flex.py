@@ -18,8 +18,8 @@ from tests.rankers.packed.attention.conftest import (
 )
 from torch.nn.attention import flex_attention as torch_flex
 
-from farrank_rankers.packed.attention.flex import FlexAttention
-from farrank_rankers.packed.attention.pattern import CAUSAL, EVERY_TOKEN
+from farrank_rankers.packed.flex_attention import FlexAttention
+from farrank_rankers.packed.pattern import CAUSAL, EVERY_TOKEN
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=4).map(tuple)
 each_pattern = pytest.mark.parametrize("make", PATTERNS.values(), ids=PATTERNS)

@@ -5,11 +5,11 @@ import torch
 from tests.rankers.packed.attention.conftest import PATTERNS, Heads, MakePattern, alibi, causal, every_token
 
 from farrank_rankers.errors import AttentionAbsent
-from farrank_rankers.packed.attention.choose import choose_attention
 from farrank_rankers.packed.attention.flash import FlashAttention
-from farrank_rankers.packed.attention.flex import FlexAttention
-from farrank_rankers.packed.attention.interface import Attention
 from farrank_rankers.packed.attention.varlen import VarlenAttention
+from farrank_rankers.packed.attention_choice import choose_attention
+from farrank_rankers.packed.flex_attention import FlexAttention
+from farrank_rankers.packed.pattern import Attention
 
 pytestmark = [
     pytest.mark.gpu,

@@ -10,15 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from farrank_rankers.collate import collate
 from farrank_rankers.encoder import Encoder
-from farrank_rankers.features import Features
-from farrank_rankers.layout import Layout
-from farrank_rankers.packed.encoder import PackedEncoder
-from farrank_rankers.packed.packing import pack
-from farrank_rankers.packed.stream import TokenStream
-from farrank_rankers.tokens import EncoderInput, Role
-from farrank_rankers.untrained import new_ranker
+from farrank_rankers.features import Features, Layout
+from farrank_rankers.files.untrained import new_ranker
+from farrank_rankers.packed.packed_encoder import PackedEncoder
+from farrank_rankers.packed.stream import TokenStream, pack
+from farrank_rankers.tokens import EncoderInput, Role, collate
 
 MakeBackbone = Callable[..., Path]
 MakeEncoder = Callable[..., Encoder]

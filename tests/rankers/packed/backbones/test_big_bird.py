@@ -12,8 +12,8 @@ from tests.rankers.packed.backbones.conftest import (
     padded_states,
 )
 
-from farrank_rankers.packed.attention.plain import plain_attention
-from farrank_rankers.packed.encoder import PackedEncoder
+from farrank_rankers.packed.packed_encoder import PackedEncoder
+from farrank_rankers.packed.plain_attention import plain_attention
 
 # With 3 random blocks, inputs of up to 12 blocks have 12: of 8 tokens up to 96, of 64 up to 768. transformers
 # would give up sparse attention at 88 and 704.

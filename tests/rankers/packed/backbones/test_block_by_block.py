@@ -13,9 +13,9 @@ from tests.rankers.packed.backbones.conftest import inputs_of, packed_states
 from torch.nn.attention import flex_attention as torch_flex
 
 from farrank_rankers.encoder import Encoder
-from farrank_rankers.packed.attention.flex import FlexAttention
-from farrank_rankers.packed.attention.plain import plain_attention
-from farrank_rankers.packed.encoder import PackedEncoder
+from farrank_rankers.packed.flex_attention import FlexAttention
+from farrank_rankers.packed.packed_encoder import PackedEncoder
+from farrank_rankers.packed.plain_attention import plain_attention
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -8,12 +8,12 @@ import pytest
 import torch
 from tests.rankers.packed.backbones.conftest import inputs_of, stream_of
 
-from farrank_rankers.collate import collate
-from farrank_rankers.packed.attention.plain import plain_attention
+from farrank_rankers.files.open import open_ranker
 from farrank_rankers.packed.backbones.heads import HEADS
-from farrank_rankers.packed.encoder import PackedEncoder
+from farrank_rankers.packed.packed_encoder import PackedEncoder
+from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.sources import open_ranker
+from farrank_rankers.tokens import collate
 
 MakeModel = Callable[..., Path]
 LENGTHS = (17, 1, 130, 40, 2)

@@ -6,9 +6,9 @@ import pytest
 import torch
 from tests.rankers.packed.backbones.conftest import CASES, MakeEncoder, inputs_of, packed_states
 
-from farrank_rankers.packed.attention.flex import FlexAttention
-from farrank_rankers.packed.attention.plain import plain_attention
-from farrank_rankers.packed.encoder import PackedEncoder
+from farrank_rankers.packed.flex_attention import FlexAttention
+from farrank_rankers.packed.packed_encoder import PackedEncoder
+from farrank_rankers.packed.plain_attention import plain_attention
 
 
 @pytest.fixture

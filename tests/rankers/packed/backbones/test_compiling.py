@@ -7,9 +7,9 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 
 from farrank_rankers.encoder import Encoder
-from farrank_rankers.packed.attention.plain import plain_attention
-from farrank_rankers.packed.backbones.compiling import PositionWise, compiled
-from farrank_rankers.packed.encoder import PackedEncoder
+from farrank_rankers.packed.packed_backbone import PositionWise, compiled
+from farrank_rankers.packed.packed_encoder import PackedEncoder
+from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.tokens import EncoderInput
 
 LAYERS = 4  # twice as many as usual

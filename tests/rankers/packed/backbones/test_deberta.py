@@ -15,10 +15,10 @@ from tests.rankers.packed.backbones.conftest import (
 )
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
+from farrank_rankers.backbones.deberta import distance_slots
 from farrank_rankers.errors import SourceError
-from farrank_rankers.packed.attention.plain import plain_attention
-from farrank_rankers.packed.backbones.deberta import distance_slots
-from farrank_rankers.packed.encoder import PackedEncoder
+from farrank_rankers.packed.packed_encoder import PackedEncoder
+from farrank_rankers.packed.plain_attention import plain_attention
 
 MakeBackbone = Callable[..., Path]
 

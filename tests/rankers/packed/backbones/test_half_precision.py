@@ -15,10 +15,10 @@ from tests.rankers.packed.backbones.conftest import (
 from torch import Tensor
 
 from farrank_rankers.encoder import Encoder
-from farrank_rankers.packed.attention.flex import FlexAttention
-from farrank_rankers.packed.attention.interface import Attention
-from farrank_rankers.packed.attention.plain import plain_attention
-from farrank_rankers.packed.encoder import PackedEncoder
+from farrank_rankers.packed.flex_attention import FlexAttention
+from farrank_rankers.packed.packed_encoder import PackedEncoder
+from farrank_rankers.packed.pattern import Attention
+from farrank_rankers.packed.plain_attention import plain_attention
 
 # Backbones with masks or scores of their own; all others are in the hands of kernels that are tested.
 OWN_PATTERNS = ("big_bird", "deberta-v2", "longformer")

@@ -15,13 +15,16 @@ from tests.rankers.packed.backbones.conftest import (
 )
 from torch import nn
 
-from farrank_rankers.backbones.longformer import global_positions
-from farrank_rankers.collate import collate
+from farrank_rankers.backbones.longformer import (
+    GlobalTokens,
+    first_tokens,
+    frames_and_queries,
+    global_positions,
+)
 from farrank_rankers.errors import SourceError
-from farrank_rankers.packed.attention.plain import plain_attention
-from farrank_rankers.packed.backbones.global_tokens import GlobalTokens, first_tokens, frames_and_queries
-from farrank_rankers.packed.encoder import PackedEncoder
-from farrank_rankers.tokens import EncoderInput, Role
+from farrank_rankers.packed.packed_encoder import PackedEncoder
+from farrank_rankers.packed.plain_attention import plain_attention
+from farrank_rankers.tokens import EncoderInput, Role, collate
 
 LETTERS = {"s": Role.SPECIAL, "q": Role.QUERY, "d": Role.DOCUMENT, ".": Role.PADDING}
 

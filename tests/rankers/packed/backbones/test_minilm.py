@@ -5,9 +5,9 @@ import torch
 from sentence_transformers import SentenceTransformer
 from tests.rankers.packed.backbones.conftest import stream_of
 
-from farrank_rankers.packed.attention.plain import plain_attention
-from farrank_rankers.packed.encoder import PackedEncoder
-from farrank_rankers.sources import open_ranker
+from farrank_rankers.files.open import open_ranker
+from farrank_rankers.packed.packed_encoder import PackedEncoder
+from farrank_rankers.packed.plain_attention import plain_attention
 
 TEXTS = (
     "How do I parse command line flags?",

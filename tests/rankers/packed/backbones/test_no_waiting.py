@@ -8,8 +8,8 @@ from tests.rankers.packed.backbones.conftest import CASES, packed_states
 from torch import Tensor
 
 from farrank_rankers.encoder import Encoder
-from farrank_rankers.packed.attention.pattern import Pattern
-from farrank_rankers.packed.encoder import PackedEncoder
+from farrank_rankers.packed.packed_encoder import PackedEncoder
+from farrank_rankers.packed.pattern import Pattern
 from farrank_rankers.packed.stream import Segments
 from farrank_rankers.tokens import EncoderInput
 

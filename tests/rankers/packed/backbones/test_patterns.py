@@ -6,9 +6,9 @@ from tests.rankers.packed.backbones.conftest import CASES, MakeEncoder, inputs_o
 from torch import Tensor
 
 from farrank_rankers.encoder import Encoder
-from farrank_rankers.packed.attention.pattern import Pattern
-from farrank_rankers.packed.attention.plain import plain_attention
-from farrank_rankers.packed.encoder import PackedEncoder
+from farrank_rankers.packed.packed_encoder import PackedEncoder
+from farrank_rankers.packed.pattern import Pattern
+from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.packed.stream import Segments
 
 SPARSE = ("big_bird", "longformer")

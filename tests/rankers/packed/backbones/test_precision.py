@@ -9,10 +9,10 @@ from tests.rankers.packed.backbones.conftest import LENGTHS, inputs_of, packed_s
 from torch import Tensor
 
 from farrank_rankers.encoder import Encoder
-from farrank_rankers.packed.attention.choose import choose_attention
-from farrank_rankers.packed.backbones.compiling import Compile, as_written, compiled
-from farrank_rankers.packed.encoder import PackedEncoder
-from farrank_rankers.placing import place
+from farrank_rankers.files.load import place
+from farrank_rankers.packed.attention_choice import choose_attention
+from farrank_rankers.packed.packed_backbone import Compile, as_written, compiled
+from farrank_rankers.packed.packed_encoder import PackedEncoder
 
 ON_CARD = [
     pytest.mark.gpu,

@@ -5,14 +5,13 @@ from pathlib import Path
 import torch
 from tests.rankers.packed.backbones.conftest import Case, MakeBackbone, packed_states, padded_states
 
-from farrank_rankers.artifact import save_ranker
-from farrank_rankers.collate import collate
 from farrank_rankers.encoder import Encoder
-from farrank_rankers.packed.attention.plain import plain_attention
-from farrank_rankers.packed.encoder import PackedEncoder
-from farrank_rankers.sources import open_ranker
-from farrank_rankers.tokens import EncoderInput
-from farrank_rankers.untrained import new_ranker
+from farrank_rankers.files.open import open_ranker
+from farrank_rankers.files.save import save_ranker
+from farrank_rankers.files.untrained import new_ranker
+from farrank_rankers.packed.packed_encoder import PackedEncoder
+from farrank_rankers.packed.plain_attention import plain_attention
+from farrank_rankers.tokens import EncoderInput, collate
 
 QUERY = "neural search engine"
 DOCUMENTS = ("a search engine ranks passages of the long document", "hello world", "")

@@ -14,8 +14,8 @@ from tests.rankers.packed.backbones.conftest import (
 from torch import Tensor
 
 from farrank_rankers.encoder import Encoder
-from farrank_rankers.packed.attention.plain import plain_attention
-from farrank_rankers.packed.encoder import PackedEncoder
+from farrank_rankers.packed.packed_encoder import PackedEncoder
+from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.tokens import EncoderInput
 
 

@@ -10,9 +10,9 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.errors import SourceError
-from farrank_rankers.packed.attention.plain import plain_attention
 from farrank_rankers.packed.backbones.registry import packed_backbone
-from farrank_rankers.packed.encoder import PackedEncoder
+from farrank_rankers.packed.packed_encoder import PackedEncoder
+from farrank_rankers.packed.plain_attention import plain_attention
 
 
 class Adapted(nn.Linear):

@@ -1,0 +1,137 @@
+"""Serve ranker after ranker, each beside its own FirstP, and keep each as soon as it is measured.
+
+Rankers are the papers' models at full size with random weights, or trained ones.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from farrank_loadtest.efficiency.points import Pair
+from farrank_loadtest.efficiency.run_times import Measured, Results, Work, time_in_turns
+from farrank_rankers.backbones.facts import BackboneFacts
+from farrank_rankers.errors import RankerError
+from farrank_rankers.files.load import build
+from farrank_rankers.files.location import EMBEDDED, locate
+from farrank_rankers.files.model_files import SPEC_FILE
+from farrank_rankers.files.open import open_reader
+from farrank_rankers.files.save import save_ranker
+from farrank_rankers.papers.models import PaperModel
+from farrank_rankers.reader import Reader
+from farrank_rankers.spec import RankerSpec
+from farrank_rankers.tokenizer import TextTokenizer, TokenizerFiles
+from farrank_trec.errors import InputError, LoadtestError
+
+
+def common_tokenizer() -> TextTokenizer:
+    """Open the tokenizer that all rankers get: WordPiece, 30,522 words, so that token counts compare.
+
+    Raises: LoadtestError if the embedded model is not installed.
+    """
+    try:
+        return TextTokenizer(TokenizerFiles.read(locate(EMBEDDED).folder))
+    except RankerError as error:
+        raise LoadtestError(str(error)) from error
+
+
+def check_trained(trained: Mapping[str, Path], pairs: Mapping[str, Pair]) -> None:
+    """Refuse trained rankers that are not what they are given for.
+
+    Raises: LoadtestError naming the ranker; InputError naming the file.
+    """
+    models = {each.name: each for pair in pairs.values() for each in (pair.ranker, pair.firstp)}
+    for name, folder in trained.items():
+        if name not in models:
+            raise LoadtestError(
+                f"trained ranker {name!r}: the papers have none of this name, only {', '.join(models)}"
+            )
+        path = folder / SPEC_FILE
+        try:
+            family = RankerSpec.from_json(path.read_text(encoding="utf-8")).family
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}") from error
+        except (RankerError, ValueError) as error:
+            raise InputError(f"{path}: {error}") from error
+        if family != models[name].spec.family:
+            raise InputError(f"{path}: family is {family}; {name} is {models[name].spec.family}")
+
+
+@contextmanager
+def artifacts(
+    pair: Pair, tokenizer: TextTokenizer, trained: Mapping[str, Path], temporary: Path
+) -> Iterator[Mapping[str, Path]]:
+    """Give a folder for the ranker and one for its FirstP, by name; those made in `temporary` go when left.
+
+    Raises: LoadtestError if one cannot be made.
+    """
+    folders = {}
+    try:
+        for model in (pair.firstp, pair.ranker):
+            folders[model.name] = trained.get(model.name, temporary / model.name)
+            if model.name not in trained:
+                _make(model, tokenizer, folders[model.name])
+        yield folders
+    finally:
+        for folder in temporary.iterdir():
+            shutil.rmtree(folder)
+
+
+def _make(model: PaperModel, tokenizer: TextTokenizer, folder: Path) -> None:
+    try:
+        reader = Reader(model.spec, tokenizer, BackboneFacts.from_config(model.config))
+        # Half the bytes on disk; what a server computes in is its own setting, whatever the file has.
+        save_ranker(build(reader, dict(model.config), seed=0).to(torch.bfloat16), folder)
+    except RankerError as error:
+        raise LoadtestError(f"ranker {model.name}: {error}") from error
+    except OSError as error:
+        raise LoadtestError(f"{error.filename or folder}: {error.strerror}") from error
+
+
+# Serves the rankers of these folders in a process of its own; gives its address.
+Start = Callable[[Mapping[str, Path]], AbstractContextManager[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What is asked of every ranker, who serves it, where results go, and who is told."""
+
+    work: Work
+    tokenizer: TextTokenizer
+    trained: Mapping[str, Path]
+    start: Start
+    folder: Path
+    tell: Callable[[str], None]
+
+    def run(self, pairs: Sequence[Pair], results: Results) -> Iterator[Results]:
+        """Measure the pairs that have no result yet; yield all results after each, as the folder has them.
+
+        Raises: LoadtestError at the first that cannot be measured.
+        """
+        # One for all, made before anybody is told of a start: an interruption finds it owned.
+        with TemporaryDirectory(prefix="farrank-efficiency-") as temporary:
+            for number, pair in enumerate(pairs, start=1):
+                name = pair.ranker.name
+                if name in results.measured:
+                    self.tell(f"{number} of {len(pairs)}: {name} is measured already")
+                    continue
+                self.tell(f"{number} of {len(pairs)}: {name} beside {pair.firstp.name}")
+                measured = self._measure(pair, Path(temporary))
+                results = replace(results, measured={**results.measured, name: measured})
+                results.write(self.folder)
+                yield results
+
+    def _measure(self, pair: Pair, temporary: Path) -> Measured:
+        names = (pair.firstp.name, pair.ranker.name)
+        with ExitStack() as serving:
+            # The files go as soon as they are loaded: those of the largest ranker take gigabytes.
+            with artifacts(pair, self.tokenizer, self.trained, temporary) as made:
+                longest = {name: open_reader(folder).max_input_tokens for name, folder in made.items()}
+                address = serving.enter_context(self.start(made))
+            timed = time_in_turns(address, names, self.work, self.tell)
+        first, name = names
+        return Measured(name, first, timed[name], timed[first], longest[name], longest[first])

@@ -1,0 +1,185 @@
+"""What an efficiency test leaves in its folder: the table, the points as CSV, and the plot."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib import rc_context
+
+from farrank_loadtest.efficiency.points import Point
+from farrank_loadtest.efficiency.report.efficiency_chart import efficiency_chart
+from farrank_loadtest.efficiency.run_times import FILE, Conditions, Results, check_same
+from farrank_loadtest.markdown import markdown_table
+from farrank_trec.errors import LoadtestError
+
+
+def as_csv(points: Sequence[Point]) -> str:
+    """Give a line for each ranker; times are in seconds, rounds stand between semicolons."""
+    rows = [_csv_row(point) for point in points]
+    written = io.StringIO(newline="")
+    writer = csv.DictWriter(written, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return written.getvalue()
+
+
+def _csv_row(point: Point) -> dict[str, Any]:
+    measured = point.measured
+    mine, first = measured.ranker_timed, measured.firstp_timed
+    lowest, highest = measured.run_times
+    published = point.published.run_time or (None, None)
+    return {
+        "ranker": measured.ranker,
+        "title": point.published.title,
+        "approach": point.approach,
+        "firstp": measured.firstp,
+        "run_time": measured.run_time,
+        "run_time_lowest": lowest,
+        "run_time_highest": highest,
+        "published_run_time_lowest": published[0],
+        "published_run_time_highest": published[1],
+        "run_time_over_published": point.moved,
+        "gain_percent": point.gain.percent,
+        "gain": "measured" if point.gain.measured else "published",
+        "gain_source": point.gain.source,
+        "published_gain_percent": point.published.gain_percent,
+        "seconds": mine.median_s,
+        "firstp_seconds": first.median_s,
+        "inputs": mine.inputs,
+        "firstp_inputs": first.inputs,
+        "padded_tokens": mine.padded_tokens,
+        "firstp_padded_tokens": first.padded_tokens,
+        "tokens_over_firstp": measured.tokens,
+        "tokens_over_firstp_if_padded": measured.tokens_if_padded,
+        "time_of_position_over_firstp": measured.cost_of_token,
+        "aggregator_share": measured.aggregator_share,
+        "rounds_s": _joined(mine.client_s),
+        "firstp_rounds_s": _joined(first.client_s),
+        "encoder_rounds_s": _joined(mine.encoder_s),
+        "firstp_encoder_rounds_s": _joined(first.encoder_s),
+        "aggregator_rounds_s": _joined(mine.aggregator_s),
+    }
+
+
+def _joined(values: Sequence[float]) -> str:
+    return ";".join(map(str, values))
+
+
+_HEADS = (
+    "ranker",
+    "FirstP",
+    "s",
+    "FirstP's s",
+    "x here",
+    "x paper",
+    "here / paper",
+    "gain",
+    "gain's source",
+    "inputs",
+    "padded tokens",
+    "why",
+)
+
+
+def render(results: Results, points: Sequence[Point]) -> str:
+    """Write it in Markdown, aligned for a terminal too, and below it what was measured on what."""
+    return markdown_table(_HEADS, [_table_row(point) for point in points]) + "\n\n" + _legend(results) + "\n"
+
+
+def _table_row(point: Point) -> tuple[str, ...]:
+    measured = point.measured
+    mine, first = measured.ranker_timed, measured.firstp_timed
+    low, high = measured.run_times
+    return (
+        measured.ranker,
+        measured.firstp,
+        f"{mine.median_s:.3g}",
+        f"{first.median_s:.3g}",
+        f"{measured.run_time:.2f} ({low:.2f} to {high:.2f})",
+        _published(point),
+        "–" if point.moved is None else f"{point.moved:.2f}",
+        # A true minus, as in the papers: it is as wide as the plus.
+        f"{point.gain.percent:+.1f}%".replace("-", "−"),
+        point.gain.source,
+        f"{mine.inputs:,} / {first.inputs:,}",
+        f"{mine.padded_tokens:,} / {first.padded_tokens:,}",
+        point.why,
+    )
+
+
+def _published(point: Point) -> str:
+    if point.published.run_time is None:
+        return "–"
+    low, high = point.published.run_time
+    return f"{low:.2f}" if low == high else f"{low:.2f} to {high:.2f}"
+
+
+def _legend(results: Results) -> str:
+    given = results.conditions
+    tokens = list(given.documents.values())
+    versions = ", ".join(f"{name} {version}" for name, version in given.versions.items())
+    weights = ", ".join(given.trained) or "none"
+    lines = (
+        "x: what a caller waits for the ranker over what it waits for its FirstP, medians over rounds "
+        f"({given.rounds} of each; in parentheses: from the lowest round to the highest). Inputs "
+        "and padded tokens: of a call, ranker / FirstP. Positions are those the encoder "
+        "computed, padding included.",
+        f"The documents of a call have {', '.join(f'{count:,}' for count in tokens)} tokens; "
+        f"the query: {given.query!r}.",
+        f"{given.machine}; {given.device}, {given.precision}; {versions}. Trained weights: {weights}.",
+        f"`{results.command}`",
+    )
+    return "\n\n".join(lines)
+
+
+TABLE = "efficiency.md"
+CSV = "efficiency.csv"
+PNG = "efficiency.png"
+SVG = "efficiency.svg"
+
+
+def open_folder(folder: Path, conditions: Conditions, command: str, *, resume: bool) -> Results:
+    """Make the folder before anything is measured; give what it holds already, to go on from.
+
+    Raises: LoadtestError if it cannot be written to, holds results and nothing was said of resuming, or holds
+    those of other conditions; InputError if its file is something else.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        held = (folder / FILE).exists()
+    except OSError as error:
+        raise LoadtestError(f"{error.filename or folder}: {error.strerror}") from error
+    if not held:
+        results = Results(conditions, command, {})
+        results.write(folder)
+        return results
+    if not resume:
+        raise LoadtestError(
+            f"{folder}: holds {FILE} already; --resume goes on from it, or name another folder"
+        )
+    results = Results.read(folder)
+    check_same(folder, results.conditions, conditions)
+    return results
+
+
+def write_report(folder: Path, results: Results, points: Sequence[Point]) -> str:
+    """Write plot, CSV and table, and give the table; nothing is written of no point.
+
+    Raises: LoadtestError if a file cannot be written.
+    """
+    if not points:
+        return ""
+    table = render(results, points)
+    try:
+        (folder / TABLE).write_text(table, encoding="utf-8")
+        (folder / CSV).write_text(as_csv(points), encoding="utf-8")
+        figure = efficiency_chart(results.conditions, points)
+        figure.savefig(folder / PNG)
+        # The same points give the same file: ids are not drawn by lot, no date is noted.
+        with rc_context({"svg.hashsalt": FILE}):
+            figure.savefig(folder / SVG, metadata={"Date": None})
+    except OSError as error:
+        raise LoadtestError(f"{error.filename or folder}: {error.strerror}") from error
+    return table

@@ -1,0 +1,228 @@
+"""Time a ranker and its FirstP in turns on one server, and keep what was measured in a file."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from farrank_client import Client, FarrankError, Ranking
+from farrank_trec.errors import InputError, LoadtestError, TargetFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What one ranker's calls took, a value for each round, in seconds, and what each call encoded.
+
+    `client_s` is what the caller waited; encoder and aggregator are the server's own times. `inputs` counts
+    what the encoder was given, `padded_tokens` their positions, padding included, `chunks` what the documents
+    were split into: as many, but for queries that are inputs of their own.
+    """
+
+    client_s: tuple[float, ...]
+    encoder_s: tuple[float, ...]
+    aggregator_s: tuple[float, ...]
+    inputs: int
+    chunks: int
+    padded_tokens: int
+
+    @property
+    def median_s(self) -> float:
+        """The median of what the caller waited."""
+        return median(self.client_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One call, and how often it is made."""
+
+    query: str
+    texts: Sequence[str]
+    rounds: int
+    timeout_s: float
+
+
+def time_in_turns(
+    address: str, rankers: Sequence[str], work: Work, tell: Callable[[str], None]
+) -> dict[str, Timed]:
+    """Warm each ranker up by a call of one document, then let them take turns.
+
+    Every other round goes backwards, so that a machine that slows down slows them all.
+    Raises: TargetFailed at the first call that fails.
+    """
+    answers: dict[str, list[tuple[float, Ranking]]] = {name: [] for name in rankers}
+    with Client(address) as client:
+        for name in rankers:
+            _call(client, name, work, work.texts[:1])
+        for number in range(work.rounds):
+            for name in rankers if number % 2 == 0 else reversed(rankers):
+                answers[name].append(_call(client, name, work, work.texts))
+            took = ", ".join(f"{name} {answers[name][-1][0]:.2f} s" for name in rankers)
+            tell(f"round {number + 1} of {work.rounds}: {took}")
+    return {name: _timed(calls) for name, calls in answers.items()}
+
+
+def _call(client: Client, name: str, work: Work, texts: Sequence[str]) -> tuple[float, Ranking]:
+    started_s = time.perf_counter()
+    try:
+        ranking = client.rerank(work.query, texts, ranker=name, timeout_s=work.timeout_s)
+    except FarrankError as error:
+        said = " ".join(error.message.split())
+        raise TargetFailed(f"ranker {name}: {said} [{error.code.name}]", error.code.name) from error
+    return time.perf_counter() - started_s, ranking
+
+
+def _timed(calls: Sequence[tuple[float, Ranking]]) -> Timed:
+    _, last = calls[-1]
+    return Timed(
+        client_s=tuple(seconds for seconds, _ in calls),
+        encoder_s=tuple(ranking.timings.inference_ns / 1e9 for _, ranking in calls),
+        aggregator_s=tuple(ranking.timings.aggregation_ns / 1e9 for _, ranking in calls),
+        inputs=last.usage.pairs,
+        chunks=last.usage.chunks,
+        padded_tokens=last.usage.padded_tokens,
+    )
+
+
+FILE = "efficiency.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """All that two measurements must share to stand in one plot.
+
+    `documents` are ids and their tokens, `trained` the folders of rankers whose weights were given.
+    """
+
+    machine: str
+    versions: Mapping[str, str]
+    precision: str
+    device: str
+    settings: tuple[str, ...]
+    query: str
+    documents: Mapping[str, int]
+    rounds: int
+    trained: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A ranker and its FirstP, and the longest input that each can make, in tokens."""
+
+    ranker: str
+    firstp: str
+    ranker_timed: Timed
+    firstp_timed: Timed
+    ranker_longest: int
+    firstp_longest: int
+
+    @property
+    def run_time(self) -> float:
+        """The median over FirstP's."""
+        return self.ranker_timed.median_s / self.firstp_timed.median_s
+
+    @property
+    def run_times(self) -> tuple[float, float]:
+        """The lowest and the highest of the rounds."""
+        rounds = zip(self.ranker_timed.client_s, self.firstp_timed.client_s, strict=True)
+        ratios = [mine / first for mine, first in rounds]
+        return min(ratios), max(ratios)
+
+    @property
+    def inputs(self) -> float:
+        """Inputs of the encoder over FirstP's."""
+        return self.ranker_timed.inputs / self.firstp_timed.inputs
+
+    @property
+    def tokens(self) -> float:
+        """Positions that the encoder computed over FirstP's."""
+        return self.ranker_timed.padded_tokens / self.firstp_timed.padded_tokens
+
+    @property
+    def tokens_if_padded(self) -> float:
+        """The same, were every chunk padded to the longest input, as the papers' models do."""
+        mine, first = self.ranker_timed.chunks, self.firstp_timed.chunks
+        return mine * self.ranker_longest / (first * self.firstp_longest)
+
+    @property
+    def cost_of_token(self) -> float:
+        """The encoder's time for a position over FirstP's."""
+        mine, first = self.ranker_timed, self.firstp_timed
+        return median(mine.encoder_s) / median(first.encoder_s) / self.tokens
+
+    @property
+    def aggregator_share(self) -> float:
+        """The aggregator's part of what the caller waited."""
+        return median(self.ranker_timed.aggregator_s) / self.ranker_timed.median_s
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Everything measured under the same conditions, by ranker."""
+
+    conditions: Conditions
+    command: str
+    measured: Mapping[str, Measured]
+
+    def write(self, folder: Path) -> None:
+        """Write the file so that it is whole at every moment.
+
+        Raises: LoadtestError if it cannot be written.
+        """
+        document = {"format": FORMAT, **asdict(self), "measured": [asdict(m) for m in self.measured.values()]}
+        fresh = folder / f".{FILE}.new"
+        try:
+            fresh.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            os.replace(fresh, folder / FILE)
+        except OSError as error:
+            raise LoadtestError(f"{error.filename or folder}: {error.strerror}") from error
+
+    @classmethod
+    def read(cls, folder: Path) -> "Results":
+        """Read what `write` wrote.
+
+        Raises: InputError naming the file if it is something else.
+        """
+        path = folder / FILE
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            if document["format"] != FORMAT:
+                raise ValueError(f"format is {document['format']!r}; {FORMAT} is read")
+            conditions = Conditions(
+                **{**document["conditions"], "settings": tuple(document["conditions"]["settings"])}
+            )
+            measured = [_read_measured(each) for each in document["measured"]]
+            return cls(conditions, document["command"], {each.ranker: each for each in measured})
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror or error}") from error
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InputError(f"{path}: not a result of `farrank loadtest efficiency` ({error})") from error
+
+
+def check_same(folder: Path, kept: Conditions, now: Conditions) -> None:
+    """Refuse to go on under other conditions.
+
+    Raises: LoadtestError naming the first that differs.
+    """
+    for each in fields(Conditions):
+        old, new = getattr(kept, each.name), getattr(now, each.name)
+        if old != new:
+            raise LoadtestError(
+                f"{folder / FILE}: was measured with {each.name} {old!r}, not {new!r}: "
+                "the two do not compare; name another folder"
+            )
+
+
+def _read_measured(item: Mapping[str, Any]) -> Measured:
+    return Measured(
+        **{**item, **{name: _read_timed(item[name]) for name in ("ranker_timed", "firstp_timed")}}
+    )
+
+
+def _read_timed(item: Mapping[str, Any]) -> Timed:
+    in_rounds = {name: tuple(value) for name, value in item.items() if isinstance(value, list)}
+    return Timed(**{**item, **in_rounds})

@@ -1,1 +1,0 @@
-"""Sending calls: on a schedule that waits for nobody (open loop), or by callers that wait (closed loop)."""

@@ -1,0 +1,156 @@
+"""Sending calls: on a schedule that waits for nobody (open loop), or by callers that wait (closed loop).
+
+Every call gives a `Sample`, whose latency counts from when the call was due.
+"""
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from farrank_loadtest.targets.target import Answer, TargetError
+from farrank_loadtest.workloads.call import Call
+
+# Takes calls a second, the duration in seconds, and a source of randomness.
+Schedule = Callable[[float, float, random.Random], Iterator[float]]
+
+
+def constant_arrivals(rate_per_s: float, duration_s: float, _: random.Random) -> Iterator[float]:
+    """Space arrivals evenly, the first one at 0."""
+    # By number rather than by adding up, so that no error adds up.
+    return (number / rate_per_s for number in range(math.ceil(rate_per_s * duration_s)))
+
+
+def poisson_arrivals(rate_per_s: float, duration_s: float, randomly: random.Random) -> Iterator[float]:
+    """Draw the gaps between arrivals as independent callers make them."""
+    due_s = randomly.expovariate(rate_per_s)
+    while due_s < duration_s:
+        yield due_s
+        due_s += randomly.expovariate(rate_per_s)
+
+
+SCHEDULES: dict[str, Schedule] = {"poisson": poisson_arrivals, "constant": constant_arrivals}
+
+
+def started_clock() -> Callable[[], float]:
+    """Start a clock; calling it gives the seconds since."""
+    started_s = time.perf_counter()
+    return lambda: time.perf_counter() - started_s
+
+
+OK = "OK"
+# The call was due while too many others were still unanswered.
+NOT_SENT = "not sent: too many in flight"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One call's times, in seconds from the start of its loop, and how it ended.
+
+    `due_s` is when it should have been sent, `sent_s` when it was. `status` is `OK`, `NOT_SENT` or that of
+    the `TargetError`; `stages_s` is what the server told of itself.
+    """
+
+    due_s: float
+    sent_s: float
+    done_s: float
+    status: str
+    stages_s: Mapping[str, float]
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether it was answered."""
+        return self.status == OK
+
+    @property
+    def latency_s(self) -> float:
+        """From the intended arrival to the answer: a late generator or a full queue hides nothing."""
+        return self.done_s - self.due_s
+
+    @property
+    def lag_s(self) -> float:
+        """How late the generator was."""
+        return self.sent_s - self.due_s
+
+
+Ask = Callable[[Call], Awaitable[Answer]]
+Sink = Callable[[Sample], None]
+
+
+async def send(ask: Ask, call: Call, due_s: float, now_s: Callable[[], float]) -> Sample:
+    """Ask, and keep the times; `now_s` counts from the start of the loop."""
+    sent_s = now_s()
+    try:
+        answer = await ask(call)
+    except TargetError as error:
+        return Sample(due_s, sent_s, now_s(), error.status, {})
+    return Sample(due_s, sent_s, now_s(), OK, answer.stages_s)
+
+
+async def run_open(
+    ask: Ask,
+    calls: Iterator[Call],
+    arrivals: Iterable[float],
+    sink: Sink,
+    now_s: Callable[[], float],
+    *,
+    max_in_flight: int,
+) -> None:
+    """Send a call at each arrival, then wait for the answers that are still out.
+
+    Beyond `max_in_flight` unanswered calls one that is due is not sent, and counted as such: a server that
+    stalls must not fill the memory of this process. Cancelling ends the calls in flight, uncounted.
+    """
+    in_flight = 0
+
+    async def fly(call: Call, due_s: float) -> None:
+        nonlocal in_flight
+        sample = await send(ask, call, due_s, now_s)
+        in_flight -= 1
+        sink(sample)
+
+    async with asyncio.TaskGroup() as group:
+        for due_s in arrivals:
+            # Also where it is late already: what waits to be read must be read.
+            await asyncio.sleep(max(0.0, due_s - now_s()))
+            if in_flight >= max_in_flight:
+                sink(Sample(due_s, due_s, due_s, NOT_SENT, {}))
+                continue
+            in_flight += 1
+            group.create_task(fly(next(calls), due_s))
+
+
+# A caller that is refused at once would otherwise ask again thousands of times a second.
+PAUSE_AFTER_FAILURE_S = 0.1
+
+
+async def run_closed(
+    ask: Ask,
+    calls: Iterator[Call],
+    callers: int,
+    duration_s: float,
+    sink: Sink,
+    now_s: Callable[[], float],
+    *,
+    max_calls: int,
+) -> None:
+    """Let the callers work for the duration, or until `max_calls` are sent; answers still out are awaited.
+
+    Cancelling ends the calls in flight, uncounted.
+    """
+    left = max_calls
+
+    async def caller() -> None:
+        nonlocal left
+        while now_s() < duration_s and left > 0:
+            left -= 1
+            sample = await send(ask, next(calls), now_s(), now_s)
+            sink(sample)
+            if not sample.is_ok:
+                await asyncio.sleep(PAUSE_AFTER_FAILURE_S)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(callers):
+            group.create_task(caller())

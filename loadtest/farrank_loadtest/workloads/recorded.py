@@ -1,0 +1,81 @@
+"""Calls from files.
+
+JSON lines that hold a call each, or a first stage's run with its queries and collection.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from farrank_loadtest.targets.target import Document
+from farrank_loadtest.workloads.call import Call, Workload
+from farrank_trec import missing_documents, read_collection, read_queries, read_run
+from farrank_trec.errors import InputError, LoadtestError
+from farrank_trec.lines import json_object, named_string, numbered_lines
+
+
+def read_jsonl(path: Path, collection: Sequence[Path] = ()) -> Workload:
+    """Read a call from each line: `{"query": …, "documents": [{"id": …, "text": …}, …]}`.
+
+    A document may also be a plain string, its text; or an id without text where `collection` holds it.
+    Raises: InputError naming file, line and what is wrong.
+    """
+    lines = [(where, *_parse(where, line)) for where, line in numbered_lines(path)]
+    without_text = {doc_id for _, _, documents in lines for doc_id, text in documents if text is None}
+    found = read_collection(collection, without_text) if without_text else {}
+    calls = [
+        Call(query, tuple(_with_text(where, doc_id, text, found) for doc_id, text in documents))
+        for where, query, documents in lines
+    ]
+    return Workload(str(path), tuple(calls))
+
+
+def _parse(where: str, line: str) -> tuple[str, list[tuple[str, str | None]]]:
+    fields = json_object(where, line)
+    query, documents = named_string(where, fields, ("query",)), fields.get("documents")
+    if not query.strip():
+        raise InputError(f"{where}: 'query' must not be empty")
+    if not isinstance(documents, list) or not documents:
+        raise InputError(f"{where}: 'documents' must be a list that is not empty")
+    return query, [_id_and_text(f"{where}: documents[{n}]", n, each) for n, each in enumerate(documents)]
+
+
+def _id_and_text(where: str, place: int, given: Any) -> tuple[str, str | None]:
+    if isinstance(given, str):
+        return str(place), named_string(where, {"text": given}, ("text",))
+    if not isinstance(given, dict):
+        raise InputError(f"{where}: must be a string or an object with 'id' and 'text'")
+    doc_id = named_string(where, given, ("id",))
+    return doc_id, named_string(where, given, ("text",)) if "text" in given else None
+
+
+def _with_text(where: str, doc_id: str, text: str | None, found: Mapping[str, str]) -> Document:
+    text = found.get(doc_id) if text is None else text
+    if text is None:
+        raise InputError(f"{where}: document {doc_id!r} has no text, here or in a --collection")
+    return Document(doc_id, text)
+
+
+def read_candidates(run: Path, queries: Path, collection: Sequence[Path], depth: int) -> Workload:
+    """Take the first `depth` documents of every query of a TREC run.
+
+    Raises: InputError naming file and line of what is malformed, the query without text, or the documents
+    that the collection does not hold; LoadtestError for a depth below 1.
+    """
+    if depth < 1:
+        raise LoadtestError(f"depth {depth}: must be at least 1")
+    ranked = {query_id: [each.doc_id for each in docs[:depth]] for query_id, docs in read_run(run).items()}
+    texts_of_queries = read_queries(queries)
+    unknown = next((query_id for query_id in ranked if query_id not in texts_of_queries), None)
+    if unknown is not None:
+        raise InputError(f"{queries}: holds no query {unknown!r}, which {run} has candidates for")
+    wanted = {doc_id for doc_ids in ranked.values() for doc_id in doc_ids}
+    texts = read_collection(collection, wanted)
+    missing = missing_documents(texts, wanted)
+    if missing:
+        raise InputError(f"{run}: {missing}")
+    calls = tuple(
+        Call(texts_of_queries[query_id], tuple(Document(doc_id, texts[doc_id]) for doc_id in doc_ids))
+        for query_id, doc_ids in ranked.items()
+    )
+    return Workload(str(run), calls)

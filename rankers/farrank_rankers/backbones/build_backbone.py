@@ -1,0 +1,71 @@
+"""From a parsed `config.json` to a backbone with random weights."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
+
+from farrank_rankers.backbones import alibi_checkpoints as registry
+from farrank_rankers.backbones.big_bird import attention_type
+from farrank_rankers.errors import SourceError
+from farrank_rankers.spec import RankerSpec
+
+# A slip of the pen must not build a model for hours; -1 heads even divide every size, and fail in use alone.
+LIMITED = ("num_hidden_layers", "num_attention_heads")
+AT_MOST = 1_000
+
+
+def transformers_config(config: Mapping[str, Any]) -> Any:
+    """Make a parsed `config.json` the configuration object that transformers builds models from.
+
+    Raises: SourceError if transformers does not know the architecture, or naming the key beyond its limits.
+    """
+    model_type = config.get("model_type")
+    try:
+        built = AutoConfig.for_model(
+            model_type, **{name: value for name, value in config.items() if name != "model_type"}
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise SourceError(f"config.json: model_type {model_type!r} cannot be built: {error}") from error
+    for key in LIMITED:
+        value = getattr(built, key, None)
+        if isinstance(value, int) and not 1 <= value <= AT_MOST:
+            raise SourceError(f"config.json: {key} is {value}; it must be from 1 to {AT_MOST:,}")
+    built.dtype = None  # models are built in torch's default and converted afterwards
+    return built
+
+
+def build_backbone(spec: RankerSpec, config: Mapping[str, Any]) -> nn.Module:
+    """Build a model that ends in token vectors; transformers' layer behind [CLS] is left out.
+
+    Raises: SourceError naming the key of `config.json` that cannot be built.
+    """
+    if registry.own_backbone(config) is not None:
+        return registry.build_backbone(config)
+    backbone: nn.Module = AutoModel.from_config(_prepared(spec, config))
+    if getattr(backbone, "pooler", None) is not None:
+        backbone.register_module("pooler", None)
+    return backbone
+
+
+def build_classifier(spec: RankerSpec, config: Mapping[str, Any]) -> nn.Module:
+    """Build a model that ends in logits.
+
+    Raises: SourceError if transformers would build another backbone than the checkpoint's, or none.
+    """
+    own = registry.own_backbone(config)
+    if own is not None:
+        raise SourceError(
+            f"config.json: architectures {config.get('architectures')!r} is a {own} backbone, of which only "
+            "the encoder is written out here; a classifier's head on it cannot be opened"
+        )
+    model: nn.Module = AutoModelForSequenceClassification.from_config(_prepared(spec, config))
+    return model
+
+
+def _prepared(spec: RankerSpec, config: Mapping[str, Any]) -> Any:
+    built = transformers_config(config)
+    if built.model_type == "big_bird":
+        built.attention_type = attention_type(spec, built)
+    return built

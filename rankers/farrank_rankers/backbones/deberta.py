@@ -1,0 +1,162 @@
+"""DeBERTa-v2 and -v3: attention to contents, and between contents and distances.
+
+Source: He et al., "DeBERTa", ICLR 2021; He et al., "DeBERTaV3", ICLR 2023.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from farrank_rankers.backbones.bert import AfterAttention
+from farrank_rankers.packed.packed_backbone import Compile, FusedLinear, PackedOutput, are_plain
+from farrank_rankers.packed.pattern import EVERY_TOKEN, Attention, Pattern, Score
+from farrank_rankers.packed.stream import TokenStream
+
+
+class Slots(NamedTuple):
+    """Which row of the table of distances each of the distances -R … R has; those beyond have the ends'.
+
+    `reach`, R, is a tensor as well: a mod that is compiled for streams of any length must capture no number.
+    Shapes: rows (2R + 1,) int32, reach ().
+    """
+
+    rows: Tensor
+    reach: Tensor
+
+
+class PackedDeberta:
+    """A transformers DeBERTa-v2. Shapes: T tokens -> last_hidden_state (T, H)."""
+
+    def __init__(self, model: Any, compile_by: Compile) -> None:
+        self._embeddings = model.embeddings
+        self._encoder = model.encoder
+        self._layers = [PackedDebertaLayer(layer, compile_by) for layer in model.encoder.layer]
+        self._slots: Slots | None = None
+        own = model.encoder.layer[0].attention.self
+        if own.relative_attention:
+            slots = distance_slots(int(own.position_buckets), int(own.max_relative_positions))
+            device = own.query_proj.weight.device
+            self._slots = Slots(slots.to(device), torch.tensor(len(slots) // 2, device=device))
+
+    @staticmethod
+    def serves(model: Any) -> bool:
+        """Whether no convolution (v2-xlarge) and no second pass mixes tokens, and buckets have a middle."""
+        owns = [layer.attention.self for layer in model.encoder.layer]
+        attends_alone = model.encoder.conv is None and model.z_steps <= 1
+        halved = all(getattr(own, "position_buckets", 0) % 2 == 0 or own.position_buckets < 0 for own in owns)
+        plain = all(are_plain([own.query_proj, own.key_proj, own.value_proj]) for own in owns)
+        return attends_alone and halved and plain
+
+    def __call__(
+        self, stream: TokenStream, positions: Tensor, attention: Attention, *, hidden_states: bool = False
+    ) -> PackedOutput:
+        """Shapes: positions (T,) -> last_hidden_state (T, H)."""
+        hidden: Tensor = self._embeddings(
+            input_ids=stream.input_ids[None],
+            token_type_ids=stream.token_type_ids[None],
+            position_ids=positions[None],
+        )[0]  # (T, H)
+        distances: Tensor | None = self._encoder.get_rel_embedding()  # (2S, H), no more rows are trained
+        states = [hidden]
+        for layer in self._layers:
+            hidden = layer(hidden, stream, distances, self._slots, attention)  # (T, H)
+            if hidden_states:
+                states.append(hidden)
+        return PackedOutput(hidden, tuple(states) if hidden_states else None)
+
+
+class PackedDebertaLayer:
+    """A post-norm layer with disentangled attention. Shapes: (T, H) -> (T, H).
+
+    A token's scores for all distances are written down, 2S for each head and kind: of v3-base, 24 KiB a token
+    in half precision for both, for as long as the layer runs.
+    """
+
+    def __init__(self, layer: Any, compile_by: Compile) -> None:
+        own = layer.attention.self
+        self._heads = int(own.num_attention_heads)
+        self._projected = FusedLinear([own.query_proj, own.key_proj, own.value_proj])
+        self._transformed = compile_by(AfterAttention(layer).__call__)
+        self._own = own
+        # Counted by transformers even where attention is not relative.
+        self._asks_distances, self._distances_ask = ("c2p" in own.pos_att_type, "p2c" in own.pos_att_type)
+        width = own.query_proj.out_features // self._heads
+        self._scale = (width * (1 + self._asks_distances + self._distances_ask)) ** -0.5
+
+    def __call__(
+        self,
+        hidden: Tensor,
+        stream: TokenStream,
+        distances: Tensor | None,
+        slots: Slots | None,
+        attention: Attention,
+    ) -> Tensor:
+        """Shapes: hidden (T, H), distances (2S, H) -> (T, H)."""
+        projected = self._projected(hidden).view(len(hidden), 3, self._heads, -1)  # (T, 3, A, D)
+        query, key, value = projected.unbind(1)  # (T, A, D) each
+        pattern = EVERY_TOKEN
+        if distances is not None and slots is not None:
+            pattern = self._pattern(query, key, stream.places, distances, slots)
+        mixed = attention(query, key, value, stream.segments, stream.segments, pattern, self._scale)
+        output: Tensor = self._transformed(mixed.flatten(1), hidden)  # (T, H)
+        return output
+
+    def _pattern(
+        self, query: Tensor, key: Tensor, places: Tensor, distances: Tensor, slots: Slots
+    ) -> Pattern:
+        """Shapes: query and key (T, A, D), places (T,), distances (2S, H)."""
+        own, asked, asking = self._own, None, None
+        if self._asks_distances:
+            layer = own.key_proj if own.share_att_key else own.pos_key_proj
+            asked = self._scored(query, layer(distances))  # (A, T, 2S)
+        if self._distances_ask:
+            layer = own.query_proj if own.share_att_key else own.pos_query_proj
+            asking = self._scored(key, layer(distances))  # (A, T, 2S)
+        if asked is None and asking is None:
+            return EVERY_TOKEN
+        return Pattern(rescored=_disentangled(asked, asking, places, slots))
+
+    def _scored(self, tokens: Tensor, distances: Tensor) -> Tensor:
+        """Score tokens and distances, all pairs. Shapes: (T, A, D), (2S, A·D) -> (A, T, 2S)."""
+        scaled: Tensor = (distances * self._scale).unflatten(1, (self._heads, -1))  # (2S, A, D)
+        return torch.matmul(tokens.transpose(0, 1), scaled.permute(1, 2, 0))
+
+
+def _disentangled(asked: Tensor | None, asking: Tensor | None, places: Tensor, slots: Slots) -> Score:
+    """Add what a pair's distance scores with the token that asks, and with the one that is seen.
+
+    Shapes: asked, asking (A, T, 2S), places (T,).
+    """
+    rows, reach = slots
+
+    def rescored(score: Tensor, batch: Tensor, head: Tensor, own: Tensor, other: Tensor) -> Tensor:
+        slot = rows[(places[own] - places[other]).clamp(-reach, reach) + reach]
+        if asked is not None:
+            score = score + asked[head, own, slot]
+        if asking is not None:
+            score = score + asking[head, other, slot]
+        return score
+
+    return rescored
+
+
+def distance_slots(buckets: int, furthest: int) -> Tensor:
+    """Give the rows of `Slots`.
+
+    The middle of the buckets are single distances, further out they widen with the logarithm, up to
+    `furthest`. Without buckets (0 or fewer) each distance has a row, up to `furthest`.
+    Shapes: -> (2R + 1,) int32.
+    """
+    # At twice the furthest distance the last row is reached, however the logarithm is rounded.
+    reach = 2 * furthest
+    distances = torch.arange(-reach, reach + 1)  # (2R + 1,)
+    if buckets <= 0:
+        return (distances + furthest).clamp(0, 2 * furthest - 1).int()
+    middle = buckets // 2
+    size = distances.abs().clamp(min=middle)
+    # In fp32 and in this order, as in training: a distance on a border stays on its side.
+    spread = torch.log(size / middle) / torch.log(torch.tensor((furthest - 1) / middle))
+    wide = (torch.ceil(spread * (middle - 1)) + middle).long() * distances.sign()
+    bucket = torch.where(distances.abs() <= middle, distances, wide)
+    return (bucket + buckets).clamp(0, 2 * buckets - 1).int()

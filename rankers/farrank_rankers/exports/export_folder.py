@@ -1,0 +1,294 @@
+"""Where an artifact's exports are.
+
+How one is written whole or not at all, and how one is opened and checked.
+"""
+
+import contextlib
+import hashlib
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Unpack
+
+from farrank_rankers.chunking import chunk_count
+from farrank_rankers.errors import ExportError, SpecError, naming
+from farrank_rankers.exports.manifest import ExportManifest
+from farrank_rankers.family import (
+    ENSEMBLE,
+    LateInteractionOptions,
+    ParadePretrOptions,
+    ParadeQueryOptions,
+    ParadeRandOptions,
+)
+from farrank_rankers.files.model_files import SPEC_FILE, lists_members
+from farrank_rankers.files.open import Overrides, open_reader, reader_and_files
+from farrank_rankers.json_values import read_text
+from farrank_rankers.reader import Reader
+from farrank_rankers.spec import content_version
+
+
+def checksum(path: Path) -> str:
+    """Give a file's SHA-256 in hexadecimal digits.
+
+    Raises: OSError if it cannot be read.
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def checksums(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Give the SHA-256 of files in a folder, by name.
+
+    Raises: OSError if one cannot be read.
+    """
+    return {name: checksum(folder / name) for name in sorted(names)}
+
+
+def verify(folder: Path, expected: Mapping[str, str]) -> None:
+    """Hold files to the checksums that were taken when they were written.
+
+    Raises: ExportError naming the file that is missing, unreadable or changed.
+    """
+    for name, value in expected.items():
+        path = folder / name
+        try:
+            found = checksum(path)
+        except FileNotFoundError as error:
+            raise ExportError(f"{path} is missing") from error
+        except OSError as error:
+            raise ExportError(f"{path} cannot be read: {error.strerror}") from error
+        if found != value:
+            raise ExportError(
+                f"{path} is damaged: its SHA-256 is {found}, not {value} as its manifest says; "
+                "export the ranker again"
+            )
+
+
+# By family. Those of `family.FAMILIES` all have a graph.
+NOT_EXPORTABLE: Mapping[str, str] = {
+    ENSEMBLE: "an ensemble has no model of its own; export each of its members",
+}
+
+
+def why_not_exportable(folder: Path) -> str | None:
+    """Say why the ranker in a folder cannot be exported; None if it can.
+
+    Raises: SourceError if its ranker.json is damaged.
+    """
+    return NOT_EXPORTABLE[ENSEMBLE] if lists_members(folder) else None
+
+
+EXPORTS = "exports"
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """An export's folder and what its manifest says."""
+
+    folder: Path
+    manifest: ExportManifest
+
+    @classmethod
+    def read(cls, folder: Path) -> "Export":
+        """Read an export's manifest, and none of the files that it names.
+
+        Raises: ExportError naming file and key, or the folder that the manifest belongs to.
+        """
+        path = folder / MANIFEST
+        if not path.is_file():
+            raise ExportError(f"{path} is missing")
+        with naming(path):
+            manifest = ExportManifest.from_json(read_text(path))
+            if folder.name != manifest.name:
+                raise ExportError(f"the folder {folder.name} holds the manifest of {manifest.name}")
+        return cls(folder, manifest)
+
+    def verify(self) -> None:
+        """Read every file that the manifest names and hold it to its checksum.
+
+        Raises: ExportError naming the file that is missing or changed.
+        """
+        verify(self.folder, self.manifest.checksums)
+
+    def path(self, graph: str, runtime: str) -> Path:
+        """Find the file that a runtime opens for a graph ("encoder", "aggregator")."""
+        return self.folder / self.manifest.graphs[graph].file_for(runtime)
+
+
+def find_exports(artifact: Path) -> list[Export]:
+    """List an artifact's exports by name; their files are not looked at.
+
+    Raises: ExportError naming the manifest that is missing or wrong.
+    """
+    folder = artifact / EXPORTS
+    if not folder.is_dir():
+        return []
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")
+    return [Export.read(folder / name) for name in names]
+
+
+def find_export(artifact: Path, name: str) -> Export:
+    """Find an artifact's export by its name, "onnx-fp32" say.
+
+    Raises: ExportError listing those that are there, or naming what is wrong with this one.
+    """
+    folder = artifact / EXPORTS / name
+    if not folder.is_dir():
+        there = ", ".join(export.folder.name for export in find_exports(artifact)) or "none"
+        raise ExportError(f"{artifact} has no export {name}; it has {there}")
+    return Export.read(folder)
+
+
+@contextlib.contextmanager
+def writing_export(artifact: Path, name: str, *, replace: bool = False) -> Iterator[Path]:
+    """Give a folder to write an export into, and put it in its place once the block has ended well.
+
+    A block that raises leaves the artifact as it was.
+    Raises: ExportError if the folder is no artifact, or the export exists and is not to be replaced.
+    """
+    if not (artifact / SPEC_FILE).is_file():
+        raise ExportError(f"{artifact} is no artifact: it has no {SPEC_FILE}")
+    place = artifact / EXPORTS / name
+    check_free(place, replace)
+    made = not place.parent.exists()
+    place.parent.mkdir(exist_ok=True)
+    try:
+        with _sibling(place) as building:
+            yield building
+            check_free(place, replace)  # building takes minutes, and others may have come first
+            _put(building, place)
+    except BaseException:
+        if made:
+            with contextlib.suppress(OSError):  # not empty: another export has come
+                place.parent.rmdir()
+        raise
+
+
+def check_free(place: Path, replace: bool) -> None:
+    """Look whether an export may be written.
+
+    Raises: ExportError if one is there and is not to be replaced.
+    """
+    if place.exists() and not replace:
+        raise ExportError(f"{place} exists; --force replaces it")
+
+
+def _put(building: Path, place: Path) -> None:
+    """Rename a folder to its place; what stood there goes only once the new one stands."""
+    with _sibling(place) as old:
+        replaces = place.exists()
+        if replaces:
+            place.rename(old)  # onto an empty folder, which POSIX replaces
+        try:
+            building.rename(place)
+        except BaseException:
+            if replaces:
+                old.rename(place)
+            raise
+
+
+@contextlib.contextmanager
+def _sibling(place: Path) -> Iterator[Path]:
+    """Make an empty folder beside a place, on the same file system, for as long as it is needed."""
+    folder = place.with_name(f".{place.name}.{secrets.token_hex(4)}.part")
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# What an artifact's scores depend on, beside its weights.
+_TEXTS = (SPEC_FILE, "config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors.index.json")
+_WEIGHTS = ".safetensors"
+
+# Families whose aggregator has a table of positions for chunks, which the ranker in torch is held to.
+_PLACE_CHUNKS = (ParadeRandOptions, ParadePretrOptions, ParadeQueryOptions, LateInteractionOptions)
+
+# Backbones whose kind of attention follows from the longest input, in the graph for good.
+_LENGTH_DECIDES = frozenset({"big_bird"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exported:
+    """An export with the half of its ranker that reads text; `version` is the ranker's, in torch and here."""
+
+    export: Export
+    reader: Reader
+    version: str
+
+
+def open_exported(artifact: Path, name: str, **overrides: Unpack[Overrides]) -> Exported:
+    """Open an artifact's export by its name, "onnx-fp32" say. Every file is read once and its checksum taken.
+
+    Raises: ExportError if there is none, a file of it changed, or the ranker did since; SpecError if an
+    override asks for more than the export was made for.
+    """
+    export = find_export(artifact, name)
+    export.verify()
+    check_current(export, artifact)
+    made_for = open_reader(artifact)
+    reader, files = reader_and_files(artifact, overrides)
+    check_within(made_for, reader)
+    version = content_version(
+        reader.spec, reader.tokenizer.files, files.config, export.manifest.weights_digest
+    )
+    return Exported(export, reader, version)
+
+
+def source_files(artifact: Path) -> Iterable[str]:
+    """Name the files of an artifact that its scores depend on."""
+    texts = [name for name in _TEXTS if (artifact / name).is_file()]
+    return texts + sorted(path.name for path in artifact.glob(f"*{_WEIGHTS}"))
+
+
+def check_current(export: Export, artifact: Path) -> None:
+    """Refuse an export whose ranker is no longer the one it was made of.
+
+    Weights may be left out where an export alone is to be served.
+    Raises: ExportError naming the file that changed.
+    """
+    manifest = export.manifest
+    for name, expected in manifest.sources.items():
+        path = artifact / name
+        if not path.exists() and path.suffix == _WEIGHTS:
+            continue
+        try:
+            changed = checksum(path) != expected
+        except OSError as error:
+            raise ExportError(f"{path} cannot be read: {error.strerror}") from error
+        if changed:
+            raise ExportError(
+                f"{export.folder} is stale: {path} changed since; farrank export {artifact} --format "
+                f"{manifest.format} --precision {manifest.precision} --force makes it anew"
+            )
+
+
+def check_within(made_for: Reader, asked: Reader) -> None:
+    """Refuse what the ranker in torch may be told to do and a graph made before cannot.
+
+    Raises: SpecError naming the field.
+    """
+    then, now = made_for.spec, asked.spec
+    for field in ("options", "max_query_tokens", "pad_query_to"):
+        if getattr(then, field) != getattr(now, field):
+            raise SpecError(
+                f"{field} is {getattr(now, field)!r}; the export was made for {getattr(then, field)!r}: "
+                "serve the ranker with torch, or export one that has it"
+            )
+    exactly = asked.backbone.architecture in _LENGTH_DECIDES
+    longest, limit = asked.max_input_tokens, made_for.max_input_tokens
+    if longest > limit or (exactly and longest != limit):
+        raise SpecError(
+            f"chunking.window is {now.chunking.window}, which makes inputs of up to {longest} tokens; the "
+            f"export was made for {'just' if exactly else 'at most'} {limit}"
+        )
+    chunks = [chunk_count(spec.chunking, spec.chunking.max_document_tokens) for spec in (then, now)]
+    if isinstance(now.options, _PLACE_CHUNKS) and chunks[1] > chunks[0]:
+        raise SpecError(
+            f"chunking splits a document into up to {chunks[1]} chunks; the export was made for at most "
+            f"{chunks[0]}"
+        )

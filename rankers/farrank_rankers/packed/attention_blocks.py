@@ -1,0 +1,152 @@
+"""Which blocks of a stream's tokens have anything to say to each other, found from lengths alone.
+
+FlexAttention skips blocks of pairs that no token needs. It can find them by asking the mask about every pair,
+more than 4 billion in a stream of 65,536 tokens; inputs are few, and where they lie is known on the host.
+
+Blocks as FlexAttention reads them: how many each row has, and which.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from farrank_rankers.packed.pattern import Pattern
+
+BLOCK = 128
+
+Numbers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+class Touched(NamedTuple):
+    """Blocks of pairs, by the blocks of those who ask and of those who are seen.
+
+    `partly` hold pairs that see each other and must be asked about; of `wholly`, all do.
+    Shapes: (Q, K) each.
+    """
+
+    partly: Flags
+    wholly: Flags
+
+
+class Pieces(NamedTuple):
+    """Inputs cut where blocks begin: each piece lies in one block and in one input.
+
+    `places` and `ends` count from the input's beginning. Shapes: (N,) each.
+    """
+
+    blocks: Numbers
+    inputs: Numbers
+    places: Numbers
+    ends: Numbers
+
+
+def touched_blocks(asking: tuple[int, ...], seen: tuple[int, ...], pattern: Pattern) -> Touched:
+    """Find the blocks with pairs that `pattern` lets see each other, in inputs of these lengths."""
+    asks, sees = np.asarray(asking, dtype=np.int64), np.asarray(seen, dtype=np.int64)
+    pieces = cut(asks)
+    own, other = asks[pieces.inputs], sees[pieces.inputs]  # (N,) each, the lengths of their inputs
+    begins = (np.cumsum(sees) - sees)[pieces.inputs]  # (N,), where those seen begin in their stream
+    shape = (_blocks(asks.sum()), _blocks(sees.sum()))
+    limit = np.minimum(other, pieces.ends) if pattern.causal else other
+    touched = np.zeros(shape, dtype=bool)
+    for first, end in _spans(pieces, own, other, pattern):
+        first, end = np.maximum(first, 0), np.minimum(end, limit)
+        some = first < end
+        touched |= _marked(
+            pieces.blocks[some],
+            (begins + first)[some] // BLOCK,
+            ((begins + end)[some] - 1) // BLOCK + 1,
+            shape,
+        )
+    wholly = np.zeros(shape, dtype=bool)
+    if pattern.sees is None:
+        # The first token of a block sees the fewest.
+        end = np.minimum(other, pieces.places + 1) if pattern.causal else other
+        first, behind = -(-begins // BLOCK), (begins + end) // BLOCK
+        whole = (pieces.ends - pieces.places == BLOCK) & (first < behind)
+        wholly = _marked(pieces.blocks[whole], first[whole], behind[whole], shape)
+    return Touched(touched & ~wholly, wholly)
+
+
+def cut(lengths: Numbers) -> Pieces:
+    """Cut inputs where blocks begin. Shapes: (P,) -> (N,)."""
+    offsets = np.concatenate(([0], np.cumsum(lengths)))  # (P + 1,)
+    cuts = np.union1d(offsets, np.arange(0, offsets[-1], BLOCK))  # (N + 1,)
+    starts, ends = cuts[:-1], cuts[1:]
+    inputs = np.searchsorted(offsets, starts, side="right") - 1
+    begins = offsets[inputs]
+    return Pieces(starts // BLOCK, inputs, starts - begins, ends - begins)
+
+
+def _spans(pieces: Pieces, own: Numbers, other: Numbers, pattern: Pattern) -> list[tuple[Numbers, Numbers]]:
+    """Say which places of its input a piece may see, from here to before there; they may lie beyond it."""
+    nothing = np.zeros_like(other)
+    if pattern.near is None or pattern.sees is None:
+        return [(nothing, other)]
+    sees_all = (pieces.places < pattern.far_seen) | (pieces.ends > own - pattern.far_seen_last)
+    return [
+        (
+            np.where(sees_all, 0, pieces.places - pattern.near),
+            np.where(sees_all, other, pieces.ends + pattern.near),
+        ),
+        (nothing, np.minimum(other, pattern.far_seen)),
+        (other - pattern.far_seen_last, other),
+    ]
+
+
+def _marked(rows: Numbers, first: Numbers, behind: Numbers, shape: tuple[int, int]) -> Flags:
+    """Mark a range of every row named; a row may be named several times. Shapes: (N,) each -> `shape`."""
+    # A row is named at most once for each of its tokens, three times over.
+    edges = np.zeros((shape[0], shape[1] + 1), dtype=np.int16)
+    np.add.at(edges, (rows, first), 1)
+    np.add.at(edges, (rows, behind), -1)
+    marked: Flags = np.cumsum(edges, axis=1, dtype=np.int16)[:, :-1] > 0
+    return marked
+
+
+def _blocks(tokens: int) -> int:
+    """Count blocks."""
+    return int(-(-tokens // BLOCK))
+
+
+class BlockLists(NamedTuple):
+    """Blocks of each row, ascending, on the device; no `wholly` where a mask is asked about every pair.
+
+    Shapes: counts (1, 1, Q), partly, wholly (1, 1, Q, K), int32.
+    """
+
+    partly_counts: Tensor
+    partly: Tensor
+    wholly_counts: Tensor | None
+    wholly: Tensor | None
+
+    @classmethod
+    def of(cls, touched: Touched, masked: bool, device: torch.device) -> "BlockLists":
+        """List blocks, in one upload."""
+        kinds = [touched.partly] if masked else [touched.partly, touched.wholly]
+        listed = np.stack([_listed(flags) for flags in kinds])  # (1 or 2, Q, 1 + K)
+        lists = torch.from_numpy(listed)
+        if device.type == "cuda":
+            # From pinned memory the copy waits for nothing.
+            lists = lists.pin_memory()
+        lists = lists.to(device, non_blocking=True)
+        halves = [
+            (each[None, None, :, 0].contiguous(), each[None, None, :, 1:].contiguous()) for each in lists
+        ]
+        return cls(*halves[0], *(halves[1] if len(halves) > 1 else (None, None)))
+
+
+def _listed(flags: Flags) -> NDArray[np.int32]:
+    """Write down each row's count, then its blocks. Shapes: (Q, K) -> (Q, 1 + K), Q and K at least 2."""
+    # torch compiles anew for dimensions of 1; rows of no block are none.
+    rows, columns = (max(2, size) for size in flags.shape)
+    listed = np.zeros((rows, 1 + columns), dtype=np.int32)
+    row, column = np.nonzero(flags)
+    counts = np.bincount(row, minlength=rows)
+    listed[:, 0] = counts
+    listed[row, 1 + np.arange(len(row)) - (np.cumsum(counts) - counts)[row]] = column
+    return listed

@@ -1,0 +1,182 @@
+"""FlexAttention: every pattern, masks and scores of one's own among them."""
+
+import os
+import shutil
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+
+from farrank_rankers.errors import AttentionAbsent
+from farrank_rankers.packed.attention_blocks import BLOCK, BlockLists, touched_blocks
+from farrank_rankers.packed.pattern import Mask, Pattern, Score, widened
+from farrank_rankers.packed.stream import Segments
+
+
+class Standing(NamedTuple):
+    """A token's place in the stream of those seen, its input's first token there, the one behind the last.
+
+    Shapes: (T,) int32 each.
+    """
+
+    first: Tensor
+    behind: Tensor
+    place: Tensor
+
+    @classmethod
+    def of(cls, asking: Segments, seen: Segments) -> "Standing":
+        """Look up on the device, without waiting for it."""
+        lengths, tokens = asking.offsets.diff(), sum(asking.lengths)
+
+        def of_tokens(of_inputs: Tensor) -> Tensor:
+            """Shapes: (P,) -> (T,)."""
+            return of_inputs.repeat_interleave(lengths, output_size=tokens)
+
+        first = of_tokens(seen.offsets[:-1])
+        own_first = of_tokens(asking.offsets[:-1])
+        within = lengths.new_ones(tokens).cumsum(0, dtype=lengths.dtype) - 1 - own_first
+        return cls(first, of_tokens(seen.offsets[1:]), first + within)
+
+
+# Triton's matrix product takes no head narrower than this.
+WIDTH = 16
+# What is compiled: once for each way to mask and score, number of heads, width and dtype. Past torch's own
+# limit of 8 a layer would fail.
+COMPILED_FORMS = 64
+
+TRITON = "triton"
+# What it looks for where CC names none.
+COMPILERS = ("gcc", "clang", "cc")
+
+Kind = tuple[bool, bool, int | None, int, int]
+
+
+def check_compiler() -> None:
+    """Look for what FlexAttention is compiled with on a GPU: Triton, and the C compiler that it calls.
+
+    Raises: AttentionAbsent naming what is absent and what helps.
+    """
+    helps = "or serve padded batches with packing: padded"
+    if find_spec(TRITON) is None:
+        raise AttentionAbsent(f"this backbone's attention is compiled by triton: pip install triton, {helps}")
+    if os.environ.get("CC") is None and not any(map(shutil.which, COMPILERS)):
+        raise AttentionAbsent(
+            f"this backbone's attention is compiled by Triton, which calls a C compiler: install gcc, {helps}"
+        )
+
+
+@cache
+def compiled_kernel() -> Callable[..., Any]:
+    """Compile FlexAttention for streams of any length, once for the process.
+
+    Whole or not at all: uncompiled, it writes out the scores of every pair of tokens in the stream.
+    """
+    limits = torch._dynamo.config
+    limits.recompile_limit = max(limits.recompile_limit, COMPILED_FORMS)
+    compiled: Callable[..., Any] = torch.compile(flex_attention, dynamic=True, fullgraph=True)
+    return compiled
+
+
+class _Prepared(NamedTuple):
+    """What layers share that attend within the same inputs; a pattern's kind decides about its blocks."""
+
+    standing: Standing
+    blocks: dict[Kind, BlockLists]
+
+
+class FlexAttention:
+    """Attend as `interface.Attention` says, in one kernel over the stream; what a stream needs is made once.
+
+    `kernel` is `flex_attention`, compiled; uncompiled it is for tests on a CPU.
+    """
+
+    def __init__(self, kernel: Callable[..., Any] | None = None) -> None:
+        self._kernel = kernel or compiled_kernel()
+        self._prepared: WeakKeyDictionary[Segments, WeakKeyDictionary[Segments, _Prepared]] = (
+            WeakKeyDictionary()
+        )
+
+    def __call__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        asking: Segments,
+        seen: Segments,
+        pattern: Pattern,
+        scale: float | None = None,
+    ) -> Tensor:
+        """Shapes: query (T, A, D), key and value (U, B, D) -> (T, A, D)."""
+        prepared = self._prepare(asking, seen)
+        width = query.shape[-1]
+        wide = widened(WIDTH, query, key, value) if width < WIDTH else (query, key, value)
+        mixed: Tensor = self._kernel(
+            *(each.transpose(0, 1)[None] for each in wide),  # (1, A, T, D), (1, B, U, D) twice
+            score_mod=_score(pattern, prepared.standing),
+            block_mask=_block_mask(asking, seen, pattern, prepared),
+            scale=width**-0.5 if scale is None else scale,
+            enable_gqa=query.shape[1] != key.shape[1],
+            # Its kernel for short queries is one more to compile, for streams that are hardly ever so short.
+            kernel_options={"FORCE_USE_FLEX_ATTENTION": True},
+        )  # (1, A, T, D)
+        return mixed[0, ..., :width].transpose(0, 1)
+
+    def _prepare(self, asking: Segments, seen: Segments) -> _Prepared:
+        """Look up what these inputs need, or make it; it is gone when they are."""
+        of_asking = self._prepared.setdefault(asking, WeakKeyDictionary())
+        if seen not in of_asking:
+            of_asking[seen] = _Prepared(Standing.of(asking, seen), {})
+        return of_asking[seen]
+
+
+def _block_mask(asking: Segments, seen: Segments, pattern: Pattern, prepared: _Prepared) -> BlockMask:
+    """Say which blocks to compute and which pairs of them see each other."""
+    masked = pattern.sees is not None
+    kind = (pattern.causal, masked, pattern.near, pattern.far_seen, pattern.far_seen_last)
+    if kind not in prepared.blocks:
+        touched = touched_blocks(asking.lengths, seen.lengths, pattern)
+        prepared.blocks[kind] = BlockLists.of(touched, masked, asking.offsets.device)
+    blocks = prepared.blocks[kind]
+    return BlockMask.from_kv_blocks(
+        blocks.partly_counts,
+        blocks.partly,
+        blocks.wholly_counts,
+        blocks.wholly,
+        BLOCK_SIZE=BLOCK,
+        mask_mod=_mask(pattern, prepared.standing),
+        seq_lengths=(sum(asking.lengths), sum(seen.lengths)),
+        # For gradients alone.
+        compute_q_blocks=False,
+    )
+
+
+def _mask(pattern: Pattern, standing: Standing) -> Mask:
+    """Let tokens of one input see each other, as far as the pattern does."""
+    first, behind, place = standing
+    causal, sees = pattern.causal, pattern.sees
+
+    def mask(batch: Tensor, head: Tensor, asks: Tensor, seen: Tensor) -> Tensor:
+        visible = (seen >= first[asks]) & (seen < behind[asks])
+        if causal:
+            visible = visible & (seen <= place[asks])
+        return visible if sees is None else visible & sees(batch, head, asks, seen)
+
+    return mask
+
+
+def _score(pattern: Pattern, standing: Standing) -> Score | None:
+    """Score as the pattern does, slopes before its own scores."""
+    slopes, rescored, place = pattern.slopes, pattern.rescored, standing.place
+    if slopes is None:
+        return rescored
+
+    def score(score: Tensor, batch: Tensor, head: Tensor, asks: Tensor, seen: Tensor) -> Tensor:
+        score = score - slopes[head] * (place[asks] - seen).abs()
+        return score if rescored is None else rescored(score, batch, head, asks, seen)
+
+    return score

@@ -1,0 +1,53 @@
+"""A family's encoder on streams: the same weights, the same features, no padding."""
+
+from torch import Tensor
+
+from farrank_rankers.encoder import Encoder
+from farrank_rankers.errors import SourceError
+from farrank_rankers.features import Features
+from farrank_rankers.packed.backbones.registry import packed_backbone
+from farrank_rankers.packed.packed_backbone import Compile, as_written
+from farrank_rankers.packed.pattern import Attention
+from farrank_rankers.packed.stream import TokenStream
+
+
+class PackedEncoder:
+    """Encode streams with an encoder's weights, which stay where they are: both can be used in turn.
+
+    The encoder must have its device and its precision before, and keep them. With `compiled` for `compile_by`
+    torch compiles, at the first streams, what layers do between one attention and the next.
+    Raises: SourceError if the backbone has no packed form; see `packed_backbone`.
+    """
+
+    def __init__(self, encoder: Encoder, attention: Attention, compile_by: Compile = as_written) -> None:
+        architecture = encoder.facts.architecture
+        backbone = packed_backbone(encoder.backbone, architecture, compile_by)
+        if backbone is None:
+            raise SourceError(f"this backbone of type {architecture!r} reads padded batches alone")
+        self._encoder = encoder
+        self._backbone = backbone
+        self._attention = attention
+
+    def __call__(self, stream: TokenStream) -> list[Features]:
+        """Encode inputs. Shapes: T tokens of P inputs -> P times (F,), or (S, F…) with roles (S,)."""
+        return stream.rows(self.encode(stream))
+
+    def encode(self, stream: TokenStream) -> Features:
+        """Encode inputs, and leave their features together as the family gives them.
+
+        Nothing here waits for the device; taking rows apart may.
+        Shapes: T tokens of P inputs -> (P, F), or with roles (T, F…) or (P, S, F…).
+        """
+        output = self._backbone(
+            stream,
+            self._positions(stream),
+            self._attention,
+            hidden_states=self._encoder.keeps_hidden_states,
+        )
+        return self._encoder.read(output, stream)
+
+    def _positions(self, stream: TokenStream) -> Tensor:
+        """Number tokens as the backbone does. Shapes: -> (T,)."""
+        offsets = stream.segments.offsets
+        lengths = offsets.diff().index_select(0, stream.inputs)  # (T,)
+        return self._encoder.stepped(stream.places, lengths) + self._encoder.facts.first_position

@@ -1,0 +1,213 @@
+"""A call on its way through the engine: what was asked, how far it is, and what is answered."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from farrank_rankers.family import EvidenceKind
+from farrank_rankers.features import Features
+from farrank_rankers.tokens import EncoderInput
+from farrank_server.engine.admission.reservations import Reservation
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Characters of a document, in Unicode code points: start inclusive, end exclusive."""
+
+    start: int
+    end: int
+
+
+# A text's score differs in the seventh digit with its place in a batch. Rounded, equal documents are equal
+# again, and keep the order they came in.
+SCORE_DECIMALS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A validated request, whichever door it came through. Times are seconds of `time.monotonic`."""
+
+    ranker: str
+    query: str
+    texts: tuple[str, ...]
+    max_chunks: int | None
+    arrival_s: float
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredDocument:
+    """A document's score, and the evidence of each of its chunks. Shapes: chunk_scores (C,), spans (C,)."""
+
+    score: float
+    chunk_scores: tuple[float, ...]
+    spans: tuple[Span, ...]
+    tokens_cut: int
+
+    @property
+    def deciding_chunk(self) -> int:
+        """The chunk with the strongest evidence, the first of equals."""
+        return max(range(len(self.chunk_scores)), key=self.chunk_scores.__getitem__)
+
+
+@dataclass(slots=True, eq=False)
+class PendingDocument:
+    """A document whose chunks are being encoded.
+
+    `features` has a place for each chunk; `whole` holds all of them at once when they came from the cache.
+    """
+
+    index: int
+    spans: tuple[Span, ...]
+    tokens_cut: int
+    features: list[Features | None]
+    missing: int
+    whole: Features | None = None
+    cache_key: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTally:
+    """What was read of a job. Slices are added up on the event loop."""
+
+    tokens: int = 0
+    chunks: int = 0
+    cached_chunks: int = 0
+    query_tokens_cut: int = 0
+
+    def __add__(self, other: "ReadTally") -> "ReadTally":
+        return ReadTally(
+            self.tokens + other.tokens,
+            self.chunks + other.chunks,
+            self.cached_chunks + other.cached_chunks,
+            self.query_tokens_cut + other.query_tokens_cut,
+        )
+
+
+@dataclass(slots=True)
+class DeviceTally:
+    """What ran on the device for a job, and where its time went. The worker's thread alone writes it.
+
+    `queue_ns`: the longest that an input waited, also on the device behind another batch. `inference_ns`:
+    what the batches that held its inputs took, each from its start on the device, summed.
+    """
+
+    pairs: int = 0
+    padded_tokens: int = 0
+    queue_ns: int = 0
+    inference_ns: int = 0
+    aggregation_ns: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class ActiveCall:
+    """A request from its admission to its answer.
+
+    `finished` belongs to the event loop: stages on other threads settle it through `resolve` and `fail`.
+    """
+
+    id: int
+    call: Call
+    ticket: Reservation
+    needs_query: bool
+    loop: asyncio.AbstractEventLoop
+    finished: asyncio.Future[None]
+    query_features: Features | None = None
+    waiting_for_query: list[PendingDocument] = field(default_factory=list)
+    results: dict[int, ScoredDocument] = field(default_factory=dict)
+    read: ReadTally = field(default_factory=ReadTally)
+    tokenization_ns: int = 0
+    device: DeviceTally = field(default_factory=DeviceTally)
+
+    def ready_with(self, document: PendingDocument) -> list[PendingDocument]:
+        """Say which documents can be scored now that all chunks of this one are encoded.
+
+        A dual ranker's must wait for the query. Guarded, like `query_arrived`, by the worker's lock.
+        """
+        if self.needs_query and self.query_features is None:
+            self.waiting_for_query.append(document)
+            return []
+        return [document]
+
+    def query_arrived(self, features: Features) -> list[PendingDocument]:
+        """Keep the encoded query; say which documents waited for it alone."""
+        self.query_features = features
+        waited, self.waiting_for_query = self.waiting_for_query, []
+        return waited
+
+    def score(self, document: PendingDocument, score: float, chunk_scores: Sequence[float]) -> None:
+        """Take in a document's score; the last one resolves the job."""
+        spans = document.spans
+        evidence = tuple(round(each, SCORE_DECIMALS) for each in chunk_scores[: len(spans)])
+        self.results[document.index] = ScoredDocument(
+            round(score, SCORE_DECIMALS), evidence, spans, document.tokens_cut
+        )
+        if len(self.results) == len(self.call.texts):
+            self.resolve()
+
+    def resolve(self) -> None:
+        """Say, from any thread, that every document has its score."""
+        self._settle(None)
+
+    def fail(self, error: Exception) -> None:
+        """Say, from any thread, that the job will not be answered."""
+        self._settle(error)
+
+    def close(self) -> None:
+        """Let stages that still work on the job see that nobody waits for it any more."""
+        if not self.finished.cancel() and not self.finished.cancelled():
+            # Failed by one stage while another's error was on its way: asked for, or asyncio complains.
+            self.finished.exception()
+
+    def _settle(self, error: Exception | None) -> None:
+        def settle() -> None:
+            # The caller may have gone, or another stage have failed the job first.
+            if self.finished.done():
+                return
+            if error is None:
+                self.finished.set_result(None)
+            else:
+                self.finished.set_exception(error)
+
+        self.loop.call_soon_threadsafe(settle)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One encoder input of a job: a chunk of a document, or (plan dual) the query."""
+
+    job: ActiveCall
+    input: EncoderInput
+    document: PendingDocument | None = None
+    chunk: int = 0
+
+
+class Scorer(Protocol):
+    """Who scored: one ranker's lane, or an ensemble's."""
+
+    @property
+    def name(self) -> str:
+        """The name that callers use."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """Hash of all that its scores depend on."""
+        ...
+
+    @property
+    def evidence(self) -> EvidenceKind:
+        """What its chunk scores mean."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The answer to a call. `documents` stand in the call's order, one each."""
+
+    scorer: Scorer
+    documents: tuple[ScoredDocument, ...]
+    read: ReadTally
+    tokenization_ns: int
+    device: DeviceTally

@@ -1,0 +1,1 @@
+"""The thread that owns the device, and what runs on it."""

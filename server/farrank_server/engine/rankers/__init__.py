@@ -1,0 +1,1 @@
+"""The rankers that a replica has loaded."""

@@ -1,0 +1,66 @@
+"""Encoded documents of dual rankers, kept by content and bounded in bytes."""
+
+import hashlib
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cachetools import LRUCache
+
+from farrank_rankers.features import Features
+from farrank_server.engine.call import Span
+
+# What an entry costs beside its tensor: key, spans, and their Python objects.
+_OVERHEAD_BYTES = 400
+_SPAN_BYTES = 120
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedDocument:
+    """A document that needs neither tokenizing nor encoding. Shapes: features (C, …), spans (C,)."""
+
+    features: Features
+    spans: tuple[Span, ...]
+    tokens_cut: int
+
+    @property
+    def size_bytes(self) -> int:
+        """What the entry takes of the cache's bound."""
+        return self.features.nbytes + len(self.spans) * _SPAN_BYTES + _OVERHEAD_BYTES
+
+
+class DocumentCache:
+    """The documents used last, over all dual rankers, in host memory. Thread-safe.
+
+    Features stay in host memory so that they survive the loss of a device and cost it nothing.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._entries: LRUCache[bytes, EncodedDocument] = LRUCache(
+            max_bytes, getsizeof=lambda entry: entry.size_bytes
+        )
+        self._lock = threading.Lock()
+
+    @property
+    def size_bytes(self) -> float:
+        """Bytes held now."""
+        return float(self._entries.currsize)
+
+    @staticmethod
+    def key(encoder: str, max_chunks: int | None, text: str) -> bytes:
+        """Name a document's encoding by all that it depends on; `encoder` is a lane's `cache_name`."""
+        digest = hashlib.blake2b(f"{encoder}/{max_chunks}/".encode(), digest_size=20)
+        # surrogatepass: a lone surrogate cannot come over the wire, but from another door it may.
+        digest.update(text.encode("utf-8", "surrogatepass"))
+        return digest.digest()
+
+    def find(self, keys: Sequence[bytes]) -> list[EncodedDocument | None]:
+        """Look up many documents; None where one is not held."""
+        with self._lock:
+            return [self._entries.get(key) for key in keys]
+
+    def put(self, key: bytes, document: EncodedDocument) -> None:
+        """Keep a document, letting go of those unused longest. One larger than the bound is not kept."""
+        with self._lock:
+            if document.size_bytes <= self._entries.maxsize:
+                self._entries[key] = document

@@ -1,0 +1,256 @@
+"""Build a Lucene index from documents, whole or not at all, in a process of its own."""
+
+import contextlib
+import json
+import logging
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from farrank_server.indexing.collection import CollectionError, Document
+from farrank_server.java_process.frames import pack, read_frame
+from farrank_server.java_process.jvm import child_environment
+
+NAME = "farrank-index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexManifest:
+    """What an index holds and which version of Farrank made it."""
+
+    documents: int
+    skipped_blank_documents: int
+    created_by: str
+
+    def write(self, folder: Path) -> None:
+        """Write the manifest into an index's folder."""
+        (folder / NAME).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+
+
+def read_manifest(folder: Path) -> IndexManifest | None:
+    """Read a folder's manifest; None if it has none, or one that is not ours."""
+    try:
+        return IndexManifest(**json.loads((folder / NAME).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def created_by() -> str:
+    """Name this version of Farrank."""
+    try:
+        return f"farrank {version('farrank')}"
+    except PackageNotFoundError:
+        return "farrank (not installed)"
+
+
+_HEAP_MIB = 1536
+_LAST_BYTES = 4000
+
+
+class IndexingError(RuntimeError):
+    """Lucene could not write the index: says why."""
+
+
+class WriterProcess:
+    """Writes documents into a Lucene index at `path`; a context manager that leaves no process behind.
+
+    One batch is on its way while the caller collects the next: reading and indexing overlap.
+
+    Raises: ConfigError if pyserini or Java is missing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        environment = child_environment()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by __exit__)
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "farrank_server.indexing.index_child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            env=environment,
+            start_new_session=True,  # a terminal's Ctrl-C is for the parent to act on
+        )
+        self._in_flight = 0
+        threads = min(os.cpu_count() or 1, 8)
+        try:
+            self._send(pack({"path": str(path), "threads": threads, "heap_mib": _HEAP_MIB}))
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __enter__(self) -> "WriterProcess":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._stderr):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):  # what was left unsent has no reader any more
+                pipe.close()
+
+    def add(self, batch: Sequence[Document]) -> None:
+        """Add documents.
+
+        Raises: IndexingError, perhaps about the batch before.
+        """
+        texts = [document.text.encode() for document in batch]
+        ids = [document.doc_id for document in batch]
+        self._send(pack({"ids": ids, "sizes": [len(text) for text in texts]}, texts))
+        if self._in_flight:
+            self._receive()
+        self._in_flight += 1
+
+    def finish(self) -> int:
+        """Commit the index and return how many documents it holds.
+
+        Raises: IndexingError.
+        """
+        if self._in_flight:
+            self._receive()
+        self._send(pack({"finish": True}))
+        return int(self._receive()["documents"])
+
+    def last_lines(self) -> str:
+        """Return the end of what Lucene had to say."""
+        self._stderr.seek(0, os.SEEK_END)
+        self._stderr.seek(max(0, self._stderr.tell() - _LAST_BYTES))
+        return self._stderr.read().decode(errors="replace")
+
+    def _send(self, frame: bytes) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(frame)
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._died() from None
+
+    def _receive(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        frame = read_frame(self._process.stdout)
+        if frame is None:
+            raise self._died()
+        if "failed" in frame[0]:
+            raise IndexingError(f"Lucene cannot write the index: {frame[0]['failed']}")
+        return frame[0]
+
+    def _died(self) -> IndexingError:
+        code = self._process.wait()
+        return IndexingError(f"the indexing process ended with {code}; its last lines:\n{self.last_lines()}")
+
+
+_log = logging.getLogger(__name__)
+_BATCH_DOCUMENTS = 64
+_BATCH_CHARACTERS = 2**20
+
+
+def build_index(
+    documents: Iterable[Document],
+    out: Path,
+    *,
+    overwrite: bool = False,
+    progress: Callable[[int], None] = lambda documents: None,
+) -> int:
+    """Index the documents into the folder `out` and return how many it holds.
+
+    Blank documents, in which no query could find anything, are left out; the log and the index's manifest
+    say how many. `progress` hears the number of documents handed on so far.
+
+    The index is built beside `out` and renamed at the end: a failure or Ctrl-C leaves `out` as it was.
+    `overwrite` replaces an index that Farrank made, and nothing else.
+
+    Raises: FileExistsError, CollectionError (also for no documents and for a doc_id used twice),
+    IndexingError, ConfigError if pyserini or Java is missing.
+    """
+    out = out.absolute()
+    _check_place(out, overwrite)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with _scratch_folder(out) as building:
+        skipped = 0
+        with WriterProcess(building) as writer:
+            sent = 0
+            for batch in _batches(documents):
+                indexable = [document for document in batch if not _is_blank(document.text)]
+                skipped += len(batch) - len(indexable)
+                if indexable:
+                    writer.add(indexable)
+                    sent += len(indexable)
+                    progress(sent)
+            if not sent:
+                raise CollectionError("there is no document to index")
+            held = writer.finish()
+            if held != sent:
+                raise IndexingError(f"Lucene took {held} of {sent} documents:\n{writer.last_lines()}")
+        if skipped:
+            _log.warning("left out %d documents without text", skipped)
+        IndexManifest(held, skipped, created_by()).write(building)
+        _put_in_place(building, out, overwrite)
+    return held
+
+
+def _check_place(out: Path, overwrite: bool) -> None:
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise FileExistsError(f"{out} is not a folder")
+    if not any(out.iterdir()):
+        return
+    if read_manifest(out) is None:
+        raise FileExistsError(f"{out} is not empty and not an index that Farrank made; it stays as it is")
+    if not overwrite:
+        raise FileExistsError(f"{out} holds an index already; say so to overwrite it")
+
+
+@contextlib.contextmanager
+def _scratch_folder(out: Path) -> Iterator[Path]:
+    # A neighbour, so that the rename stays inside one file system.
+    folder = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _put_in_place(building: Path, out: Path, overwrite: bool) -> None:
+    _check_place(out, overwrite)  # building takes a while, and others may have come first
+    if not out.exists() or not any(out.iterdir()):
+        building.rename(out)
+        return
+    with _scratch_folder(out) as old:
+        out.rename(old)  # onto an empty folder, which POSIX replaces
+        try:
+            building.rename(out)
+        except BaseException:
+            old.rename(out)
+            raise
+
+
+def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    seen: set[str] = set()
+    batch: list[Document] = []
+    characters = 0
+    for document in documents:
+        if document.doc_id in seen:
+            raise CollectionError(f"the doc_id {document.doc_id!r} is used twice")
+        seen.add(document.doc_id)
+        batch.append(document)
+        characters += len(document.text)
+        if len(batch) >= _BATCH_DOCUMENTS or characters >= _BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def _is_blank(text: str) -> bool:
+    # Anserini's own test, which is Java's: it refuses a text of nothing but spaces and control characters.
+    return all(char <= " " for char in text)

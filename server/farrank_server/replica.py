@@ -1,0 +1,103 @@
+"""One replica from start to end: load, warm up, serve, drain."""
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from types import TracebackType
+
+from farrank_server.config.schema import ServerConfig
+from farrank_server.engine.device.device_loop import device_thread
+from farrank_server.engine.engine import Engine
+from farrank_server.engine.rankers.document_cache import DocumentCache
+from farrank_server.engine.rankers.loading import load_rankers
+from farrank_server.first_stage.lucene import LuceneFirstStage
+from farrank_server.listen import GrpcListener, MetricsPage, host_and_port
+from farrank_server.metrics import Metrics
+from farrank_server.wire.guard import Guard
+from farrank_server.wire.servicer import RerankServicer
+
+log = logging.getLogger(__name__)
+
+# What calls that outlived the drain get to send their refusals.
+CUT_GRACE_S = 1.0
+
+
+class Server:
+    """A replica as an async context manager: healthy when entered, drained when left."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._config = config
+        self.metrics = Metrics()
+        self._cache = DocumentCache(config.cache_bytes)
+        self._first_stage = LuceneFirstStage(config.first_stage)
+        self._opened = AsyncExitStack()
+
+    async def __aenter__(self) -> "Server":
+        """Bind, load, warm up, then report healthy.
+
+        Raises: ConfigError if the configuration cannot be served; nothing is left open then.
+        """
+        async with AsyncExitStack() as opened:
+            await self._open(opened)
+            self._opened = opened.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Report not serving, refuse new calls, answer the admitted ones, then end."""
+        await self._door.report_not_serving()
+        timeout_s = self._config.listen.drain_timeout_s
+        if not await self.engine.drain(timeout_s):
+            log.warning("calls were still in flight after draining for %.0f s; they are refused", timeout_s)
+            # Searches in flight are refused with it.
+            await self._first_stage.stop()
+        await self._opened.aclose()
+        log.info("drained and ended")
+
+    async def _open(self, opened: AsyncExitStack) -> None:
+        """Open everything; what is opened first is closed last."""
+        config = self._config
+        self._metrics_door = MetricsPage(config.listen, self.metrics)
+        opened.callback(self._metrics_door.close)
+        opened.push_async_callback(self._first_stage.stop)
+        self._door = GrpcListener(config.listen, config.limits)
+        device = device_thread()
+        opened.callback(device.shutdown)
+        # Opening indexes waits for another process: rankers load meanwhile.
+        searching = asyncio.create_task(self._first_stage.start())
+        try:
+            loop = asyncio.get_running_loop()
+            lanes, ensembles = await loop.run_in_executor(device, load_rankers, config, self._cache)
+            await searching
+        except BaseException:
+            searching.cancel()
+            await asyncio.wait((searching,))
+            await self._door.close(0)
+            raise
+        self.engine = Engine(config, lanes, device, self._cache, self.metrics, ensembles)
+        opened.push_async_callback(asyncio.to_thread, self.engine.close)
+        opened.push_async_callback(self._door.close, CUT_GRACE_S)
+        self.metrics.name_limits(config.limits, config.cache_bytes)
+        for lane in lanes:
+            self.metrics.name_ranker(lane.name, lane.version, lane.spec.family, lane.runtime.capabilities())
+        servicer = RerankServicer(config, self.engine, self._first_stage, self.metrics)
+        guard = Guard(
+            self.metrics, self.engine.lanes.keys() | self.engine.ensembles.keys(), config.default_ranker
+        )
+        await self._door.open(guard.handlers(servicer))
+
+    @property
+    def host(self) -> str:
+        """The interface that both doors listen on."""
+        return self._config.listen.host
+
+    @property
+    def address(self) -> str:
+        """Where gRPC listens."""
+        return host_and_port(self.host, self._door.port)
+
+    @property
+    def metrics_port(self) -> int | None:
+        """Where Prometheus' page is."""
+        return self._metrics_door.port

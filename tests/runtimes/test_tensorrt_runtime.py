@@ -1,0 +1,148 @@
+"""What TensorRT is told, and how batches find their engine; none of it needs a GPU."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from farrank_runtimes.onnx_runtime import NAMES
+from farrank_runtimes.runtime import DeviceAbsent, Precision, RuntimeAbsent
+from farrank_runtimes.tensorrt_runtime import (
+    EngineKey,
+    GroupedEncoder,
+    LengthGroup,
+    check_tensorrt,
+    group_for,
+    length_groups,
+    open_tensorrt,
+    tensorrt_options,
+)
+
+INPUTS = ("input_ids", "roles")
+KEY = EngineKey("f00d", "fp16", "NVIDIA H100", "90", "1.31.1", "10.16.1.11")
+
+
+def test_groups_halve_from_the_longest_input() -> None:
+    assert [(group.shortest, group.longest) for group in length_groups(512, 65_536)] == [
+        (1, 64),
+        (65, 128),
+        (129, 256),
+        (257, 512),
+    ]
+
+
+@given(longest=st.integers(1, 10_000), budget=st.integers(1, 200_000))
+def test_every_batch_has_a_group_and_no_box_is_more_than_twice_the_budget(longest: int, budget: int) -> None:
+    budget = max(budget, longest)
+    groups = length_groups(longest, budget)
+    assert 1 <= len(groups) <= 4
+    assert groups[0].shortest == 1
+    assert groups[-1].longest == longest
+    assert all(one.longest + 1 == next_.shortest for one, next_ in pairwise(groups))
+    for group in groups:
+        assert group_for(groups, group.shortest) is group_for(groups, group.longest) is group
+        assert 1 <= group.usual_rows <= group.rows
+        assert group.rows * group.longest <= 2 * budget
+    # All but the first group's inputs are more than half as long as its box: one run takes any batch.
+    for group in groups[1:]:
+        assert budget // group.shortest <= group.rows
+
+
+def test_an_input_beyond_the_engines_is_refused() -> None:
+    with pytest.raises(ValueError, match="513 tokens; the engines were built for at most 512"):
+        group_for(length_groups(512, 1024), 513)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "int8"])
+def test_options_as_the_provider_reads_them(precision: Precision) -> None:
+    name, options = tensorrt_options(
+        LengthGroup(65, 128, 992, 512),
+        INPUTS,
+        precision=precision,
+        device_index=1,
+        engines=Path("/artifact/engines/key/65-128x992"),
+    )
+    assert name == "TensorrtExecutionProvider"
+    assert options == {
+        "device_id": "1",
+        "trt_fp16_enable": str(precision == "fp16"),
+        "trt_bf16_enable": str(precision == "bf16"),
+        "trt_int8_enable": str(precision == "int8"),
+        "trt_profile_min_shapes": "input_ids:1x65,roles:1x65",
+        "trt_profile_opt_shapes": "input_ids:512x128,roles:512x128",
+        "trt_profile_max_shapes": "input_ids:992x128,roles:992x128",
+        "trt_engine_cache_enable": "True",
+        "trt_engine_cache_path": "/artifact/engines/key/65-128x992",
+        "trt_timing_cache_enable": "True",
+        "trt_timing_cache_path": "/artifact/engines/key",
+    }
+
+
+def test_a_read_only_artifact_keeps_no_engines() -> None:
+    group = LengthGroup(1, 64, 8, 4)
+    _, options = tensorrt_options(group, INPUTS, precision="fp16", device_index=0, engines=None)
+    assert not [name for name in options if "cache" in name]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(KEY, graph="beef"),
+        replace(KEY, precision="bf16"),
+        replace(KEY, gpu="NVIDIA H200"),
+        replace(KEY, compute_capability="100"),
+        replace(KEY, onnxruntime="1.32.0"),
+        replace(KEY, tensorrt="10.17.0"),
+    ],
+)
+def test_whatever_an_engine_depends_on_gives_it_another_folder(other: EngineKey) -> None:
+    assert KEY.folder() == replace(KEY).folder() != other.folder()
+
+
+def test_groups_keep_their_engines_apart() -> None:
+    groups = [*length_groups(512, 65_536), *length_groups(512, 4096)]
+    assert len({group.name for group in groups}) == len(groups)
+
+
+class Recorded:
+    """A graph that returns what it was given, and remembers the shapes."""
+
+    def __init__(self) -> None:
+        self.shapes: list[tuple[int, ...]] = []
+
+    def run(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
+        self.shapes.append(tuple(inputs["input_ids"].shape))
+        return [inputs["input_ids"].float(), inputs["roles"]]
+
+
+def test_a_batch_runs_in_its_groups_session_in_pieces_if_need_be() -> None:
+    graphs = {LengthGroup(1, 4, 3, 2): Recorded(), LengthGroup(5, 8, 2, 1): Recorded()}
+    encoder = GroupedEncoder(graphs)
+    for rows, length in ((7, 2), (3, 4), (1, 5), (2, 8)):
+        ids = torch.arange(rows * length).reshape(rows, length)
+        vectors, roles = encoder.run({"input_ids": ids, "roles": ids + 1})
+        assert torch.equal(vectors, ids.float())
+        assert torch.equal(roles, ids + 1)
+    assert [graph.shapes for graph in graphs.values()] == [
+        [(3, 2), (3, 2), (1, 2), (3, 4)],
+        [(1, 5), (2, 8)],
+    ]
+
+
+def test_a_machine_without_it_says_how_to_install_it(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeAbsent, match=r"TensorrtExecutionProvider.*pip install 'farrank\[tensorrt\]'"):
+        open_tensorrt(tmp_path / "e", tmp_path / "a", precision="fp16", longest_input=512)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA device")
+def test_it_needs_a_cuda_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: list(NAMES.values()))
+    with pytest.raises(DeviceAbsent, match="runs on a CUDA device; the device is cpu"):
+        check_tensorrt(None)

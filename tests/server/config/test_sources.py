@@ -1,0 +1,221 @@
+"""The configuration read from a file, the environment and flags."""
+
+from pathlib import Path
+
+import pytest
+
+from farrank_server.config import sources as config_sources
+from farrank_server.config.schema import IndexConfig, RankerConfig, Rm3Config, ServerConfig
+from farrank_server.config.sources import EVERY, Setting
+from farrank_server.errors import ConfigError
+
+
+def from_flags(**values: object) -> list[Setting]:
+    """Settings as flags make them: `listen__port="0"` for `--set listen.port=0`."""
+    return [Setting(tuple(key.split("__")), value, f"--set {key}") for key, value in values.items()]
+
+
+def build(*layers: list[Setting]) -> ServerConfig:
+    return config_sources.build(ServerConfig, [setting for layer in layers for setting in layer])
+
+
+def from_text(folder: Path, text: str, name: str = "farrank.yaml") -> list[Setting]:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return config_sources.from_file(path)
+
+
+def environment(**variables: str) -> list[Setting]:
+    return config_sources.from_environment(ServerConfig, variables)
+
+
+def test_nothing_said_is_the_default_tree() -> None:
+    assert build() == ServerConfig()
+
+
+YAML = """
+rankers:
+  long: {source: ./models/long, precision: bf16, window: 256}
+listen: {port: 0, metrics_port: null}
+first_stage:
+  indexes:
+    pydoc: {path: /data/pydoc, rm3: {feedback_terms: 20}}
+batching:
+cache_bytes: 0
+"""
+
+TOML = """
+cache_bytes = 0
+[rankers.long]
+source = "./models/long"
+precision = "bf16"
+window = 256
+[listen]
+port = 0
+metrics_port = "none"
+[first_stage.indexes.pydoc]
+path = "/data/pydoc"
+rm3 = {feedback_terms = 20}
+"""
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.yaml", YAML), ("a.yml", YAML), ("a.toml", TOML)])
+def test_a_file_says_it_all(tmp_path: Path, name: str, text: str) -> None:
+    config = build(from_text(tmp_path, text, name))
+
+    assert config.rankers == {"long": RankerConfig("./models/long", precision="bf16", window=256)}
+    assert (config.listen.port, config.listen.metrics_port) == (0, None)
+    assert config.first_stage.indexes == {
+        "pydoc": IndexConfig(Path("/data/pydoc"), rm3=Rm3Config(feedback_terms=20))
+    }
+    assert config.batching == ServerConfig().batching
+    assert config.cache_bytes == 0
+
+
+def test_flags_override_the_environment_and_that_the_file(tmp_path: Path) -> None:
+    file = from_text(tmp_path, "listen: {host: file, port: 1, metrics_port: 2}")
+    variables = environment(FARRANK_LISTEN__PORT="3", FARRANK_LISTEN__METRICS_PORT="4")
+
+    listen = build(file, variables, from_flags(listen__metrics_port="5")).listen
+
+    assert (listen.host, listen.port, listen.metrics_port) == ("file", 3, 5)
+
+
+def test_sources_add_entries_to_one_mapping(tmp_path: Path) -> None:
+    file = from_text(tmp_path, "rankers: {a: {source: one}}")
+
+    rankers = build(file, environment(FARRANK_RANKERS__B__SOURCE="two"), from_flags(rankers__a__window="9"))
+
+    assert rankers.rankers == {"a": RankerConfig("one", window=9), "b": RankerConfig("two")}
+
+
+def test_every_speaks_of_all_entries_even_the_default_one() -> None:
+    precise = from_flags(**{f"rankers__{EVERY}__precision": "bf16"})
+
+    assert build(precise).rankers == {"minilm": RankerConfig(precision="bf16")}
+    named = from_flags(rankers__a__source="one", rankers__b__source="two", rankers__b__precision="fp32")
+    assert [each.precision for each in build(precise, named).rankers.values()] == ["bf16", "fp32"]
+
+
+def test_how_torch_serves_is_said_by_flags() -> None:
+    config = build(from_flags(rankers__minilm__packing="packed", device__compile="true"))
+
+    assert config.rankers["minilm"].packing == "packed"
+    assert config.device.compile
+    with pytest.raises(ConfigError, match=r"^rankers\.minilm\.packing: 'tight' is not allowed"):
+        build(from_flags(rankers__minilm__packing="tight"))
+
+
+def test_a_default_entry_can_be_changed_by_name() -> None:
+    assert build(from_flags(rankers__minilm__window="64")).rankers == {"minilm": RankerConfig(window=64)}
+
+
+def test_an_optional_branch_comes_and_goes(tmp_path: Path) -> None:
+    file = from_text(tmp_path, "first_stage: {indexes: {x: {path: p, rm3: {}}}}")
+
+    assert build(file).first_stage.indexes["x"].rm3 == Rm3Config()
+    assert build(file, from_flags(first_stage__indexes__x__rm3="none")).first_stage.indexes["x"].rm3 is None
+
+
+def test_variables_of_others_are_left_alone() -> None:
+    assert (
+        environment(FARRANK_PORT="tcp://10.0.0.1:1", FARRANK_SERVICE_HOST="h", FARRANK_DATA="d", HOME="/")
+        == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            from_flags(listen__prot="1"),
+            "listen.prot: there is no such key (--set listen__prot); did you mean listen.port?",
+        ),
+        (from_flags(port="1"), "port: there is no such key (--set port); did you mean listen.port?"),
+        (
+            from_flags(rankers__a__sorce="x"),
+            "rankers.a.sorce: there is no such key (--set rankers__a__sorce); did you mean rankers.a.source?",
+        ),
+        (
+            from_flags(listen__port__x="1"),
+            "listen.port.x: there is no such key (--set listen__port__x); listen.port holds one value",
+        ),
+        (from_flags(xyzzy="1"), "xyzzy: there is no such key (--set xyzzy); known here: rankers, listen, "),
+        (
+            environment(FARRANK_LISTEN_PORT="1"),
+            "listen_port: there is no such key (FARRANK_LISTEN_PORT); did you mean listen.port?",
+        ),
+        (
+            environment(FARRANK_CACHE_BYTE="1"),
+            "cache_byte: there is no such key (FARRANK_CACHE_BYTE); did you mean cache_bytes?",
+        ),
+        (
+            from_flags(listen__port="http"),
+            "listen.port: 'http' is not allowed; it must be a whole number (--set listen__port)",
+        ),
+        (
+            from_flags(listen__port=True),
+            "listen.port: True is not allowed; it must be a whole number (--set listen__port)",
+        ),
+        (
+            from_flags(listen__port="99999"),
+            "listen.port: 99999 is not allowed; it must be between 0 and 65535",
+        ),
+        (
+            from_flags(rankers__a__window="0"),
+            "rankers.a.window: 0 is not allowed; it must be at least 1 (--set rankers__a__window)",
+        ),
+        (
+            from_flags(rankers__a__precision="fp8"),
+            "rankers.a.precision: 'fp8' is not allowed; it must be fp32 or fp16 or bf16 or int8 (--set ",
+        ),
+        (from_flags(listen="1"), "listen: '1' is no value for it, it holds keys (--set listen)"),
+        (
+            from_flags(rankers={}),
+            "rankers: {} is not allowed; it must be at least one ranker (--set rankers)",
+        ),
+        (
+            from_flags(first_stage__indexes__x__k1="1"),
+            "first_stage.indexes.x.path: a value is needed (--set first_stage__indexes__x__k1)",
+        ),
+        (
+            from_flags(batching__max_batch_tokens="many"),
+            "batching.max_batch_tokens: 'many' is not allowed; it must be a whole number or none",
+        ),
+    ],
+)
+def test_a_wrong_key_or_value_is_one_line_that_names_it(settings: list[Setting], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(settings)
+
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.yaml", "listen: {port: 1", "line 1"),
+        ("a.yaml", "listen:\n  port: 1\n port: 2", "line 3"),
+        ("a.yaml", "1: x", "1: a key must be text; quote it"),
+        ("a.yaml", "just words", "the configuration: 'just words' is no value for it"),
+        ("a.toml", "[listen]\nport = x", "line 2"),
+        ("a.json", "{}", "must end in .yaml, .yml or .toml"),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_where(tmp_path: Path, name: str, text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(from_text(tmp_path, text, name))
+
+    assert message in str(caught.value)
+    assert str(tmp_path / name) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        config_sources.from_file(tmp_path / "none.yaml")
+
+
+def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
+    assert build(from_text(tmp_path, "# all defaults\n")) == ServerConfig()

@@ -1,0 +1,45 @@
+import torch
+
+from farrank_rankers.features import Features
+from farrank_server.engine.call import Span
+from farrank_server.engine.rankers.document_cache import DocumentCache, EncodedDocument
+
+
+def encoded(chunks: int = 2, width: int = 8) -> EncodedDocument:
+    spans = tuple(Span(i, i + 1) for i in range(chunks))
+    return EncodedDocument(Features(torch.ones(chunks, width)), spans, tokens_cut=0)
+
+
+def test_the_key_holds_all_that_the_encoding_depends_on() -> None:
+    keys = {
+        DocumentCache.key(version, limit, text)
+        for version in ("v1", "v2")
+        for limit in (None, 1, 11)
+        for text in ("", "a", "1a", "ä")
+    }
+    assert len(keys) == 2 * 3 * 4
+
+
+def test_a_document_is_found_again() -> None:
+    cache = DocumentCache(10_000)
+    entry = encoded()
+    cache.put(b"a", entry)
+    assert cache.find([b"a", b"b"]) == [entry, None]
+
+
+def test_what_was_unused_longest_leaves_first_and_the_bound_holds() -> None:
+    entry = encoded()
+    cache = DocumentCache(entry.size_bytes * 2)
+    cache.put(b"a", entry)
+    cache.put(b"b", entry)
+    cache.find([b"a"])
+    cache.put(b"c", entry)
+    assert [found is not None for found in cache.find([b"a", b"b", b"c"])] == [True, False, True]
+    assert cache.size_bytes <= entry.size_bytes * 2
+
+
+def test_a_document_larger_than_the_bound_is_not_kept() -> None:
+    cache = DocumentCache(100)
+    cache.put(b"a", encoded())
+    assert cache.find([b"a"]) == [None]
+    assert cache.size_bytes == 0

@@ -1,0 +1,42 @@
+"""The framing of both sides agrees, and a torn pipe is an end, not an error."""
+
+import asyncio
+import io
+
+import pytest
+
+from farrank_server.java_process.frames import cut_texts, pack, read_frame, receive_frame
+
+TEXTS = ["", "plain", "\U0001f600 中 \x00", "x" * 100_000]
+
+
+def framed() -> bytes:
+    parts = [text.encode() for text in TEXTS]
+    return pack({"id": 7, "sizes": [len(part) for part in parts]}, parts)
+
+
+async def received(data: bytes) -> list[object]:
+    stream = asyncio.StreamReader()
+    stream.feed_data(data)
+    stream.feed_eof()
+    frames: list[object] = []
+    while (frame := await receive_frame(stream)) is not None:
+        frames.append(frame)
+    return frames
+
+
+async def test_both_readers_read_what_was_packed() -> None:
+    pipe = io.BytesIO(framed() + pack({"cancel": 3}))
+    first, second = read_frame(pipe), read_frame(pipe)
+    assert first is not None
+    assert cut_texts(first[1], first[0]["sizes"]) == TEXTS
+    assert second == ({"cancel": 3}, b"")
+    assert read_frame(pipe) is None
+    assert await received(pipe.getvalue()) == [first, second]
+
+
+@pytest.mark.parametrize("kept", [0, 1, 11, 12, 20, 60_000])
+async def test_a_torn_frame_is_the_end(kept: int) -> None:
+    torn = framed()[:kept]
+    assert read_frame(io.BytesIO(torn)) is None
+    assert await received(torn) == []

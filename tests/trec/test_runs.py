@@ -1,0 +1,99 @@
+"""Runs as the field writes them: read strictly, ordered as trec_eval orders, written without loss."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farrank_trec import rank, read_run, write_run
+from farrank_trec.errors import InputError
+
+FINITE = st.floats(-1e30, 1e30, allow_nan=False)
+IDS = st.text("abcXYZ019-_é", min_size=1, max_size=6)
+
+
+def read_lines(folder: Path, *lines: str) -> dict[str, list[str]]:
+    path = folder / "some.run"
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+    return {query_id: [each.doc_id for each in ranked] for query_id, ranked in read_run(path).items()}
+
+
+def test_the_score_orders_and_the_written_rank_does_not(tmp_path: Path) -> None:
+    run = read_lines(tmp_path, "q2 Q0 a 1 0.5 tag", "q2\tQ0\tb\t2\t1.5\ttag", "q1 Q0 c 7 -3 tag")
+
+    assert run == {"q2": ["b", "a"], "q1": ["c"]}
+    assert list(run) == ["q2", "q1"]
+
+
+def test_equal_scores_stand_by_doc_id_descending() -> None:
+    ranked = rank("q", [("a", 1.0), ("c", 1.0), ("d", 0.5), ("b", 1.0)])
+
+    assert [(each.doc_id, each.rank) for each in ranked] == [("c", 1), ("b", 2), ("a", 3), ("d", 4)]
+
+
+def test_what_32_bits_cannot_tell_apart_is_a_tie() -> None:
+    assert [each.doc_id for each in rank("q", [("a", 1.0 + 1e-9), ("b", 1.0)])] == ["b", "a"]
+    assert [each.doc_id for each in rank("q", [("a", 1.0 + 1e-6), ("b", 1.0)])] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("q Q0 d 1 0.5", "5 columns; a run has 6: query_id Q0 doc_id rank score tag"),
+        ("q Q0 d one 0.5 t", "rank 'one' must be a whole number"),
+        ("q Q0 d 1 high t", "score 'high' must be a number"),
+        ("q Q0 d 1 1_0 t", "score '1_0' must be a number"),
+        ("q Q0 d 1 nan t", "score 'nan' must be finite"),
+        ("q Q0 first 2 0.5 t", "document 'first' stands twice for query 'q'"),
+    ],
+)
+def test_a_malformed_line_is_named(tmp_path: Path, line: str, says: str) -> None:
+    with pytest.raises(InputError) as failure:
+        read_lines(tmp_path, "q Q0 first 1 0.9 t", "", line)
+
+    # Blank lines are passed over, and counted.
+    assert str(failure.value) == f"{tmp_path}/some.run:3: {says}"
+
+
+def test_an_empty_run_a_missing_file_and_broken_bytes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"some\.run: the run is empty"):
+        read_lines(tmp_path, "")
+    with pytest.raises(InputError, match=r"nowhere\.run: No such file"):
+        read_run(tmp_path / "nowhere.run")
+    (tmp_path / "latin").write_bytes(b"q Q0 d 1 1 t\nq Q0 \xe9 2 0.5 t\n")
+    with pytest.raises(InputError, match=r"latin:2: not UTF-8 \(byte 6 of the line\)"):
+        read_run(tmp_path / "latin")
+
+
+def test_gzip_is_unpacked_and_a_damaged_file_is_named(tmp_path: Path) -> None:
+    packed = gzip.compress(b"q Q0 d 1 1 t\n")
+    (tmp_path / "whole.gz").write_bytes(packed)
+    (tmp_path / "cut.gz").write_bytes(packed[:-6])
+    (tmp_path / "plain.gz").write_bytes(b"q Q0 d 1 1 t\n")
+
+    assert list(read_run(tmp_path / "whole.gz")) == ["q"]
+    for name in ("cut.gz", "plain.gz"):
+        with pytest.raises(InputError, match=rf"{name}:\d+: the gzip file is damaged"):
+            read_run(tmp_path / name)
+
+
+@given(st.dictionaries(IDS, st.dictionaries(IDS, FINITE, min_size=1, max_size=5), min_size=1, max_size=4))
+def test_a_written_run_reads_back_the_same(
+    tmp_path_factory: pytest.TempPathFactory, scores: dict[str, dict[str, float]]
+) -> None:
+    path = tmp_path_factory.mktemp("runs") / "new" / "my.run"
+    run = {query_id: rank(query_id, documents.items()) for query_id, documents in scores.items()}
+
+    write_run(path, run, tag="me")
+
+    assert read_run(path) == run
+    assert {line.split()[5] for line in path.read_text("utf-8").splitlines()} == {"me"}
+
+
+def test_a_name_that_would_not_stay_in_its_column_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="tag 'my tag' must be neither empty nor hold white space"):
+        write_run(tmp_path / "r", {"q": rank("q", [("d", 1.0)])}, tag="my tag")
+    with pytest.raises(InputError, match="doc_id 'a b' must be"):
+        write_run(tmp_path / "r", {"q": rank("q", [("a b", 1.0)])}, tag="t")

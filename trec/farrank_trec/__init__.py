@@ -1,0 +1,22 @@
+"""The files of the field, which load tests and training share: TREC runs, qrels, queries and collections.
+
+Every reader takes plain or gzipped UTF-8. What is wrong is named with its file and line.
+`farrank_trec.measures` is imported by its own name: it needs ir_measures.
+"""
+
+from farrank_trec.runs import Qrels, Run, ScoredDoc, qrels_by_id_prefix, rank, read_qrels, read_run, write_run
+from farrank_trec.texts import missing_documents, read_collection, read_queries
+
+__all__ = [
+    "Qrels",
+    "Run",
+    "ScoredDoc",
+    "missing_documents",
+    "qrels_by_id_prefix",
+    "rank",
+    "read_collection",
+    "read_qrels",
+    "read_queries",
+    "read_run",
+    "write_run",
+]

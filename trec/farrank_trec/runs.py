@@ -1,0 +1,136 @@
+"""TREC's files of columns: runs (`query_id Q0 doc_id rank score tag`) and qrels (`query_id 0 doc_id grade`).
+
+A run is ordered as trec_eval orders it: by score, as a 32-bit float; the rank written in the file is not
+used. Equal scores stand by doc_id, descending. So a run is in the order that it is evaluated in.
+"""
+
+import math
+import re
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from farrank_trec.errors import InputError
+from farrank_trec.lines import check_id, numbered_lines
+
+_RUN_COLUMNS = "query_id Q0 doc_id rank score tag"
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredDoc:
+    """One line of a run; `rank` counts from 1."""
+
+    query_id: str
+    doc_id: str
+    rank: int
+    score: float
+
+
+# By query_id, in the order of the file; documents best first.
+Run = dict[str, list[ScoredDoc]]
+
+
+def rank(query_id: str, scores: Iterable[tuple[str, float]]) -> list[ScoredDoc]:
+    """Put a query's documents in order: the score descending, then the doc_id descending."""
+    ordered = sorted(scores, key=lambda scored: (array("f", [scored[1]])[0], scored[0]), reverse=True)
+    return [ScoredDoc(query_id, doc_id, place, score) for place, (doc_id, score) in enumerate(ordered, 1)]
+
+
+def read_run(path: Path) -> Run:
+    """Read a run and order it; its own ranks must be whole numbers and are not used.
+
+    Raises: InputError naming file and line if a line is malformed or names a document twice for a query.
+    """
+    scores: dict[str, dict[str, float]] = {}
+    for where, line in numbered_lines(path):
+        columns = line.split()
+        if len(columns) != 6:
+            raise InputError(f"{where}: {len(columns)} columns; a run has 6: {_RUN_COLUMNS}")
+        query_id, _, doc_id, written_rank, score, _ = columns
+        if not written_rank.isdecimal():
+            raise InputError(f"{where}: rank {written_rank!r} must be a whole number")
+        of_query = scores.setdefault(query_id, {})
+        if doc_id in of_query:
+            raise InputError(f"{where}: document {doc_id!r} stands twice for query {query_id!r}")
+        of_query[doc_id] = _finite(where, score)
+    if not scores:
+        raise InputError(f"{path}: the run is empty; expected lines of {_RUN_COLUMNS}")
+    return {query_id: rank(query_id, of_query.items()) for query_id, of_query in scores.items()}
+
+
+def write_run(path: Path, run: Mapping[str, Sequence[ScoredDoc]], tag: str) -> None:
+    """Write a run that `read_run` reads back the same: scores keep every digit.
+
+    Raises: InputError if an id or the tag would not stay in its column, or the file cannot be written.
+    """
+    check_id(str(path), "tag", tag)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", encoding="utf-8") as out:
+            for query_id, documents in run.items():
+                check_id(str(path), "query_id", query_id)
+                for each in documents:
+                    check_id(str(path), "doc_id", each.doc_id)
+                    out.write(f"{query_id} Q0 {each.doc_id} {each.rank} {each.score!r} {tag}\n")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+
+
+def _finite(where: str, text: str) -> float:
+    try:
+        # float() takes 1_0 for 10.
+        score = float(text.replace("_", "x"))
+    except ValueError as error:
+        raise InputError(f"{where}: score {text!r} must be a number") from error
+    if not math.isfinite(score):
+        raise InputError(f"{where}: score {text!r} must be finite")
+    return score
+
+
+_QRELS_COLUMNS = "query_id iteration doc_id grade"
+
+# query_id -> doc_id -> grade; what is not judged is not relevant.
+Qrels = dict[str, dict[str, int]]
+
+
+def read_qrels(path: Path) -> Qrels:
+    """Read judgements; the second column is ignored, as by every tool.
+
+    Raises: InputError naming file and line if a line is malformed, or judges a document once more and
+        otherwise.
+    """
+    qrels: Qrels = {}
+    for where, line in numbered_lines(path):
+        columns = line.split()
+        if len(columns) != 4:
+            raise InputError(f"{where}: {len(columns)} columns; qrels have 4: {_QRELS_COLUMNS}")
+        query_id, _, doc_id, text = columns
+        grade = _whole(where, text)
+        if qrels.setdefault(query_id, {}).setdefault(doc_id, grade) != grade:
+            known = qrels[query_id][doc_id]
+            raise InputError(
+                f"{where}: document {doc_id!r} is graded {grade} for query {query_id!r}, and {known} before"
+            )
+    if not qrels:
+        raise InputError(f"{path}: the qrels are empty; expected lines of {_QRELS_COLUMNS}")
+    return qrels
+
+
+def qrels_by_id_prefix(run: Run) -> Qrels:
+    """Judge a run's own documents by name: relevant is what is called `QUERYID_…`.
+
+    MS MARCO FarRelevant names its documents so, and comes without qrels. A query whose relevant document was
+    not retrieved is judged all the same, with no relevant document: it counts, and counts 0.
+    """
+    return {
+        query_id: {each.doc_id: int(each.doc_id.startswith(f"{query_id}_")) for each in documents}
+        for query_id, documents in run.items()
+    }
+
+
+def _whole(where: str, text: str) -> int:
+    # Not what int() takes beyond it: 1_0 is no grade.
+    if not re.fullmatch(r"[+-]?[0-9]{1,9}", text):
+        raise InputError(f"{where}: grade {text!r} must be a whole number of at most 9 digits")
+    return int(text)
