@@ -5,7 +5,7 @@ from math import log2
 import pytest
 
 from farrank_trec import rank
-from farrank_trec.errors import LoadtestError
+from farrank_trec.errors import TrecError
 from farrank_trec.measures import evaluate, evaluate_pooled, mean_name, parse_measures
 
 QRELS = {"q": {"a": 3, "b": 0, "c": 1, "elsewhere": 2}}
@@ -69,5 +69,5 @@ def test_means_have_names_of_their_own_and_are_understood() -> None:
     ],
 )
 def test_other_measures_are_refused(names: list[str], says: str) -> None:
-    with pytest.raises(LoadtestError, match=says):
+    with pytest.raises(TrecError, match=says):
         parse_measures(names)

@@ -33,7 +33,7 @@ def test_json_lines_have_several_fields_to_choose_from(tmp_path: Path) -> None:
         ("q.tsv", "2 no tab", "1 columns; queries have 2, divided by one tab: query_id text"),
         ("q.tsv", "2\ta\tb", "3 columns; queries have 2, divided by one tab: query_id text"),
         ("q.tsv", "1\tagain", "query_id '1' stands twice"),
-        ("q.tsv", "a b\ttext", "query_id 'a b' must be neither empty nor hold white space"),
+        ("q.tsv", "a b\ttext", "query_id 'a b' holds white space or control characters"),
         ("q.tsv", "2\t ", "the text of query '2' is empty"),
         ("q.jsonl", '["2"]', "a JSON object is expected, not list"),
         ("q.jsonl", '{"qid": 2, "text": "t"}', "'qid' must be a string, not int"),

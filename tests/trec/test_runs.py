@@ -93,7 +93,7 @@ def test_a_written_run_reads_back_the_same(
 
 
 def test_a_name_that_would_not_stay_in_its_column_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="tag 'my tag' must be neither empty nor hold white space"):
+    with pytest.raises(InputError, match="tag 'my tag' holds white space or control characters"):
         write_run(tmp_path / "r", {"q": rank("q", [("d", 1.0)])}, tag="my tag")
-    with pytest.raises(InputError, match="doc_id 'a b' must be"):
+    with pytest.raises(InputError, match="doc_id 'a b' holds"):
         write_run(tmp_path / "r", {"q": rank("q", [("a b", 1.0)])}, tag="t")

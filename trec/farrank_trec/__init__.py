@@ -5,9 +5,16 @@ Every reader takes plain or gzipped UTF-8. What is wrong is named with its file 
 """
 
 from farrank_trec.runs import Qrels, Run, ScoredDoc, qrels_by_id_prefix, rank, read_qrels, read_run, write_run
-from farrank_trec.texts import missing_documents, read_collection, read_queries
+from farrank_trec.text_files import (
+    CollectionDocument,
+    missing_documents,
+    read_collection,
+    read_documents,
+    read_queries,
+)
 
 __all__ = [
+    "CollectionDocument",
     "Qrels",
     "Run",
     "ScoredDoc",
@@ -15,6 +22,7 @@ __all__ = [
     "qrels_by_id_prefix",
     "rank",
     "read_collection",
+    "read_documents",
     "read_qrels",
     "read_queries",
     "read_run",

@@ -1,29 +1,13 @@
-"""Every failure that ends a load test with one line, and no traceback.
+"""What is wrong with the field's files and measures, in one line.
 
-LoadtestError
-├── InputError      a workload, run or collection cannot be read: the message begins with file and line
-└── TargetFailed    a call failed that the test cannot go on without: `status` says how
-    └── ProbeFailed it was the first one, before any load
-
-What a single call fails with is `targets.TargetError`; a load counts those and goes on.
+TrecError          a measure is not known, or not computed by trec_eval
+└── InputError     a file does not hold what it should: the message begins with `FILE:LINE: `
 """
 
 
-class LoadtestError(Exception):
-    """The load test cannot go on; the message says why and what is allowed."""
+class TrecError(ValueError):
+    """Files or measures cannot be used as they are; the message says why and what is allowed."""
 
 
-class InputError(LoadtestError):
-    """A file does not hold what it should; the message begins with `file:line: `."""
-
-
-class TargetFailed(LoadtestError):
-    """The target cannot be asked, or not for this; the message says why and for what."""
-
-    def __init__(self, message: str, status: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-class ProbeFailed(TargetFailed):
-    """The target did not answer the call that comes before any load: there is nothing to measure."""
+class InputError(TrecError):
+    """A file does not hold what it should; the message begins with the file and the line."""

@@ -1,33 +1,57 @@
-"""Lines of a text file, each with the place that an error names."""
+"""Lines of text files, each with the place that an error names: `FILE:LINE`."""
 
 import gzip
 import json
+import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from farrank_trec.errors import InputError
 
+STDIN = "-"
 
-def numbered_lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield `file:line` and the line without its end; blank lines are skipped, `.gz` is unpacked.
 
-    Raises: InputError if the file cannot be opened, is damaged, or a line is not UTF-8.
+def raw_lines(source: Path | str) -> Iterator[tuple[str, bytes]]:
+    """Yield `FILE:LINE` and the line's bytes, without blank lines.
+
+    A file whose name ends in `.gz` is unpacked; `-` is standard input.
+    Raises: InputError if the file cannot be opened, or its gzip is damaged.
     """
+    name = "standard input" if str(source) == STDIN else str(source)
     number = 0
     try:
-        # Lines end at \n alone: a collection's text may hold what Python's text mode takes for line ends.
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as opened:
+        with _open(source) as opened:
+            # Lines end at \n alone: a text may hold what Python's text mode takes for line ends.
             for number, line in enumerate(opened, start=1):
                 if line.strip():
-                    yield f"{path}:{number}", line.decode("utf-8").rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}:{number}: not UTF-8 (byte {error.start + 1} of the line)") from error
+                    yield f"{name}:{number}", line.rstrip(b"\r\n")
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InputError(f"{path}:{number + 1}: the gzip file is damaged: {error}") from error
+        raise InputError(f"{name}:{number + 1}: the gzip file is damaged: {error}") from error
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from error
+        raise InputError(f"{name}: {error.strerror or error}") from error
+
+
+def numbered_lines(source: Path | str) -> Iterator[tuple[str, str]]:
+    """Yield `FILE:LINE` and the line's text.
+
+    Raises: InputError as `raw_lines`, and if a line is not UTF-8.
+    """
+    for where, line in raw_lines(source):
+        yield where, decoded(where, line)
+
+
+def decoded(where: str, line: bytes) -> str:
+    """Decode a line.
+
+    Raises: InputError if it is not UTF-8.
+    """
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{where}: not UTF-8 (byte {error.start + 1} of the line)") from error
 
 
 def json_object(where: str, line: str) -> dict[str, Any]:
@@ -37,6 +61,9 @@ def json_object(where: str, line: str) -> dict[str, Any]:
     """
     try:
         fields = json.loads(line)
+    except json.JSONDecodeError as error:
+        # Not the error's own text: it counts lines within this line.
+        raise InputError(f"{where}: not JSON at character {error.pos + 1}: {error.msg}") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: not JSON: {error}") from error
     if not isinstance(fields, dict):
@@ -44,15 +71,16 @@ def json_object(where: str, line: str) -> dict[str, Any]:
     return fields
 
 
-def named_string(where: str, fields: dict[str, Any], names: tuple[str, ...]) -> str:
+def named_string(where: str, fields: dict[str, Any], names: Iterable[str]) -> str:
     """Take the string under the first of the names that the object has.
 
     Raises: InputError naming the place and the names that would do.
     """
+    names = tuple(names)
     name = next((each for each in names if each in fields), None)
-    expected = " or ".join(map(repr, names))
     if name is None:
-        raise InputError(f"{where}: {expected} is missing (the object has {', '.join(map(repr, fields))})")
+        has = f"has {', '.join(map(repr, fields))}" if fields else "is empty"
+        raise InputError(f"{where}: {' or '.join(map(repr, names))} is missing (the object {has})")
     value = fields[name]
     if not isinstance(value, str):
         raise InputError(f"{where}: {name!r} must be a string, not {type(value).__name__}")
@@ -67,8 +95,16 @@ def named_string(where: str, fields: dict[str, Any], names: tuple[str, ...]) -> 
 def check_id(where: str, name: str, value: str) -> str:
     """Let an id through that fits in a column of a run.
 
-    Raises: InputError if it is empty or holds white space.
+    Raises: InputError if it is empty or holds white space or control characters.
     """
-    if not value or any(map(str.isspace, value)):
-        raise InputError(f"{where}: {name} {value!r} must be neither empty nor hold white space")
+    if not value:
+        raise InputError(f"{where}: {name} is empty")
+    if any(each.isspace() or not each.isprintable() for each in value):
+        raise InputError(f"{where}: {name} {value!r} holds white space or control characters")
     return value
+
+
+def _open(source: Path | str) -> AbstractContextManager[Iterable[bytes]]:
+    if str(source) == STDIN:
+        return nullcontext(sys.stdin.buffer)
+    return gzip.open(source, "rb") if str(source).endswith(".gz") else open(source, "rb")

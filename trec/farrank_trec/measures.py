@@ -10,7 +10,7 @@ import ir_measures
 from ir_measures import Measure
 
 from farrank_trec import Qrels, Run
-from farrank_trec.errors import LoadtestError
+from farrank_trec.errors import TrecError
 
 DEFAULT_MEASURES = ("RR", "nDCG@10", "nDCG@20", "P@10", "P@20", "AP")
 
@@ -29,7 +29,7 @@ def mean_name(measure: str) -> str:
 def parse_measures(names: Sequence[str]) -> list[Measure]:
     """Read measures by ir_measures' names, such as `nDCG@10` or `AP(rel=2)`; MRR and MAP are understood.
 
-    Raises: LoadtestError if a name is none, stands twice, or is no measure of trec_eval's.
+    Raises: TrecError if a name is none, stands twice, or is no measure of trec_eval's.
     """
     by_mean = {mean: measure for measure, mean in _MEANS.items()}
     measures: list[Measure] = []
@@ -37,15 +37,15 @@ def parse_measures(names: Sequence[str]) -> list[Measure]:
         try:
             measure = ir_measures.parse_measure(by_mean.get(name, name))
         except (ValueError, NameError, TypeError) as error:
-            raise LoadtestError(
+            raise TrecError(
                 f"measure {name!r}: not known; it must be named as {', '.join(DEFAULT_MEASURES)}"
             ) from error
         if not ir_measures.pytrec_eval.supports(measure):
-            raise LoadtestError(
+            raise TrecError(
                 f"measure {name!r}: trec_eval has none such (RR has no cutoff there; most others need one)"
             )
         if measure in measures:
-            raise LoadtestError(f"measure {name!r}: stands twice")
+            raise TrecError(f"measure {name!r}: stands twice")
         measures.append(measure)
     return measures
 

@@ -4,7 +4,8 @@ import argparse
 from importlib import import_module
 
 from farrank_cli.exit_codes import REFUSED, TRY_AGAIN, CommandError
-from farrank_trec.errors import LoadtestError, TargetFailed
+from farrank_loadtest.errors import LoadtestError, TargetFailed
+from farrank_trec.errors import TrecError
 
 # A module each, with `configure(parser)` and `run(args) -> exit code`, and what it does.
 TESTS = {
@@ -40,6 +41,6 @@ def run(args: argparse.Namespace) -> int:
     except TargetFailed as error:
         code = TRY_AGAIN if error.status in _PASSING else REFUSED
         raise CommandError(f"{args.target}: {error}", code) from error
-    except LoadtestError as error:
+    except (LoadtestError, TrecError) as error:
         raise CommandError(str(error)) from error
     return exit_code

@@ -13,8 +13,9 @@ from statistics import fmean
 from typing import Any, Self
 
 from farrank_loadtest.accuracy.comparison import Cell, Evaluated, Row
+from farrank_loadtest.errors import LoadtestError
 from farrank_loadtest.markdown import markdown_table
-from farrank_trec.errors import InputError, LoadtestError
+from farrank_trec.errors import InputError
 from farrank_trec.measures import mean_name
 
 

@@ -8,8 +8,8 @@ from ir_measures import Measure
 
 from farrank_loadtest.accuracy.accuracy_report import Report
 from farrank_loadtest.accuracy.comparison import Evaluated, compare
+from farrank_loadtest.errors import LoadtestError
 from farrank_trec import Qrels, Run
-from farrank_trec.errors import LoadtestError
 from farrank_trec.measures import evaluate_pooled
 
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from farrank_loadtest.errors import LoadtestError
 from farrank_trec import Qrels, Run, qrels_by_id_prefix, read_qrels, read_queries, read_run
-from farrank_trec.errors import InputError, LoadtestError
+from farrank_trec.errors import InputError
 
 RETRIEVER = "Retriever"
 

@@ -8,8 +8,7 @@ from typing import Any
 from farrank_rankers.tokenizer import TextTokenizer
 from farrank_trec.errors import InputError
 from farrank_trec.lines import json_object, named_string, numbered_lines
-
-_IDS = ("id", "docid", "doc_id", "pid", "_id")
+from farrank_trec.text_files import DOC_IDS, DOC_TEXTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +63,9 @@ def _documents(path: Path) -> Iterator[tuple[str, str]]:
     articles: dict[str, dict[int, str]] = {}
     for where, line in numbered_lines(path):
         fields = json_object(where, line)
-        text = named_string(where, fields, ("text", "contents", "body"))
+        text = named_string(where, fields, DOC_TEXTS)
         if "article" not in fields:
-            yield named_string(where, fields, _IDS), text
+            yield named_string(where, fields, DOC_IDS), text
             continue
         passages = articles.setdefault(named_string(where, fields, ("article",)), {})
         position = _position(where, fields)

@@ -14,6 +14,7 @@ import torch
 
 from farrank_loadtest.efficiency.points import Pair
 from farrank_loadtest.efficiency.run_times import Measured, Results, Work, time_in_turns
+from farrank_loadtest.errors import LoadtestError
 from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.errors import RankerError
 from farrank_rankers.files.load import build
@@ -25,7 +26,7 @@ from farrank_rankers.papers.models import PaperModel
 from farrank_rankers.reader import Reader
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokenizer import TextTokenizer, TokenizerFiles
-from farrank_trec.errors import InputError, LoadtestError
+from farrank_trec.errors import InputError
 
 
 def common_tokenizer() -> TextTokenizer:

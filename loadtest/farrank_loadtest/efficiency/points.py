@@ -12,10 +12,11 @@ from typing import Literal
 from farrank_loadtest.accuracy.accuracy_report import Report
 from farrank_loadtest.efficiency.published import PUBLISHED, Published
 from farrank_loadtest.efficiency.run_times import Measured
+from farrank_loadtest.errors import LoadtestError
 from farrank_rankers.family import family_named
 from farrank_rankers.papers.models import PaperModel
 from farrank_rankers.spec import RankerSpec
-from farrank_trec.errors import InputError, LoadtestError
+from farrank_trec.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from statistics import median
 from typing import Any
 
 from farrank_client import Client, FarrankError, Ranking
-from farrank_trec.errors import InputError, LoadtestError, TargetFailed
+from farrank_loadtest.errors import LoadtestError, TargetFailed
+from farrank_trec.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

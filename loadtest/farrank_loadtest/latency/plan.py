@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
+from farrank_loadtest.errors import LoadtestError
 from farrank_loadtest.loops import SCHEDULES
-from farrank_trec.errors import LoadtestError
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from farrank_loadtest.errors import LoadtestError, ProbeFailed
 from farrank_loadtest.latency.plan import Plan
 from farrank_loadtest.latency.recorder import Recorder
 from farrank_loadtest.latency.result import StepResult, Sweep, judge
@@ -15,7 +16,6 @@ from farrank_loadtest.latency.steps import Steps
 from farrank_loadtest.loops import SCHEDULES, Sample, run_closed, run_open, started_clock
 from farrank_loadtest.targets.target import Answer, Target, TargetError
 from farrank_loadtest.workloads.call import Call, Workload
-from farrank_trec.errors import LoadtestError, ProbeFailed
 
 # What a call ends with where no server is.
 GONE = frozenset({"UNAVAILABLE", "unreachable", "connection lost"})

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from urllib.parse import SplitResult, urlsplit
 
+from farrank_loadtest.errors import LoadtestError
 from farrank_loadtest.targets import cohere, jina, tei
 from farrank_loadtest.targets.grpc import FarrankTarget
 from farrank_loadtest.targets.http import HttpTarget
 from farrank_loadtest.targets.target import Target
-from farrank_trec.errors import LoadtestError
 
 FORMS = "HOST:PORT (Farrank over gRPC), tei:URL, cohere:URL or jina:URL"
 _HTTP_PROTOCOLS = ("tei", "cohere", "jina")

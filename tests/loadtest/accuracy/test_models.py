@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from farrank_loadtest.accuracy.test_set import RankerModel, RunModel, parse_baselines, parse_models
-from farrank_trec.errors import LoadtestError
+from farrank_loadtest.errors import LoadtestError
 
 NAMES = ["Retriever", "firstp", "firstp-electra", "maxp", "parade"]
 

@@ -7,9 +7,9 @@ import pytest
 
 from farrank_loadtest.accuracy import reranking
 from farrank_loadtest.accuracy.reranking import Candidates, Pace, rerank_run
+from farrank_loadtest.errors import TargetFailed
 from farrank_loadtest.targets import Answer, Document, TargetError
 from farrank_trec import Run
-from farrank_trec.errors import TargetFailed
 
 DOCUMENTS = tuple(Document(doc_id, doc_id * 3) for doc_id in "abc")
 

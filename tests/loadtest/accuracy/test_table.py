@@ -7,7 +7,8 @@ import pytest
 
 from farrank_loadtest.accuracy.accuracy_report import Report, render
 from farrank_loadtest.accuracy.comparison import Cell, Row
-from farrank_trec.errors import InputError, LoadtestError
+from farrank_loadtest.errors import LoadtestError
+from farrank_trec.errors import InputError
 
 DEV = Report(
     test_set="dev",

@@ -15,10 +15,11 @@ from farrank_loadtest.efficiency.documents import documents_of_lengths
 from farrank_loadtest.efficiency.measuring import common_tokenizer
 from farrank_loadtest.efficiency.points import Gain, all_gains, all_pairs, measured_gains, parse_accuracy
 from farrank_loadtest.efficiency.run_times import FILE, Results, check_same
+from farrank_loadtest.errors import LoadtestError
 from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.papers.models import paper_models
 from farrank_rankers.reader import Reader
-from farrank_trec.errors import InputError, LoadtestError
+from farrank_trec.errors import InputError
 
 PAIRS = all_pairs(paper_models())
 

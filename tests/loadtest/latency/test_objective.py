@@ -2,8 +2,8 @@
 
 import pytest
 
+from farrank_loadtest.errors import LoadtestError
 from farrank_loadtest.latency.plan import Objective, parse_objective
-from farrank_trec.errors import LoadtestError
 
 
 def test_objectives_are_read() -> None:

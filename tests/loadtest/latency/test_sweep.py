@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from farrank_loadtest.errors import ProbeFailed
 from farrank_loadtest.latency import result
 from farrank_loadtest.latency.plan import Caps, Objective, Plan
 from farrank_loadtest.latency.result import StepResult
@@ -12,7 +13,6 @@ from farrank_loadtest.latency.steps import Climb, Listed
 from farrank_loadtest.latency.sweep import probe, sweep
 from farrank_loadtest.targets import Answer, Document, TargetError
 from farrank_loadtest.workloads import Call, Workload
-from farrank_trec.errors import ProbeFailed
 
 WORKLOAD = Workload("test", (Call("a", (Document("1", "x"),)), Call("b", (Document("2", "y"),))))
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from farrank_loadtest.errors import LoadtestError
 from farrank_loadtest.targets.open import TargetAddress, open_target, parse_address
-from farrank_trec.errors import LoadtestError
 
 
 def test_addresses_are_read() -> None:

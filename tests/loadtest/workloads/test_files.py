@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from farrank_loadtest.errors import LoadtestError
 from farrank_loadtest.targets import Document
 from farrank_loadtest.workloads import Call
 from farrank_loadtest.workloads.recorded import read_candidates, read_jsonl
-from farrank_trec.errors import InputError, LoadtestError
+from farrank_trec.errors import InputError
 
 
 def written(folder: Path, *lines: Any, name: str = "calls.jsonl") -> Path:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
+from farrank_loadtest.errors import LoadtestError
 from farrank_loadtest.workloads.synthetic import MOST_WORDS, Shape, make_up, parse_lengths, words
-from farrank_trec.errors import LoadtestError
 
 
 @pytest.fixture(scope="module")

@@ -20,12 +20,12 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from matplotlib.figure import Figure
 
+from farrank_loadtest.errors import LoadtestError
 from farrank_loadtest.latency.recorder import Histogram, Recorder
 from farrank_loadtest.latency.report.latency_charts import latency_chart, percentiles_chart, stages_chart
 from farrank_loadtest.latency.result import StepResult, Sweep
 from farrank_loadtest.machine import describe_machine
 from farrank_loadtest.workloads import Workload
-from farrank_trec.errors import LoadtestError
 
 PERCENTS = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99.9": 99.9}
 # Fewer answers beyond a percentile than this, and it is an accident of the run.

@@ -1,0 +1,136 @@
+"""Files that hold texts by their ids: queries (TSV or JSON lines) and collections (JSON lines).
+
+Collections come in several shapes, so a document's id and text go by several names: `id`, `docid`, `doc_id`,
+`pid` or `_id`, and `text`, `contents` or `body`.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from farrank_trec.errors import InputError
+from farrank_trec.lines import check_id, decoded, json_object, named_string, numbered_lines, raw_lines
+
+DOC_IDS = ("id", "docid", "doc_id", "pid", "_id")
+DOC_TEXTS = ("text", "contents", "body")
+QUERY_IDS = ("qid", "query_id", "id", "_id")
+QUERY_TEXTS = ("text", "query", "title")
+
+
+def read_queries(path: Path, field: str = "") -> dict[str, str]:
+    """Read queries by their ids, in the order of the file; a file whose name has `.jsonl` holds JSON lines.
+
+    `field` says which key of a JSON line is the query (TREC topics have a title and a description). Without
+    it, it is the first of text, query and title.
+    Raises: InputError naming file and line if a line is malformed, or a query_id stands twice.
+    """
+    as_json = ".jsonl" in path.suffixes
+    if field and not as_json:
+        raise InputError(f"{path}: only a .jsonl file has fields to choose {field!r} from")
+    queries: dict[str, str] = {}
+    for where, line in numbered_lines(path):
+        query_id, text = _json_query(where, line, field) if as_json else _tsv_query(where, line)
+        check_id(where, "query_id", query_id)
+        if query_id in queries:
+            raise InputError(f"{where}: query_id {query_id!r} stands twice")
+        # Topics are wrapped at the width of a page; a line end says nothing.
+        text = " ".join(text.split())
+        if not text:
+            raise InputError(f"{where}: the text of query {query_id!r} is empty")
+        queries[query_id] = text
+    if not queries:
+        raise InputError(f"{path}: there are no queries; expected query_id<TAB>text or JSON lines")
+    return queries
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionDocument:
+    """A document of a collection, its title in front of its text. `where` is its `FILE:LINE`."""
+
+    where: str
+    doc_id: str
+    text: str
+
+
+def read_documents(
+    sources: Sequence[Path | str],
+    *,
+    wanted: Collection[str] | None = None,
+    fields: Mapping[str, str] | None = None,
+    on_bad: Callable[[InputError], None] | None = None,
+) -> Iterator[CollectionDocument]:
+    """Read collections one after the other, a line at a time; `-` is standard input.
+
+    `wanted` passes over all other ids, whatever else their lines hold: a collection may outgrow the memory.
+    `fields` renames the keys: `{"id": "docid", "text": "contents", "title": "headline"}`. `on_bad` hears of
+    each bad line, and reading goes on behind it.
+    Raises: InputError naming file and line if a line is malformed or an id stands twice, unless `on_bad`
+        hears of it; InputError if a file cannot be opened or is damaged.
+    """
+    named = fields or {}
+    ids, texts = (
+        (named[key],) if key in named else usual for key, usual in (("id", DOC_IDS), ("text", DOC_TEXTS))
+    )
+    chosen = None if wanted is None else frozenset(wanted)
+    seen: dict[str, str] = {}
+    for source in sources:
+        for where, line in raw_lines(source):
+            try:
+                values = json_object(where, decoded(where, line))
+                doc_id = named_string(where, values, ids)
+                if chosen is not None and doc_id not in chosen:
+                    continue
+                document = _document(where, doc_id, values, texts, named.get("title", "title"))
+                if doc_id in seen:
+                    raise InputError(f"{where}: the id {doc_id!r} stands already at {seen[doc_id]}")
+            except InputError as error:
+                if on_bad is None:
+                    raise
+                on_bad(error)
+                continue
+            seen[doc_id] = where
+            yield document
+
+
+def read_collection(paths: Sequence[Path], doc_ids: Collection[str]) -> dict[str, str]:
+    """Read the texts of these documents, by their ids.
+
+    What no file holds is left out of the answer; see `missing_documents`.
+    Raises: InputError as `read_documents`.
+    """
+    return {each.doc_id: each.text for each in read_documents(paths, wanted=doc_ids)}
+
+
+def missing_documents(texts: Mapping[str, str], doc_ids: Collection[str]) -> str:
+    """Say how many of the documents have no text, and name the first few; empty if all have one."""
+    missing = sorted(set(doc_ids) - texts.keys())
+    if not missing:
+        return ""
+    named = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
+    return f"{len(missing):,} of {len(doc_ids):,} candidate documents are not in the collection: {named}"
+
+
+def _document(
+    where: str, doc_id: str, values: dict[str, Any], texts: Sequence[str], title_key: str
+) -> CollectionDocument:
+    check_id(where, "the id", doc_id)
+    text = named_string(where, values, texts)
+    title = "" if values.get(title_key) is None else named_string(where, values, (title_key,))
+    return CollectionDocument(where, doc_id, f"{title}\n\n{text}" if title else text)
+
+
+def _tsv_query(where: str, line: str) -> tuple[str, str]:
+    columns = line.split("\t")
+    if len(columns) != 2:
+        raise InputError(
+            f"{where}: {len(columns)} columns; queries have 2, divided by one tab: query_id text"
+        )
+    return columns[0], columns[1]
+
+
+def _json_query(where: str, line: str, field: str) -> tuple[str, str]:
+    values = json_object(where, line)
+    return named_string(where, values, QUERY_IDS), named_string(
+        where, values, (field,) if field else QUERY_TEXTS
+    )
