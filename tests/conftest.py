@@ -4,7 +4,6 @@ import json
 import shutil
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,8 @@ from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
 from farrank_runtimes.telemetry import switch_off_telemetry
+from support.commands import Outcome
+from support.tls_files import TlsFiles
 
 # Before any test imports ONNX Runtime or OpenVINO itself.
 switch_off_telemetry()
@@ -142,15 +143,6 @@ def tiny_exports(tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPat
     return {family: folder / family for family in EXPORTED}
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a command left: its exit code and what it printed where."""
-
-    exit_code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
 def farrank(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     """Run the command in this process; argparse's own exits count as exit codes, too."""
@@ -164,19 +156,6 @@ def farrank(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
         return Outcome(exit_code, captured.out, captured.err)
 
     return run
-
-
-@dataclass(frozen=True)
-class TlsFiles:
-    """PEM files of an authority, and of what it issued to farrank.test."""
-
-    authority: Path
-    certificate: Path
-    private_key: Path
-
-    def pair(self) -> tuple[bytes, bytes]:
-        """Key and certificate, as gRPC servers take them."""
-        return self.private_key.read_bytes(), self.certificate.read_bytes()
 
 
 @pytest.fixture(scope="session")

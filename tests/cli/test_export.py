@@ -24,7 +24,7 @@ from farrank_rankers.exports.manifest import Parity
 from farrank_rankers.files.open import open_ranker
 
 if TYPE_CHECKING:
-    from tests.conftest import Outcome
+    from support.commands import Outcome
 
 Farrank = Callable[..., "Outcome"]
 

@@ -14,7 +14,7 @@ from farrank_server.indexing.collection import Document
 from farrank_server.indexing.index_builder import IndexingError
 
 if TYPE_CHECKING:
-    from tests.conftest import Outcome
+    from support.commands import Outcome
 
 Farrank = Callable[..., "Outcome"]
 

@@ -13,7 +13,7 @@ import pytest
 from farrank_cli.main import COMMANDS
 
 if TYPE_CHECKING:
-    from tests.conftest import Outcome
+    from support.commands import Outcome
 
 Farrank = Callable[..., "Outcome"]
 

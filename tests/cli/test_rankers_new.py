@@ -17,7 +17,7 @@ from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.papers.models import paper_models
 
 if TYPE_CHECKING:
-    from tests.conftest import Outcome
+    from support.commands import Outcome
 
 Farrank = Callable[..., "Outcome"]
 

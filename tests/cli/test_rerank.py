@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import WordCounter
-    from tests.conftest import Outcome
+    from support.commands import Outcome
+    from support.counting_server import WordCounter
 
 Farrank = Callable[..., "Outcome"]
 Server = tuple[str, "WordCounter"]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import WordCounter
-    from tests.conftest import Outcome
+    from support.commands import Outcome
+    from support.counting_server import WordCounter
 
 Farrank = Callable[..., "Outcome"]
 Server = tuple[str, "WordCounter"]

@@ -15,7 +15,7 @@ from farrank_cli.commands import serve
 from farrank_server.config.schema import IndexConfig, RankerConfig, ServerConfig
 
 if TYPE_CHECKING:
-    from tests.conftest import Outcome
+    from support.commands import Outcome
 
 Farrank = Callable[..., "Outcome"]
 

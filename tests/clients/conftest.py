@@ -2,122 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent import futures
-from dataclasses import dataclass, field
-from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1 import health, health_pb2_grpc
-from grpc_health.v1.health_pb2 import HealthCheckResponse
 
-from farrank.v1 import rerank_pb2, rerank_pb2_grpc
-from farrank_client import AsyncClient, Client
-
-# (a client's address, what to do with the client, the client's other arguments) -> what that returned.
-Caller = Callable[..., Any]
-
-
-@dataclass
-class Failure:
-    """One refusal: the gRPC code, its message and the pushback to send, if any."""
-
-    code: grpc.StatusCode
-    message: str
-    pushback: str | None
-
-
-@dataclass
-class ScriptedServer(rerank_pb2_grpc.RerankServiceServicer):
-    """Fails once for each of `failures`, then answers; keeps what it was asked.
-
-    While `hold` is set, calls wait until their caller is gone, which sets `caller_left`.
-    """
-
-    target: str = ""
-    failures: deque[Failure] = field(default_factory=deque)
-    requests: list[Any] = field(default_factory=list)
-    arrivals_s: list[float] = field(default_factory=list)
-    metadata: list[dict[str, str | bytes]] = field(default_factory=list)
-    timeouts_s: list[float] = field(default_factory=list)
-    results: list[rerank_pb2.Result] = field(default_factory=list)
-    catalog: rerank_pb2.ListRankersResponse = field(default_factory=rerank_pb2.ListRankersResponse)
-    health: health.HealthServicer = field(default_factory=health.HealthServicer)
-    hold: bool = False
-    arrived: threading.Event = field(default_factory=threading.Event)
-    caller_left: threading.Event = field(default_factory=threading.Event)
-
-    def fail(
-        self, code: grpc.StatusCode, message: str = "no room now", pushback: str | None = None, times: int = 1
-    ) -> None:
-        self.failures.extend([Failure(code, message, pushback)] * times)
-
-    def set_health(self, status: str) -> None:
-        self.health.set("", HealthCheckResponse.ServingStatus.Value(status))
-
-    def _take(self, request: Any, context: grpc.ServicerContext) -> None:
-        self.requests.append(request)
-        self.arrivals_s.append(time.monotonic())
-        self.metadata.append(dict(context.invocation_metadata()))
-        self.timeouts_s.append(context.time_remaining() or 0.0)
-        self.arrived.set()
-        if self.hold:
-            context.add_callback(self.caller_left.set)
-            self.caller_left.wait(30)
-        if self.failures:
-            failure = self.failures.popleft()
-            if failure.pushback is not None:
-                context.set_trailing_metadata((("grpc-retry-pushback-ms", failure.pushback),))
-            context.abort(failure.code, failure.message)
-
-    def Rerank(self, request: Any, context: grpc.ServicerContext) -> rerank_pb2.RerankResponse:
-        self._take(request, context)
-        return rerank_pb2.RerankResponse(
-            results=self.results,
-            query_tokens_cut=3,
-            usage=rerank_pb2.Usage(tokens=1, chunks=2, pairs=3, padded_tokens=4, cached_chunks=5),
-            timings=rerank_pb2.Timings(
-                total_ns=1, first_stage_ns=2, tokenization_ns=3, queue_ns=4, inference_ns=5, aggregation_ns=6
-            ),
-            ranker=rerank_pb2.RankerVersion(name="minilm", version="v1"),
-        )
-
-    def SearchAndRerank(
-        self, request: Any, context: grpc.ServicerContext
-    ) -> rerank_pb2.SearchAndRerankResponse:
-        self._take(request, context)
-        return rerank_pb2.SearchAndRerankResponse(results=self.results, index="pydoc")
-
-    def ListRankers(self, request: Any, context: grpc.ServicerContext) -> rerank_pb2.ListRankersResponse:
-        self._take(request, context)
-        return self.catalog
-
-
-def _serve(scripted: ScriptedServer, credentials: grpc.ServerCredentials | None) -> grpc.Server:
-    server = grpc.server(
-        futures.ThreadPoolExecutor(4), options=[("grpc.max_receive_message_length", 16 * 2**20)]
-    )
-    rerank_pb2_grpc.add_RerankServiceServicer_to_server(scripted, server)  # type: ignore[no-untyped-call]
-    health_pb2_grpc.add_HealthServicer_to_server(scripted.health, server)
-    if credentials is None:
-        port = server.add_insecure_port("127.0.0.1:0")
-    else:
-        port = server.add_secure_port("127.0.0.1:0", credentials)
-    scripted.target = f"127.0.0.1:{port}"
-    server.start()
-    return server
+from support.scripted_server import Caller, ScriptedServer, call_async, call_sync, start_scripted
 
 
 @pytest.fixture
 def scripted() -> Iterator[ScriptedServer]:
     """A server in plain text."""
     scripted = ScriptedServer()
-    server = _serve(scripted, None)
+    server = start_scripted(scripted, None)
     yield scripted
     scripted.caller_left.set()
     server.stop(0).wait()
@@ -130,7 +27,7 @@ def serve_tls() -> Iterator[Callable[[grpc.ServerCredentials], ScriptedServer]]:
 
     def serve(credentials: grpc.ServerCredentials) -> ScriptedServer:
         scripted = ScriptedServer()
-        servers.append(_serve(scripted, credentials))
+        servers.append(start_scripted(scripted, credentials))
         return scripted
 
     yield serve
@@ -138,20 +35,7 @@ def serve_tls() -> Iterator[Callable[[grpc.ServerCredentials], ScriptedServer]]:
         server.stop(0).wait()
 
 
-def _call_sync(target: str, use: Callable[[Client], Any], **arguments: Any) -> Any:
-    with Client(target, **arguments) as client:
-        return use(client)
-
-
-def _call_async(target: str, use: Callable[[AsyncClient], Any], **arguments: Any) -> Any:
-    async def go() -> Any:
-        async with AsyncClient(target, **arguments) as client:
-            return await use(client)
-
-    return asyncio.run(go())
-
-
-@pytest.fixture(params=[_call_sync, _call_async], ids=["sync", "async"])
+@pytest.fixture(params=[call_sync, call_async], ids=["sync", "async"])
 def call(request: pytest.FixtureRequest) -> Caller:
     """Open either client, use it and close it."""
     caller: Caller = request.param

@@ -23,7 +23,7 @@ from farrank_client import (
 )
 
 if TYPE_CHECKING:
-    from tests.clients.conftest import Caller, ScriptedServer
+    from support.scripted_server import Caller, ScriptedServer
 
 TEXT = "Zwei Käse – 🧀 und Brot"
 

@@ -11,7 +11,7 @@ import pytest
 from farrank_client import AsyncClient
 
 if TYPE_CHECKING:
-    from tests.clients.conftest import ScriptedServer
+    from support.scripted_server import ScriptedServer
 
 
 async def test_cancelling_the_task_cancels_the_call(scripted: ScriptedServer) -> None:

@@ -13,7 +13,7 @@ import farrank_client
 from farrank_client import DeadlineExceeded, FarrankError, ResourceExhausted, RetryPolicy, Unavailable
 
 if TYPE_CHECKING:
-    from tests.clients.conftest import Caller, ScriptedServer
+    from support.scripted_server import Caller, ScriptedServer
 
 ONCE = RetryPolicy(max_attempts=1)
 

@@ -12,7 +12,7 @@ import pytest
 from farrank_client import Unavailable
 
 if TYPE_CHECKING:
-    from tests.clients.conftest import Caller, ScriptedServer
+    from support.scripted_server import Caller, ScriptedServer
 
 
 @pytest.mark.parametrize(("status", "healthy"), [("SERVING", True), ("NOT_SERVING", False)])

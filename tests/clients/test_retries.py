@@ -12,7 +12,7 @@ import pytest
 from farrank_client import ResourceExhausted, RetryPolicy, Unavailable
 
 if TYPE_CHECKING:
-    from tests.clients.conftest import Caller, ScriptedServer
+    from support.scripted_server import Caller, ScriptedServer
 
 
 def rerank(client: Any) -> Any:

@@ -12,8 +12,8 @@ import pytest
 from farrank_client import Client, RetryPolicy, Tls, Unavailable
 
 if TYPE_CHECKING:
-    from tests.clients.conftest import Caller, ScriptedServer
-    from tests.conftest import TlsFiles
+    from support.scripted_server import Caller, ScriptedServer
+    from support.tls_files import TlsFiles
 
 ONCE = RetryPolicy(max_attempts=1)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.dashboards.conftest import Prometheus
+    from support.prometheus import Prometheus
 
 # A server, an index and a load.
 pytestmark = pytest.mark.slow

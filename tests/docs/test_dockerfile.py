@@ -21,7 +21,7 @@ from farrank_cli.main import COMMANDS
 from farrank_cli.spawn import SpawnedServer
 
 if TYPE_CHECKING:
-    from tests.docs.conftest import Dockerfile
+    from support.documentation import Dockerfile
 
 ROOT = Path(__file__).parents[2]
 TARGETS = ("cpu", "cuda", "tensorrt")

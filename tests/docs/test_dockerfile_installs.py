@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 if TYPE_CHECKING:
-    from tests.docs.conftest import Dockerfile
+    from support.documentation import Dockerfile
 
 ROOT = Path(__file__).parents[2]
 TARGETS = ("cpu", "cuda", "tensorrt")

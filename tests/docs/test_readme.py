@@ -21,7 +21,7 @@ from farrank_demo.questions import load_questions
 from farrank_server.config.schema import LimitsConfig, ServerConfig
 
 if TYPE_CHECKING:
-    from tests.docs.conftest import Block
+    from support.documentation import Block
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -18,7 +18,7 @@ from farrank_cli.spawn import spawned_server
 from farrank_client import Client, DeadlineExceeded, ResourceExhausted, RetryPolicy, Tls, Unavailable
 
 if TYPE_CHECKING:
-    from tests.conftest import TlsFiles
+    from support.tls_files import TlsFiles
 
 ONCE = RetryPolicy(max_attempts=1)
 LONG_TEXTS = ["the river meets the sea " * 280] * 10

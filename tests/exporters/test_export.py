@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.exporters.conftest import CALIBRATION, MEASURED, TracedRanker, text
 
 import farrank_exporters.export
 import farrank_exporters.parity
@@ -23,6 +22,7 @@ from farrank_rankers.ranker import Ranker
 from farrank_runtimes.onnx_runtime import open_onnx
 from farrank_runtimes.openvino_runtime import computes_bf16
 from farrank_runtimes.runtime import Runtime
+from support.exported_rankers import CALIBRATION, MEASURED, TracedRanker, text
 
 
 def artifact_of(export: Export) -> Path:

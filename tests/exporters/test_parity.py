@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.exporters.conftest import MEASURED
 from torch import Tensor
 
 from farrank_exporters.parity import BeyondBound, Bound, Reference, bound_for, measure, reference
@@ -16,6 +15,7 @@ from farrank_rankers.features import Features
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_runtimes.torch_runtime import TorchRuntime
+from support.exported_rankers import MEASURED
 
 Fault = Callable[[list[float], list[list[float]]], None]
 

@@ -9,7 +9,6 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from tests.exporters.conftest import KINDS, TracedRanker, text
 from torch import Tensor
 
 from farrank_exporters.trace import OPSET, AggregatorGraph, EncoderGraph, trace_ranker
@@ -17,6 +16,7 @@ from farrank_rankers.errors import ExportError
 from farrank_rankers.features import Features, batched, stacked
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import Chunk, collate
+from support.exported_rankers import KINDS, TracedRanker, text
 
 TracedRankers = Mapping[str, TracedRanker]
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from tests.runtimes.test_staging import packing_of
 
 from farrank_rankers.features import Features
 from farrank_rankers.packed.stream import TokenStream
 from farrank_runtimes import cuda_queue as device_streams
 from farrank_runtimes import cuda_queue as feeding
 from farrank_runtimes.cuda_queue import CudaFeed, HostFeed, beside
+from support.packings import packing_of
 
 CPU = torch.device("cpu")
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import kendalltau
-from tests.runtimes.conftest import QUERY, TEXTS, scores_through
 
 from farrank_rankers.family import FAMILIES
 from farrank_rankers.features import Features, batched, stacked
@@ -22,6 +21,7 @@ from farrank_runtimes.devices import affordable_tokens
 from farrank_runtimes.openers import Placement
 from farrank_runtimes.runtime import OutOfMemory, Packing, Precision, Runtime
 from farrank_runtimes.torch_runtime import PackedRuntime, TorchModules, open_torch
+from support.runtime_scores import QUERY, TEXTS, scores_through
 
 Test = TypeVar("Test", bound=Callable[..., None])
 

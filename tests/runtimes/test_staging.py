@@ -6,25 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farrank_rankers.packed.stream import Packing, pack
-from farrank_rankers.tokens import EncoderInput, Role
 from farrank_runtimes.cuda_queue import ALIGNED, Stage, StagingRing
+from support.packings import packing_of
 
 CPU = torch.device("cpu")
-
-
-def packing_of(lengths: list[int], seed: int = 0) -> Packing:
-    random = np.random.default_rng(seed)
-    return pack(
-        [
-            EncoderInput(
-                random.integers(0, 30_000, length, dtype=np.int32),
-                random.integers(Role.SPECIAL, max(Role) + 1, length).astype(np.int32),
-                random.integers(0, 2, length, dtype=np.int32),
-            )
-            for length in lengths
-        ]
-    )
 
 
 @given(st.lists(st.lists(st.integers(1, 70), min_size=1, max_size=40), min_size=1, max_size=5))

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.runtimes.conftest import QUERY, TEXTS, scores_through
 
 from farrank_rankers.errors import AttentionAbsent
 from farrank_rankers.files.open import open_ranker
@@ -19,6 +18,7 @@ from farrank_runtimes.choose import open_ranker_runtime
 from farrank_runtimes.openers import Placement
 from farrank_runtimes.runtime import Packing, PackingAbsent, RuntimeChoice
 from farrank_runtimes.torch_runtime import PackedRuntime, open_torch
+from support.runtime_scores import QUERY, TEXTS, scores_through
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.runtimes.conftest import QUERY, TEXTS, scores_through
 
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.tokens import EncoderInput
@@ -12,6 +11,7 @@ from farrank_runtimes.devices import choose_device, usable_cores
 from farrank_runtimes.runtime import DeviceAbsent, DeviceLost, OutOfMemory, Precision, PrecisionAbsent
 from farrank_runtimes.torch_failures import device_failures
 from farrank_runtimes.torch_runtime import TorchRuntime
+from support.runtime_scores import QUERY, TEXTS, scores_through
 
 
 # bf16 keeps 8 bits of a significand: some 0.4% of the largest value that meets in a sum.

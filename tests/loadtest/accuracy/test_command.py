@@ -20,10 +20,9 @@ from farrank_loadtest.accuracy.accuracy_report import Report
 from farrank_trec import read_collection, read_run
 
 if TYPE_CHECKING:
-    from tests.conftest import Outcome
-    from tests.loadtest.accuracy.conftest import Files
-
     from farrank_cli.spawn import SpawnedServer
+    from support.commands import Outcome
+    from support.judged_queries import Files
 
 Accuracy = Callable[..., "Outcome"]
 

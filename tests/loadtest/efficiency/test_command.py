@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.loadtest.efficiency.conftest import start
 
 from farrank_loadtest.efficiency.report.efficiency_report import CSV, PNG, SVG, TABLE
 from farrank_loadtest.efficiency.run_times import FILE, Results
+from support.efficiency_runs import start
 
 if TYPE_CHECKING:
-    from tests.conftest import Outcome
+    from support.commands import Outcome
 
 Efficiency = Callable[..., "Outcome"]
 

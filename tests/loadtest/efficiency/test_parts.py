@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.loadtest.efficiency.conftest import CONDITIONS, measured
 
 from farrank_loadtest.accuracy.accuracy_report import Report
 from farrank_loadtest.accuracy.comparison import Cell, Row
@@ -20,6 +19,7 @@ from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.papers.models import paper_models
 from farrank_rankers.reader import Reader
 from farrank_trec.errors import InputError
+from support.efficiency_runs import CONDITIONS, measured
 
 PAIRS = all_pairs(paper_models())
 

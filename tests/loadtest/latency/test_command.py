@@ -21,7 +21,7 @@ from farrank_cli.spawn import SpawnedServer, spawned_server
 from farrank_loadtest.latency import result
 
 if TYPE_CHECKING:
-    from tests.conftest import Outcome
+    from support.commands import Outcome
 
 Farrank = Callable[..., "Outcome"]
 

@@ -18,7 +18,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 if TYPE_CHECKING:
-    from tests.conftest import Outcome
+    from support.commands import Outcome
 
 INFINITY = os.environ.get("FARRANK_INFINITY", "")
 

@@ -15,7 +15,7 @@ from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
 
 if TYPE_CHECKING:
-    from tests.rankers.backbones.conftest import Published
+    from support.published_checkpoints import Published
 
 QUERY, DOCUMENTS = "a search query", ["hello world " * 400, "", "the long document"]
 

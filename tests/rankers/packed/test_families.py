@@ -12,33 +12,11 @@ from farrank_rankers.features import Features
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
-from farrank_rankers.packed.stream import TokenStream, pack
-from farrank_rankers.ranker import Ranker
-from farrank_rankers.tokens import EncoderInput, Role, collate
+from farrank_rankers.tokens import Role, collate
+from support.packed_backbones import stream_of
+from support.ranker_inputs import inputs_of
 
 MakeModel = Callable[..., Path]
-
-QUERY = "neural search engine"
-DOCUMENTS = (
-    "a search engine ranks passages of the long document by a query, while windows slide over text",
-    "",
-    "hello world",
-)
-
-
-def inputs_of(ranker: Ranker) -> list[EncoderInput]:
-    """The query's own input, of a dual plan, and the chunks' of documents of different lengths."""
-    reader = ranker.reader
-    query = reader.read_query(QUERY)
-    dual = ranker.spec.plan == "dual"
-    chunks = [chunk for text in DOCUMENTS for chunk in reader.split(reader.read_document(text))]
-    inputs = [reader.chunk_input(None if dual else query, chunk) for chunk in chunks]
-    return [reader.query_input(query), *inputs] if dual else inputs
-
-
-def stream_of(inputs: list[EncoderInput]) -> TokenStream:
-    packing = pack(inputs)
-    return TokenStream.of(torch.from_numpy(packing.tokens), torch.from_numpy(packing.offsets), packing)
 
 
 def kept(features: Features) -> tuple[torch.Tensor, torch.Tensor]:

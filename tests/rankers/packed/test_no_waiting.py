@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.rankers.packed.test_families import inputs_of, stream_of
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -15,6 +14,8 @@ from farrank_rankers.family import FAMILIES
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
+from support.packed_backbones import stream_of
+from support.ranker_inputs import inputs_of
 
 # What reads a value of a tensor, or gives one whose size depends on values: on CUDA both wait. So does what
 # turns Python's own numbers into a tensor there, by a copy from memory that is not pinned.

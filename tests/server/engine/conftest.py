@@ -1,123 +1,12 @@
 """A real engine with tiny rankers, whose runtimes a test wraps to hold, fail or watch what they run."""
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Generic, TypeVar
 
 import pytest
-import torch
 
-from farrank_rankers.features import Features
 from farrank_rankers.files.open import open_ranker
-from farrank_rankers.tokens import EncoderInput
-from farrank_runtimes.runtime import Capabilities, Encoding, Runtime
-from farrank_server.config.schema import BatchingConfig, LimitsConfig, RankerConfig, ServerConfig
-from farrank_server.engine.call import Call, Outcome
-from farrank_server.engine.device.device_loop import device_thread
-from farrank_server.engine.engine import Engine
-from farrank_server.engine.rankers.document_cache import DocumentCache
-from farrank_server.engine.rankers.loading import load_rankers
-from farrank_server.metrics import Metrics
-
-QUERY = "where does the river rise"
-TEXTS = tuple(f"the river rises in the mountains {'and goes on ' * n}" for n in range(12))
-POISON = "xylophone"
-POISON_ID = 8516  # "##yl", which no other text here holds
-
-R = TypeVar("R", bound=Runtime)
-
-
-def longest(inputs: Sequence[EncoderInput]) -> int:
-    """The tokens of the longest input."""
-    return max(each.tokens for each in inputs)
-
-
-class Wrapped:
-    """A runtime as it is: what wraps one says what it does otherwise."""
-
-    def __init__(self, inner: Runtime) -> None:
-        self.inner = inner
-
-    def encode(self, inputs: Sequence[EncoderInput]) -> Encoding:
-        return self.inner.encode(inputs)
-
-    def aggregate(
-        self, features: Features, chunk_mask: torch.Tensor, query: Features | None
-    ) -> tuple[list[float], list[list[float]]]:
-        return self.inner.aggregate(features, chunk_mask, query)
-
-    def warm_up(self) -> float:
-        return self.inner.warm_up()
-
-    def capabilities(self) -> Capabilities:
-        return self.inner.capabilities()
-
-
-class Faulty(Wrapped):
-    """A runtime that lets a test see every batch first, and fail it."""
-
-    def __init__(self, inner: Runtime, before: Callable[[Sequence[EncoderInput]], None]) -> None:
-        super().__init__(inner)
-        self.before = before
-        self.batches: list[tuple[int, int]] = []
-
-    def encode(self, inputs: Sequence[EncoderInput]) -> Encoding:
-        self.before(inputs)
-        self.batches.append((len(inputs), longest(inputs)))
-        return self.inner.encode(inputs)
-
-
-@dataclass
-class Bench(Generic[R]):
-    """An engine with one pair ranker and one dual one, and a way to call it."""
-
-    engine: Engine
-    runtimes: dict[str, R]
-    metrics: Metrics
-
-    async def rerank(
-        self,
-        texts: tuple[str, ...] = TEXTS,
-        *,
-        ranker: str = "maxp",
-        timeout_s: float = 60.0,
-        max_chunks: int | None = None,
-    ) -> Outcome:
-        now_s = time.monotonic()
-        return await self.engine.rerank(Call(ranker, QUERY, texts, max_chunks, now_s, now_s + timeout_s))
-
-    def count(self, name: str, **labels: str) -> float:
-        return self.metrics.registry.get_sample_value(name, labels) or 0.0
-
-
-@asynccontextmanager
-async def opened_bench(
-    tiny_rankers: dict[str, Path], wrap: Callable[[Runtime], R], **limits: int
-) -> AsyncIterator[Bench[R]]:
-    """Open an engine whose runtimes are wrapped."""
-    config = ServerConfig(
-        rankers={name: RankerConfig(str(tiny_rankers[name])) for name in ("maxp", "biencoder")},
-        batching=BatchingConfig(max_batch_tokens=1024),
-        limits=LimitsConfig(**limits),
-    )
-    cache, metrics = DocumentCache(config.cache_bytes), Metrics()
-    lanes, _ = load_rankers(config, cache)
-    runtimes = {lane.name: wrap(lane.runtime) for lane in lanes}
-    for lane in lanes:
-        lane.runtime = runtimes[lane.name]
-    engine = Engine(config, lanes, device_thread(), cache, metrics)
-    try:
-        yield Bench(engine, runtimes, metrics)
-    finally:
-        engine.close()
-
-
-Before = Callable[[Sequence[EncoderInput]], None]
-OpenBench = Callable[..., AbstractAsyncContextManager[Bench[Faulty]]]
+from support.engine_bench import QUERY, TEXTS, Before, Bench, Faulty, OpenBench, opened_bench
 
 
 @pytest.fixture
@@ -134,14 +23,3 @@ def open_bench(tiny_rankers: dict[str, Path]) -> OpenBench:
 def wanted(tiny_rankers: dict[str, Path]) -> list[float]:
     """The scores of TEXTS."""
     return [each.score for each in open_ranker(tiny_rankers["maxp"]).score(QUERY, TEXTS)]
-
-
-def scores(outcome: Outcome | BaseException) -> list[float]:
-    assert isinstance(outcome, Outcome)
-    return [document.score for document in outcome.documents]
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():  # noqa: ASYNC110  # what is waited for happens on other threads
-            await asyncio.sleep(0.01)

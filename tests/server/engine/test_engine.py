@@ -8,17 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.server.engine.conftest import (
-    POISON,
-    POISON_ID,
-    TEXTS,
-    Bench,
-    Faulty,
-    OpenBench,
-    longest,
-    scores,
-    until,
-)
 
 from farrank_rankers.features import Features
 from farrank_rankers.features import batched as put_together
@@ -40,6 +29,17 @@ from farrank_server.errors import (
     Unavailable,
 )
 from farrank_server.metrics import Metrics
+from support.engine_bench import (
+    POISON,
+    POISON_ID,
+    TEXTS,
+    Bench,
+    Faulty,
+    OpenBench,
+    longest,
+    scores,
+    until,
+)
 
 
 async def test_a_batch_that_runs_out_of_memory_is_split_and_smaller_ones_follow(

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.rankers.packed.attention.conftest import PATTERNS, Heads
 from torch import Tensor
 
 from farrank_rankers.errors import AttentionAbsent
@@ -16,6 +15,7 @@ from farrank_rankers.packed.attention_choice import FusedAttention, choose_atten
 from farrank_rankers.packed.pattern import CAUSAL, EVERY_TOKEN, Pattern
 from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.packed.stream import Segments
+from support.attention_heads import PATTERNS, Heads
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 

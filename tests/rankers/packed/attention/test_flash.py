@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.rankers.packed.attention.conftest import Heads, alibi, rescored
 from torch import Tensor
 
 from farrank_rankers.errors import AttentionAbsent
 from farrank_rankers.packed.attention.flash import FlashAttention
 from farrank_rankers.packed.pattern import CAUSAL, EVERY_TOKEN, Pattern
+from support.attention_heads import Heads, alibi, rescored
 
 
 class StandIn(ModuleType):

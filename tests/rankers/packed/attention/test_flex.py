@@ -8,7 +8,11 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.rankers.packed.attention.conftest import (
+from torch.nn.attention import flex_attention as torch_flex
+
+from farrank_rankers.packed.flex_attention import FlexAttention
+from farrank_rankers.packed.pattern import CAUSAL, EVERY_TOKEN
+from support.attention_heads import (
     PATTERNS,
     Heads,
     MakePattern,
@@ -16,10 +20,6 @@ from tests.rankers.packed.attention.conftest import (
     block_by_block,
     window,
 )
-from torch.nn.attention import flex_attention as torch_flex
-
-from farrank_rankers.packed.flex_attention import FlexAttention
-from farrank_rankers.packed.pattern import CAUSAL, EVERY_TOKEN
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=4).map(tuple)
 each_pattern = pytest.mark.parametrize("make", PATTERNS.values(), ids=PATTERNS)

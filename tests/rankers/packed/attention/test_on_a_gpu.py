@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from tests.rankers.packed.attention.conftest import PATTERNS, Heads, MakePattern, alibi, causal, every_token
 
 from farrank_rankers.errors import AttentionAbsent
 from farrank_rankers.packed.attention.flash import FlashAttention
@@ -10,6 +9,7 @@ from farrank_rankers.packed.attention.varlen import VarlenAttention
 from farrank_rankers.packed.attention_choice import choose_attention
 from farrank_rankers.packed.flex_attention import FlexAttention
 from farrank_rankers.packed.pattern import Attention
+from support.attention_heads import PATTERNS, Heads, MakePattern, alibi, causal, every_token
 
 pytestmark = [
     pytest.mark.gpu,

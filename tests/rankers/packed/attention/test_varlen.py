@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.rankers.packed.attention.conftest import Heads, alibi, rescored
 from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
 from farrank_rankers.packed.attention.varlen import IS_SERVED, SHARES_HEADS, VarlenAttention
 from farrank_rankers.packed.pattern import CAUSAL, EVERY_TOKEN, Pattern
+from support.attention_heads import Heads, alibi, rescored
 
 
 class Recording:

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from tests.rankers.packed.attention.conftest import block_by_block
-from tests.rankers.packed.backbones.conftest import inputs_of, packed_states
 from torch.nn.attention import flex_attention as torch_flex
 
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.packed.flex_attention import FlexAttention
 from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
+from support.attention_heads import block_by_block
+from support.packed_backbones import inputs_of, packed_states
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.rankers.packed.backbones.conftest import inputs_of, stream_of
 
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.packed.backbones.heads import HEADS
@@ -14,6 +13,7 @@ from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import collate
+from support.packed_backbones import inputs_of, stream_of
 
 MakeModel = Callable[..., Path]
 LENGTHS = (17, 1, 130, 40, 2)

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from tests.rankers.packed.backbones.conftest import CASES, MakeEncoder, inputs_of, packed_states
 
 from farrank_rankers.packed.flex_attention import FlexAttention
 from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
+from support.packed_backbones import CASES, MakeEncoder, inputs_of, packed_states
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from tests.rankers.packed.backbones.conftest import CASES, Case, MakeEncoder, inputs_of, packed_states
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 
@@ -11,6 +10,7 @@ from farrank_rankers.packed.packed_backbone import PositionWise, compiled
 from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.tokens import EncoderInput
+from support.packed_backbones import CASES, Case, MakeEncoder, inputs_of, packed_states
 
 LAYERS = 4  # twice as many as usual
 

@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 import torch
-from tests.rankers.packed.backbones.conftest import (
-    Case,
-    MakeEncoder,
-    inputs_of,
-    packed_states,
-    padded_states,
-)
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
 from farrank_rankers.backbones.deberta import distance_slots
 from farrank_rankers.errors import SourceError
 from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
+from support.packed_backbones import (
+    Case,
+    MakeEncoder,
+    inputs_of,
+    packed_states,
+    padded_states,
+)
 
 MakeBackbone = Callable[..., Path]
 

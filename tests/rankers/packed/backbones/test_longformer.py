@@ -5,14 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from tests.rankers.packed.backbones.conftest import (
-    Case,
-    MakeEncoder,
-    inputs_of,
-    packed_states,
-    padded_states,
-    stream_of,
-)
 from torch import nn
 
 from farrank_rankers.backbones.longformer import (
@@ -25,6 +17,14 @@ from farrank_rankers.errors import SourceError
 from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.tokens import EncoderInput, Role, collate
+from support.packed_backbones import (
+    Case,
+    MakeEncoder,
+    inputs_of,
+    packed_states,
+    padded_states,
+    stream_of,
+)
 
 LETTERS = {"s": Role.SPECIAL, "q": Role.QUERY, "d": Role.DOCUMENT, ".": Role.PADDING}
 

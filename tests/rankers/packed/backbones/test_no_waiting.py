@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from tests.rankers.packed.backbones.conftest import CASES, packed_states
 from torch import Tensor
 
 from farrank_rankers.encoder import Encoder
@@ -12,6 +11,7 @@ from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.pattern import Pattern
 from farrank_rankers.packed.stream import Segments
 from farrank_rankers.tokens import EncoderInput
+from support.packed_backbones import CASES, packed_states
 
 
 def shaped(

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from tests.rankers.packed.backbones.conftest import CASES, MakeEncoder, inputs_of, packed_states
 from torch import Tensor
 
 from farrank_rankers.encoder import Encoder
@@ -10,6 +9,7 @@ from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.pattern import Pattern
 from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.packed.stream import Segments
+from support.packed_backbones import CASES, MakeEncoder, inputs_of, packed_states
 
 SPARSE = ("big_bird", "longformer")
 # Reach of windows in tokens, and how far from either end of an input all are seen: of blocks of 8, and of a

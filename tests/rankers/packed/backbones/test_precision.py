@@ -5,7 +5,6 @@ from copy import deepcopy
 import pytest
 import torch
 from scipy.stats import kendalltau
-from tests.rankers.packed.backbones.conftest import LENGTHS, inputs_of, packed_states, padded_states
 from torch import Tensor
 
 from farrank_rankers.encoder import Encoder
@@ -13,6 +12,7 @@ from farrank_rankers.files.load import place
 from farrank_rankers.packed.attention_choice import choose_attention
 from farrank_rankers.packed.packed_backbone import Compile, as_written, compiled
 from farrank_rankers.packed.packed_encoder import PackedEncoder
+from support.packed_backbones import LENGTHS, inputs_of, packed_states, padded_states
 
 ON_CARD = [
     pytest.mark.gpu,

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import torch
-from tests.rankers.packed.backbones.conftest import Case, MakeBackbone, packed_states, padded_states
 
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.files.open import open_ranker
@@ -12,6 +11,7 @@ from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.tokens import EncoderInput, collate
+from support.packed_backbones import Case, MakeBackbone, packed_states, padded_states
 
 QUERY = "neural search engine"
 DOCUMENTS = ("a search engine ranks passages of the long document", "hello world", "")

@@ -2,7 +2,13 @@
 
 import pytest
 import torch
-from tests.rankers.packed.backbones.conftest import (
+from torch import Tensor
+
+from farrank_rankers.encoder import Encoder
+from farrank_rankers.packed.packed_encoder import PackedEncoder
+from farrank_rankers.packed.plain_attention import plain_attention
+from farrank_rankers.tokens import EncoderInput
+from support.packed_backbones import (
     CASES,
     LENGTHS,
     Case,
@@ -11,12 +17,6 @@ from tests.rankers.packed.backbones.conftest import (
     packed_states,
     padded_states,
 )
-from torch import Tensor
-
-from farrank_rankers.encoder import Encoder
-from farrank_rankers.packed.packed_encoder import PackedEncoder
-from farrank_rankers.packed.plain_attention import plain_attention
-from farrank_rankers.tokens import EncoderInput
 
 
 def assert_same(found: list[Tensor], expected: list[Tensor]) -> None:

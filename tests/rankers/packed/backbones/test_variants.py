@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.rankers.packed.backbones.conftest import CASES, Case, MakeEncoder
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
@@ -13,6 +12,7 @@ from farrank_rankers.errors import SourceError
 from farrank_rankers.packed.backbones.registry import packed_backbone
 from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
+from support.packed_backbones import CASES, Case, MakeEncoder
 
 
 class Adapted(nn.Linear):

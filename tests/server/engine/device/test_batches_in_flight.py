@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.server.engine.conftest import (
+
+from farrank_rankers.features import Features
+from farrank_rankers.tokens import EncoderInput
+from farrank_runtimes.runtime import Capabilities, DeviceLost, Encoding, OutOfMemory, Runtime
+from farrank_server.engine.admission.estimates import Speed
+from farrank_server.engine.call import ActiveCall
+from farrank_server.errors import Internal, ResourceExhausted, Unavailable
+from support.engine_bench import (
     POISON,
     POISON_ID,
     TEXTS,
@@ -21,13 +28,6 @@ from tests.server.engine.conftest import (
     scores,
     until,
 )
-
-from farrank_rankers.features import Features
-from farrank_rankers.tokens import EncoderInput
-from farrank_runtimes.runtime import Capabilities, DeviceLost, Encoding, OutOfMemory, Runtime
-from farrank_server.engine.admission.estimates import Speed
-from farrank_server.engine.call import ActiveCall
-from farrank_server.errors import Internal, ResourceExhausted, Unavailable
 
 Inputs = Sequence[EncoderInput]
 Hook = Callable[[Inputs], None]

@@ -1,0 +1,80 @@
+"""A small real server that scores by counting words, for commands to ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+
+from farrank.v1 import rerank_pb2, rerank_pb2_grpc
+
+STORED = {"d1": "nothing here\nat all", "d2": "the \x1b[31mKäse is\there"}
+
+
+class WordCounter(rerank_pb2_grpc.RerankServiceServicer):
+    """Scores a document by how often it holds the query; a query `!CODE` fails with that code."""
+
+    requests: list[Any]
+
+    def __init__(self) -> None:
+        self.requests = []
+
+    def _rank(
+        self, request: Any, documents: list[tuple[str, str]], context: grpc.ServicerContext
+    ) -> dict[str, Any]:
+        self.requests.append(request)
+        if request.query.startswith("!"):
+            context.abort(grpc.StatusCode[request.query[1:]], "told to\nfail")
+        results = []
+        for place, (doc_id, text) in enumerate(documents):
+            count, at = text.count(request.query), text.find(request.query)
+            passage = rerank_pb2.Passage(
+                start=max(at, 0), end=len(text), score=count, evidence=rerank_pb2.EVIDENCE_CHUNK_SCORE
+            )
+            results.append(
+                rerank_pb2.Result(
+                    id=doc_id,
+                    index=place,
+                    score=count,
+                    deciding_passage=passage if text else None,
+                    chunks=[passage, passage] if request.options.return_chunk_scores else [],
+                    text=text if request.options.return_texts else None,
+                    tokens_cut=len(text) // 100,
+                )
+            )
+        results.sort(key=lambda result: -result.score)
+        return {
+            "results": results,
+            "query_tokens_cut": 4 if len(request.query) > 20 else 0,
+            "usage": rerank_pb2.Usage(chunks=len(documents)),
+            "timings": rerank_pb2.Timings(total_ns=250_000_000),
+            "ranker": rerank_pb2.RankerVersion(name="counter", version="v1"),
+        }
+
+    def Rerank(self, request: Any, context: grpc.ServicerContext) -> rerank_pb2.RerankResponse:
+        documents = [(each.id, each.text) for each in request.documents]
+        return rerank_pb2.RerankResponse(**self._rank(request, documents, context))
+
+    def SearchAndRerank(
+        self, request: Any, context: grpc.ServicerContext
+    ) -> rerank_pb2.SearchAndRerankResponse:
+        found = list(STORED.items()) if request.query != "nowhere" else []
+        return rerank_pb2.SearchAndRerankResponse(index="stored", **self._rank(request, found, context))
+
+    def ListRankers(self, request: Any, context: grpc.ServicerContext) -> rerank_pb2.ListRankersResponse:
+        return rerank_pb2.ListRankersResponse(
+            rankers=[
+                rerank_pb2.RankerInfo(
+                    name="counter",
+                    version="v1",
+                    window=256,
+                    stride=128,
+                    runtime_reason="counted by hand",
+                    parity=rerank_pb2.Parity(
+                        max_difference=0.02, mean_difference=0.003, kendall_tau=0.98765, top10_overlap=0.9
+                    ),
+                )
+            ],
+            indexes=[rerank_pb2.IndexInfo(name="stored", documents=2, first_stage="bm25(k1=0.9,b=0.4)")],
+            limits=rerank_pb2.Limits(max_documents=1000),
+        )

@@ -1,0 +1,17 @@
+"""Certificates for tests of TLS."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """PEM files of an authority, and of what it issued to farrank.test."""
+
+    authority: Path
+    certificate: Path
+    private_key: Path
+
+    def pair(self) -> tuple[bytes, bytes]:
+        """Key and certificate, as gRPC servers take them."""
+        return self.private_key.read_bytes(), self.certificate.read_bytes()
