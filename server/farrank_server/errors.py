@@ -69,4 +69,8 @@ class Internal(FarrankError):
 
 
 class ConfigError(ValueError):
-    """The configuration is wrong: names the key, the value and what is allowed. Stops the start."""
+    """The configuration is wrong; stops the start. Each problem names key, value and what is allowed."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems

@@ -1,5 +1,6 @@
-"""One value of the configuration, from what a file or a string says to what its type hint asks for."""
+"""One value of the configuration: from what a file or a string brings to the type that its hint asks for."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from types import NoneType, UnionType
@@ -65,7 +66,7 @@ def _bool(value: object) -> bool:
 
 
 def _int(value: object) -> int:
-    # bool is an int to Python, not to whoever wrote `port: yes`.
+    # To Python a bool is an int; to someone who wrote `port: yes` it is not.
     if isinstance(value, str | int) and not isinstance(value, bool):
         return int(value)
     raise TypeError
@@ -73,7 +74,9 @@ def _int(value: object) -> int:
 
 def _float(value: object) -> float:
     if isinstance(value, str | int | float) and not isinstance(value, bool):
-        return float(value)
+        number = float(value)
+        if math.isfinite(number):
+            return number
     raise TypeError
 
 

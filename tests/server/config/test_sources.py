@@ -169,7 +169,7 @@ def test_variables_of_others_are_left_alone() -> None:
             from_flags(rankers__a__precision="fp8"),
             "rankers.a.precision: 'fp8' is not allowed; it must be fp32 or fp16 or bf16 or int8 (--set ",
         ),
-        (from_flags(listen="1"), "listen: '1' is no value for it, it holds keys (--set listen)"),
+        (from_flags(listen="1"), "listen: '1' is not allowed; it holds keys (--set listen)"),
         (
             from_flags(rankers={}),
             "rankers: {} is not allowed; it must be at least one ranker (--set rankers)",
@@ -198,7 +198,7 @@ def test_a_wrong_key_or_value_is_one_line_that_names_it(settings: list[Setting],
         ("a.yaml", "listen: {port: 1", "line 1"),
         ("a.yaml", "listen:\n  port: 1\n port: 2", "line 3"),
         ("a.yaml", "1: x", "1: a key must be text; quote it"),
-        ("a.yaml", "just words", "the configuration: 'just words' is no value for it"),
+        ("a.yaml", "just words", "the configuration: 'just words' is not allowed; it holds keys"),
         ("a.toml", "[listen]\nport = x", "line 2"),
         ("a.json", "{}", "must end in .yaml, .yml or .toml"),
     ],
@@ -215,6 +215,57 @@ def test_a_file_that_cannot_be_read_says_where(tmp_path: Path, name: str, text: 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         config_sources.from_file(tmp_path / "none.yaml")
+
+
+def test_every_problem_is_named_at_once(tmp_path: Path) -> None:
+    file = from_text(
+        tmp_path,
+        """
+rankers: {a: {source: x, window: 0, stride: many}, b: {precision: fp8}}
+listen: {prot: 1, port: 99999, metrics_port: -1}
+first_stage: {default_k: 0, indexes: {docs: {k1: -1}}}
+""",
+    )
+    with pytest.raises(ConfigError) as caught:
+        build(file, from_flags(cache_bytes="much", limits__default_timeout_s="inf"))
+    problems = [problem.split(" (")[0] for problem in caught.value.problems]
+    assert sorted(problems) == [
+        "cache_bytes: 'much' is not allowed; it must be a whole number",
+        "first_stage.default_k: 0 is not allowed; it must be at least 1",
+        "first_stage.indexes.docs.path: a value is needed",
+        "limits.default_timeout_s: 'inf' is not allowed; it must be a number",
+        "listen.metrics_port: -1 is not allowed; it must be between 0 and 65535",
+        "listen.port: 99999 is not allowed; it must be between 0 and 65535",
+        "listen.prot: there is no such key",
+        "rankers.a.stride: 'many' is not allowed; it must be a whole number or none",
+        "rankers.a.window: 0 is not allowed; it must be at least 1",
+        "rankers.b.precision: 'fp8' is not allowed; it must be fp32 or fp16 or bf16 or int8",
+    ]
+    assert str(caught.value).splitlines() == list(caught.value.problems)
+
+
+def test_a_key_that_only_sounds_alike_is_not_suggested() -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(from_flags(rankers__a__max_chunks="3"))
+    assert "did you mean" not in str(caught.value)
+    assert "known here: source, download, " in str(caught.value)
+
+
+def test_the_effective_configuration_says_where_each_value_came_from(tmp_path: Path) -> None:
+    settings = [
+        *from_text(tmp_path, YAML),
+        *environment(FARRANK_LISTEN__PORT="3"),
+        *from_flags(**{f"rankers__{EVERY}__precision": "fp32", "first_stage__default_k": "7"}),
+    ]
+    config = build(settings)
+    text = config_sources.to_yaml(config, settings)
+    lines = text.splitlines()
+    assert "  port: 3  # FARRANK_LISTEN__PORT" in lines
+    assert f"  metrics_port: null  # {tmp_path}/farrank.yaml" in lines
+    assert '  host: "127.0.0.1"  # default' in lines
+    assert f'    precision: "fp32"  # --set rankers__{EVERY}__precision' in lines
+    assert "  default_k: 7  # --set first_stage__default_k" in lines
+    assert build(from_text(tmp_path, text, "printed.yaml")) == config
 
 
 def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
