@@ -1,12 +1,12 @@
 """The search process: owns the JVM, opens the indexes, answers searches on a few threads.
 
-Run as `python -m farrank_server.first_stage.search_child` by `search_process`, which speaks `frames` with it:
+Run as `python -m farrank_server.first_stage.search_child` by `lucene`, which speaks `frames` with it:
 
-    parent → child    {heap_mib, threads, indexes: {name: {path, k1, b, rm3}}}     once, first
+    parent → child    {heap_mib, threads, max_query_terms, indexes: {name: {path, k1, b, rm3}}}    once, first
                       {id, index, query, k}                                        a search
                       {cancel: id}                                                 nobody waits for it
-    child → parent    {ready: {name: documents}} or {failed: why}                  once, first
-                      {id, doc_ids, scores, sizes} + texts, or {id, error, message}
+    child → parent    {ready: {name: {documents, mean_characters}}} or {failed: [why]}             once, first
+                      {id, doc_ids, scores, sizes} + texts, or {id, error}
 
 Answers come in any order. The child ends when its parent closes the pipe or dies, which is the same.
 """
@@ -20,15 +20,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from farrank_server.java_process.frames import claim_pipes, pack, read_frame
+from farrank_server.java_process.frames import claim_pipes, pack, read_frame, write_frame
 from farrank_server.java_process.jvm import import_searcher, start_jvm
 
-# Lucene stops at 1,024 distinct terms. A query can be a whole document here.
-_MAX_QUERY_TERMS = 2**20
+_log = logging.getLogger(__name__)
+_JOIN_TIMEOUT_S = 1.0
+
+# Of English prose, with the space behind a word. Rather too low: stop words are no terms, but are characters.
+_CHARACTERS_PER_TERM = 7
 
 
 class IndexProblem(Exception):
     """The index cannot be opened, or cannot do what the configuration asks: says where and why."""
+
+
+class TooManyTerms(Exception):
+    """The query has more distinct terms than `allow_query_terms` allows."""
 
 
 class Hit(NamedTuple):
@@ -40,7 +47,7 @@ class Hit(NamedTuple):
 
 
 class LuceneIndex:
-    """Searches with BM25, or BM25 and RM3. Safe to call from several threads.
+    """One open index, searched with BM25, or BM25 and RM3. Safe to call from several threads.
 
     Raises: IndexProblem at opening.
     """
@@ -48,9 +55,8 @@ class LuceneIndex:
     def __init__(self, path: str, k1: float, b: float, rm3: Mapping[str, Any] | None) -> None:
         if not any(Path(path).glob("segments_*")):
             raise IndexProblem(f"{path}: there is no Lucene index here")
-        from jnius import JavaException, autoclass
+        from jnius import JavaException
 
-        autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(_MAX_QUERY_TERMS)
         try:
             self._searcher = import_searcher()(path)
         except JavaException as exc:
@@ -66,13 +72,27 @@ class LuceneIndex:
         if rm3 is not None:
             self._use_rm3(path, rm3)
 
+    def describe(self) -> dict[str, int]:
+        """Say how many documents the index holds, and about how many characters one has."""
+        terms = int(self._searcher.index_reader.reader.getSumTotalTermFreq("contents"))
+        characters = max(0, terms) * _CHARACTERS_PER_TERM // self.documents
+        return {"documents": self.documents, "mean_characters": characters}
+
     def search(self, query: str, k: int) -> list[Hit]:
         """Return at most `k` hits, best first, equal scores in the order of doc_id.
 
         The searcher has read each hit's stored fields already, and the hit carries them: asking the index
         for the texts once more, as `LuceneSearcher.doc` does, would double the time of the search.
+        Raises: TooManyTerms.
         """
-        hits = self._searcher.search(query, k)
+        from jnius import JavaException
+
+        try:
+            hits = self._searcher.search(query, k)
+        except JavaException as exc:
+            if str(exc.classname).endswith("TooManyClauses"):
+                raise TooManyTerms from exc
+            raise
         return [Hit(hit.docid, _text_of(hit.lucene_document) or "", hit.score) for hit in hits]
 
     def _use_rm3(self, path: str, rm3: Mapping[str, Any]) -> None:
@@ -82,6 +102,13 @@ class LuceneIndex:
             )
         except TypeError as exc:
             raise IndexProblem(f"{path}: RM3 needs an index with document vectors") from exc
+
+
+def allow_query_terms(most: int) -> None:
+    """Bound the distinct terms of every search of this process: many hold a thread for seconds."""
+    from jnius import autoclass
+
+    autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(most)
 
 
 def _text_of(document: Any) -> str | None:
@@ -100,11 +127,7 @@ def _text_of(document: Any) -> str | None:
     return contents if isinstance(contents, str) else raw
 
 
-_log = logging.getLogger(__name__)
-_JOIN_TIMEOUT_S = 1.0
-
-
-class Worker:
+class SearchThreads:
     """Takes searches in, hands them to its threads, and writes their answers."""
 
     def __init__(self, indexes: Mapping[str, LuceneIndex], threads: int, to_parent: BinaryIO) -> None:
@@ -136,10 +159,10 @@ class Worker:
 
         try:
             while (request := self._waiting.get()) is not None:
-                # Cancelled while it waited in line: the search is never made.
+                # Cancelled while it waited: the search is not made.
                 if request["id"] in self._wanted:
                     answer = self._answer(request)
-                    # Cancelled while it ran: megabytes of texts stay here.
+                    # Cancelled while it ran: megabytes of texts are not sent.
                     if request["id"] in self._wanted:
                         self._wanted.discard(request["id"])
                         self._send(answer)
@@ -153,13 +176,14 @@ class Worker:
             hits = self._indexes[request["index"]].search(request["query"], request["k"])
             # An index of somebody else's may hold half a surrogate pair, which no encoding has.
             texts = [hit.text.encode(errors="replace") for hit in hits]
+        except TooManyTerms:
+            return pack({"id": request["id"], "error": "terms"})
         except Exception as exc:
             # One bad search must not end a process that serves many.
             out_of_memory = "OutOfMemoryError" in str(exc)
             if not out_of_memory:
                 _log.exception("a search failed")
-            error = "memory" if out_of_memory else "internal"
-            return pack({"id": request["id"], "error": error, "message": str(exc)})
+            return pack({"id": request["id"], "error": "memory" if out_of_memory else "internal"})
         header = {
             "id": request["id"],
             "doc_ids": [hit.doc_id for hit in hits],
@@ -183,17 +207,19 @@ def main() -> None:
         return
     setup = first[0]
     start_jvm(setup["heap_mib"])
+    allow_query_terms(setup["max_query_terms"])
     indexes: dict[str, LuceneIndex] = {}
+    problems = []
     for name, index in setup["indexes"].items():
         try:
             indexes[name] = LuceneIndex(index["path"], index["k1"], index["b"], index["rm3"])
         except IndexProblem as exc:
-            to_parent.write(pack({"failed": f"first_stage.indexes.{name}.path: {exc}"}))
-            to_parent.flush()
-            os._exit(1)
-    to_parent.write(pack({"ready": {name: index.documents for name, index in indexes.items()}}))
-    to_parent.flush()
-    Worker(indexes, setup["threads"], to_parent).run(from_parent)
+            problems.append(f"first_stage.indexes.{name}.path: {exc}")
+    if problems:
+        write_frame(to_parent, {"failed": problems})
+        os._exit(1)
+    write_frame(to_parent, {"ready": {name: index.describe() for name, index in indexes.items()}})
+    SearchThreads(indexes, setup["threads"], to_parent).run(from_parent)
     # Nothing is left to save, and the JVM's own threads would only delay the end.
     os._exit(0)
 

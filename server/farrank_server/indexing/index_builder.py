@@ -1,14 +1,12 @@
 """Build a Lucene index from documents, whole or not at all, in a process of its own."""
 
+import asyncio
 import contextlib
 import json
 import logging
 import os
 import secrets
 import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -16,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from farrank_server.indexing.collection import CollectionError, Document
-from farrank_server.java_process.frames import pack, read_frame
-from farrank_server.java_process.jvm import child_environment
+from farrank_server.java_process.process import JavaProcess, ProcessEnded
 
-NAME = "farrank-index.json"
+_log = logging.getLogger(__name__)
+_MANIFEST = "farrank-index.json"
+_HEAP_MIB = 1536
+_BATCH_DOCUMENTS = 64
+_BATCH_CHARACTERS = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +33,13 @@ class IndexManifest:
 
     def write(self, folder: Path) -> None:
         """Write the manifest into an index's folder."""
-        (folder / NAME).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        (folder / _MANIFEST).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
 
 
 def read_manifest(folder: Path) -> IndexManifest | None:
     """Read a folder's manifest; None if it has none, or one that is not ours."""
     try:
-        return IndexManifest(**json.loads((folder / NAME).read_text(encoding="utf-8")))
+        return IndexManifest(**json.loads((folder / _MANIFEST).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
 
@@ -51,51 +52,40 @@ def created_by() -> str:
         return "farrank (not installed)"
 
 
-_HEAP_MIB = 1536
-_LAST_BYTES = 4000
-
-
 class IndexingError(RuntimeError):
     """Lucene could not write the index: says why."""
 
 
-class WriterProcess:
+class IndexWriter:
     """Writes documents into a Lucene index at `path`; a context manager that leaves no process behind.
 
-    One batch is on its way while the caller collects the next: reading and indexing overlap.
+    One batch is on its way while the caller collects the next: reading and indexing overlap. Not for use
+    inside a running event loop, which it would block.
 
     Raises: ConfigError if pyserini or Java is missing.
     """
 
     def __init__(self, path: Path) -> None:
-        environment = child_environment()
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by __exit__)
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "farrank_server.indexing.index_child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            env=environment,
-            start_new_session=True,  # a terminal's Ctrl-C is for the parent to act on
-        )
-        self._in_flight = 0
-        threads = min(os.cpu_count() or 1, 8)
-        try:
-            self._send(pack({"path": str(path), "threads": threads, "heap_mib": _HEAP_MIB}))
-        except BaseException:
-            self.__exit__()
-            raise
+        # A loop of its own that nobody else comes to know: the process is driven in short runs of it.
+        self._loop = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._path = path
+        self._is_batch_in_flight = False
 
-    def __enter__(self) -> "WriterProcess":
+    def __enter__(self) -> "IndexWriter":
+        self._loop.__enter__()
+        try:
+            start = JavaProcess.start("farrank_server.indexing.index_child", "indexing process")
+            self._process = self._loop.run(start)
+        except BaseException:
+            self._loop.close()
+            raise
+        threads = min(os.cpu_count() or 1, 8)
+        self._process.post({"path": str(self._path), "threads": threads, "heap_mib": _HEAP_MIB})
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout, self._stderr):
-            assert pipe is not None
-            with contextlib.suppress(BrokenPipeError):  # what was left unsent has no reader any more
-                pipe.close()
+        self._loop.run(self._process.kill())
+        self._loop.close()
 
     def add(self, batch: Sequence[Document]) -> None:
         """Add documents.
@@ -104,52 +94,39 @@ class WriterProcess:
         """
         texts = [document.text.encode() for document in batch]
         ids = [document.doc_id for document in batch]
-        self._send(pack({"ids": ids, "sizes": [len(text) for text in texts]}, texts))
-        if self._in_flight:
-            self._receive()
-        self._in_flight += 1
+        self._loop.run(self._exchange({"ids": ids, "sizes": [len(text) for text in texts]}, texts))
 
     def finish(self) -> int:
         """Commit the index and return how many documents it holds.
 
         Raises: IndexingError.
         """
-        if self._in_flight:
-            self._receive()
-        self._send(pack({"finish": True}))
-        return int(self._receive()["documents"])
+        self._loop.run(self._exchange({"finish": True}, ()))
+        return int(self._loop.run(self._answer())["documents"])
 
+    @property
     def last_lines(self) -> str:
-        """Return the end of what Lucene had to say."""
-        self._stderr.seek(0, os.SEEK_END)
-        self._stderr.seek(max(0, self._stderr.tell() - _LAST_BYTES))
-        return self._stderr.read().decode(errors="replace")
+        """The end of what Lucene printed."""
+        return self._process.last_lines
 
-    def _send(self, frame: bytes) -> None:
-        assert self._process.stdin is not None
+    async def _exchange(self, header: dict[str, Any], body: Sequence[bytes]) -> None:
+        """Send a frame, and receive the answer to the one before."""
         try:
-            self._process.stdin.write(frame)
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise self._died() from None
+            await self._process.send(header, body)
+        except ProcessEnded:
+            raise IndexingError(await self._process.last_words()) from None
+        if self._is_batch_in_flight:
+            await self._answer()
+        self._is_batch_in_flight = True
 
-    def _receive(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        frame = read_frame(self._process.stdout)
-        if frame is None:
-            raise self._died()
-        if "failed" in frame[0]:
-            raise IndexingError(f"Lucene cannot write the index: {frame[0]['failed']}")
-        return frame[0]
-
-    def _died(self) -> IndexingError:
-        code = self._process.wait()
-        return IndexingError(f"the indexing process ended with {code}; its last lines:\n{self.last_lines()}")
-
-
-_log = logging.getLogger(__name__)
-_BATCH_DOCUMENTS = 64
-_BATCH_CHARACTERS = 2**20
+    async def _answer(self) -> dict[str, Any]:
+        try:
+            header, _ = await self._process.receive()
+        except ProcessEnded:
+            raise IndexingError(await self._process.last_words()) from None
+        if "failed" in header:
+            raise IndexingError(f"Lucene cannot write the index: {header['failed']}")
+        return header
 
 
 def build_index(
@@ -175,7 +152,7 @@ def build_index(
     out.parent.mkdir(parents=True, exist_ok=True)
     with _scratch_folder(out) as building:
         skipped = 0
-        with WriterProcess(building) as writer:
+        with IndexWriter(building) as writer:
             sent = 0
             for batch in _batches(documents):
                 indexable = [document for document in batch if not _is_blank(document.text)]
@@ -188,9 +165,9 @@ def build_index(
                 raise CollectionError("there is no document to index")
             held = writer.finish()
             if held != sent:
-                raise IndexingError(f"Lucene took {held} of {sent} documents:\n{writer.last_lines()}")
+                raise IndexingError(f"Lucene took {held} of {sent} documents:\n{writer.last_lines}")
         if skipped:
-            _log.warning("left out %d documents without text", skipped)
+            _log.warning("left out %d document%s without text", skipped, "" if skipped == 1 else "s")
         IndexManifest(held, skipped, created_by()).write(building)
         _put_in_place(building, out, overwrite)
     return held
@@ -206,7 +183,7 @@ def _check_place(out: Path, overwrite: bool) -> None:
     if read_manifest(out) is None:
         raise FileExistsError(f"{out} is not empty and not an index that Farrank made; it stays as it is")
     if not overwrite:
-        raise FileExistsError(f"{out} holds an index already; say so to overwrite it")
+        raise FileExistsError(f"{out} holds an index already")
 
 
 @contextlib.contextmanager

@@ -1,11 +1,11 @@
 """The indexing process: owns the JVM and writes one Lucene index through pyserini.
 
-Run as `python -m farrank_server.indexing.index_child` by `writer_process`, which speaks `frames` with it:
+Run as `python -m farrank_server.indexing.index_child` by `index_builder`, which speaks `frames` with it:
 
-    parent → writer   {path, threads, heap_mib}   once, first
+    parent → child    {path, threads, heap_mib}   once, first
                       {ids, sizes} + texts        a batch
                       {finish: true}              commit
-    writer → parent   {added: n}, {documents: n} or {failed: why}, one for each batch and for the end
+    child → parent    {added: n}, {documents: n} or {failed: why}, one for each batch and for the end
 
 Without `finish` nothing is committed: a parent that dies leaves no index that could be taken for whole.
 """
@@ -14,7 +14,7 @@ import logging
 import os
 from typing import Any
 
-from farrank_server.java_process.frames import claim_pipes, cut_texts, pack, read_frame
+from farrank_server.java_process.frames import claim_pipes, cut_texts, read_frame, write_frame
 from farrank_server.java_process.jvm import start_jvm
 
 _BUFFER_MIB = 256  # of postings before a segment is written; Anserini's 4 GiB would outgrow the heap
@@ -46,8 +46,7 @@ def main() -> None:
         except Exception as exc:
             _log.exception("indexing failed")
             answer = {"failed": str(exc)}
-        to_parent.write(pack(answer))
-        to_parent.flush()
+        write_frame(to_parent, answer)
     # What is not committed is not wanted, and the JVM's own threads would only delay the end.
     os._exit(0)
 

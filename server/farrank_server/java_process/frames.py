@@ -16,14 +16,18 @@ from collections.abc import Iterable, Mapping
 from typing import IO, Any, BinaryIO
 
 _PIPE_BYTES = 2**20  # a pipe of the usual 64 KiB wakes both sides up 60 times for 100 long documents
+_LENGTHS = struct.Struct("!IQ")  # bytes of the header, bytes of the body
+
+Frame = tuple[dict[str, Any], bytes]
 
 
 def claim_pipes() -> tuple[BinaryIO, BinaryIO]:
     """Return the pipes from and to the parent.
 
-    Standard output becomes standard error for everybody else: a line that Java or a library prints there
-    would be read as a frame. SIGINT and SIGTERM often reach a whole process group or service; the parent
-    decides when the child ends, by closing the pipe, so that searches in flight finish while it drains.
+    For all other code in the child, standard output becomes standard error: a line that Java or a library
+    prints there would be read as a frame. SIGINT and SIGTERM often reach a whole process group or service;
+    the parent decides when the child ends, by closing the pipe, so that searches in flight finish while it
+    drains.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -32,11 +36,6 @@ def claim_pipes() -> tuple[BinaryIO, BinaryIO]:
         fcntl.fcntl(to_parent, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return sys.stdin.buffer, to_parent
-
-
-_LENGTHS = struct.Struct("!IQ")  # bytes of the header, bytes of the body
-
-Frame = tuple[dict[str, Any], bytes]
 
 
 def pack(header: Mapping[str, Any], body: Iterable[bytes] = ()) -> bytes:
@@ -48,7 +47,7 @@ def pack(header: Mapping[str, Any], body: Iterable[bytes] = ()) -> bytes:
 
 
 def read_frame(pipe: IO[bytes]) -> Frame | None:
-    """Wait for the next frame; None when the other side has closed the pipe, also amid a frame."""
+    """Wait for the next frame; None when the other side has closed the pipe, even in the middle of one."""
     lengths = pipe.read(_LENGTHS.size)
     if len(lengths) < _LENGTHS.size:
         return None
@@ -59,8 +58,14 @@ def read_frame(pipe: IO[bytes]) -> Frame | None:
     return json.loads(head), body
 
 
+def write_frame(pipe: IO[bytes], header: Mapping[str, Any], body: Iterable[bytes] = ()) -> None:
+    """Send a frame at once."""
+    pipe.write(pack(header, body))
+    pipe.flush()
+
+
 async def receive_frame(stream: asyncio.StreamReader) -> Frame | None:
-    """Do what `read_frame` does without holding the event loop."""
+    """Do what `read_frame` does, without blocking the event loop."""
     try:
         head_bytes, body_bytes = _LENGTHS.unpack(await stream.readexactly(_LENGTHS.size))
         return json.loads(await stream.readexactly(head_bytes)), await stream.readexactly(body_bytes)

@@ -104,7 +104,7 @@ def ensemble_to_pb(ensemble: LoadedEnsemble) -> pb.RankerInfo:
 
 def index_to_pb(index: IndexDescription) -> pb.IndexInfo:
     """Describe an open index."""
-    return pb.IndexInfo(name=index.name, documents=index.documents, first_stage=index.first_stage)
+    return pb.IndexInfo(name=index.name, documents=index.documents, first_stage=index.ranking)
 
 
 def limits_to_pb(limits: LimitsConfig) -> pb.Limits:

@@ -129,7 +129,7 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
         self, index: str, request: pb.SearchAndRerankRequest, clock: _Clock
     ) -> tuple[Sequence[Candidate], int]:
         started_ns = time.perf_counter_ns()
-        k = request.k or min(self._config.first_stage.default_k, self._config.limits.max_documents)
+        k = request.k or min(self._config.first_stage.default_k or 20, self._config.limits.max_documents)
         remaining_s = clock.deadline_s - time.monotonic()
         candidates = await self._first_stage.search(index, request.query, k, max(0.0, remaining_s))
         elapsed_ns = time.perf_counter_ns() - started_ns

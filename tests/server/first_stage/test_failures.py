@@ -41,12 +41,12 @@ async def search_once_it_is_back(stage: LuceneFirstStage) -> list[Candidate]:
 
 
 async def test_an_unknown_index_lists_the_known(stage: LuceneFirstStage) -> None:
-    with pytest.raises(NotFound, match=r"'nope'; known: odd, odd-rm3, toy, toy-other-parameters"):
+    with pytest.raises(NotFound, match=r"'nope' here; known are: toy, toy-other-parameters, odd, odd-rm3"):
         await stage.search("nope", "alpha", 10, TIMEOUT_S)
 
 
 async def test_k_below_one_is_refused(stage: LuceneFirstStage) -> None:
-    with pytest.raises(InvalidArgument, match="k: 0"):
+    with pytest.raises(InvalidArgument, match="k: is 0"):
         await stage.search("toy", "alpha", 0, TIMEOUT_S)
 
 
@@ -59,8 +59,8 @@ async def test_many_searches_at_once_get_their_own_answers(stage: LuceneFirstSta
 
 
 async def test_a_late_answer_is_dropped_and_the_next_one_is_right(stage: LuceneFirstStage) -> None:
-    assert stage.worker_pid is not None
-    os.kill(stage.worker_pid, signal.SIGSTOP)
+    assert stage.process_id is not None
+    os.kill(stage.process_id, signal.SIGSTOP)
     try:
         with pytest.raises(DeadlineExceeded, match=r"within 0\.100 s"):
             await stage.search("toy", "alpha", 10, 0.1)
@@ -74,15 +74,38 @@ async def test_a_late_answer_is_dropped_and_the_next_one_is_right(stage: LuceneF
             await cancelled
         assert stage.searches_in_flight == 0
     finally:
-        os.kill(stage.worker_pid, signal.SIGCONT)
+        os.kill(stage.process_id, signal.SIGCONT)
     [found] = await stage.search("toy", "sigma", 10, TIMEOUT_S)
     assert found.doc_id == "other"
 
 
+async def test_searches_that_wait_are_bounded_and_the_refused_are_told_when_to_come_back(
+    toy_index: Path,
+) -> None:
+    config = FirstStageConfig(indexes={"toy": IndexConfig(toy_index)}, max_searches=3)
+    stage = LuceneFirstStage(config)
+    await stage.start()
+    try:
+        assert stage.process_id is not None
+        os.kill(stage.process_id, signal.SIGSTOP)
+        waiting = [asyncio.create_task(stage.search("toy", "alpha", 10, TIMEOUT_S)) for _ in range(3)]
+        await asyncio.sleep(0)  # each has come to its first wait
+        assert stage.searches_in_flight == 3
+        with pytest.raises(ResourceExhausted, match="max_searches is 3") as refused:
+            await stage.search("toy", "alpha", 10, TIMEOUT_S)
+        assert refused.value.reason == "first_stage_full"
+        assert refused.value.retry_after_ms
+        os.kill(stage.process_id, signal.SIGCONT)
+        assert all(await asyncio.gather(*waiting))
+        assert await stage.search("toy", "alpha", 10, TIMEOUT_S)
+    finally:
+        await stage.stop()
+
+
 async def test_signals_to_the_group_leave_the_search_process_running(stage: LuceneFirstStage) -> None:
-    assert stage.worker_pid is not None
-    os.kill(stage.worker_pid, signal.SIGINT)
-    os.kill(stage.worker_pid, signal.SIGTERM)
+    assert stage.process_id is not None
+    os.kill(stage.process_id, signal.SIGINT)
+    os.kill(stage.process_id, signal.SIGTERM)
     await asyncio.sleep(0.1)
     assert await stage.search("toy", "alpha", 10, TIMEOUT_S)
 
@@ -91,7 +114,7 @@ async def test_a_dead_search_process_fails_its_searches_and_is_replaced(toy_inde
     stage = LuceneFirstStage(FirstStageConfig(indexes={"toy": IndexConfig(toy_index)}))
     await stage.start()
     try:
-        first_pid = stage.worker_pid
+        first_pid = stage.process_id
         assert first_pid is not None
         before = await stage.search("toy", "alpha", 10, TIMEOUT_S)
         os.kill(first_pid, signal.SIGSTOP)
@@ -104,7 +127,7 @@ async def test_a_dead_search_process_fails_its_searches_and_is_replaced(toy_inde
         with pytest.raises(Unavailable):
             await stage.search("toy", "alpha", 10, TIMEOUT_S)
         assert await search_once_it_is_back(stage) == before
-        second_pid = stage.worker_pid
+        second_pid = stage.process_id
         assert second_pid not in (None, first_pid)
         assert second_pid is not None
         os.kill(second_pid, signal.SIGSTOP)  # it cannot follow the closed pipe, and is killed
@@ -121,10 +144,10 @@ async def test_texts_beyond_the_heap_fail_one_search_only(odd_index: Path) -> No
     stage = LuceneFirstStage(FirstStageConfig(indexes={"odd": IndexConfig(odd_index)}), heap_mib=24)
     await stage.start()
     try:
-        pid = stage.worker_pid
+        pid = stage.process_id
         with pytest.raises(ResourceExhausted, match="ask for fewer"):
             await stage.search("odd", "hugedoc", 10, TIMEOUT_S)
         assert await stage.search("odd", "volcano", 10, TIMEOUT_S)
-        assert stage.worker_pid == pid
+        assert stage.process_id == pid
     finally:
         await stage.stop()

@@ -2,10 +2,12 @@
 
 import math
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from farrank_server.first_stage import IndexDescription
+from farrank_server.config.schema import FirstStageConfig, IndexConfig
+from farrank_server.errors import InvalidArgument
 from farrank_server.first_stage.lucene import LuceneFirstStage
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -96,9 +98,24 @@ async def test_k_may_exceed_what_there_is(stage: LuceneFirstStage, k: int) -> No
     assert len(await stage.search("toy", "alpha omega", k, TIMEOUT_S)) == 3
 
 
-async def test_a_query_may_be_a_whole_document(stage: LuceneFirstStage) -> None:
-    words = " ".join(f"word{n}" for n in range(5000))
-    found = await stage.search("odd", f"{words} emojidoc", 10, TIMEOUT_S)
+@pytest.mark.parametrize("index", ["odd", "odd-rm3"])
+async def test_a_query_may_be_a_document_of_1024_distinct_terms(stage: LuceneFirstStage, index: str) -> None:
+    words = " ".join(f"word{n}" for n in range(1023))
+    found = await stage.search(index, f"{words} {words} emojidoc", 10, TIMEOUT_S)
+    assert found[0].doc_id == "emoji"
+    with pytest.raises(InvalidArgument, match="query: has more than 1024 distinct terms"):
+        await stage.search(index, f"{words} one-more emojidoc", 10, TIMEOUT_S)
+
+
+async def test_an_index_may_allow_more_terms(odd_index: Path) -> None:
+    config = FirstStageConfig(indexes={"odd": IndexConfig(odd_index)}, max_query_terms=10_000)
+    stage = LuceneFirstStage(config)
+    await stage.start()
+    try:
+        words = " ".join(f"word{n}" for n in range(5000))
+        found = await stage.search("odd", f"{words} emojidoc", 10, TIMEOUT_S)
+    finally:
+        await stage.stop()
     assert [candidate.doc_id for candidate in found] == ["emoji"]
 
 
@@ -124,11 +141,16 @@ async def test_descriptions_say_how_each_index_ranks(
     stage: LuceneFirstStage, odd_texts: dict[str, str]
 ) -> None:
     odd_documents = len(odd_texts)
-    assert stage.describe() == (
-        IndexDescription("toy", 3, "bm25(k1=0.9,b=0.4)"),
-        IndexDescription("toy-other-parameters", 3, "bm25(k1=1.5,b=0.9)"),
-        IndexDescription("odd", odd_documents, "bm25(k1=0.9,b=0.4)"),
-        IndexDescription(
-            "odd-rm3", odd_documents, "bm25(k1=0.9,b=0.4)+rm3(terms=10,documents=10,weight=0.5)"
-        ),
-    )
+    described = stage.describe()
+    assert [(each.name, each.documents, each.ranking) for each in described] == [
+        ("toy", 3, "bm25(k1=0.9,b=0.4)"),
+        ("toy-other-parameters", 3, "bm25(k1=1.5,b=0.9)"),
+        ("odd", odd_documents, "bm25(k1=0.9,b=0.4)"),
+        ("odd-rm3", odd_documents, "bm25(k1=0.9,b=0.4)+rm3(terms=10,documents=10,weight=0.5)"),
+    ]
+
+
+async def test_the_mean_length_is_about_right(stage: LuceneFirstStage, odd_texts: dict[str, str]) -> None:
+    mean = sum(map(len, odd_texts.values())) / len(odd_texts)
+    described = {each.name: each.mean_characters for each in stage.describe()}
+    assert mean / 2 < described["odd"] < mean * 2

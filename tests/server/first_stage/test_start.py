@@ -13,7 +13,7 @@ import pytest
 
 from farrank_server.config.schema import FirstStageConfig, IndexConfig
 from farrank_server.errors import ConfigError, NotFound
-from farrank_server.first_stage.lucene import LuceneFirstStage
+from farrank_server.first_stage.lucene import LuceneFirstStage, check_indexes
 
 
 def stage_of(path: Path, start_timeout_s: float = 60.0) -> LuceneFirstStage:
@@ -38,18 +38,47 @@ async def test_a_damaged_index_is_named(toy_index: Path, tmp_path: Path) -> None
     assert "\n" not in str(caught.value)
 
 
-async def test_a_start_that_takes_too_long_fails(tmp_path: Path) -> None:
+async def test_a_start_that_takes_too_long_fails(toy_index: Path) -> None:
     with pytest.raises(ConfigError, match=r"first_stage\.start_timeout_s: .* after 0\.01 s"):
-        await stage_of(tmp_path, start_timeout_s=0.01).start()
+        await stage_of(toy_index, start_timeout_s=0.01).start()
+
+
+async def test_every_damaged_index_is_named(toy_index: Path, tmp_path: Path) -> None:
+    indexes = {}
+    for name in ("one", "two"):
+        shutil.copytree(toy_index, tmp_path / name)
+        [segments] = (tmp_path / name).glob("segments_*")
+        segments.write_bytes(b"")
+        indexes[name] = IndexConfig(tmp_path / name)
+    with pytest.raises(ConfigError) as caught:
+        await LuceneFirstStage(FirstStageConfig(indexes=indexes)).start()
+    assert [problem.partition(": ")[0] for problem in caught.value.problems] == [
+        "first_stage.indexes.one.path",
+        "first_stage.indexes.two.path",
+    ]
+
+
+def test_what_is_missing_is_found_without_starting_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    config = FirstStageConfig(indexes={"a": IndexConfig(tmp_path / "x"), "b": IndexConfig(tmp_path / "y")})
+    with pytest.raises(ConfigError) as caught:
+        check_indexes(config)
+    assert [problem.partition(": ")[0] for problem in caught.value.problems] == [
+        "a Lucene index needs the package pyserini",
+        "first_stage.indexes.a.path",
+        "first_stage.indexes.b.path",
+    ]
 
 
 async def test_a_jvm_that_does_not_start_shows_its_last_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    toy_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     (tmp_path / "release").write_text('JAVA_VERSION="21.0.1"\n')  # and nothing else of a Java
-    with pytest.raises(ConfigError, match=r"ended with 1 before it was ready:\n(?s:.*)libjvm"):
-        await stage_of(tmp_path).start()
+    with pytest.raises(ConfigError, match=r"ended with 1; its last lines:\n(?s:.*)libjvm"):
+        await stage_of(toy_index).start()
 
 
 @pytest.mark.parametrize("package", ["pyserini", "jnius"])
@@ -65,9 +94,9 @@ async def test_a_missing_package_says_how_to_install_it(
 async def test_without_an_index_there_is_no_process() -> None:
     stage = LuceneFirstStage(FirstStageConfig())
     await stage.start()
-    assert stage.worker_pid is None
+    assert stage.process_id is None
     assert stage.describe() == ()
-    with pytest.raises(NotFound, match="none is configured"):
+    with pytest.raises(NotFound, match="holds no index"):
         await stage.search("books", "alpha", 10, 1.0)
     await stage.stop()
 
@@ -81,7 +110,7 @@ from farrank_server.first_stage.lucene import LuceneFirstStage
 async def main():
     stage = LuceneFirstStage(FirstStageConfig(indexes={"toy": IndexConfig(Path(sys.argv[1]))}))
     await stage.start()
-    print(stage.worker_pid, flush=True)
+    print(stage.process_id, flush=True)
     await asyncio.sleep(600)
 
 asyncio.run(main())
@@ -92,14 +121,14 @@ def test_the_search_process_ends_with_a_killed_parent(toy_index: Path) -> None:
     command = [sys.executable, "-c", PARENT, str(toy_index)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
-        worker_pid = int(parent.stdout.readline())
-        os.kill(worker_pid, 0)
+        process_id = int(parent.stdout.readline())
+        os.kill(process_id, 0)
         parent.kill()
     waited_until = time.monotonic() + 20
-    while time.monotonic() < waited_until and is_running(worker_pid):
+    while time.monotonic() < waited_until and is_running(process_id):
         time.sleep(0.05)
-    if is_running(worker_pid):
-        os.kill(worker_pid, signal.SIGKILL)
+    if is_running(process_id):
+        os.kill(process_id, signal.SIGKILL)
         pytest.fail("the search process outlived its parent")
 
 

@@ -1,5 +1,6 @@
 """An index is whole or absent, and no folder of somebody else's is touched."""
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -21,7 +22,11 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-async def search(path: Path, query: str) -> list[str]:
+def search(path: Path, query: str) -> list[str]:
+    return asyncio.run(_search(path, query))
+
+
+async def _search(path: Path, query: str) -> list[str]:
     stage = LuceneFirstStage(FirstStageConfig(indexes={"it": IndexConfig(path)}))
     await stage.start()
     try:
@@ -30,7 +35,7 @@ async def search(path: Path, query: str) -> list[str]:
         await stage.stop()
 
 
-async def test_build_refuse_and_overwrite(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_build_refuse_and_overwrite(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     out = tmp_path / "deep" / "index"
     heard: list[int] = []
     documents = [*DOCUMENTS, Document("blank", " \n\x00"), Document("empty", "")]
@@ -46,11 +51,11 @@ async def test_build_refuse_and_overwrite(tmp_path: Path, caplog: pytest.LogCapt
         build_index([Document("new", "newword")], out)
     with pytest.raises(CollectionError, match="'twice' is used twice"):
         build_index([Document("twice", "x"), Document("twice", "y")], out, overwrite=True)
-    assert len(await search(out, "word")) == 150
+    assert len(search(out, "word")) == 150
 
     assert build_index([Document("new", "newword")], out, overwrite=True) == 1
     assert names(out.parent) == ["index"]
-    assert await search(out, "newword word") == ["new"]
+    assert search(out, "newword word") == ["new"]
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

@@ -1,0 +1,185 @@
+"""A Java child as its parent sees it: started, spoken to in frames, logged, ended, and started again."""
+
+import asyncio
+import contextlib
+import logging
+import re
+import sys
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, NoReturn, Protocol, TypeVar
+
+from farrank_server.java_process.frames import Frame, pack, receive_frame
+from farrank_server.java_process.jvm import child_environment
+
+_log = logging.getLogger(__name__)
+_ALARMING = re.compile(r"\b(ERROR|FATAL|SEVERE|Traceback|Error:)")
+_STOP_TIMEOUT_S = 5.0
+_PIPE_BYTES = 4 * 2**20  # of answers read ahead before the pipe is paused; 100 long documents fit
+_LAST_LINES = 20
+
+_FIRST_DELAY_S = 0.25
+_LONGEST_DELAY_S = 30.0
+_HEALTHY_AFTER_S = 60.0
+
+
+class ProcessEnded(Exception):
+    """The child has ended, or closed its pipe."""
+
+
+class JavaProcess:
+    """A running child; made by `start`. What it prints goes to the log, alarming lines as warnings."""
+
+    def __init__(self, process: asyncio.subprocess.Process, name: str) -> None:
+        self._process = process
+        self._name = name
+        self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self._logging = asyncio.create_task(self._pass_on_stderr())
+
+    @classmethod
+    async def start(cls, module: str, name: str) -> "JavaProcess":
+        """Start `python -m module`; `name` is what the log and errors call it.
+
+        Raises: ConfigError if pyserini or Java is missing.
+        """
+        environment = child_environment()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", module),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=_PIPE_BYTES,
+            env=environment,
+            start_new_session=True,  # a terminal's Ctrl-C is for the parent to act on
+        )
+        return cls(process, name)
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
+    def post(self, header: Mapping[str, Any], body: Iterable[bytes] = ()) -> None:
+        """Send a frame without waiting for the pipe.
+
+        Raises: ProcessEnded.
+        """
+        assert self._process.stdin is not None
+        if self._process.stdin.is_closing():
+            raise ProcessEnded
+        self._process.stdin.write(pack(header, body))
+
+    async def send(self, header: Mapping[str, Any], body: Iterable[bytes] = ()) -> None:
+        """Send a frame, and wait until the pipe has taken most of it.
+
+        Raises: ProcessEnded.
+        """
+        self.post(header, body)
+        assert self._process.stdin is not None
+        try:
+            await self._process.stdin.drain()
+        except ConnectionError as error:
+            raise ProcessEnded from error
+
+    async def receive(self) -> Frame:
+        """Wait for the next frame.
+
+        Raises: ProcessEnded.
+        """
+        assert self._process.stdout is not None
+        frame = await receive_frame(self._process.stdout)
+        if frame is None:
+            raise ProcessEnded
+        return frame
+
+    async def ended(self) -> int:
+        """Wait until the process has ended and all its lines are logged; return its exit code."""
+        code = await self._process.wait()
+        await asyncio.shield(self._logging)
+        return code
+
+    async def stop(self) -> None:
+        """Close the pipe, which ends the child; kill it if it does not follow."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            async with asyncio.timeout(_STOP_TIMEOUT_S):
+                await self.ended()
+        except TimeoutError:
+            await self.kill()
+
+    async def kill(self) -> None:
+        """End the process at once."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self.ended()
+
+    async def last_words(self) -> str:
+        """Wait for the end, and describe it: the exit code and the last lines."""
+        code = await self.ended()
+        return f"the {self._name} ended with {code}; its last lines:\n{self.last_lines}"
+
+    @property
+    def last_lines(self) -> str:
+        """The end of what the child printed on standard error."""
+        return "\n".join(self._last_lines)
+
+    async def _pass_on_stderr(self) -> None:
+        assert self._process.stderr is not None
+        rest = b""
+        while chunk := await self._process.stderr.read(2**16):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                self._log_line(line)
+        if rest:
+            self._log_line(rest)
+
+    def _log_line(self, line: bytes) -> None:
+        text = line.decode(errors="replace").rstrip()
+        self._last_lines.append(text)
+        _log.log(logging.WARNING if _ALARMING.search(text) else logging.DEBUG, "%s: %s", self._name, text)
+
+
+class Ending(Protocol):
+    """What can be kept running: something that ends, with an exit code."""
+
+    async def ended(self) -> int:
+        """Wait for the end."""
+        ...
+
+
+Child = TypeVar("Child", bound=Ending)
+
+
+async def keep_running(
+    child: Child, start: Callable[[], Awaitable[Child]], changed: Callable[[Child | None], None], name: str
+) -> NoReturn:
+    """Start another child whenever one ends, with growing delays. Runs until it is cancelled.
+
+    `changed` hears None when a child has ended and the new child when it runs.
+    """
+    failures = 0
+    while True:
+        born_s = time.monotonic()
+        code = await child.ended()
+        changed(None)
+        if time.monotonic() - born_s > _HEALTHY_AFTER_S:
+            failures = 0
+        _log.error("the %s ended with %d; starting another", name, code)
+        restarted = None
+        while restarted is None:
+            await asyncio.sleep(restart_delay_s(failures))
+            failures += 1
+            try:
+                restarted = await start()
+            except Exception as error:  # whatever it is, the next start may work
+                _log.error("the %s does not start: %s", name, error)
+        child = restarted
+        changed(child)
+
+
+def restart_delay_s(failures: int) -> float:
+    """How long to wait before the next start: doubled with each failure, up to half a minute."""
+    # Bounded before the power is taken: 2.0**1024 is no float.
+    return min(_FIRST_DELAY_S * 2.0 ** min(failures, 10), _LONGEST_DELAY_S)
