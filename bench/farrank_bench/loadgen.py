@@ -1,7 +1,7 @@
 """How many calls a second the load generator makes on one core, against a server that does nothing.
 
 `python -m farrank_bench.loadgen` pins itself to one core and the server to another. A rate is sustained while
-the 99th percentile of the generator's own lateness is within `farrank_loadtest.latency.result`'s bounds: the
+the 99th percentile of the generator's own lateness is within `farrank_loadtest.latency.sweep`'s bounds: the
 same judgement by which a load test calls itself generator-bound.
 """
 
@@ -14,10 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from farrank_loadtest.latency.plan import Caps, Plan
-from farrank_loadtest.latency.result import StepResult, Sweep
 from farrank_loadtest.latency.steps import Listed
-from farrank_loadtest.latency.sweep import probe, sweep
-from farrank_loadtest.targets.open import open_target
+from farrank_loadtest.latency.sweep import StepResult, Sweep, probe, sweep
+from farrank_loadtest.targets.address import open_target
 from farrank_loadtest.workloads.synthetic import Shape, make_up, parse_lengths
 
 DOCUMENTS = 4

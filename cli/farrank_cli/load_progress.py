@@ -4,7 +4,8 @@ import sys
 
 from farrank_cli.terminal import Progress
 from farrank_loadtest.latency.plan import Plan
-from farrank_loadtest.latency.result import StepResult
+from farrank_loadtest.latency.recorder import duration_text
+from farrank_loadtest.latency.sweep import StepResult
 
 
 class LoadProgress:
@@ -35,15 +36,18 @@ class LoadProgress:
 
 
 def summary(plan: Plan, result: StepResult) -> str:
-    """Tell one load in a line."""
+    """Tell one load in a line: what failed and why, then how fast the answered calls were."""
     whole = result.whole
-    words = [
-        f"{plan.describe_load(result.amount)}: {whole.goodput_per_s:.4g} good/s",
-        *(f"p{percent:g} {whole.latency.percentile_s(percent) * 1e3:.3g} ms" for percent in (50, 99, 99.9)),
-    ]
-    failed = whole.offered - whole.latency.count
-    if failed:
-        words.append(f"{failed:,} of {whole.offered:,} failed")
+    words = [f"{plan.describe_load(result.amount)}: {whole.goodput_per_s:.4g} good/s"]
+    if whole.failed:
+        words.append(whole.failures)
+    answered = whole.latency.count
+    if answered:
+        # A percentile that no answer lies beyond is but the slowest answer.
+        known = [percent for percent in (50, 99, 99.9) if answered * (100 - percent) >= 100]
+        times = [f"p{percent:g} {duration_text(whole.latency.percentile_s(percent))}" for percent in known]
+        times.append(f"max {duration_text(whole.latency.max_s)}")
+        words.append((f"the {answered:,} answered: " if whole.failed else "") + ", ".join(times))
     if result.generator_bound:
         words.append("generator-bound")
     elif result.held is not None:

@@ -8,10 +8,16 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from farrank_loadtest.targets.target import Answer, TargetError
-from farrank_loadtest.workloads.call import Call
+from farrank_loadtest.targets import Answer, TargetError
+from farrank_loadtest.workloads import Call
+
+OK = "OK"
+# The call was due while too many others were still unanswered.
+NOT_SENT = "not sent: too many in flight"
+# A caller that is refused at once would otherwise ask again thousands of times a second.
+PAUSE_AFTER_FAILURE_S = 0.1
 
 # Takes calls a second, the duration in seconds, and a source of randomness.
 Schedule = Callable[[float, float, random.Random], Iterator[float]]
@@ -40,24 +46,21 @@ def started_clock() -> Callable[[], float]:
     return lambda: time.perf_counter() - started_s
 
 
-OK = "OK"
-# The call was due while too many others were still unanswered.
-NOT_SENT = "not sent: too many in flight"
-
-
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One call's times, in seconds from the start of its loop, and how it ended.
 
     `due_s` is when it should have been sent, `sent_s` when it was. `status` is `OK`, `NOT_SENT` or that of
-    the `TargetError`; `stages_s` is what the server told of itself.
+    the `TargetError`, whose message comes with it. `stages_s` and `counts` are the `Answer`'s.
     """
 
     due_s: float
     sent_s: float
     done_s: float
     status: str
-    stages_s: Mapping[str, float]
+    message: str = ""
+    stages_s: Mapping[str, float] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_ok(self) -> bool:
@@ -85,8 +88,8 @@ async def send(ask: Ask, call: Call, due_s: float, now_s: Callable[[], float]) -
     try:
         answer = await ask(call)
     except TargetError as error:
-        return Sample(due_s, sent_s, now_s(), error.status, {})
-    return Sample(due_s, sent_s, now_s(), OK, answer.stages_s)
+        return Sample(due_s, sent_s, now_s(), error.status, error.message)
+    return Sample(due_s, sent_s, now_s(), OK, stages_s=answer.stages_s, counts=answer.counts)
 
 
 async def run_open(
@@ -116,14 +119,10 @@ async def run_open(
             # Also where it is late already: what waits to be read must be read.
             await asyncio.sleep(max(0.0, due_s - now_s()))
             if in_flight >= max_in_flight:
-                sink(Sample(due_s, due_s, due_s, NOT_SENT, {}))
+                sink(Sample(due_s, due_s, due_s, NOT_SENT))
                 continue
             in_flight += 1
             group.create_task(fly(next(calls), due_s))
-
-
-# A caller that is refused at once would otherwise ask again thousands of times a second.
-PAUSE_AFTER_FAILURE_S = 0.1
 
 
 async def run_closed(

@@ -48,7 +48,7 @@ async def test_an_open_loop_sends_on_time_and_counts_from_the_intended_arrival_w
 async def test_latency_counts_from_the_intended_arrival_when_the_generator_itself_is_late() -> None:
     async def ask(call: Call) -> Answer:
         time.sleep(0.1)  # noqa: ASYNC251  The point is that nothing else runs.
-        return Answer((1.0,), {})
+        return Answer((1.0,))
 
     samples: list[Sample] = []
     arrivals = [0.0, 0.01, 0.02]
@@ -66,7 +66,7 @@ async def test_what_is_due_beyond_the_calls_in_flight_is_counted_and_not_sent() 
     async def ask(call: Call) -> Answer:
         sent.append(call.query)
         await others_counted.wait()
-        return Answer((1.0,), {})
+        return Answer((1.0,))
 
     samples: list[Sample] = []
 
@@ -93,7 +93,7 @@ async def test_cancelling_an_open_loop_cancels_the_calls_in_flight_and_keeps_the
         except asyncio.CancelledError:
             cancelled += 1
             raise
-        return Answer((1.0,), {})
+        return Answer((1.0,))
 
     samples: list[Sample] = []
     loop = asyncio.create_task(
@@ -116,7 +116,7 @@ async def test_a_closed_loop_never_has_more_calls_out_than_callers_and_ends_in_t
         most = max(most, out)
         await asyncio.sleep(0.01)
         out -= 1
-        return Answer((1.0,), {})
+        return Answer((1.0,))
 
     samples: list[Sample] = []
     now_s = started_clock()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from farrank_bench.calls import BenchCall
 from farrank_bench.contenders.rounds import ContenderFailed, Scored
 from farrank_loadtest.targets import Document, TargetError
-from farrank_loadtest.targets.open import open_target
+from farrank_loadtest.targets.address import open_target
 
 CALL_TIMEOUT_S = 300.0
 

@@ -139,7 +139,7 @@ configure = add_efficiency_flags
 
 # Loaded only to learn whether they can be: the servers that are started need the last.
 _NEEDED = (
-    "farrank_loadtest.efficiency.report.efficiency_report",
+    "farrank_loadtest.efficiency.efficiency_report",
     "farrank_loadtest.efficiency.measuring",
     "farrank_server.run",
 )
@@ -153,7 +153,8 @@ def run(args: argparse.Namespace) -> int:
     what was measured until then is written.
     """
     _check_extras()
-    from farrank_loadtest.efficiency.documents import documents_of_lengths
+    from farrank_loadtest.efficiency.efficiency_report import open_folder
+    from farrank_loadtest.efficiency.long_documents import documents_of_lengths
     from farrank_loadtest.efficiency.measuring import Sweep, check_trained, common_tokenizer
     from farrank_loadtest.efficiency.points import (
         all_gains,
@@ -162,7 +163,6 @@ def run(args: argparse.Namespace) -> int:
         measured_gains,
         parse_accuracy,
     )
-    from farrank_loadtest.efficiency.report.efficiency_report import open_folder
     from farrank_loadtest.efficiency.run_times import Work
     from farrank_rankers.papers.models import paper_models
 
@@ -190,8 +190,8 @@ def _measure(
     sweep: Sweep, chosen: Sequence[Pair], kept: Results, pairs: Mapping[str, Pair], gains: Mapping[str, Gain]
 ) -> None:
     """Write what was measured however it ends; print the table if it ends well."""
+    from farrank_loadtest.efficiency.efficiency_report import write_report
     from farrank_loadtest.efficiency.points import make_points
-    from farrank_loadtest.efficiency.report.efficiency_report import write_report
 
     ended = False
     try:

@@ -184,16 +184,15 @@ def run(args: argparse.Namespace) -> int:
     extra is not installed.
     """
     from farrank_cli.load_progress import LoadProgress
-    from farrank_loadtest.latency.report.latency_report import (
+    from farrank_loadtest.latency.latency_report import (
         PAGE,
         describe_setting,
         prepare_folder,
         verdict,
         write_folder,
     )
-    from farrank_loadtest.latency.result import Sweep
-    from farrank_loadtest.latency.sweep import probe, sweep
-    from farrank_loadtest.targets.open import open_target
+    from farrank_loadtest.latency.sweep import Sweep, probe, sweep
+    from farrank_loadtest.targets.address import open_target
 
     plan, steps = read_plan(args)
     workload = read_workload(args)
@@ -222,5 +221,6 @@ def run(args: argparse.Namespace) -> int:
     if found.target_gone:
         raise CommandError(f"{args.target}: {found.note}; {args.out} keeps what was measured", TRY_AGAIN)
     if not any(step.whole.latency.count for step in found.steps):
-        raise CommandError(f"{args.target}: no call was answered; {args.out} says how each ended", TRY_AGAIN)
+        why = f": {found.steps[-1].whole.failures}" if found.steps else ""
+        raise CommandError(f"{args.target}: no call was answered{why}", TRY_AGAIN)
     return DONE

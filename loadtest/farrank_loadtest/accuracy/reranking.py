@@ -12,7 +12,7 @@ from farrank_loadtest.accuracy.evaluation import ModelRuns
 from farrank_loadtest.accuracy.test_set import RETRIEVER, Model, Part, RankerModel
 from farrank_loadtest.errors import LoadtestError, TargetFailed
 from farrank_loadtest.targets import Answer, Document, Target, TargetError
-from farrank_loadtest.targets.open import TargetAddress, open_target, permitted_address
+from farrank_loadtest.targets.address import TargetAddress, open_target, permitted_address
 from farrank_trec import Run, missing_documents, rank, read_collection, write_run
 from farrank_trec.errors import InputError
 

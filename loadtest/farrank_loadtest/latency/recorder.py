@@ -6,11 +6,18 @@ from collections.abc import Sequence
 
 from hdrh.histogram import HdrHistogram
 
-from farrank_loadtest.loops import Sample
+from farrank_loadtest.loops import OK, Sample
 
 _SECOND_US = 1e6
 _HIGHEST_US = 3_600_000_000
 _DIGITS = 3
+
+
+def duration_text(seconds: float) -> str:
+    """Write a duration to three digits, in milliseconds below a second: 35.6 ms, 5.49 s."""
+    if seconds < 0.9995:
+        return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds:.3g} s" if seconds < 999.5 else f"{seconds:,.0f} s"
 
 
 class Histogram:
@@ -60,7 +67,8 @@ class Recorder:
     """What was measured at one load.
 
     Calls due from `warm_up_s` to `end_s` count; those before only warm the server. `goodput` looks at the
-    other end: answers that arrived in that time, within `bound_s`, whenever their calls were due.
+    other end: answers that arrived in that time, within `bound_s`, whenever their calls were due. `messages`
+    has the first message of each status, `counts` the sums of what the server counted.
     """
 
     def __init__(self, warm_up_s: float, end_s: float, bound_s: float | None) -> None:
@@ -70,6 +78,8 @@ class Recorder:
         self.seen = 0
         self.offered = 0
         self.statuses: Counter[str] = Counter()
+        self.messages: dict[str, str] = {}
+        self.counts: Counter[str] = Counter()
         self.latency = Histogram()
         self.lag = Histogram()
         self.stages: defaultdict[str, Histogram] = defaultdict(Histogram)
@@ -95,6 +105,9 @@ class Recorder:
             self.latency.record(sample.latency_s)
             for stage, seconds in sample.stages_s.items():
                 self.stages[stage].record(seconds)
+            self.counts.update(sample.counts)
+        elif sample.message:
+            self.messages.setdefault(sample.status, " ".join(sample.message.split()))
 
     def ended(self, at_s: float, busy_s: float) -> None:
         """Note when the loop was over, early if it was interrupted, and how long its thread computed."""
@@ -107,6 +120,8 @@ class Recorder:
         self.seen += other.seen
         self.offered += other.offered
         self.statuses.update(other.statuses)
+        self.messages = {**other.messages, **self.messages}
+        self.counts.update(other.counts)
         self.latency.add(other.latency)
         self.lag.add(other.lag)
         for stage, histogram in other.stages.items():
@@ -116,6 +131,28 @@ class Recorder:
         self._measured_s += other._measured_s
         self._busy_s += other._busy_s
         self._wall_s += other._wall_s
+
+    @property
+    def failed(self) -> int:
+        """How many calls were not answered."""
+        return self.offered - self.latency.count
+
+    @property
+    def failures(self) -> str:
+        """Say how many calls failed, and why: each status with its number and its first message."""
+        if not self.failed:
+            return ""
+        reasons = (
+            f"{status} {count:,}" + (f" ({self.messages[status]})" if status in self.messages else "")
+            for status, count in self.statuses.most_common()
+            if status != OK
+        )
+        return f"{self.failed:,} of {self.offered:,} failed: {', '.join(reasons)}"
+
+    @property
+    def cached_share(self) -> float:
+        """Which share of the chunks the server found in its document cache."""
+        return self.counts["cached_chunks"] / self.counts["chunks"] if self.counts["chunks"] else 0.0
 
     @property
     def measured_s(self) -> float:

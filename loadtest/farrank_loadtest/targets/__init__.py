@@ -1,5 +1,79 @@
-"""What can be asked to rerank: a Farrank server, and peers that speak TEI's, Cohere's or Jina's HTTP."""
+"""What a load test asks, what it gets, and how a call fails: the same words for every protocol."""
 
-from farrank_loadtest.targets.target import Answer, Document, Target, TargetError
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
-__all__ = ["Answer", "Document", "Target", "TargetError"]
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One candidate: its name in the workload, and its whole text."""
+
+    doc_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The documents' scores, in the order in which they were sent, and what the server says of its work.
+
+    `stages_s` holds the server's own seconds by stage, `counts` what it counted (`chunks`, `cached_chunks`,
+    `pairs`, `padded_tokens`). Both are empty where a peer tells nothing.
+    """
+
+    scores: tuple[float, ...]
+    stages_s: Mapping[str, float] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+class TargetError(Exception):
+    """One call failed.
+
+    `status` is what failures are counted by ("RESOURCE_EXHAUSTED", "HTTP 429", "unreachable"), `message`
+    what the server said, or why it could not be asked.
+    """
+
+    def __init__(self, status: str, message: str) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+        self.message = message
+
+
+class Target(Protocol):
+    """One server under test, asked from one event loop."""
+
+    async def rerank(
+        self, query: str, documents: Sequence[Document], *, ranker: str = "", timeout_s: float
+    ) -> Answer:
+        """Score the documents; an empty `ranker` leaves the choice to the server.
+
+        Raises: TargetError if the call fails, or its answer is not one score for each document.
+        """
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+
+
+MALFORMED = "malformed answer"
+
+
+def scores_by_index(scored: Iterable[tuple[int, float]], documents: int) -> tuple[float, ...]:
+    """Place each score at its document's index.
+
+    Raises: TargetError if a document has no score, or several, or one that is no finite number, or an index
+        names none.
+    """
+    scores: list[float | None] = [None] * documents
+    for index, score in scored:
+        if not 0 <= index < documents:
+            raise TargetError(MALFORMED, f"index {index} of {documents} documents")
+        if scores[index] is not None:
+            raise TargetError(MALFORMED, f"two scores for index {index}")
+        if not math.isfinite(score):
+            raise TargetError(MALFORMED, f"score {score} for index {index}")
+        scores[index] = score
+    whole = tuple(score for score in scores if score is not None)
+    if len(whole) != documents:
+        raise TargetError(MALFORMED, f"{len(whole)} scores for {documents} documents")
+    return whole

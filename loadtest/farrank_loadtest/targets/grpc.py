@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from farrank_client import AsyncClient, FarrankError, RetryPolicy, Timings
-from farrank_loadtest.targets.target import Answer, Document, TargetError, scores_by_index
+from farrank_client import AsyncClient, FarrankError, RetryPolicy
+from farrank_loadtest.targets import Answer, Document, TargetError, scores_by_index
 
 _STAGES = ("total", "tokenization", "queue", "inference", "aggregation")
+_COUNTS = ("chunks", "cached_chunks", "pairs", "padded_tokens")
 
 
 class FarrankTarget:
@@ -21,19 +22,17 @@ class FarrankTarget:
     async def rerank(
         self, query: str, documents: Sequence[Document], *, ranker: str = "", timeout_s: float
     ) -> Answer:
-        """Score the documents; the server's own stages come with the answer."""
+        """Score the documents; the server's own times and counts come with the answer."""
         texts = [document.text for document in documents]
         try:
             ranking = await self._client.rerank(query, texts, ranker=ranker, timeout_s=timeout_s)
         except FarrankError as error:
             raise TargetError(error.code.name, error.message) from error
         scored = ((result.index, result.score) for result in ranking.results)
-        return Answer(scores_by_index(scored, len(documents)), _stages_s(ranking.timings))
+        stages_s = {stage: getattr(ranking.timings, f"{stage}_ns") / 1e9 for stage in _STAGES}
+        counts = {name: getattr(ranking.usage, name) for name in _COUNTS}
+        return Answer(scores_by_index(scored, len(documents)), stages_s, counts)
 
     async def close(self) -> None:
         """Let go of the connection."""
         await self._client.close()
-
-
-def _stages_s(timings: Timings) -> dict[str, float]:
-    return {stage: getattr(timings, f"{stage}_ns") / 1e9 for stage in _STAGES}

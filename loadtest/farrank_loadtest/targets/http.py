@@ -1,23 +1,32 @@
-"""Peers over HTTP: one JSON request, one JSON answer, in the dialect of each."""
+"""Peers over HTTP: one JSON request, one JSON answer, in the dialect of each.
+
+The dialects are Text Embeddings Inference's, Cohere's (v1 and v2; Infinity, vLLM and others speak it as well)
+and Jina's.
+"""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 
-from farrank_loadtest.targets.target import MALFORMED, Answer, Document, TargetError, scores_by_index
+from farrank_loadtest.targets import MALFORMED, Answer, Document, TargetError, scores_by_index
 
 _SHOWN_CHARACTERS = 300
+# Headers that tell whole milliseconds.
+# Source: https://github.com/huggingface/text-embeddings-inference, router/src/lib.rs
+_TEI_STAGES = {
+    "total": "x-total-time",
+    "tokenization": "x-tokenization-time",
+    "queue": "x-queue-time",
+    "inference": "x-inference-time",
+}
 
 
-class MakeRequest(Protocol):
-    """How a dialect asks for scores."""
-
-    def __call__(self, query: str, texts: list[str], ranker: str) -> dict[str, Any]:
-        """Make the JSON object to send."""
+# From the query, the texts and the ranker's name ("" for the server's own) to the JSON object that is sent.
+MakeRequest = Callable[[str, list[str], str], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +41,50 @@ class Dialect:
     request: MakeRequest
     results: str | None
     score: str
-    stage_headers: Mapping[str, str]
+    stage_headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def route(url: str, path: str) -> str:
-    """Give the URL of a dialect's route: the path is appended unless the URL already names a rerank route."""
+def tei(url: str) -> Dialect:
+    """Speak Text Embeddings Inference's dialect; its answer is a bare array."""
+    return Dialect(_route(url, "/rerank"), _tei_request, None, "score", _TEI_STAGES)
+
+
+def cohere(url: str) -> Dialect:
+    """Speak Cohere's v1 to the server at `url`, or v2 where the URL itself ends in `/v2/rerank`."""
+    chosen = _route(url, "/v1/rerank")
+    request = _request if urlsplit(chosen).path.endswith("/v2/rerank") else _request_without_texts
+    return Dialect(chosen, request, "results", "relevance_score")
+
+
+def jina(url: str) -> Dialect:
+    """Speak Jina's dialect."""
+    return Dialect(_route(url, "/v1/rerank"), _request_without_texts, "results", "relevance_score")
+
+
+DIALECTS: Mapping[str, Callable[[str], Dialect]] = {"tei": tei, "cohere": cohere, "jina": jina}
+
+
+def _route(url: str, path: str) -> str:
+    """Append the path unless the URL already names a rerank route."""
     return url if urlsplit(url).path.endswith("/rerank") else url.rstrip("/") + path
+
+
+def _tei_request(query: str, texts: list[str], ranker: str) -> dict[str, Any]:
+    if ranker:
+        raise TargetError(
+            "no such ranker", f"a TEI server holds one model and knows no name such as {ranker!r}"
+        )
+    # Other servers compare by logits; and a text beyond the model's limit is an error unless it may be cut.
+    return {"query": query, "texts": texts, "raw_scores": True, "truncate": True}
+
+
+def _request(query: str, texts: list[str], ranker: str) -> dict[str, Any]:
+    return {"query": query, "documents": texts, **({"model": ranker} if ranker else {})}
+
+
+def _request_without_texts(query: str, texts: list[str], ranker: str) -> dict[str, Any]:
+    # The documents come back unless told otherwise, which would measure the way home.
+    return _request(query, texts, ranker) | {"return_documents": False}
 
 
 class HttpTarget:

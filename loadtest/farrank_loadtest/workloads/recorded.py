@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from farrank_loadtest.errors import LoadtestError
-from farrank_loadtest.targets.target import Document
-from farrank_loadtest.workloads.call import Call, Workload
+from farrank_loadtest.targets import Document
+from farrank_loadtest.workloads import Call, Workload
 from farrank_trec import missing_documents, read_collection, read_queries, read_run
 from farrank_trec.errors import InputError
 from farrank_trec.lines import json_object, named_string, numbered_lines

@@ -8,8 +8,8 @@ from functools import cache
 from importlib.resources import files
 
 from farrank_loadtest.errors import LoadtestError
-from farrank_loadtest.targets.target import Document
-from farrank_loadtest.workloads.call import Call, Workload
+from farrank_loadtest.targets import Document
+from farrank_loadtest.workloads import Call, Workload
 
 FORMS = "constant:TOKENS, uniform:LEAST:MOST or lognormal:MEDIAN:SIGMA:MOST"
 # Far beyond any limit of a server, so that a slip of the finger does not fill the memory.

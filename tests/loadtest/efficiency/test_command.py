@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from farrank_loadtest.efficiency.report.efficiency_report import CSV, PNG, SVG, TABLE
+from farrank_loadtest.efficiency.efficiency_report import CSV, PNG, SVG, TABLE
 from farrank_loadtest.efficiency.run_times import FILE, Results
 from support.efficiency_runs import start
 
@@ -191,7 +191,7 @@ def test_without_the_extras_it_says_what_to_install(
     efficiency: Efficiency, collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "farrank_loadtest.efficiency.report.efficiency_report", raising=False)
+    monkeypatch.delitem(sys.modules, "farrank_loadtest.efficiency.efficiency_report", raising=False)
 
     outcome = efficiency(f"--collection={collection}", f"--out={tmp_path}/o")
 

@@ -10,7 +10,7 @@ import pytest
 
 from farrank_loadtest.accuracy.accuracy_report import Report
 from farrank_loadtest.accuracy.comparison import Cell, Row
-from farrank_loadtest.efficiency.documents import documents_of_lengths
+from farrank_loadtest.efficiency.long_documents import documents_of_lengths
 from farrank_loadtest.efficiency.measuring import common_tokenizer
 from farrank_loadtest.efficiency.points import Gain, all_gains, all_pairs, measured_gains, parse_accuracy
 from farrank_loadtest.efficiency.run_times import FILE, Results, check_same

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from matplotlib.text import Annotation
 
+from farrank_loadtest.efficiency.efficiency_chart import efficiency_chart
+from farrank_loadtest.efficiency.efficiency_report import CSV, PNG, SVG, TABLE, write_report
 from farrank_loadtest.efficiency.points import Gain, Point, all_gains, all_pairs, make_points
 from farrank_loadtest.efficiency.published import PUBLISHED
-from farrank_loadtest.efficiency.report.efficiency_chart import efficiency_chart
-from farrank_loadtest.efficiency.report.efficiency_report import CSV, PNG, SVG, TABLE, write_report
 from farrank_loadtest.efficiency.run_times import Results
 from farrank_rankers.papers.models import paper_models
 from support.efficiency_runs import CONDITIONS, measured

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import json
 import re
 import signal
@@ -18,7 +19,6 @@ import matplotlib.image
 import pytest
 
 from farrank_cli.spawn import SpawnedServer, spawned_server
-from farrank_loadtest.latency import result
 
 if TYPE_CHECKING:
     from support.commands import Outcome
@@ -39,7 +39,7 @@ def test_an_open_loop_leaves_figures_charts_and_a_page(
     farrank: Farrank, server: SpawnedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What else this machine does must not decide whether the generator was the limit.
-    monkeypatch.setattr(result, "LAG_FLOOR_S", 60.0)
+    monkeypatch.setattr("farrank_loadtest.latency.sweep.LAG_FLOOR_S", 60.0)
     out = tmp_path / "new" / "folder"
     load = ["--rates", "20,5", "--objective", "p50=4s", "--ranker", "maxp", "--arrivals", "constant"]
     outcome = farrank("loadtest", "latency", "--target", server.address, "--out", out, *TINY, *SHORT, *load)
@@ -131,8 +131,27 @@ def test_refused_calls_are_counted_by_status(farrank: Farrank, server: SpawnedSe
     (step,) = results_of(tmp_path / "out")["steps"]
     assert step["statuses"] == {"OK": 10, "INVALID_ARGUMENT": 10}
     assert (step["held"], step["good"]) == (False, 10)
-    assert "10 of 20 failed" in outcome.err
-    assert "INVALID_ARGUMENT" in (tmp_path / "out" / "report.html").read_text()
+    message = step["messages"]["INVALID_ARGUMENT"]
+    assert "query" in message
+    failures = f"10 of 20 failed: INVALID_ARGUMENT 10 ({message})"
+    assert f"{failures}, the 10 answered: p50 " in outcome.err
+    assert f"At 10 calls/s, {failures}." in outcome.out
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "<td>INVALID_ARGUMENT</td>" in page.replace(' class="text"', "")
+    assert message in html.unescape(page)
+
+
+def test_calls_that_repeat_and_hit_the_document_cache_are_warned_of(
+    farrank: Farrank, server: SpawnedServer, tmp_path: Path
+) -> None:
+    """Ten calls, again and again, by a ranker whose encodings of documents are kept."""
+    options = ["--callers", "1", "--repeats", "1", "--warm-up-s", "0", "--duration-s", "1.5"]
+    options += ["--ranker", "biencoder", "--out", str(tmp_path)]
+    outcome = farrank("loadtest", "latency", "--target", server.address, *TINY, *options)
+    assert outcome.exit_code == 0, outcome.err
+    assert "of the chunks came from the server's document cache" in outcome.out
+    (step,) = results_of(tmp_path)["steps"]
+    assert 0 < step["counts"]["cached_chunks"] <= step["counts"]["chunks"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,15 +1,16 @@
 """What is written of sweeps that went wrong: nothing measured, all failed, names that are no HTML."""
 
 import csv
+import html
 import json
 from pathlib import Path
 
 import pytest
 
+from farrank_loadtest.latency.latency_report import Setting, verdict, write_folder
 from farrank_loadtest.latency.plan import Objective, Plan
 from farrank_loadtest.latency.recorder import Recorder
-from farrank_loadtest.latency.report.latency_report import Setting, verdict, write_folder
-from farrank_loadtest.latency.result import Sweep, judge
+from farrank_loadtest.latency.sweep import Sweep, judge
 from farrank_loadtest.loops import OK, Sample
 
 SETTING = Setting("farrank loadtest", "2026-01-01T00:00:00+00:00", "0.1.0", "a machine", "t:1", "10 calls")
@@ -35,8 +36,8 @@ def test_an_interruption_before_anything_was_measured_leaves_readable_files(tmp_
 def test_a_load_that_nobody_answered_is_reported_and_not_drawn(tmp_path: Path) -> None:
     status = "<b>HTTP 500</b>"
     steps = (
-        judge(PLAN, 1, [recorded(Sample(0.5, 0.5, 0.55, OK, {}))]),
-        judge(PLAN, 2, [recorded(*(Sample(t, t, t + 1, status, {}) for t in (1.0, 2.0)))]),
+        judge(PLAN, 1, [recorded(Sample(0.5, 0.5, 0.55, OK))]),
+        judge(PLAN, 2, [recorded(*(Sample(t, t, t + 1, status) for t in (1.0, 2.0)))]),
     )
     write_folder(tmp_path, Sweep(PLAN, steps, interrupted=False, note="a cap"), SETTING)
     first, second = json.loads((tmp_path / "results.json").read_text())["steps"]
@@ -58,7 +59,7 @@ def test_a_load_that_nobody_answered_is_reported_and_not_drawn(tmp_path: Path) -
 
 def test_a_load_that_was_cut_short_decides_nothing(tmp_path: Path) -> None:
     """The calls that were still unanswered may have been the late ones."""
-    answered = recorded(Sample(0.5, 0.5, 0.55, OK, {}))
+    answered = recorded(Sample(0.5, 0.5, 0.55, OK))
     cut = judge(PLAN, 2, [answered], undecided=True)
     assert cut.held is None
     alone = Sweep(PLAN, (cut,), interrupted=True, note=None)
@@ -76,9 +77,32 @@ def test_a_load_that_was_cut_short_decides_nothing(tmp_path: Path) -> None:
     assert "undecided" in (tmp_path / "report.html").read_text()
 
 
+def test_failures_and_a_warm_cache_are_told_before_the_table(tmp_path: Path) -> None:
+    fine = Sample(0.5, 0.5, 0.55, OK, counts={"chunks": 10, "cached_chunks": 6})
+    late = Sample(1.0, 1.0, 9.0, "DEADLINE_EXCEEDED", "needs about 94 s")
+    steps = (judge(PLAN, 1, [recorded(fine)]), judge(PLAN, 2, [recorded(fine, late, late, late)]))
+    found = Sweep(PLAN, steps, interrupted=False, note=None)
+    said = verdict(found)
+    assert "At 2 calls/s, 3 of 4 failed: DEADLINE_EXCEEDED 3 (needs about 94 s)." in said
+    assert "Up to 60% of the chunks came from the server's document cache" in said
+    write_folder(tmp_path, found, SETTING)
+    assert said in html.unescape((tmp_path / "report.html").read_text())
+    step = json.loads((tmp_path / "results.json").read_text())["steps"][1]
+    assert step["messages"] == {"DEADLINE_EXCEEDED": "needs about 94 s"}
+    assert step["counts"] == {"chunks": 10, "cached_chunks": 6}
+    with (tmp_path / "results.csv").open(newline="") as file:
+        row = list(csv.DictReader(file))[-1]
+    assert (row["statuses"], row["cached_share"]) == ("DEADLINE_EXCEEDED:3 OK:1", "0.6")
+
+    cold = Sample(0.5, 0.5, 0.55, OK, counts={"chunks": 10, "cached_chunks": 0})
+    plain = verdict(Sweep(PLAN, (judge(PLAN, 1, [recorded(cold)]),), interrupted=False, note=None))
+    assert "cache" not in plain
+    assert "failed" not in plain
+
+
 @pytest.mark.parametrize("amounts", [[5.0], [1.0, 2.0], [0.5, 400.0]])
 def test_any_range_of_loads_can_be_drawn(tmp_path: Path, amounts: list[float]) -> None:
-    samples = [Sample(n / 10, n / 10 + 0.05, n / 10 + 0.06, OK, {"queue": 0.0}) for n in range(90)]
+    samples = [Sample(n / 10, n / 10 + 0.05, n / 10 + 0.06, OK, stages_s={"queue": 0.0}) for n in range(90)]
     steps = tuple(judge(PLAN, amount, [recorded(*samples), recorded(*samples)]) for amount in amounts)
     assert all(step.generator_bound for step in steps)
     write_folder(tmp_path, Sweep(PLAN, steps, interrupted=False, note=None), SETTING)

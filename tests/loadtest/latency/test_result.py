@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from farrank_loadtest.latency.plan import Loop, Objective, Plan
-from farrank_loadtest.latency.recorder import Recorder
-from farrank_loadtest.latency.result import Sweep, is_generator_bound, judge
+from farrank_loadtest.latency.recorder import Recorder, duration_text
+from farrank_loadtest.latency.sweep import Sweep, is_generator_bound, judge
 from farrank_loadtest.loops import NOT_SENT, OK, Sample
 
 OBJECTIVE = Objective(90, 0.1)
@@ -25,7 +25,7 @@ def recorded(samples: Sequence[Sample], *, busy_s: float = 1.0) -> Recorder:
 
 
 def answered(due_s: float, latency_s: float = 0.05, lag_s: float = 0.0) -> Sample:
-    return Sample(due_s, due_s + lag_s, due_s + latency_s, OK, {"queue": latency_s / 2})
+    return Sample(due_s, due_s + lag_s, due_s + latency_s, OK, stages_s={"queue": latency_s / 2})
 
 
 def test_warm_up_is_excluded_and_late_answers_are_awaited() -> None:
@@ -35,8 +35,8 @@ def test_warm_up_is_excluded_and_late_answers_are_awaited() -> None:
             answered(0.98),  # Warm-up, but its answer arrived in the measured time: it is goodput.
             answered(2.0),
             answered(3.0, latency_s=0.3),
-            Sample(4.0, 4.0, 4.01, "RESOURCE_EXHAUSTED", {}),
-            Sample(5.0, 5.0, 5.0, NOT_SENT, {}),
+            Sample(4.0, 4.0, 4.01, "RESOURCE_EXHAUSTED"),
+            Sample(5.0, 5.0, 5.0, NOT_SENT),
             answered(10.99, latency_s=0.09),  # Due in time, answered after the end.
         ]
     )
@@ -49,6 +49,45 @@ def test_warm_up_is_excluded_and_late_answers_are_awaited() -> None:
     assert recorder.good == 2
     assert recorder.goodput_per_s == pytest.approx(2 / 10)
     assert recorder.busy == pytest.approx(1 / 12)
+
+
+def test_failures_are_told_with_their_number_and_their_first_message() -> None:
+    refused = Sample(3.0, 3.0, 3.1, "RESOURCE_EXHAUSTED", "no room:\n  4 of 4")
+    late = [Sample(4.0, 4.0, 9.0, "DEADLINE_EXCEEDED", f"needs about {n} s") for n in (94, 95)]
+    one, other = recorded([answered(2.0), refused]), recorded([*late, Sample(5.0, 5.0, 5.0, NOT_SENT)])
+    assert recorded([answered(2.0)]).failures == ""
+    assert one.failures == "1 of 2 failed: RESOURCE_EXHAUSTED 1 (no room: 4 of 4)"
+    whole = judge(plan(), 5.0, [one, other]).whole
+    assert whole.failed == 4
+    assert whole.failures == (
+        "4 of 5 failed: DEADLINE_EXCEEDED 2 (needs about 94 s), RESOURCE_EXHAUSTED 1 (no room: 4 of 4), "
+        "not sent: too many in flight 1"
+    )
+
+
+def test_what_the_server_counted_adds_up() -> None:
+    counts = ({"chunks": 3, "cached_chunks": 0}, {"chunks": 3, "cached_chunks": 3}, {"chunks": 4})
+    samples = [Sample(2.0, 2.0, 2.1, OK, counts=each) for each in counts]
+    whole = judge(plan(), 5.0, [recorded(samples[:1]), recorded(samples[1:])]).whole
+    assert whole.counts == {"chunks": 10, "cached_chunks": 3}
+    assert whole.cached_share == pytest.approx(0.3)
+    # A peer that counts nothing has no cache that shows.
+    assert recorded([answered(2.0)]).cached_share == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.00042, "0.42 ms"),
+        (0.0356, "35.6 ms"),
+        (0.9996, "1 s"),
+        (5.49, "5.49 s"),
+        (94.06, "94.1 s"),
+        (1234, "1,234 s"),
+    ],
+)
+def test_durations_are_read_at_a_glance(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text
 
 
 def test_an_interrupted_repeat_is_measured_for_as_long_as_it_ran() -> None:
@@ -74,7 +113,7 @@ def test_repeats_add_up() -> None:
 
 def test_failures_break_an_objective_as_late_answers_do() -> None:
     nine = [answered(2.0)] * 9
-    failed = Sample(3.0, 3.0, 3.01, "UNAVAILABLE", {})
+    failed = Sample(3.0, 3.0, 3.01, "UNAVAILABLE")
     assert judge(plan(), 5.0, [recorded([*nine, failed])]).held is True
     assert judge(plan(), 5.0, [recorded([*nine, failed, failed])]).held is False
     assert judge(plan(), 5.0, [recorded([*nine, *[answered(4.0, latency_s=0.2)] * 2])]).held is False

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 import pytest
 
 from farrank_loadtest.errors import ProbeFailed
-from farrank_loadtest.latency import result
 from farrank_loadtest.latency.plan import Caps, Objective, Plan
-from farrank_loadtest.latency.result import StepResult
 from farrank_loadtest.latency.steps import Climb, Listed
-from farrank_loadtest.latency.sweep import probe, sweep
+from farrank_loadtest.latency.sweep import StepResult, probe, sweep
 from farrank_loadtest.targets import Answer, Document, TargetError
 from farrank_loadtest.workloads import Call, Workload
 
@@ -59,7 +57,7 @@ class Heard:
 
 @pytest.fixture(autouse=True)
 def _no_machine_is_too_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(result, "LAG_FLOOR_S", 60.0)
+    monkeypatch.setattr("farrank_loadtest.latency.sweep.LAG_FLOOR_S", 60.0)
 
 
 async def test_a_climb_finds_where_a_queue_grows() -> None:

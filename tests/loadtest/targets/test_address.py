@@ -3,7 +3,7 @@
 import pytest
 
 from farrank_loadtest.errors import LoadtestError
-from farrank_loadtest.targets.open import TargetAddress, open_target, parse_address
+from farrank_loadtest.targets.address import TargetAddress, open_target, parse_address
 
 
 def test_addresses_are_read() -> None:

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from farrank_loadtest.targets import Document, Target, TargetError
-from farrank_loadtest.targets.open import open_target
+from farrank_loadtest.targets.address import open_target
 
 DOCUMENTS = [Document("a", "one"), Document("b", "two é"), Document("c", "")]
 

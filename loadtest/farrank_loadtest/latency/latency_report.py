@@ -1,7 +1,4 @@
-"""What a sweep leaves in its folder.
-
-Results as JSON and CSV, the charts, and one HTML page with all of it.
-"""
+"""What a sweep leaves in its folder: JSON, CSV, charts, and one HTML page with all of it."""
 
 import base64
 import csv
@@ -21,15 +18,17 @@ from jinja2 import Environment, StrictUndefined
 from matplotlib.figure import Figure
 
 from farrank_loadtest.errors import LoadtestError
+from farrank_loadtest.latency.latency_charts import latency_chart, percentiles_chart, stages_chart
 from farrank_loadtest.latency.recorder import Histogram, Recorder
-from farrank_loadtest.latency.report.latency_charts import latency_chart, percentiles_chart, stages_chart
-from farrank_loadtest.latency.result import StepResult, Sweep
+from farrank_loadtest.latency.sweep import StepResult, Sweep
 from farrank_loadtest.machine import describe_machine
 from farrank_loadtest.workloads import Workload
 
 PERCENTS = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99.9": 99.9}
 # Fewer answers beyond a percentile than this, and it is an accident of the run.
 ENOUGH_BEYOND = 10
+# From this share of cached chunks on, a reader is warned.
+CACHED_SHARE = 0.01
 FORMAT = 1
 
 
@@ -97,10 +96,12 @@ def measured(recorder: Recorder) -> dict[str, Any]:
         "measured_s": recorder.measured_s,
         "offered": recorder.offered,
         "statuses": dict(recorder.statuses.most_common()),
+        "messages": recorder.messages,
         "good": recorder.good,
         "goodput_per_s": recorder.goodput_per_s,
         "latency_s": _summary(recorder.latency),
         "stages_s": {stage: _summary(histogram) for stage, histogram in recorder.stages.items()},
+        "counts": dict(recorder.counts),
         "generator": {"lag_p99_s": recorder.lag.percentile_s(99), "busy": recorder.busy},
     }
 
@@ -119,7 +120,6 @@ def as_csv(sweep: Sweep) -> list[dict[str, Any]]:
     rows = []
     for step in sweep.by_load:
         for repeat, recorder in (("all", step.whole), *enumerate(step.repeats, start=1)):
-            failed = recorder.offered - recorder.latency.count
             rows.append(
                 {
                     "load": step.amount,
@@ -129,7 +129,9 @@ def as_csv(sweep: Sweep) -> list[dict[str, Any]]:
                     "generator_bound": step.generator_bound,
                     "measured_s": round(recorder.measured_s, 3),
                     "offered": recorder.offered,
-                    "failed": failed,
+                    "failed": recorder.failed,
+                    "statuses": " ".join(f"{name}:{n}" for name, n in recorder.statuses.most_common()),
+                    "cached_share": round(recorder.cached_share, 4),
                     "good": recorder.good,
                     "goodput_per_s": round(recorder.goodput_per_s, 3),
                     **_columns_ms("", recorder.latency),
@@ -192,11 +194,31 @@ def verdict(sweep: Sweep) -> str:
             said.append("What broke it first was the load generator, not the server.")
         elif sweep.limited_by is None and decided:
             said.append("No load tried breaks it.")
+    said += _warnings(sweep)
     if sweep.note is not None:
         said.append(f"The sweep ended early: {sweep.note}.")
     if sweep.interrupted:
         said.append("Interrupted: the last load was measured in part, and higher ones not at all.")
-    return " ".join(said) or "No objective was given: see the table."
+    if objective is None:
+        said.insert(0, "No objective was given: see the table.")
+    return " ".join(said)
+
+
+def _warnings(sweep: Sweep) -> list[str]:
+    """Say what a reader of the percentiles must know: calls that failed, and work that a cache saved."""
+    said = []
+    failing = max(sweep.steps, key=lambda step: step.whole.failed / step.whole.offered, default=None)
+    if failing is not None and failing.whole.failed:
+        load = sweep.plan.describe_load(failing.amount)
+        said.append(f"At {load}, {failing.whole.failures}.")
+    cached = max((step.whole.cached_share for step in sweep.steps), default=0.0)
+    if cached >= CACHED_SHARE:
+        said.append(
+            f"Up to {cached:.0%} of the chunks came from the server's document cache, as the same calls are "
+            "sent again and again: texts that it has not seen take longer (send more calls, or serve with "
+            "cache_bytes=0)."
+        )
+    return said
 
 
 def _is_thin(histogram: Histogram, percent: float) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 
 from matplotlib import rc_context
 
+from farrank_loadtest.efficiency.efficiency_chart import efficiency_chart
 from farrank_loadtest.efficiency.points import Point
-from farrank_loadtest.efficiency.report.efficiency_chart import efficiency_chart
 from farrank_loadtest.efficiency.run_times import FILE, Conditions, Results, check_same
 from farrank_loadtest.errors import LoadtestError
 from farrank_loadtest.markdown import markdown_table

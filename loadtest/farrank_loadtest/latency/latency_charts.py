@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 
 from farrank_loadtest.figures import COLOURS, new_figure
 from farrank_loadtest.latency.recorder import Recorder
-from farrank_loadtest.latency.result import StepResult, Sweep
+from farrank_loadtest.latency.sweep import StepResult, Sweep
 
 LINE = 1.8
 _PLAIN = FuncFormatter(lambda value, _: f"{value:g}")

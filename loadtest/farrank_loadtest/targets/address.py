@@ -1,8 +1,7 @@
 """Targets by their addresses.
 
-`host:port` is Farrank over gRPC; `tei:`, `cohere:` and `jina:` stand before a URL.
-
-Load goes to this machine alone unless the caller says otherwise.
+`host:port` is Farrank over gRPC; `tei:`, `cohere:` and `jina:` stand before a URL. Load goes to this machine
+alone unless the caller says otherwise.
 """
 
 from dataclasses import dataclass
@@ -10,10 +9,7 @@ from ipaddress import ip_address
 from urllib.parse import SplitResult, urlsplit
 
 from farrank_loadtest.errors import LoadtestError
-from farrank_loadtest.targets import cohere, jina, tei
-from farrank_loadtest.targets.grpc import FarrankTarget
-from farrank_loadtest.targets.http import HttpTarget
-from farrank_loadtest.targets.target import Target
+from farrank_loadtest.targets import Target
 
 FORMS = "HOST:PORT (Farrank over gRPC), tei:URL, cohere:URL or jina:URL"
 _HTTP_PROTOCOLS = ("tei", "cohere", "jina")
@@ -69,9 +65,6 @@ def _split(address: str, url: str) -> SplitResult:
     return split
 
 
-_DIALECTS = {"tei": tei.dialect, "cohere": cohere.dialect, "jina": jina.dialect}
-
-
 def open_target(address: str, *, allow_remote: bool = False) -> Target:
     """Open a target, from the event loop that will ask it: nothing is sent yet.
 
@@ -80,9 +73,14 @@ def open_target(address: str, *, allow_remote: bool = False) -> Target:
     Raises: LoadtestError if the address is wrong, or leaves this machine without `allow_remote`.
     """
     parsed = permitted_address(address, allow_remote=allow_remote)
+    # Imported here, so that each protocol needs its own packages alone.
     if parsed.protocol == "farrank":
+        from farrank_loadtest.targets.grpc import FarrankTarget
+
         return FarrankTarget(parsed.location)
-    return HttpTarget(_DIALECTS[parsed.protocol](parsed.location))
+    from farrank_loadtest.targets.http import DIALECTS, HttpTarget
+
+    return HttpTarget(DIALECTS[parsed.protocol](parsed.location))
 
 
 def permitted_address(address: str, *, allow_remote: bool) -> TargetAddress:

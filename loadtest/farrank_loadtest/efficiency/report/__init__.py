@@ -1,1 +1,0 @@
-"""What an efficiency test leaves beside its figures: the plot, a CSV and the table."""

@@ -1,1 +1,0 @@
-"""What a sweep leaves: JSON, CSV, charts, and one page that a person can read."""
