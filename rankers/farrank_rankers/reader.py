@@ -61,8 +61,9 @@ class Reader:
         family = family_named(spec.family)
         self._frame = tokenizer.pair if family.reads_as == "pair" else tokenizer.single
         self._framed_as_pairs = family.framed_as_pairs
-        named = tokenizer.files.config.get("model_input_names", ["token_type_ids"])
-        self._has_segments = backbone.segments > 1 and "token_type_ids" in named
+        self._has_segments = backbone.segments > 1 and tokenizer.files.gives_token_types(
+            backbone.architecture, backbone.tokenizer_class
+        )
         options = spec.options
         prefixes = ("", "")
         if isinstance(options, BiEncoderOptions):

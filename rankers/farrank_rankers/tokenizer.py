@@ -14,6 +14,35 @@ from farrank_rankers.errors import ReadingStopped, SourceError
 from farrank_rankers.json_values import read_json, read_text
 from farrank_rankers.tokens import IntArray, Role, TokenizedText
 
+# The tokenizer classes of transformers that give models no token_type_ids, by their names without "Fast".
+_CLASSES_WITHOUT_TOKEN_TYPES = frozenset(
+    """
+    BartTokenizer BarthezTokenizer BigBirdTokenizer BlenderbotTokenizer BloomTokenizer CLIPTokenizer
+    CamembertTokenizer CodeGenTokenizer CodeLlamaTokenizer CohereTokenizer DistilBertTokenizer GPT2Tokenizer
+    GPTNeoXTokenizer GemmaTokenizer LEDTokenizer LayoutLMv3Tokenizer LayoutXLMTokenizer LlamaTokenizer
+    LongformerTokenizer MBart50Tokenizer MBartTokenizer MPNetTokenizer MT5Tokenizer MvpTokenizer NllbTokenizer
+    OpenAIGPTTokenizer PegasusTokenizer Qwen2Tokenizer ReformerTokenizer RetriBertTokenizer RobertaTokenizer
+    SeamlessM4TTokenizer T5Tokenizer UdopTokenizer WhisperTokenizer XGLMTokenizer XLMRobertaTokenizer
+    """.split()  # noqa: SIM905
+)
+
+# The types of models whose tokenizer is of such a class, among those that can tell token types apart.
+_MODELS_WITHOUT_TOKEN_TYPES = frozenset(
+    """
+    big_bird camembert data2vec-text ibert layoutlmv3 lilt longformer mega mra retribert roberta
+    roberta-prelayernorm xlm-roberta xlm-roberta-xl xmod
+    """.split()  # noqa: SIM905
+)
+
+# The classes whose configuration says whether a text is lowercased, whatever tokenizer.json says.
+_CLASSES_WITH_CASE = frozenset(
+    """
+    BertTokenizer ConvBertTokenizer DPRQuestionEncoderTokenizer DistilBertTokenizer ElectraTokenizer
+    FunnelTokenizer LayoutLMTokenizer LayoutLMv2Tokenizer LxmertTokenizer MPNetTokenizer MobileBertTokenizer
+    RealmTokenizer RetriBertTokenizer RoFormerTokenizer SplinterTokenizer SqueezeBertTokenizer
+    """.split()  # noqa: SIM905
+)
+
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
@@ -62,12 +91,34 @@ class TokenizerFiles:
         return tokenizer
 
     def _with_case_of_config(self) -> str:
-        """Let `do_lower_case` of the configuration win over the file, as transformers does for BERT."""
+        """Let `do_lower_case` of the configuration win over the file for BERT's kin, as transformers does."""
         parsed = json.loads(self.tokenizer_json)
         normalizer, lower = parsed.get("normalizer") or {}, self.config.get("do_lower_case")
+        if self._class() not in {None, *_CLASSES_WITH_CASE}:
+            return self.tokenizer_json
         if normalizer.get("type") != "BertNormalizer" or lower in (None, normalizer.get("lowercase")):
             return self.tokenizer_json
         return json.dumps(parsed | {"normalizer": normalizer | {"lowercase": lower}})
+
+    def _class(self, otherwise: str | None = None) -> str | None:
+        """Name transformers' class of this tokenizer, without "Fast"."""
+        name = self.config.get("tokenizer_class") or otherwise
+        return name.removesuffix("Fast") if isinstance(name, str) else None
+
+    def gives_token_types(self, model_type: str, class_in_model_config: str | None) -> bool:
+        """Tell whether transformers hands this tokenizer's token types on to the model.
+
+        tokenizer_config.json says so, or names the tokenizer's class, or config.json does; else the class is
+        that of the model's type. Most saved tokenizers say nothing and rely on their class's default.
+        """
+        config = self.config
+        inputs = config.get("model_input_names")
+        if isinstance(inputs, list):
+            return "token_type_ids" in inputs
+        name = self._class(class_in_model_config)
+        if name is not None:
+            return name not in _CLASSES_WITHOUT_TOKEN_TYPES
+        return model_type not in _MODELS_WITHOUT_TOKEN_TYPES
 
     def pad_id(self, tokenizer: Tokenizer, fallback: int | None) -> int:
         """Find the padding token: the configuration's, the file's, or the backbone's, in this order.

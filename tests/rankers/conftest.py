@@ -7,14 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import (
-    Tokenizer,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-    trainers,
-)
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -26,11 +18,7 @@ from farrank_rankers.files.open import open_ranker, open_reader
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokenizer import TextTokenizer, TokenizerFiles
-
-WORDS = (
-    "the long document ranks chunks of passages by a query and its tokens while windows slide over text "
-    "hello world naïve café straße command line arguments parse search engine neural model score"
-)
+from support.tiny_tokenizers import byte_level, metaspace, save_tokenizer, sentence_starts, wordpiece
 
 TINY: dict[str, Any] = {
     "hidden_size": 32,
@@ -94,85 +82,6 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
-# WordPiece's and Unigram's trainers choose and number pieces in the order of a hash table, differently in
-# every run, and with the numbers differ the vectors of a random model. Their vocabularies are written out.
-
-
-def wordpiece() -> Tokenizer:
-    """BERT's pipeline over the beginnings of a few words, and letters to go on with."""
-    normalizer = normalizers.BertNormalizer(lowercase=True)
-    words = normalizer.normalize_str(WORDS).split()
-    beginnings = sorted({word[:length] for word in words for length in range(1, len(word) + 1)})
-    # Special tokens away from BERT's usual ids: nothing may rely on those.
-    special = ["[UNK]", "[MASK]", "[SEP]", "[PAD]", "[CLS]"]
-    pieces = [*special, *beginnings, *(f"##{letter}" for letter in sorted(set("".join(words))))]
-    vocabulary = {piece: number for number, piece in enumerate(pieces)}
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizer
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0",
-        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")],
-    )
-    return tokenizer
-
-
-def byte_level() -> Tokenizer:
-    """RoBERTa's pipeline."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    # Merges depend on the counts and the alphabet's order alone: the same in every run.
-    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet)
-    tokenizer.train_from_iterator([WORDS], trainer)
-    # By position: releases of tokenizers name these parameters differently.
-    ends = [(name, tokenizer.token_to_id(name)) for name in ("</s>", "<s>")]
-    tokenizer.post_processor = processors.RobertaProcessing(*ends)
-    return tokenizer
-
-
-def sentence_starts() -> Tokenizer:
-    """Llama's way: a token before each text, none behind, and none for padding."""
-    tokenizer = byte_level()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
-    )
-    return tokenizer
-
-
-def metaspace() -> Tokenizer:
-    """XLM-R's and T5's way: words are marked by ▁ in front, pieces come from a unigram model."""
-    special = ["<s>", "<pad>", "</s>", "<unk>"]
-    words = [f"▁{word}" for word in WORDS.split()]
-    pieces = sorted({*"".join(words), *words, *(word[-3:] for word in words)})
-    # A piece costs 1 and a little more: the fewest pieces win, and no two ways to cut a word cost the same.
-    scores = [-1 - len(piece) / 100 - number / 10_000 for number, piece in enumerate(pieces)]
-    vocabulary = [*((token, 0.0) for token in special), *zip(pieces, scores, strict=True)]
-    tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=special.index("<unk>")))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>",
-        pair="<s> $A </s> </s> $B </s>",
-        special_tokens=[(name, tokenizer.token_to_id(name)) for name in ("<s>", "</s>")],
-    )
-    return tokenizer
-
-
-def save_tokenizer(tokenizer: Tokenizer, folder: Path, **changes: Any) -> PreTrainedTokenizerFast:
-    """Write a tokenizer's files the way transformers does."""
-    bert = tokenizer.token_to_id("[CLS]") is not None
-    names = dict(zip(("cls", "sep", "pad", "unk"), ("[CLS]", "[SEP]", "[PAD]", "[UNK]"), strict=True))
-    if not bert:
-        names = {"cls": "<s>", "sep": "</s>", "pad": "<pad>", "unk": "<unk>"}
-    wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, **{f"{name}_token": token for name, token in names.items()}, **changes
-    )
-    wrapped.save_pretrained(folder)
-    return wrapped
-
-
 @pytest.fixture(scope="session")
 def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
     """Write a random sequence-classification model of any architecture as a Hugging Face folder."""
@@ -182,14 +91,13 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
         tokenizer = (
             wordpiece() if model_type in ("bert", "electra", "distilbert", "deberta-v2") else byte_level()
         )
-        segments = [] if model_type == "distilbert" else ["token_type_ids"]
-        save_tokenizer(tokenizer, folder, model_input_names=["input_ids", "attention_mask", *segments])
+        saved = save_tokenizer(tokenizer, folder, model_type)
         pad = tokenizer.token_to_id("[PAD]") or tokenizer.token_to_id("<pad>")
         config = AutoConfig.for_model(
             model_type,
             **TINY
             | {
-                "vocab_size": tokenizer.get_vocab_size(),
+                "vocab_size": len(saved),
                 "max_position_embeddings": positions,
                 "pad_token_id": pad,
                 "num_labels": labels,
@@ -213,14 +121,15 @@ def make_backbone(tmp_path_factory: pytest.TempPathFactory) -> MakeBackbone:
         folder = tmp_path_factory.mktemp(architecture)
         if architecture == "llama":
             tokenizer = sentence_starts()
-            PreTrainedTokenizerFast(
+            saved = PreTrainedTokenizerFast(
                 tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
-            ).save_pretrained(folder)
+            )
+            saved.save_pretrained(folder)
         else:
             tokenizer = wordpiece() if architecture in WORDPIECE else byte_level()
-            save_tokenizer(tokenizer, folder)
+            saved = save_tokenizer(tokenizer, folder, "bert" if architecture in OWN else architecture)
         pad = tokenizer.token_to_id("[PAD]") or tokenizer.token_to_id("<pad>")
-        values = TINY | {"vocab_size": tokenizer.get_vocab_size(), "pad_token_id": pad}
+        values = TINY | {"vocab_size": len(saved), "pad_token_id": pad}
         if architecture in OWN:
             config = AutoConfig.for_model("bert", **values).to_dict() | OWN[architecture] | changes
             (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")

@@ -54,6 +54,7 @@ class BackboneFacts:
     pad_token_id: int | None
     vocabulary: int | None = None
     architecture: str = ""
+    tokenizer_class: str | None = None
 
     @property
     def pooling(self) -> Pooling:
@@ -86,6 +87,7 @@ class BackboneFacts:
             pad_token_id=pad,
             vocabulary=_number(config, "vocab_size"),
             architecture=own or model_type,
+            tokenizer_class=config.get("tokenizer_class"),
         )
 
 

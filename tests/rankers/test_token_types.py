@@ -1,0 +1,117 @@
+"""Token types are those that transformers gives, for tokenizers as transformers itself saves them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoConfig, AutoTokenizer
+from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES, tokenizer_class_from_name
+
+from farrank_rankers.files.open import open_reader
+from farrank_rankers.tokenizer import TextTokenizer, TokenizerFiles
+from support.tiny_tokenizers import save_tokenizer, wordpiece
+
+# Their tokenizers read more than text (LayoutLM's kin), or ask for another library (RoFormer's).
+READ_MORE = {"layoutlmv2", "layoutlmv3", "layoutxlm", "lilt", "markuplm", "udop", "roformer"}
+
+
+def fast_classes() -> dict[str, Any]:
+    """The tokenizer class that transformers has for each type of model."""
+    names = {model_type: fast for model_type, (_, fast) in TOKENIZER_MAPPING_NAMES.items() if fast}
+    classes = {model_type: tokenizer_class_from_name(name) for model_type, name in names.items()}
+    return {model_type: each for model_type, each in classes.items() if each is not None}
+
+
+FAST = fast_classes()
+
+
+def has_token_types(model_type: str) -> bool:
+    try:
+        return (getattr(AutoConfig.for_model(model_type), "type_vocab_size", None) or 0) > 1
+    except ValueError:  # a tokenizer without a model of the same name
+        return False
+
+
+# All whose models tell tokens of a pair apart, and those that the papers use besides.
+MODEL_TYPES = sorted(
+    {each for each in FAST if has_token_types(each)} - READ_MORE - {"splinter"}
+    | {"distilbert", "deberta-v2", "llama", "mpnet", "xlm-roberta-xl"}
+)
+
+
+def without(path: Path, key: str) -> None:
+    values = json.loads(path.read_text())
+    del values[key]
+    path.write_text(json.dumps(values))
+
+
+def drop_class(folder: Path) -> None:
+    without(folder / "tokenizer_config.json", "tokenizer_class")
+
+
+def drop_config(folder: Path) -> None:
+    (folder / "tokenizer_config.json").unlink()
+
+
+def name_class_in_model_config(folder: Path) -> None:
+    """Older releases name it there; here it is another one than the model's own."""
+    drop_class(folder)
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"tokenizer_class": "BigBirdTokenizer"}))
+
+
+@pytest.mark.parametrize("change", [None, drop_class, drop_config, name_class_in_model_config])
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_a_pair_has_the_token_types_of_transformers(
+    model_type: str, change: Callable[[Path], None] | None, tmp_path: Path
+) -> None:
+    # BERT's pairs have a second type, whatever the model: what counts is whether transformers hands it on.
+    tokenizer = wordpiece()
+    save_tokenizer(tokenizer, tmp_path, model_type)
+    assert "model_input_names" not in json.loads((tmp_path / "tokenizer_config.json").read_text())
+    config = AutoConfig.for_model(model_type, num_labels=1, pad_token_id=tokenizer.token_to_id("[PAD]"))
+    config.architectures = ["ForSequenceClassification"]
+    config.save_pretrained(tmp_path)
+    if change is not None:
+        change(tmp_path)
+    reader = open_reader(tmp_path, window=20, max_query_tokens=8)
+    query, document = "a query", "the long document"
+    chunk = reader.split(reader.read_document(document))[0]
+    found = reader.chunk_input(reader.read_query(query), chunk)
+    encoded = AutoTokenizer.from_pretrained(tmp_path)(query, document)
+    assert found.input_ids.tolist() == encoded["input_ids"]
+    nothing = [0] * found.tokens
+    # A model without an embedding for a second type is not given any.
+    expected = encoded.get("token_type_ids", nothing) if has_token_types(model_type) else nothing
+    assert found.token_type_ids.tolist() == expected
+
+
+def test_classes_and_types_are_those_of_transformers() -> None:
+    """No class of transformers is missing in the tables, and none is there in error."""
+    nothing = TokenizerFiles("{}")
+    for model_type, kind in FAST.items():
+        gives = "token_type_ids" in kind.model_input_names
+        named = TokenizerFiles("{}", json.dumps({"tokenizer_class": kind.__name__}))
+        assert named.gives_token_types("bert", None) is gives, kind
+        if has_token_types(model_type):
+            assert nothing.gives_token_types(model_type, None) is gives, model_type
+
+
+def test_a_tokenizer_that_names_its_inputs_is_believed() -> None:
+    config = {"tokenizer_class": "BigBirdTokenizer", "model_input_names": ["input_ids", "token_type_ids"]}
+    assert TokenizerFiles("{}", json.dumps(config)).gives_token_types("big_bird", None)
+
+
+@pytest.mark.parametrize("model_type", ["bert", "electra", "mpnet", "deberta-v2", "big_bird", "fnet"])
+def test_the_case_is_that_of_transformers(model_type: str, tmp_path: Path) -> None:
+    """tokenizer.json lowercases, tokenizer_config.json says no: who wins depends on the class."""
+    save_tokenizer(wordpiece(), tmp_path, model_type)
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"do_lower_case": False}))
+    expected = AutoTokenizer.from_pretrained(tmp_path)("A Long Query", add_special_tokens=False)["input_ids"]
+    found = TextTokenizer(TokenizerFiles.read(tmp_path)).ids("A Long Query").tolist()
+    assert found == expected
+    lowercased = model_type not in ("bert", "electra", "mpnet")
+    assert (wordpiece().token_to_id("[UNK]") not in found) is lowercased
