@@ -5,10 +5,8 @@ from pathlib import Path
 
 from farrank_cli.exit_codes import CommandError
 from farrank_client import Document
-from farrank_server.indexing.collection import CollectionError
-
-# The same lines that an index is built from; that reader needs none of the server's packages.
-from farrank_server.indexing.collection import read_jsonl as read_collection
+from farrank_trec import read_documents
+from farrank_trec.errors import InputError
 
 
 def read_files(paths: Sequence[Path]) -> list[Document]:
@@ -20,16 +18,14 @@ def read_files(paths: Sequence[Path]) -> list[Document]:
 
 
 def read_jsonl(source: str) -> list[Document]:
-    """Read a document from each line of a file, or of stdin for `-`.
+    """Read a document from each line of a file, or of stdin for `-`: the lines that `farrank index` takes.
 
     Raises: CommandError naming the file, the line and what is wrong with it.
     """
     try:
-        return [Document(each.doc_id, each.text) for each in read_collection([source])]
-    except CollectionError as error:
+        return [Document(each.doc_id, each.text) for each in read_documents([source])]
+    except InputError as error:
         raise CommandError(str(error)) from error
-    except OSError as error:
-        raise CommandError(f"{source}: {error.strerror}") from error
 
 
 def _text_of(path: Path) -> str:

@@ -10,8 +10,7 @@ import pytest
 
 from farrank_cli.commands import index
 from farrank_server.errors import ConfigError
-from farrank_server.indexing.collection import Document
-from farrank_server.indexing.index_builder import IndexingError
+from farrank_server.indexing.index_builder import Document, IndexingError
 
 if TYPE_CHECKING:
     from support.commands import Outcome
@@ -25,9 +24,17 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[Document], Path, b
     built: list[tuple[list[Document], Path, bool]] = []
 
     def build(
-        documents: Iterable[Document], out: Path, *, overwrite: bool, progress: Callable[[int], None]
+        documents: Iterable[Document],
+        out: Path,
+        *,
+        overwrite: bool,
+        progress: Callable[[int], None],
+        on_blank: Callable[[Document], None],
     ) -> int:
         read = list(documents)
+        for document in read:
+            if not document.text:
+                on_blank(document)
         progress(len(read))
         built.append((read, out, overwrite))
         return len(read)
@@ -50,6 +57,47 @@ def test_json_lines_become_an_index(
     assert built == [([Document("1", "x"), Document("2", "y")], tmp_path / "out", True)]
 
 
+def test_other_keys_and_lines_that_are_left_out(
+    farrank: Farrank, built: list[tuple[list[Document], Path, bool]], tmp_path: Path
+) -> None:
+    lines = ['{"url": "1", "contents": "x"}', "no JSON", '{"url": "1", "contents": "again"}', '{"x": 0}']
+    lines += ['{"url": "2", "contents": ""}']
+    (tmp_path / "a.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    flags = [
+        "--fields",
+        "id=url,text=contents",
+        "--skip-bad",
+        tmp_path / "bad.txt",
+        "--out",
+        tmp_path / "out",
+    ]
+
+    outcome = farrank("index", tmp_path / "a.jsonl", *flags)
+
+    assert built[0][0] == [Document("1", "x"), Document("2", "")]
+    assert outcome.out == f"{tmp_path / 'out'}: 2 documents; 4 left out, see {tmp_path / 'bad.txt'}\n"
+    left_out = (tmp_path / "bad.txt").read_text(encoding="utf-8").splitlines()
+    assert [line.removeprefix(str(tmp_path)).partition(": ")[0] for line in left_out] == [
+        "/a.jsonl:2",
+        "/a.jsonl:3",
+        "/a.jsonl:4",
+        "document '2'",
+    ]
+
+
+@pytest.mark.parametrize("fields", ["id", "id=", "body=text", "id=a,text"])
+def test_fields_are_pairs(farrank: Farrank, tmp_path: Path, fields: str) -> None:
+    outcome = farrank("index", "a.jsonl", "--fields", fields, "--out", tmp_path)
+    assert (outcome.exit_code, outcome.err.count("FIELD=KEY")) == (2, 1)
+
+
+def test_one_document_is_one(
+    farrank: Farrank, built: list[tuple[list[Document], Path, bool]], tmp_path: Path
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"id": "1", "text": "x"}\n', encoding="utf-8")
+    assert farrank("index", tmp_path / "a.jsonl", "--out", tmp_path / "o").out.endswith(": 1 document\n")
+
+
 def test_a_collection_or_pydoc_not_both_not_neither(farrank: Farrank, tmp_path: Path) -> None:
     assert farrank("index", "--out", tmp_path).exit_code == 2
     assert farrank("index", "a.jsonl", "--pydoc", "--out", tmp_path).exit_code == 2
@@ -64,7 +112,7 @@ def test_a_bad_line_and_a_missing_file_are_named(
     missing = farrank("index", tmp_path / "none.jsonl", "--out", tmp_path / "out")
 
     assert (bad.exit_code, missing.exit_code) == (2, 2)
-    assert "bad.jsonl, line 1: " in bad.err
+    assert "bad.jsonl:1: not JSON at character " in bad.err
     assert "none.jsonl: No such file" in missing.err
 
 

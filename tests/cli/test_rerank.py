@@ -91,9 +91,9 @@ def test_json_lines_from_a_file_and_from_stdin(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"id": "a", "text": "x"}\n{"id":', "documents.jsonl, line 2: the line is not JSON"),
-        (b'{"id": "a"}', "documents.jsonl, line 1: 'text' is missing"),
-        (b'{"id": "a", "text": "\xff"}', "documents.jsonl, line 1: the line is not UTF-8"),
+        (b'{"id": "a", "text": "x"}\n{"id":', "documents.jsonl:2: not JSON"),
+        (b'{"id": "a"}', "documents.jsonl:1: "),
+        (b'{"id": "a", "text": "\xff"}', "documents.jsonl:1: not UTF-8"),
         (b"\n", "there is no document in it"),
     ],
 )

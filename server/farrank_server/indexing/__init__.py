@@ -1,1 +1,1 @@
-"""From documents to an index: collections in (`jsonl`, `pydoc_corpus`), a Lucene index out (`build`)."""
+"""From documents to a Lucene index (`index_builder`); the embedded corpus (`pydoc_corpus`)."""

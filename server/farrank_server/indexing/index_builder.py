@@ -13,7 +13,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from farrank_server.indexing.collection import CollectionError, Document
 from farrank_server.java_process.process import JavaProcess, ProcessEnded
 
 _log = logging.getLogger(__name__)
@@ -21,6 +20,18 @@ _MANIFEST = "farrank-index.json"
 _HEAP_MIB = 1536
 _BATCH_DOCUMENTS = 64
 _BATCH_CHARACTERS = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document to index; its text comes back from the index byte for byte."""
+
+    doc_id: str
+    text: str
+
+
+class CollectionError(ValueError):
+    """The documents cannot be indexed as they are: says what is wrong with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +146,12 @@ def build_index(
     *,
     overwrite: bool = False,
     progress: Callable[[int], None] = lambda documents: None,
+    on_blank: Callable[[Document], None] = lambda document: None,
 ) -> int:
     """Index the documents into the folder `out` and return how many it holds.
 
-    Blank documents, in which no query could find anything, are left out; the log and the index's manifest
-    say how many. `progress` hears the number of documents handed on so far.
+    Blank documents, in which no query could find anything, are left out; `on_blank` hears of each, and the
+    log and the index's manifest say how many. `progress` hears the number of documents handed on so far.
 
     The index is built beside `out` and renamed at the end: a failure or Ctrl-C leaves `out` as it was.
     `overwrite` replaces an index that Farrank made, and nothing else.
@@ -155,8 +167,13 @@ def build_index(
         with IndexWriter(building) as writer:
             sent = 0
             for batch in _batches(documents):
-                indexable = [document for document in batch if not _is_blank(document.text)]
-                skipped += len(batch) - len(indexable)
+                indexable = []
+                for document in batch:
+                    if _is_blank(document.text):
+                        skipped += 1
+                        on_blank(document)
+                    else:
+                        indexable.append(document)
                 if indexable:
                     writer.add(indexable)
                     sent += len(indexable)

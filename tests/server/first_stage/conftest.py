@@ -8,8 +8,7 @@ import pytest_asyncio
 
 from farrank_server.config.schema import FirstStageConfig, IndexConfig, Rm3Config
 from farrank_server.first_stage.lucene import LuceneFirstStage
-from farrank_server.indexing.collection import Document
-from farrank_server.indexing.index_builder import build_index
+from farrank_server.indexing.index_builder import Document, build_index
 
 # Words that no stemmer or stop list changes. "long" has more tokens than Lucene keeps exact lengths for.
 TOY = {

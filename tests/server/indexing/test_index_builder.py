@@ -12,8 +12,13 @@ import pytest
 from farrank_server.config.schema import FirstStageConfig, IndexConfig
 from farrank_server.errors import ConfigError
 from farrank_server.first_stage.lucene import LuceneFirstStage
-from farrank_server.indexing.collection import CollectionError, Document
-from farrank_server.indexing.index_builder import IndexingError, build_index, read_manifest
+from farrank_server.indexing.index_builder import (
+    CollectionError,
+    Document,
+    IndexingError,
+    build_index,
+    read_manifest,
+)
 
 DOCUMENTS = [Document(f"doc-{n}", f"number{n} word") for n in range(150)]
 
@@ -123,7 +128,7 @@ BUILDER = """
 import sys, time
 from pathlib import Path
 from farrank_server.indexing.index_builder import build_index
-from farrank_server.indexing.collection import Document
+from farrank_server.indexing.index_builder import Document
 
 def documents():
     for n in range(200):

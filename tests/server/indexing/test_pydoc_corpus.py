@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from farrank_server.indexing import pydoc_corpus
-from farrank_server.indexing.collection import CollectionError, Document
+from farrank_server.indexing.index_builder import CollectionError, Document
 from farrank_server.indexing.pydoc_corpus import read_pydoc
 
 
