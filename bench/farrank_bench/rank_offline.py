@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from farrank_bench.offline import batches_of
 from farrank_demo.questions import Question
-from farrank_rankers.features import Features, batched, stacked
+from farrank_rankers.features import Features, stacked
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import Runtime
@@ -32,8 +32,8 @@ def rank_offline(
     run: dict[str, dict[str, float]] = {}
     for question, query in zip(questions, encoded_queries, strict=True):
         found = [each.doc_id for each in candidates[question.query_id]]
-        features, chunk_mask = batched([stacked(encoded_chunks[spans[doc_id]]) for doc_id in found])
-        scores, _ = runtime.aggregate(features, chunk_mask, stacked([query] * len(found)))
+        documents = [stacked(encoded_chunks[spans[doc_id]]) for doc_id in found]
+        scores = runtime.score(documents, [query] * len(found)).scores
         run[question.query_id] = dict(zip(found, scores, strict=True))
     return run
 

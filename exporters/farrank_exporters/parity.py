@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from farrank_exporters.texts import Texts
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.manifest import ExportPrecision, Parity
-from farrank_rankers.features import Features, batched, stacked
+from farrank_rankers.features import Features, stacked
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokens import EncoderInput
@@ -107,12 +107,11 @@ def score_documents(runtime: Runtime, reader: Reader, query: str, documents: Seq
         ]
         inputs = [reader.chunk_input(asked, chunk) for chunks in split for chunk in chunks]
         features = iter(_encode(runtime, inputs))
-        parts, chunk_mask = batched([stacked([next(features) for _ in chunks]) for chunks in split])
-        queries = stacked([query_features] * len(split)) if query_features else None
-        found, evidence = runtime.aggregate(parts, chunk_mask, queries)
+        parts = [stacked([next(features) for _ in chunks]) for chunks in split]
+        found = runtime.score(parts, [query_features] * len(split) if query_features else None)
         scores += [
             float("nan") if np.isnan(of_chunks).any() else score
-            for score, of_chunks in zip(found, evidence, strict=True)
+            for score, of_chunks in zip(found.scores, found.chunk_scores, strict=True)
         ]
     return np.array(scores, dtype=np.float64)
 

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput, collate
-from farrank_runtimes.runtime import Capabilities, Encoded
+from farrank_runtimes.document_groups import GroupLimit, score_in_groups
+from farrank_runtimes.runtime import Capabilities, DocumentScores, Encoded
 from farrank_runtimes.warm_up import measure_speed
 
-# What one run of an aggregator reads. A graph has no loop: of everything it computes, all documents of a run
-# stand in memory at once. Neural Model 1 makes 380 MB of so many positions, late interaction, 384 wide, 350.
-FEATURE_BYTES = 2**26
-POSITIONS = 2**13
+# A graph has no loop: all that it computes for a group of documents is in memory at once. Neural Model 1
+# makes 380 MB of so many positions, late interaction, 384 wide, 350 MB.
+GROUP_LIMIT = GroupLimit(feature_bytes=2**26, positions=2**13)
 
 
 class LoadedGraph(Protocol):
@@ -52,26 +52,22 @@ class ExportedRuntime:
         features = Features(vectors.float(), roles[0] if roles else None)
         return Encoded(features.rows(), time.perf_counter() - started_s)
 
-    def aggregate(
+    def score(
+        self, documents: Sequence[Features], queries: Sequence[Features] | None = None
+    ) -> DocumentScores:
+        """Run the light part. Raises: OutOfMemory if a document alone does not fit; DeviceLost."""
+        device = torch.device(self._capabilities.device)
+        return score_in_groups(self._aggregate, documents, queries, device=device, limit=GROUP_LIMIT)
+
+    def _aggregate(
         self, features: Features, chunk_mask: Tensor, query: Features | None
     ) -> tuple[list[float], list[list[float]]]:
-        """Score documents, as many in one run as are affordable: one alone, and all whose vectors are few.
-
-        Shapes: (D, C, …), (D, C), (D, …) -> scores (D,), chunk scores (D, C).
-        """
+        """Shapes: (D, C, …), (D, C), (D, …) -> scores (D,), chunk scores (D, C)."""
         inputs = {"vectors": features.vectors, "chunk_mask": chunk_mask, "roles": features.roles}
         if query is not None:
             inputs |= {"query_vectors": query.vectors, "query_roles": query.roles}
         given = {name: tensor for name, tensor in inputs.items() if tensor is not None}
-        documents = len(chunk_mask)
-        if documents == 1 or documents <= (together := affordable_documents(features, query)):
-            scores, chunk_scores = self._aggregator.run(given)
-            return scores.tolist(), chunk_scores.tolist()
-        runs = [
-            self._aggregator.run({name: each[start : start + together] for name, each in given.items()})
-            for start in range(0, documents, together)
-        ]
-        scores, chunk_scores = (torch.cat(parts) for parts in zip(*runs, strict=True))
+        scores, chunk_scores = self._aggregator.run(given)
         return scores.tolist(), chunk_scores.tolist()
 
     def warm_up(self) -> float:
@@ -81,19 +77,3 @@ class ExportedRuntime:
     def capabilities(self) -> Capabilities:
         """What runs where."""
         return self._capabilities
-
-
-def affordable_documents(features: Features, query: Features | None) -> int:
-    """Say how many documents one run of an aggregator may read, of those that are padded alike; 1 at least.
-
-    Of tokens, positions are those of the chunks, and those of the query beside each. Of whole chunks they are
-    the chunks, which evidence may read once more for each that it leaves out.
-    Shapes: features (D, C, …), query (D, …).
-    """
-    documents, chunks = features.vectors.shape[:2]
-    beside = 1 + chunks
-    if features.roles is not None:
-        asked = 0 if query is None or query.roles is None else query.roles.shape[1]
-        beside = max(beside, features.roles.shape[2] + asked)
-    by_bytes = FEATURE_BYTES * documents // max(1, features.vectors.nbytes)
-    return max(1, min(by_bytes, POSITIONS // (chunks * beside)))

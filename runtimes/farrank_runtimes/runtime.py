@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-import torch
-
-from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
+
+if TYPE_CHECKING:
+    from farrank_rankers.features import Features
 
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
 RuntimeName = Literal["torch", "onnx", "openvino", "tensorrt"]
@@ -55,10 +55,22 @@ class Capabilities:
     queued: bool = False
 
 
+@dataclass(slots=True, eq=False)
+class DocumentScores:
+    """The scores of D documents, and the evidence of each one's C chunks. Shapes: (D,), D times (C,).
+
+    `halved_groups` counts the groups of documents that did not fit into memory and were scored in halves.
+    """
+
+    scores: list[float]
+    chunk_scores: list[list[float]]
+    halved_groups: int = 0
+
+
 class Encoding(Protocol):
     """A batch on its way through the device."""
 
-    def rows(self) -> list[Features]:
+    def rows(self) -> list["Features"]:
         """Wait until it is done; give each input's features, in fp32 on the runtime's device.
 
         Shapes: P times (F,), or (S, F…) with roles (S,).
@@ -75,10 +87,10 @@ class Encoding(Protocol):
 class Encoded:
     """A batch that was done as soon as it was begun."""
 
-    features: list[Features]
+    features: list["Features"]
     seconds: float
 
-    def rows(self) -> list[Features]:
+    def rows(self) -> list["Features"]:
         """Give each input's features."""
         return self.features
 
@@ -97,13 +109,16 @@ class Runtime(Protocol):
         """
         ...
 
-    def aggregate(
-        self, features: Features, chunk_mask: torch.Tensor, query: Features | None
-    ) -> tuple[list[float], list[list[float]]]:
-        """Run the light part.
+    def score(
+        self, documents: "Sequence[Features]", queries: "Sequence[Features] | None" = None
+    ) -> DocumentScores:
+        """Run the light part on any number of documents, as many at a time as fit into memory.
 
-        Shapes: features (D, C, …), chunk_mask (D, C), query (D, …) -> scores (D,), evidence (D, C).
-        Raises: OutOfMemory, DeviceLost.
+        Features may be on the device or in host memory. `queries`, of plan dual alone, has one for each
+        document.
+        Shapes: documents D times (C, F), or (C, S, F…) with roles (C, S), each with its own C and S; queries
+        D times (F,), or (S, F…) with roles (S,).
+        Raises: OutOfMemory if a document alone does not fit; DeviceLost.
         """
         ...
 

@@ -18,9 +18,11 @@ from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import EncoderInput, LongArray, collate
 from farrank_runtimes.cuda_queue import CudaFeed, Feed, HostFeed, beside
 from farrank_runtimes.devices import affordable_tokens, batch_tokens, choose_device, usable_cores
+from farrank_runtimes.document_groups import GroupLimit, score_in_groups
 from farrank_runtimes.openers import Placement
 from farrank_runtimes.runtime import (
     Capabilities,
+    DocumentScores,
     Encoded,
     Encoding,
     PackingAbsent,
@@ -30,6 +32,10 @@ from farrank_runtimes.runtime import (
 )
 from farrank_runtimes.torch_failures import device_failures
 from farrank_runtimes.warm_up import COMPILED_INPUTS, measure_speed, query_input
+
+# What documents that are scored together may take, by type of device. A GPU has the room, and idles where
+# documents come one by one.
+GROUP_BYTES = {"cpu": 128 * 2**20, "cuda": 2**30}
 
 _DTYPES: Mapping[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -74,14 +80,21 @@ class TorchModules:
                 self._max_batch_tokens, self.encoder.feature_values, memory
             )
 
-    def aggregate(
+    def score(
+        self, documents: Sequence[Features], queries: Sequence[Features] | None = None
+    ) -> DocumentScores:
+        """Run the light part. Raises: OutOfMemory if a document alone does not fit; DeviceLost."""
+        limit = GroupLimit(GROUP_BYTES[self.device.type])
+        return score_in_groups(self._aggregate, documents, queries, device=self.device, limit=limit)
+
+    def _aggregate(
         self, features: Features, chunk_mask: torch.Tensor, query: Features | None
     ) -> tuple[list[float], list[list[float]]]:
-        """Run the light part, on a GPU beside the batch that is being encoded.
+        """Aggregate, on a GPU beside the batch that is being encoded.
 
         Shapes: (D, C, …), (D, C), (D, …) -> scores (D,), chunk scores (D, C).
         """
-        with torch.inference_mode(), device_failures(), beside(self.device):
+        with beside(self.device):
             result = self._aggregator(features, chunk_mask, query)
             return result.scores.tolist(), result.chunk_scores.tolist()
 
@@ -117,11 +130,11 @@ class TorchRuntime:
                 torch.cuda.current_stream(self._modules.device).synchronize()
         return Encoded(features.rows(), time.perf_counter() - started_s)
 
-    def aggregate(
-        self, features: Features, chunk_mask: torch.Tensor, query: Features | None
-    ) -> tuple[list[float], list[list[float]]]:
-        """Run the light part. Shapes: (D, C, …), (D, C), (D, …) -> scores (D,), chunk scores (D, C)."""
-        return self._modules.aggregate(features, chunk_mask, query)
+    def score(
+        self, documents: Sequence[Features], queries: Sequence[Features] | None = None
+    ) -> DocumentScores:
+        """Run the light part. Raises: OutOfMemory if a document alone does not fit; DeviceLost."""
+        return self._modules.score(documents, queries)
 
     def warm_up(self) -> float:
         """Run batches of the shapes to come; return the measured speed in tokens per second."""
@@ -162,11 +175,11 @@ class PackedRuntime:
         features = self._encoder.encode(stream)
         return features._replace(vectors=features.vectors.float())
 
-    def aggregate(
-        self, features: Features, chunk_mask: torch.Tensor, query: Features | None
-    ) -> tuple[list[float], list[list[float]]]:
-        """Run the light part. Shapes: (D, C, …), (D, C), (D, …) -> scores (D,), chunk scores (D, C)."""
-        return self._modules.aggregate(features, chunk_mask, query)
+    def score(
+        self, documents: Sequence[Features], queries: Sequence[Features] | None = None
+    ) -> DocumentScores:
+        """Run the light part. Raises: OutOfMemory if a document alone does not fit; DeviceLost."""
+        return self._modules.score(documents, queries)
 
     def warm_up(self) -> float:
         """Run batches of the shapes to come; return the measured speed in tokens per second."""

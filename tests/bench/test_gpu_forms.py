@@ -14,7 +14,7 @@ from farrank_bench.gpu.encoding import Form, PartlyFailed, batches_in_order, spe
 from farrank_bench.report import Row
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
-from farrank_runtimes.runtime import Capabilities, OutOfMemory
+from farrank_runtimes.runtime import Capabilities, DocumentScores, OutOfMemory
 
 
 def input_of(length: int) -> EncoderInput:
@@ -55,9 +55,9 @@ class Recording:
     def capabilities(self) -> Capabilities:
         return Capabilities("torch", "cpu", "fp32", 80)
 
-    def aggregate(
-        self, features: Features, chunk_mask: torch.Tensor, query: Features | None
-    ) -> tuple[list[float], list[list[float]]]:
+    def score(
+        self, documents: Sequence[Features], queries: Sequence[Features] | None = None
+    ) -> DocumentScores:
         raise NotImplementedError
 
     def warm_up(self) -> float:

@@ -1,12 +1,11 @@
 """Parity against torch's own runtime, as it is and with faults put into it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from farrank_exporters.parity import BeyondBound, Bound, Reference, bound_for, measure, reference
 from farrank_rankers.errors import ExportError
@@ -14,6 +13,7 @@ from farrank_rankers.exports.manifest import ExportPrecision, Parity
 from farrank_rankers.features import Features
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
+from farrank_runtimes.runtime import DocumentScores
 from farrank_runtimes.torch_runtime import TorchRuntime
 from support.exported_rankers import MEASURED
 
@@ -21,16 +21,16 @@ Fault = Callable[[list[float], list[list[float]]], None]
 
 
 class Faulty(TorchRuntime):
-    """Does to the scores and evidence of every aggregation what it is told to."""
+    """Does to the scores and evidence of all documents what it is told to."""
 
     fault: Fault
 
-    def aggregate(
-        self, features: Features, chunk_mask: Tensor, query: Features | None
-    ) -> tuple[list[float], list[list[float]]]:
-        scores, evidence = super().aggregate(features, chunk_mask, query)
-        self.fault(scores, evidence)
-        return scores, evidence
+    def score(
+        self, documents: Sequence[Features], queries: Sequence[Features] | None = None
+    ) -> DocumentScores:
+        found = super().score(documents, queries)
+        self.fault(found.scores, found.chunk_scores)
+        return found
 
 
 def ignore(line: str) -> None: ...

@@ -8,7 +8,7 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
-from farrank_rankers.features import batched, stacked
+from farrank_rankers.features import stacked
 from farrank_rankers.files.open import open_ranker
 from farrank_runtimes.exported_runtime import ExportedRuntime
 from farrank_runtimes.onnx_runtime import OnnxGraph, cpu_options, open_onnx, open_session
@@ -34,7 +34,7 @@ def opened(artifact: Path) -> ExportedRuntime:
     "family", ["maxp", "biencoder", "parade-transf-pretr-q", "parade-transf-pretr-lateir"]
 )
 def test_scores_and_evidence_are_the_rankers_own(tiny_exports: dict[str, Path], family: str) -> None:
-    """All documents in one batch, whatever their number of chunks, as the collector puts them together."""
+    """All documents in one batch, whatever their number of chunks, as a server has them scored."""
     ranker = open_ranker(tiny_exports[family])
     wanted = ranker.score(QUERY, TEXTS)
     runtime, reader = opened(tiny_exports[family]), ranker.reader
@@ -47,14 +47,12 @@ def test_scores_and_evidence_are_the_rankers_own(tiny_exports: dict[str, Path], 
         inputs = [reader.chunk_input(None if dual else query, chunk) for chunk in chunks]
         rows = [row for each in inputs for row in runtime.encode([each]).rows()]
         documents.append(stacked(rows))
-    asked = None
-    if dual:
-        asked = stacked(runtime.encode([reader.query_input(query)]).rows() * len(TEXTS))
-    scores, chunk_scores = runtime.aggregate(*batched(documents), asked)
+    queries = runtime.encode([reader.query_input(query)]).rows() * len(TEXTS) if dual else None
+    found = runtime.score(documents, queries)
 
-    assert scores == pytest.approx([each.score for each in wanted], abs=1e-5)
-    for found, each in zip(chunk_scores, wanted, strict=True):
-        assert found[: len(each.chunks)] == pytest.approx(each.chunk_scores, abs=1e-5)
+    assert found.scores == pytest.approx([each.score for each in wanted], abs=1e-5)
+    for chunk_scores, each in zip(found.chunk_scores, wanted, strict=True):
+        assert chunk_scores == pytest.approx(each.chunk_scores, abs=1e-5)
 
 
 def test_padding_and_companions_change_nothing(tiny_exports: dict[str, Path]) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from farrank_exporters.trace import trace_ranker
-from farrank_rankers.features import batched, stacked
+from farrank_rankers.features import stacked
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import EncoderInput
@@ -52,10 +52,9 @@ def scores_through(runtime: ExportedRuntime, ranker: Ranker) -> list[float]:
         chunks = reader.split(reader.read_document(text))
         inputs = [reader.chunk_input(None if dual else read_query, chunk) for chunk in chunks]
         documents.append(stacked(runtime.encode(inputs).rows()))
-    asked = None if query is None else stacked(query * len(TEXTS))
-    scores, evidence = runtime.aggregate(*batched(documents), asked)
-    assert [len(row) for row in evidence] == [max(len(each.vectors) for each in documents)] * len(TEXTS)
-    return scores
+    found = runtime.score(documents, None if query is None else query * len(TEXTS))
+    assert [len(row) for row in found.chunk_scores] == [len(each.vectors) for each in documents]
+    return found.scores
 
 
 # bf16 keeps 8 bits of a significand: some 0.4% of the largest value that meets in a sum.

@@ -10,7 +10,7 @@ import torch
 from scipy.stats import kendalltau
 
 from farrank_rankers.family import FAMILIES
-from farrank_rankers.features import Features, batched, stacked
+from farrank_rankers.features import Features, stacked
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.packed.attention_blocks import BLOCK
 from farrank_rankers.packed.plain_attention import plain_attention
@@ -212,19 +212,18 @@ def test_documents_are_scored_while_a_batch_runs(tiny_rankers: dict[str, Path], 
     reader = ranker.reader
     dual = ranker.spec.plan == "dual"
     query = reader.query_input(reader.read_query(QUERY))
-    asked = stacked(runtime.encode([query]).rows()) if dual else None
+    asked = runtime.encode([query]).rows() if dual else None
     inputs = inputs_of(ranker, TEXTS[-1:])
 
     def scored() -> list[float]:
-        scores, _ = runtime.aggregate(*batched([stacked(runtime.encode(inputs).rows())]), asked)
-        return scores
+        return runtime.score([stacked(runtime.encode(inputs).rows())], asked).scores
 
     wanted = scored()
     for _ in range(20):
-        document = batched([stacked(runtime.encode(inputs).rows())])
+        document = stacked(runtime.encode(inputs).rows())
         # Memory that is free again goes to this one.
         running = runtime.encode(inputs * 50)
-        assert runtime.aggregate(*document, asked)[0] == wanted
+        assert runtime.score([document], asked).scores == wanted
         running.rows()
 
 

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-import torch
-
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
-from farrank_runtimes.runtime import Capabilities, Encoding, Runtime
+from farrank_runtimes.runtime import Capabilities, DocumentScores, Encoding, Runtime
 from farrank_server.config.schema import BatchingConfig, LimitsConfig, RankerConfig, ServerConfig
 from farrank_server.engine.call import Call, Outcome
 from farrank_server.engine.device.device_loop import device_thread
@@ -43,10 +41,10 @@ class Wrapped:
     def encode(self, inputs: Sequence[EncoderInput]) -> Encoding:
         return self.inner.encode(inputs)
 
-    def aggregate(
-        self, features: Features, chunk_mask: torch.Tensor, query: Features | None
-    ) -> tuple[list[float], list[list[float]]]:
-        return self.inner.aggregate(features, chunk_mask, query)
+    def score(
+        self, documents: Sequence[Features], queries: Sequence[Features] | None = None
+    ) -> DocumentScores:
+        return self.inner.score(documents, queries)
 
     def warm_up(self) -> float:
         return self.inner.warm_up()

@@ -1,6 +1,6 @@
 """Documents scored through a runtime, as a server does it."""
 
-from farrank_rankers.features import batched, stacked
+from farrank_rankers.features import stacked
 from farrank_rankers.ranker import Ranker
 from farrank_runtimes.runtime import Runtime
 
@@ -12,14 +12,14 @@ def scores_through(runtime: Runtime, ranker: Ranker) -> list[float]:
     """Score TEXTS, a document's chunks in one batch."""
     reader, query = ranker.reader, ranker.reader.read_query(QUERY)
     dual = ranker.spec.plan == "dual"
-    asked = stacked(runtime.encode([reader.query_input(query)]).rows()) if dual else None
+    asked = runtime.encode([reader.query_input(query)]).rows() if dual else None
     scores: list[float] = []
     for text in TEXTS:
         chunks = reader.split(reader.read_document(text))
         inputs = [reader.chunk_input(None if dual else query, chunk) for chunk in chunks]
         rows = runtime.encode(inputs).rows()
         assert {str(row.vectors.dtype) for row in rows} == {"torch.float32"}
-        document_scores, chunk_scores = runtime.aggregate(*batched([stacked(rows)]), asked)
-        assert len(chunk_scores[0]) == len(chunks)
-        scores += document_scores
+        found = runtime.score([stacked(rows)], asked)
+        assert [len(each) for each in found.chunk_scores] == [len(chunks)]
+        scores += found.scores
     return scores

@@ -9,7 +9,7 @@ from itertools import islice
 
 from farrank_bench.contenders.rounds import ContenderFailed, Rounds, Scored
 from farrank_bench.report import Row, not_measured, spread
-from farrank_rankers.features import Features, batched, stacked
+from farrank_rankers.features import Features, stacked
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import Encoding, OutOfMemory, Runtime
@@ -142,6 +142,5 @@ def score(runtime: Runtime, request: Request) -> list[float]:
         batches.append([request.query])
     rows = iter(encode_in_turn(runtime, batches))
     documents: list[Features] = [stacked(list(islice(rows, len(each)))) for each in request.documents]
-    query = None if request.query is None else stacked([next(rows)] * len(documents))
-    scores, _ = runtime.aggregate(*batched(documents), query)
-    return scores
+    queries = None if request.query is None else [next(rows)] * len(documents)
+    return runtime.score(documents, queries).scores

@@ -1,1 +1,1 @@
-"""The stages between wire and device: admission, preparation, queue, worker, collector."""
+"""The stages between wire and device: admission, tokenizing, queue, device."""

@@ -12,10 +12,10 @@ import torch
 from farrank_rankers.features import Features
 from farrank_rankers.features import batched as put_together
 from farrank_rankers.tokens import EncoderInput
+from farrank_runtimes import document_groups
 from farrank_runtimes.runtime import DeviceLost, OutOfMemory, Runtime
 from farrank_server.config.schema import DeviceConfig, RankerConfig, ServerConfig
 from farrank_server.engine.admission.estimates import Speed
-from farrank_server.engine.device import batch_results as collector
 from farrank_server.engine.device import device_loop as worker
 from farrank_server.engine.device.device_loop import device_thread
 from farrank_server.engine.engine import Engine
@@ -69,7 +69,7 @@ async def test_documents_that_do_not_fit_together_are_scored_apart(
             raise torch.OutOfMemoryError("too many")
         return put_together(documents)
 
-    monkeypatch.setattr(collector, "batched", batched)
+    monkeypatch.setattr(document_groups, "batched", batched)
     async with open_bench() as bench:
         assert scores(await bench.rerank(TEXTS * 4)) == pytest.approx(wanted * 4, abs=1e-5)
         assert bench.count("farrank_batch_failures_total", ranker="maxp", reason="out_of_memory") > 0
@@ -85,7 +85,7 @@ async def test_a_device_found_lost_while_documents_are_put_together_is_brought_b
             raise RuntimeError("CUDA error: unspecified launch failure")
         return put_together(documents)
 
-    monkeypatch.setattr(collector, "batched", batched)
+    monkeypatch.setattr(document_groups, "batched", batched)
     async with open_bench() as bench:
         with pytest.raises(Unavailable, match="worker died"):
             await bench.rerank()

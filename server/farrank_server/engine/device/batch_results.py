@@ -3,11 +3,11 @@
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from farrank_rankers.features import Features, batched, stacked
+from farrank_rankers.features import Features
+from farrank_runtimes.document_groups import gathered
 from farrank_runtimes.runtime import OutOfMemory
-from farrank_runtimes.torch_failures import device_failures
 from farrank_server.batching.batcher import Waiting
 from farrank_server.engine.admission.reservations import Admission
 from farrank_server.engine.call import ActiveCall, Part, PendingDocument
@@ -18,9 +18,10 @@ from farrank_server.engine.rankers.loaded import LoadedRanker, Ready
 from farrank_server.errors import FarrankError, Internal, ResourceExhausted
 from farrank_server.metrics import Metrics
 
-# What documents that are scored together may take, padded: token vectors of a long document are megabytes. A
-# GPU has the room, and is left idle by runs of one document.
-AGGREGATION_BYTES = {"cpu": 128 * 2**20, "cuda": 2**30}
+log = logging.getLogger(__name__)
+
+# The share of the budget from which on a batch counts as full.
+FULL = 0.5
 
 
 def store_features(items: Sequence[Waiting[Part]], rows: Sequence[Features]) -> list[Ready]:
@@ -41,70 +42,39 @@ def store_features(items: Sequence[Waiting[Part]], rows: Sequence[Features]) -> 
     return ready
 
 
-def affordable(ready: Sequence[Ready], device: str) -> Iterator[Sequence[Ready]]:
-    """Divide documents into runs that AGGREGATION_BYTES hold when padded to the largest, one at least.
-
-    `device` is a runtime's, as cuda:0.
-    """
-    most = AGGREGATION_BYTES[device.partition(":")[0]]
-    start, largest = 0, 0
-    for position, (_, document) in enumerate(ready):
-        size = _size_bytes(document)
-        if position > start and (position - start + 1) * max(largest, size) > most:
-            yield ready[start:position]
-            start, largest = position, 0
-        largest = max(largest, size)
-    yield ready[start:]
-
-
-def aggregate(lane: LoadedRanker, ready: Sequence[Ready]) -> None:
+def score_documents(lane: LoadedRanker, ready: Sequence[Ready]) -> int:
     """Score documents of any number of jobs at once; resolve the jobs that this finished.
 
+    Returns how many groups of documents ran out of memory and were scored in halves.
     Raises: OutOfMemory, DeviceLost.
     """
     started_ns = time.perf_counter_ns()
-    # What is put together here is on the device, too, and may fail as the runtime's own work does.
-    with device_failures():
-        # Cached documents come from host memory, all others from the device.
-        device = lane.runtime.capabilities().device
-        wholes = [_whole(document).to(device) for _, document in ready]
-        features, mask = batched(wholes)
-        query = stacked([_query(job) for job, _ in ready]) if lane.is_dual else None
-        scores, evidence = lane.runtime.aggregate(features, mask, query)
+    documents = [_features(document) for _, document in ready]
+    queries = [_query(job) for job, _ in ready] if lane.is_dual else None
+    found = lane.runtime.score(documents, queries)
     elapsed_ns = time.perf_counter_ns() - started_ns
     for job in {job for job, _ in ready}:
         job.device.aggregation_ns += elapsed_ns
-    for (job, document), whole, score, chunk_scores in zip(ready, wholes, scores, evidence, strict=True):
+    scored = zip(ready, documents, found.scores, found.chunk_scores, strict=True)
+    for (job, document), features, score, chunk_scores in scored:
         if lane.cache is not None and document.cache_key is not None:
-            encoded = EncodedDocument(whole.to("cpu"), document.spans, document.tokens_cut)
+            encoded = EncodedDocument(features.to("cpu"), document.spans, document.tokens_cut)
             lane.cache.put(document.cache_key, encoded)
         job.score(document, score, chunk_scores)
+    return found.halved_groups
 
 
-def _whole(document: PendingDocument) -> Features:
-    """All features of a document, (C, …)."""
+def _features(document: PendingDocument) -> Features:
+    """All features of a document, (C, …). Raises: OutOfMemory, DeviceLost."""
     if document.whole is not None:
         return document.whole
-    return stacked([feature for feature in document.features if feature is not None])
-
-
-def _size_bytes(document: PendingDocument) -> int:
-    if document.whole is not None:
-        return document.whole.nbytes
-    sizes = [feature.nbytes for feature in document.features if feature is not None]
-    return len(sizes) * max(sizes)
+    return gathered([chunk for chunk in document.features if chunk is not None])
 
 
 def _query(job: ActiveCall) -> Features:
     if job.query_features is None:
         raise AssertionError("a dual document was aggregated before its query was encoded")
     return job.query_features
-
-
-log = logging.getLogger(__name__)
-
-# The share of the budget from which on a batch counts as full.
-FULL = 0.5
 
 
 class Execution:
@@ -166,11 +136,10 @@ class Execution:
     def _score(self, lane: LoadedRanker, ready: list[Ready]) -> float:
         """Aggregate documents; return the seconds that this took."""
         started_s = time.monotonic()
-        device = lane.runtime.capabilities().device
-        for together in affordable(ready, device) if ready else ():
+        if ready:
             run_isolated(
-                lambda some: aggregate(lane, some),
-                together,
+                lambda some: self._count_halved(lane, score_documents(lane, some)),
+                ready,
                 lambda some, error: self._failed(lane, [job for job, _ in some], error),
             )
         # Callers wait for their scores, nobody for the counters: the event loop gets the interpreter first.
@@ -193,6 +162,10 @@ class Execution:
         for item in items:
             self._admission.encoded(item.payload.job.ticket, item.tokens)
         self._metrics.count_batch(lane.name, len(items), chunks, real, padded, seconds)
+
+    def _count_halved(self, lane: LoadedRanker, groups: int) -> None:
+        if groups:
+            self._metrics.batch_failures.labels(lane.name, "out_of_memory").inc(groups)
 
     def _encoding_failed(self, lane: LoadedRanker, batch: Items, items: Items, error: Exception) -> None:
         # Once a batch: its halves say nothing new of what a batch may hold.

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
-from farrank_runtimes.runtime import Capabilities, DeviceLost, Encoding, OutOfMemory, Runtime
+from farrank_runtimes.runtime import Capabilities, DeviceLost, DocumentScores, Encoding, OutOfMemory, Runtime
 from farrank_server.engine.admission.estimates import Speed
 from farrank_server.engine.call import ActiveCall
 from farrank_server.errors import Internal, ResourceExhausted, Unavailable
@@ -129,12 +128,12 @@ class Queued(Wrapped):
     def encode(self, inputs: Inputs) -> Encoding:
         return self.device.begin(self.inner, inputs)
 
-    def aggregate(
-        self, features: Features, chunk_mask: torch.Tensor, query: Features | None
-    ) -> tuple[list[float], list[list[float]]]:
-        self.device.events.append(("score", len(chunk_mask)))
+    def score(
+        self, documents: Sequence[Features], queries: Sequence[Features] | None = None
+    ) -> DocumentScores:
+        self.device.events.append(("score", len(documents)))
         time.sleep(self.device.scoring_pause_s)
-        return self.inner.aggregate(features, chunk_mask, query)
+        return self.inner.score(documents, queries)
 
     def capabilities(self) -> Capabilities:
         return replace(self.inner.capabilities(), packed=True, queued=True)
@@ -479,11 +478,11 @@ async def test_a_runtime_that_waits_has_each_batch_scored_before_the_next(
             events.append("encode")
             return self.inner.encode(inputs)
 
-        def aggregate(
-            self, features: Features, chunk_mask: torch.Tensor, query: Features | None
-        ) -> tuple[list[float], list[list[float]]]:
+        def score(
+            self, documents: Sequence[Features], queries: Sequence[Features] | None = None
+        ) -> DocumentScores:
             events.append("score")
-            return self.inner.aggregate(features, chunk_mask, query)
+            return self.inner.score(documents, queries)
 
     async with opened_bench(tiny_rankers, Watched) as bench:
         assert scores(await bench.rerank(TEXTS * 8)) == pytest.approx(wanted * 8, abs=1e-5)
