@@ -33,6 +33,9 @@ def run(config: ServerConfig) -> int:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     # The tokenizer pool's threads are the parallelism; a second pool within would take the device's cores.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # transformers imports scikit-learn, where it is installed, for a kind of text generation: two seconds of
+    # every start. The server generates no text.
+    sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]  # None: an import fails
     # A `_created` sample beside every counter doubles the metrics page, and nothing reads it.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     try:
