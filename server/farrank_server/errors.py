@@ -11,21 +11,50 @@
 Not all failures reach a caller: `ConfigError` stops the start.
 """
 
+from enum import StrEnum
 from typing import ClassVar
 
 import grpc
 
 
+class Reason(StrEnum):
+    """Why a call was refused or given up for want of room, time or device, as metrics count it."""
+
+    QUEUE_FULL = "queue_full"
+    TEXTS_FULL = "texts_full"
+    BACKLOG = "backlog"
+    OTHERS_LATE = "others_late"
+    CALLS = "calls"
+    DEADLINE_TOO_SHORT = "deadline_too_short"
+    DRAINING = "draining"
+    WORKER_DIED = "worker_died"
+    DEVICE_LOST = "device_lost"
+    OUT_OF_MEMORY = "out_of_memory"
+    FIRST_STAGE_DOWN = "first_stage_down"
+    FIRST_STAGE_FULL = "first_stage_full"
+    FIRST_STAGE_MEMORY = "first_stage_memory"
+
+
+class DroppedAt(StrEnum):
+    """Where it was noticed that an admitted call is late."""
+
+    QUEUE = "queue"
+    FIRST_STAGE = "first_stage"
+    IN_FLIGHT = "in_flight"
+
+
 class FarrankError(Exception):
     """A request's failure as its caller sees it.
 
-    `reason` is a short fixed word for metrics, where want of room, time or device was the cause; it is empty
-    where the caller or a bug was. `retry_after_ms` is a hint, None where retrying is pointless.
+    `reason` is None where the caller or a bug was the cause. `retry_after_ms` is a hint, None where retrying
+    is pointless.
     """
 
     code: ClassVar[grpc.StatusCode] = grpc.StatusCode.INTERNAL
 
-    def __init__(self, message: str, *, reason: str = "", retry_after_ms: int | None = None) -> None:
+    def __init__(
+        self, message: str, *, reason: Reason | None = None, retry_after_ms: int | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.reason = reason
@@ -51,9 +80,15 @@ class ResourceExhausted(FarrankError):
 
 
 class DeadlineExceeded(FarrankError):
-    """The deadline has passed, or passes before the answer could be ready."""
+    """The deadline has passed, or (with a `reason`) would pass before the answer could be ready."""
 
     code = grpc.StatusCode.DEADLINE_EXCEEDED
+
+    def __init__(
+        self, message: str, *, reason: Reason | None = None, dropped_at: DroppedAt = DroppedAt.IN_FLIGHT
+    ) -> None:
+        super().__init__(message, reason=reason)
+        self.dropped_at = dropped_at
 
 
 class Unavailable(FarrankError):

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from farrank_runtimes.runtime import Capabilities
 from farrank_server.config.schema import LimitsConfig
+from farrank_server.errors import DroppedAt, Reason
 
 # 1 ms to 10 s, three steps a decade doubled where latency objectives lie.
 SECONDS = (
@@ -53,21 +54,6 @@ CODES = (
     "CANCELLED",
     "INTERNAL",
 )
-REJECTIONS = (
-    "queue_full",
-    "texts_full",
-    "backlog",
-    "others_late",
-    "calls",
-    "deadline_too_short",
-    "draining",
-    "worker_died",
-    "device_lost",
-    "first_stage_down",
-    "out_of_memory",
-    "first_stage_memory",
-)
-DROPS = ("queue", "first_stage", "in_flight")
 BATCH_FAILURES = ("out_of_memory", "error")
 
 
@@ -157,11 +143,15 @@ class Metrics:
     def name_ranker(self, ranker: str, version: str, family: str, runs: Capabilities) -> None:
         """Show which ranker is loaded and what runs it; its counters of events begin at 0."""
         self.ranker_info.labels(ranker, version, family, runs.runtime, runs.device, runs.precision).set(1)
+        self.begin_counters(ranker)
+
+    def begin_counters(self, ranker: str) -> None:
+        """Show the counters of events of a ranker, or of an ensemble, at 0."""
         for method, code in product(METHODS, CODES):
             self.requests.labels(method, ranker, code)
         for counter, values in (
-            (self.rejections, REJECTIONS),
-            (self.deadline_drops, DROPS),
+            (self.rejections, Reason),
+            (self.deadline_drops, DroppedAt),
             (self.batch_failures, BATCH_FAILURES),
         ):
             for value in values:

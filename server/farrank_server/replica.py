@@ -81,6 +81,8 @@ class Server:
         self.metrics.name_limits(config.limits, config.cache_bytes)
         for lane in lanes:
             self.metrics.name_ranker(lane.name, lane.version, lane.spec.family, lane.runtime.capabilities())
+        for ensemble in ensembles:
+            self.metrics.begin_counters(ensemble.name)
         servicer = RerankServicer(config, self.engine, self._first_stage, self.metrics)
         guard = Guard(
             self.metrics, self.engine.lanes.keys() | self.engine.ensembles.keys(), config.default_ranker

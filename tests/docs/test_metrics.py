@@ -10,7 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from farrank_cli.spawn import SpawnedServer
 from farrank_client import Client
-from farrank_server.metrics import BATCH_FAILURES, DROPS, REJECTIONS, Metrics
+from farrank_server.errors import DroppedAt, Reason
+from farrank_server.metrics import BATCH_FAILURES, Metrics
 
 ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"^\| `(farrank_\w+)` \| (\w+) \| ([^|]+) \| ([^|]+) \| [^|]+ \|$", re.MULTILINE)
@@ -59,12 +60,11 @@ def test_the_page_of_a_server_holds_what_is_listed(
 
 def test_every_reason_is_listed_and_shown_from_the_start() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-    for reason in (*REJECTIONS, *DROPS, *BATCH_FAILURES):
+    for reason in (*Reason, *DroppedAt, *BATCH_FAILURES):
         assert f"`{reason}`" in page
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "server").rglob("*.py")]
-    raised = {reason for source in sources for reason in re.findall(r'reason="(\w+)"', source)}
-    # `in_flight` is what a late call counts as that no stage has named.
-    assert raised | {"in_flight"} == {*REJECTIONS, *DROPS}
+    raised = {name for source in sources for name in re.findall(r"\b(?:Reason|DroppedAt)\.([A-Z_]+)", source)}
+    assert raised == {*Reason.__members__, *DroppedAt.__members__}
 
 
 def test_units_are_the_names() -> None:

@@ -1,5 +1,6 @@
 """An ensemble served: one name, its members' mean, its members' names."""
 
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,6 +55,13 @@ def test_ensemble_and_members_are_listed(client: Client) -> None:
     assert set(listed) == {"all", "all/maxp", "all/avgp", "all/biencoder"}
     assert listed["all"].family == "ensemble"
     assert listed["all"].options["members"] == "all/maxp, all/avgp, all/biencoder"
+
+
+def test_an_ensembles_counters_are_shown_before_their_first_event(server: SpawnedServer) -> None:
+    with urllib.request.urlopen(server.metrics_url) as page:
+        lines = page.read().decode().splitlines()
+    assert 'farrank_requests_total{code="INTERNAL",method="SearchAndRerank",ranker="all"} 0.0' in lines
+    assert 'farrank_rejections_total{ranker="all",reason="queue_full"} 0.0' in lines
 
 
 def test_a_call_is_refused_whole(client: Client) -> None:

@@ -17,7 +17,7 @@ from farrank_server.engine.ensemble import LoadedEnsemble, together
 from farrank_server.engine.rankers.document_cache import DocumentCache, EncodedDocument
 from farrank_server.engine.rankers.loaded import LoadedRanker
 from farrank_server.engine.tokenization import TokenizerPool
-from farrank_server.errors import DeadlineExceeded, FarrankError, NotFound, Unavailable
+from farrank_server.errors import DeadlineExceeded, FarrankError, NotFound, Reason, Unavailable
 from farrank_server.metrics import Metrics
 
 # Until measured: what one tokenizer thread reads, in characters per second.
@@ -122,7 +122,7 @@ class Engine:
         """
         if await self.gate.drain(timeout_s):
             return True
-        self._worker.abandon(Unavailable("the server ended before the call was done", reason="draining"))
+        self._worker.abandon(Unavailable("the server ended before the call was done", reason=Reason.DRAINING))
         return False
 
     def close(self) -> None:

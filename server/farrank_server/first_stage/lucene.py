@@ -11,8 +11,10 @@ from farrank_server.config.schema import FirstStageConfig, IndexConfig
 from farrank_server.errors import (
     ConfigError,
     DeadlineExceeded,
+    DroppedAt,
     Internal,
     InvalidArgument,
+    Reason,
     ResourceExhausted,
     Unavailable,
 )
@@ -108,7 +110,7 @@ class LuceneFirstStage:
                 candidates = await self._process.search(found.name, query, k)
         except TimeoutError:
             message = f"the first stage did not answer within {timeout_s:.3f} s"
-            raise DeadlineExceeded(message, reason="first_stage") from None
+            raise DeadlineExceeded(message, dropped_at=DroppedAt.FIRST_STAGE) from None
         self._search_s += _LATEST * (time.monotonic() - started_s - self._search_s)
         return candidates
 
@@ -118,7 +120,7 @@ class LuceneFirstStage:
         # The measured time of a search includes its wait behind the others.
         raise ResourceExhausted(
             f"{waiting} searches wait already; first_stage.max_searches is {self._config.max_searches}",
-            reason="first_stage_full",
+            reason=Reason.FIRST_STAGE_FULL,
             retry_after_ms=max(1, round(self._search_s * 1000)),
         )
 
@@ -253,13 +255,13 @@ def _settle(
             answer.set_exception(InvalidArgument(problem + "shorten it, or send the documents to Rerank"))
         case "memory":
             problem = "the candidates' texts do not fit the search process's memory; ask for fewer"
-            answer.set_exception(ResourceExhausted(problem, reason="first_stage_memory"))
+            answer.set_exception(ResourceExhausted(problem, reason=Reason.FIRST_STAGE_MEMORY))
         case _:
             answer.set_exception(Internal("the first stage failed on this query"))
 
 
 def _restarting() -> Unavailable:
-    return Unavailable("the first stage restarts", reason="first_stage_down", retry_after_ms=5000)
+    return Unavailable("the first stage restarts", reason=Reason.FIRST_STAGE_DOWN, retry_after_ms=5000)
 
 
 def check_indexes(config: FirstStageConfig) -> None:

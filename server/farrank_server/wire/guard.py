@@ -99,10 +99,10 @@ class Guard:
 
     def _count_failure(self, ranker: str, error: FarrankError) -> None:
         """Count what was not the caller's mistake: admitted calls that were late, and all others refused."""
-        if isinstance(error, DeadlineExceeded) and error.reason != "deadline_too_short":
-            self._metrics.deadline_drops.labels(ranker, error.reason or "in_flight").inc()
-        elif error.reason:
+        if error.reason is not None:
             self._metrics.rejections.labels(ranker, error.reason).inc()
+        elif isinstance(error, DeadlineExceeded):
+            self._metrics.deadline_drops.labels(ranker, error.dropped_at).inc()
 
     def _ranker_label(self, request: Any) -> str:
         """The ranker asked for; never a caller's own word, which could be a new one every time."""

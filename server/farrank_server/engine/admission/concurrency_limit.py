@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from farrank_server.errors import ResourceExhausted, Unavailable
+from farrank_server.errors import Reason, ResourceExhausted, Unavailable
 
 
 class ConcurrencyLimit:
@@ -24,11 +24,11 @@ class ConcurrencyLimit:
         Raises: Unavailable when closed, ResourceExhausted when full.
         """
         if self._closed:
-            raise Unavailable("the server is draining; ask another replica", reason="draining")
+            raise Unavailable("the server is draining; ask another replica", reason=Reason.DRAINING)
         if self._calls >= self._max_calls:
             raise ResourceExhausted(
                 f"{self._calls} calls are in flight, all that max_concurrent_calls allows",
-                reason="calls",
+                reason=Reason.CALLS,
                 retry_after_ms=1000,
             )
         self._calls += 1

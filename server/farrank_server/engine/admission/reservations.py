@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.engine.admission.estimates import Speed
 from farrank_server.engine.admission.forecast import Share, forecast
-from farrank_server.errors import DeadlineExceeded, InvalidArgument, ResourceExhausted
+from farrank_server.errors import DeadlineExceeded, InvalidArgument, Reason, ResourceExhausted
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Admission:
             raise ResourceExhausted(
                 f"the queue holds {queued} of {limits.max_queued_tokens} tokens: "
                 f"no room for {request.tokens}",
-                reason="queue_full",
+                reason=Reason.QUEUE_FULL,
                 retry_after_ms=_milliseconds(excess / self._speeds[request.ranker].per_s),
             )
         held = self._held()
@@ -119,7 +119,7 @@ class Admission:
             raise ResourceExhausted(
                 f"calls in flight hold {held} of {limits.max_held_characters} characters: "
                 f"no room for {request.held}",
-                reason="texts_full",
+                reason=Reason.TEXTS_FULL,
                 retry_after_ms=1000,
             )
 
@@ -131,7 +131,7 @@ class Admission:
         if own_s + request.unread / self._reading.per_s > remaining_s:
             raise DeadlineExceeded(
                 f"deadline: {remaining_s:.3f} s are left, the call needs about {own_s:.3f} s even alone",
-                reason="deadline_too_short",
+                reason=Reason.DEADLINE_TOO_SHORT,
             )
         new = Share(own_s, request.arrival_s + own_s, request.deadline_s)
         seen = forecast([self._share(each) for each in self._tickets], new, now_s)
@@ -141,13 +141,13 @@ class Admission:
             raise ResourceExhausted(
                 f"the call would be done after about {done_after_s:.2f} s, its deadline is in "
                 f"{remaining_s:.2f} s",
-                reason="backlog",
+                reason=Reason.BACKLOG,
                 retry_after_ms=_milliseconds(done_after_s - usable_s),
             )
         if seen.makes_late:
             raise ResourceExhausted(
                 f"the call of about {own_s:.2f} s would make calls late that were admitted before it",
-                reason="others_late",
+                reason=Reason.OTHERS_LATE,
                 retry_after_ms=_milliseconds(own_s),
             )
 

@@ -15,7 +15,7 @@ from farrank_server.engine.device.batch_in_flight import BatchInFlight, Items, b
 from farrank_server.engine.device.bisection import run_isolated
 from farrank_server.engine.rankers.document_cache import EncodedDocument
 from farrank_server.engine.rankers.loaded import LoadedRanker, Ready
-from farrank_server.errors import FarrankError, Internal, ResourceExhausted
+from farrank_server.errors import FarrankError, Internal, Reason, ResourceExhausted
 from farrank_server.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -198,7 +198,7 @@ def _answer(lane: LoadedRanker, error: Exception) -> FarrankError:
     if isinstance(error, OutOfMemory):
         return ResourceExhausted(
             f"ranker {lane.name}: one chunk alone does not fit into the device's memory now",
-            reason="out_of_memory",
+            reason=Reason.OUT_OF_MEMORY,
             retry_after_ms=1000,
         )
     return Internal(f"ranker {lane.name} failed on this request; the server's log says why")

@@ -14,7 +14,7 @@ from farrank_server.engine.call import ActiveCall, Part, PendingDocument
 from farrank_server.engine.device.batch_in_flight import BatchInFlight, Items, begin
 from farrank_server.engine.device.batch_results import Execution
 from farrank_server.engine.rankers.loaded import LoadedRanker, Ready
-from farrank_server.errors import DeadlineExceeded, FarrankError, Unavailable
+from farrank_server.errors import DeadlineExceeded, DroppedAt, FarrankError, Reason, Unavailable
 from farrank_server.metrics import Metrics
 
 
@@ -136,7 +136,7 @@ class Worker:
         """
         with self._changed:
             if self._lost:
-                raise Unavailable(LOST, reason="device_lost")
+                raise Unavailable(LOST, reason=Reason.DEVICE_LOST)
             self._jobs[job] = lane
             call = job.call
             lane.batcher.open(job.id, arrival_s=call.arrival_s, deadline_s=call.deadline_s)
@@ -231,7 +231,9 @@ class Worker:
         """Form the next batch, and answer the calls that it found late."""
         batch = lane.batcher.take(time.monotonic())
         for job in [job for job in self._jobs if job.id in batch.expired] if batch.expired else ():
-            job.fail(DeadlineExceeded("the deadline passed while the call was queued", reason="queue"))
+            job.fail(
+                DeadlineExceeded("the deadline passed while the call was queued", dropped_at=DroppedAt.QUEUE)
+            )
         self._started.update(item.payload.job for item in batch.items)
         return batch.items
 
@@ -244,7 +246,7 @@ class Worker:
             job.fail(
                 Unavailable(
                     f"the device worker died ({error}) and is restarting",
-                    reason="worker_died",
+                    reason=Reason.WORKER_DIED,
                     retry_after_ms=1000,
                 )
             )
@@ -259,7 +261,7 @@ class Worker:
                 log.exception("the rankers could not be loaded again")
         with self._changed:
             self._lost = True
-        self.abandon(Unavailable(LOST, reason="device_lost"))
+        self.abandon(Unavailable(LOST, reason=Reason.DEVICE_LOST))
         self._on_lost()
         return False
 
