@@ -85,7 +85,7 @@ class Server:
             self.metrics.begin_counters(ensemble.name)
         servicer = RerankServicer(config, self.engine, self._first_stage, self.metrics)
         guard = Guard(
-            self.metrics, self.engine.lanes.keys() | self.engine.ensembles.keys(), config.default_ranker
+            self.metrics, self.engine.loaded.keys() | self.engine.ensembles.keys(), config.default_ranker
         )
         await self._door.open(guard.handlers(servicer))
 

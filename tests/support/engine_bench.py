@@ -12,7 +12,7 @@ from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import Capabilities, DocumentScores, Encoding, Runtime
 from farrank_server.config.schema import BatchingConfig, LimitsConfig, RankerConfig, ServerConfig
-from farrank_server.engine.call import Call, Outcome
+from farrank_server.engine.call import RerankCall, RerankResult
 from farrank_server.engine.device.device_loop import device_thread
 from farrank_server.engine.engine import Engine
 from farrank_server.engine.rankers.document_cache import DocumentCache
@@ -82,9 +82,9 @@ class Bench(Generic[R]):
         ranker: str = "maxp",
         timeout_s: float = 60.0,
         max_chunks: int | None = None,
-    ) -> Outcome:
+    ) -> RerankResult:
         now_s = time.monotonic()
-        return await self.engine.rerank(Call(ranker, QUERY, texts, max_chunks, now_s, now_s + timeout_s))
+        return await self.engine.rerank(RerankCall(ranker, QUERY, texts, max_chunks, now_s, now_s + timeout_s))
 
     def count(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
@@ -116,8 +116,8 @@ Before = Callable[[Sequence[EncoderInput]], None]
 OpenBench = Callable[..., AbstractAsyncContextManager[Bench[Faulty]]]
 
 
-def scores(outcome: Outcome | BaseException) -> list[float]:
-    assert isinstance(outcome, Outcome)
+def scores(outcome: RerankResult | BaseException) -> list[float]:
+    assert isinstance(outcome, RerankResult)
     return [document.score for document in outcome.documents]
 
 

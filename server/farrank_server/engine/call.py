@@ -25,7 +25,7 @@ SCORE_DECIMALS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RerankCall:
     """A validated request, whichever door it came through. Times are seconds of `time.monotonic`."""
 
     ranker: str
@@ -108,7 +108,7 @@ class ActiveCall:
     """
 
     id: int
-    call: Call
+    call: RerankCall
     ticket: Reservation
     needs_query: bool
     loop: asyncio.AbstractEventLoop
@@ -203,7 +203,7 @@ class Scorer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RerankResult:
     """The answer to a call. `documents` stand in the call's order, one each."""
 
     scorer: Scorer

@@ -11,9 +11,9 @@ from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.admission.concurrency_limit import ConcurrencyLimit
 from farrank_server.engine.admission.estimates import Speed
 from farrank_server.engine.admission.reservations import Admission, Request
-from farrank_server.engine.call import ActiveCall, Call, Outcome
+from farrank_server.engine.call import ActiveCall, RerankCall, RerankResult
 from farrank_server.engine.device.device_loop import Worker
-from farrank_server.engine.ensemble import LoadedEnsemble, together
+from farrank_server.engine.ensemble import LoadedEnsemble, mean_of_members
 from farrank_server.engine.rankers.document_cache import DocumentCache, EncodedDocument
 from farrank_server.engine.rankers.loaded import LoadedRanker
 from farrank_server.engine.tokenization import TokenizerPool
@@ -45,7 +45,7 @@ class Engine:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         reading = Speed(INITIAL_READING_PER_S * config.tokenizer_threads)
-        self.lanes = {lane.name: lane for lane in lanes}
+        self.loaded = {lane.name: lane for lane in lanes}
         self.ensembles = {ensemble.name: ensemble for ensemble in ensembles}
         self._default = config.default_ranker
         self.lost = asyncio.Event()
@@ -65,13 +65,13 @@ class Engine:
         Raises: NotFound listing the known rankers.
         """
         name = name or self._default
-        found = self.lanes.get(name) or self.ensembles.get(name)
+        found = self.loaded.get(name) or self.ensembles.get(name)
         if found is None:
-            known = ", ".join([*self.lanes, *self.ensembles])
+            known = ", ".join([*self.loaded, *self.ensembles])
             raise NotFound(f"options.ranker: no ranker {name[:100]!r} here; known are: {known}")
         return found
 
-    async def rerank(self, call: Call) -> Outcome:
+    async def rerank(self, call: RerankCall) -> RerankResult:
         """Score all documents of a call.
 
         Raises: the errors of `farrank_server.errors`; CancelledError if the caller has gone. Either way
@@ -87,9 +87,9 @@ class Engine:
                 tasks = [group.create_task(self._rerank(lane, call)) for lane in scorer.members]
         except* FarrankError as failures:
             raise failures.exceptions[0] from None
-        return together(scorer, [task.result() for task in tasks])
+        return mean_of_members(scorer, [task.result() for task in tasks])
 
-    async def _rerank(self, lane: LoadedRanker, call: Call) -> Outcome:
+    async def _rerank(self, lane: LoadedRanker, call: RerankCall) -> RerankResult:
         keys = await self._cache_keys(lane, call)
         cached = _found(lane.cache, keys)
         job = self._admit(lane, call, cached)
@@ -110,7 +110,7 @@ class Engine:
             self._admission.release(job.ticket)
             job.close()
         documents = tuple(job.results[index] for index in range(len(call.texts)))
-        outcome = Outcome(lane, documents, job.read, job.tokenization_ns, job.device)
+        outcome = RerankResult(lane, documents, job.read, job.tokenization_ns, job.device)
         # Once the answer is on its way: nobody waits for the counters.
         self._loop.call_soon(self._count, lane, outcome)
         return outcome
@@ -130,7 +130,9 @@ class Engine:
         self._preparation.close()
         self._worker.stop()
 
-    def _admit(self, lane: LoadedRanker, call: Call, cached: Mapping[int, EncodedDocument]) -> ActiveCall:
+    def _admit(
+        self, lane: LoadedRanker, call: RerankCall, cached: Mapping[int, EncodedDocument]
+    ) -> ActiveCall:
         new = [len(text) for index, text in enumerate(call.texts) if index not in cached]
         request = Request(
             lane.name,
@@ -146,7 +148,7 @@ class Engine:
     def _on_lost(self) -> None:
         self._loop.call_soon_threadsafe(self.lost.set)
 
-    async def _cache_keys(self, lane: LoadedRanker, call: Call) -> list[bytes] | None:
+    async def _cache_keys(self, lane: LoadedRanker, call: RerankCall) -> list[bytes] | None:
         """Name the documents' encodings; None for a ranker whose chunks cannot be kept."""
         cache = lane.cache
         if cache is None:
@@ -159,7 +161,7 @@ class Engine:
             return keys()
         return await self._preparation.run(keys)
 
-    def _count(self, lane: LoadedRanker, outcome: Outcome) -> None:
+    def _count(self, lane: LoadedRanker, outcome: RerankResult) -> None:
         metrics, name, read, device = self._metrics, lane.name, outcome.read, outcome.device
         if lane.cache is not None:
             metrics.cache_hits.labels(name).inc(read.cached_chunks)
@@ -187,7 +189,7 @@ class Engine:
             "admitted_tokens",
             "Tokens admitted and not yet encoded",
             by_ranker,
-            lambda: {(name,): float(self._admission.outstanding_tokens(name)) for name in self.lanes},
+            lambda: {(name,): float(self._admission.outstanding_tokens(name)) for name in self.loaded},
         )
         watch(
             "held_characters",
@@ -199,7 +201,7 @@ class Engine:
             "device_tokens_per_second",
             "The measured speed that admission reckons with",
             by_ranker,
-            lambda: {(name,): lane.speed.per_s for name, lane in self.lanes.items()},
+            lambda: {(name,): lane.speed.per_s for name, lane in self.loaded.items()},
         )
         watch("cache_bytes", "What the document cache holds", (), lambda: {(): cache.size_bytes})
 

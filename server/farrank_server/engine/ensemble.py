@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from farrank_rankers.ensemble import ensemble_version, mean_score
 from farrank_rankers.family import EvidenceKind
-from farrank_server.engine.call import SCORE_DECIMALS, DeviceTally, Outcome, ReadTally, ScoredDocument
+from farrank_server.engine.call import SCORE_DECIMALS, DeviceTally, RerankResult, ReadTally, ScoredDocument
 from farrank_server.engine.rankers.loaded import LoadedRanker
 
 
@@ -27,7 +27,7 @@ class LoadedEnsemble:
         return self.members[0].evidence
 
 
-def together(ensemble: LoadedEnsemble, outcomes: Sequence[Outcome]) -> Outcome:
+def mean_of_members(ensemble: LoadedEnsemble, outcomes: Sequence[RerankResult]) -> RerankResult:
     """Join what the members found of the same documents, and add up what it cost.
 
     Waiting in queues is not added up: the members waited at the same time.
@@ -44,7 +44,7 @@ def together(ensemble: LoadedEnsemble, outcomes: Sequence[Outcome]) -> Outcome:
     first = outcomes[0].read
     read = sum((outcome.read for outcome in outcomes), ReadTally())
     devices = [outcome.device for outcome in outcomes]
-    return Outcome(
+    return RerankResult(
         ensemble,
         documents,
         ReadTally(read.tokens, read.chunks, read.cached_chunks, first.query_tokens_cut),

@@ -7,7 +7,7 @@ from farrank.v1 import rerank_pb2 as pb
 from farrank_rankers.exports.manifest import Parity
 from farrank_rankers.family import ENSEMBLE, EvidenceKind
 from farrank_server.config.schema import LimitsConfig
-from farrank_server.engine.call import Outcome, ScoredDocument, Scorer
+from farrank_server.engine.call import RerankResult, ScoredDocument, Scorer
 from farrank_server.engine.ensemble import LoadedEnsemble
 from farrank_server.engine.rankers.loaded import LoadedRanker
 from farrank_server.first_stage import IndexDescription
@@ -20,7 +20,7 @@ EVIDENCE = {
 
 
 def results_to_pb(
-    outcome: Outcome, ids: Sequence[str], texts: Sequence[str], options: pb.RerankOptions
+    outcome: RerankResult, ids: Sequence[str], texts: Sequence[str], options: pb.RerankOptions
 ) -> list[pb.Result]:
     """Order the documents, best first and equals as they came, and keep `top_n`."""
     order = sorted(range(len(ids)), key=lambda index: -outcome.documents[index].score)
@@ -31,7 +31,7 @@ def results_to_pb(
     ]
 
 
-def usage_to_pb(outcome: Outcome) -> pb.Usage:
+def usage_to_pb(outcome: RerankResult) -> pb.Usage:
     """What the call took in and what it cost."""
     return pb.Usage(
         tokens=outcome.read.tokens,
@@ -42,7 +42,7 @@ def usage_to_pb(outcome: Outcome) -> pb.Usage:
     )
 
 
-def timings_to_pb(outcome: Outcome, total_ns: int, first_stage_ns: int = 0) -> pb.Timings:
+def timings_to_pb(outcome: RerankResult, total_ns: int, first_stage_ns: int = 0) -> pb.Timings:
     """Where the call's time went."""
     return pb.Timings(
         total_ns=total_ns,

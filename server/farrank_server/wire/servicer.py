@@ -9,7 +9,7 @@ import grpc
 from farrank.v1 import rerank_pb2 as pb
 from farrank.v1 import rerank_pb2_grpc
 from farrank_server.config.schema import ServerConfig
-from farrank_server.engine.call import Call, Outcome
+from farrank_server.engine.call import RerankCall, RerankResult
 from farrank_server.engine.engine import Engine
 from farrank_server.errors import NotFound
 from farrank_server.first_stage import Candidate, FirstStage
@@ -97,7 +97,7 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
         with self._engine.gate.passing():
             return pb.ListRankersResponse(
                 rankers=[
-                    *map(answers.ranker_to_pb, self._engine.lanes.values()),
+                    *map(answers.ranker_to_pb, self._engine.loaded.values()),
                     *map(answers.ensemble_to_pb, self._engine.ensembles.values()),
                 ],
                 indexes=[answers.index_to_pb(index) for index in self._first_stage.describe()],
@@ -113,9 +113,9 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
 
     async def _rerank(
         self, query: str, texts: tuple[str, ...], options: pb.RerankOptions, clock: _Clock
-    ) -> Outcome:
+    ) -> RerankResult:
         return await self._engine.rerank(
-            Call(
+            RerankCall(
                 ranker=options.ranker,
                 query=query,
                 texts=texts,

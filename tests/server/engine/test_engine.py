@@ -54,7 +54,7 @@ async def test_a_batch_that_runs_out_of_memory_is_split_and_smaller_ones_follow(
         assert max(rows * length for rows, length in bench.runtimes["maxp"].batches) <= 150
         assert bench.count("farrank_batch_failures_total", ranker="maxp", reason="out_of_memory") > 0
         failures = bench.count("farrank_batch_failures_total", ranker="maxp", reason="out_of_memory")
-        assert bench.engine.lanes["maxp"].batcher.budget.tokens < 1024
+        assert bench.engine.loaded["maxp"].batcher.budget.tokens < 1024
         await bench.rerank(TEXTS[:4])
         assert (
             bench.count("farrank_batch_failures_total", ranker="maxp", reason="out_of_memory") <= failures + 1
@@ -155,7 +155,7 @@ async def test_a_device_that_stays_lost_refuses_every_call_and_says_so(
         raise RuntimeError("no device")
 
     async with open_bench(before) as bench:
-        for lane in bench.engine.lanes.values():
+        for lane in bench.engine.loaded.values():
             lane.load = load
         with pytest.raises(Unavailable):
             await bench.rerank()
@@ -176,7 +176,7 @@ async def test_a_load_that_exits_is_a_lost_device_too(
         raise SystemExit(1)
 
     async with open_bench(before) as bench:
-        for lane in bench.engine.lanes.values():
+        for lane in bench.engine.loaded.values():
             lane.load = load
         with pytest.raises(Unavailable):
             await bench.rerank()
@@ -189,7 +189,7 @@ async def test_a_call_that_failed_is_read_no_further(open_bench: OpenBench) -> N
 
     async with open_bench(before) as bench:
         texts = tuple(f"{n} {TEXTS[11] * 40}" for n in range(500))
-        reader = bench.engine.lanes["maxp"].reader
+        reader = bench.engine.loaded["maxp"].reader
         read_document, read = reader.read_document, []
 
         def counted(text: str, *arguments: object, **options: object) -> object:
@@ -287,7 +287,7 @@ async def test_inputs_of_all_waiting_calls_share_batches(open_bench: OpenBench) 
         first = asyncio.create_task(bench.rerank(TEXTS[:1]))
         await asyncio.to_thread(hold.reached.wait, 30)
         others = [asyncio.create_task(bench.rerank(("the same words",))) for _ in range(20)]
-        lane = bench.engine.lanes["maxp"]
+        lane = bench.engine.loaded["maxp"]
         await until(lambda: len(lane.batcher) == 20)
         hold.released.set()
         await asyncio.gather(first, *others)
@@ -297,7 +297,7 @@ async def test_inputs_of_all_waiting_calls_share_batches(open_bench: OpenBench) 
 async def test_a_call_of_5_documents_does_not_wait_for_one_of_1000(open_bench: OpenBench) -> None:
     async with open_bench(lambda ids: time.sleep(0.01)) as bench:
         # What batches of some 1,000 tokens take with the pause: due times reckon with the real speed.
-        bench.engine.lanes["maxp"].speed = Speed(80_000)
+        bench.engine.loaded["maxp"].speed = Speed(80_000)
         large = asyncio.create_task(bench.rerank(tuple(f"{n} {TEXTS[8]}" for n in range(1000))))
         await until(lambda: bool(bench.runtimes["maxp"].batches))
         started = len(bench.runtimes["maxp"].batches)

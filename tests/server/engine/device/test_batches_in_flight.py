@@ -147,7 +147,7 @@ class Steps:
     device: Device
 
     def waiting(self, ranker: str = "maxp") -> int:
-        return len(self.bench.engine.lanes[ranker].batcher)
+        return len(self.bench.engine.loaded[ranker].batcher)
 
     async def queued(self, *calls: tuple[tuple[str, ...], str]) -> list[asyncio.Task[list[float]]]:
         """Make calls, one after the other, of which every input waits behind the batch that runs."""
@@ -177,7 +177,7 @@ def open_steps(tiny_rankers: dict[str, Path]) -> Open:
     async def opened(**hooks: Hook) -> AsyncIterator[Steps]:
         device = Device(**hooks)  # type: ignore[arg-type]
         async with opened_bench(tiny_rankers, lambda runtime: Queued(runtime, device)) as bench:
-            for lane in bench.engine.lanes.values():
+            for lane in bench.engine.loaded.values():
                 lane.batcher.policy = replace(lane.batcher.policy, packed=True)
                 # So fast that inputs are due in the order of their calls.
                 lane.speed = Speed(1e9)
@@ -249,7 +249,7 @@ async def test_batches_that_run_out_of_memory_are_split_and_none_is_lost_or_doub
         steps.device.step(ALL)
         assert await first + await many == pytest.approx(wanted[:1] + wanted * 8, abs=1e-5)
         assert sum(map(len, steps.device.ran)) == 1 + 8 * len(TEXTS)
-        assert steps.bench.engine.lanes["maxp"].batcher.budget.tokens < 300
+        assert steps.bench.engine.loaded["maxp"].batcher.budget.tokens < 300
 
 
 @pytest.mark.parametrize("where", ["at_begin", "on_device"])
@@ -269,7 +269,7 @@ async def test_the_budget_shrinks_once_for_a_batch_and_the_one_behind_it_runs(
         (many,) = await steps.queued((TEXTS * 8, "maxp"))
         steps.device.step(ALL)
         assert await first + await many == pytest.approx(wanted[:1] + wanted * 8, abs=1e-5)
-        assert steps.bench.engine.lanes["maxp"].batcher.budget.tokens == failed[0] // 2
+        assert steps.bench.engine.loaded["maxp"].batcher.budget.tokens == failed[0] // 2
         assert sum(map(len, steps.device.ran)) == 1 + 8 * len(TEXTS)
         full = [tokens(inputs) for _, inputs in steps.device.batches if tokens(inputs) > 900]
         # A batch that could not even be begun is met before the next is formed.
@@ -394,7 +394,7 @@ async def test_a_ranker_whose_runtime_waits_takes_its_turn_when_nothing_else_run
 ) -> None:
     async with open_steps() as steps:
         device = steps.device
-        alone = steps.bench.engine.lanes["biencoder"]
+        alone = steps.bench.engine.loaded["biencoder"]
         in_flight: list[int] = []
 
         class Waiting(Wrapped):
@@ -421,7 +421,7 @@ async def test_an_urgent_call_waits_at_most_for_what_was_begun(open_steps: Open)
     async with open_steps() as steps:
         device = steps.device
         # The large call's last inputs are due some seconds from now.
-        steps.bench.engine.lanes["maxp"].speed = Speed(1000)
+        steps.bench.engine.loaded["maxp"].speed = Speed(1000)
         await steps.busy()
         (large,) = await steps.queued((TEXTS * 20, "maxp"))
         device.step()
@@ -436,7 +436,7 @@ async def test_an_urgent_call_waits_at_most_for_what_was_begun(open_steps: Open)
 
 async def test_time_behind_another_batch_is_queueing_and_no_work(open_steps: Open) -> None:
     async with open_steps() as steps:
-        device, bench, lane = steps.device, steps.bench, steps.bench.engine.lanes["maxp"]
+        device, bench, lane = steps.device, steps.bench, steps.bench.engine.loaded["maxp"]
         observed: list[float] = []
 
         class Watched(Speed):
