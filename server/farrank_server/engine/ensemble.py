@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from farrank_rankers.ensemble import ensemble_version, mean_score
 from farrank_rankers.family import EvidenceKind
-from farrank_server.engine.call import SCORE_DECIMALS, DeviceTally, RerankResult, ReadTally, ScoredDocument
+from farrank_server.engine.call import SCORE_DECIMALS, DeviceTally, ReadTally, RerankResult, ScoredDocument
 from farrank_server.engine.rankers.loaded import LoadedRanker
 
 
