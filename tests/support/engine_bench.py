@@ -15,6 +15,7 @@ from farrank_server.config.schema import BatchingConfig, LimitsConfig, RankerCon
 from farrank_server.engine.call import RerankCall, RerankResult
 from farrank_server.engine.device.device_loop import device_thread
 from farrank_server.engine.engine import Engine
+from farrank_server.engine.ensemble import LoadedEnsemble
 from farrank_server.engine.rankers.document_cache import DocumentCache
 from farrank_server.engine.rankers.loading import load_rankers
 from farrank_server.metrics import Metrics
@@ -69,7 +70,7 @@ class Faulty(Wrapped):
 
 @dataclass
 class Bench(Generic[R]):
-    """An engine with one pair ranker and one dual one, and a way to call it."""
+    """An engine with one pair ranker, one dual one and both as an ensemble, and a way to call it."""
 
     engine: Engine
     runtimes: dict[str, R]
@@ -84,7 +85,9 @@ class Bench(Generic[R]):
         max_chunks: int | None = None,
     ) -> RerankResult:
         now_s = time.monotonic()
-        return await self.engine.rerank(RerankCall(ranker, QUERY, texts, max_chunks, now_s, now_s + timeout_s))
+        return await self.engine.rerank(
+            RerankCall(ranker, QUERY, texts, max_chunks, now_s, now_s + timeout_s)
+        )
 
     def count(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
@@ -105,7 +108,8 @@ async def opened_bench(
     runtimes = {lane.name: wrap(lane.runtime) for lane in lanes}
     for lane in lanes:
         lane.runtime = runtimes[lane.name]
-    engine = Engine(config, lanes, device_thread(), cache, metrics)
+    both = LoadedEnsemble("both", tuple(lanes))
+    engine = Engine(config, lanes, device_thread(), cache, metrics, [both])
     try:
         yield Bench(engine, runtimes, metrics)
     finally:

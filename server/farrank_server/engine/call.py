@@ -8,7 +8,7 @@ from typing import Protocol
 from farrank_rankers.family import EvidenceKind
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
-from farrank_server.engine.admission.reservations import Reservation
+from farrank_server.engine.admission.reservations import Outstanding, Reservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,8 @@ class ActiveCall:
 
     id: int
     call: RerankCall
-    ticket: Reservation
+    reservation: Reservation
+    outstanding: Outstanding
     needs_query: bool
     loop: asyncio.AbstractEventLoop
     finished: asyncio.Future[None]

@@ -1,23 +1,25 @@
-"""A validated call in, scores out: every stage between the doors and the device, wired together."""
+"""A validated call in, scores out: every stage between the sockets and the device, wired together."""
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import count
 
 from farrank_rankers.errors import ReadingStopped
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.admission.concurrency_limit import ConcurrencyLimit
 from farrank_server.engine.admission.estimates import Speed
-from farrank_server.engine.admission.reservations import Admission, Request
+from farrank_server.engine.admission.reservations import Claim, Reservation, Reservations, Work
 from farrank_server.engine.call import ActiveCall, RerankCall, RerankResult
 from farrank_server.engine.device.device_loop import Worker
 from farrank_server.engine.ensemble import LoadedEnsemble, mean_of_members
 from farrank_server.engine.rankers.document_cache import DocumentCache, EncodedDocument
 from farrank_server.engine.rankers.loaded import LoadedRanker
 from farrank_server.engine.tokenization import TokenizerPool
-from farrank_server.errors import DeadlineExceeded, FarrankError, NotFound, Reason, Unavailable
+from farrank_server.errors import DeadlineExceeded, NotFound, Reason, Unavailable
 from farrank_server.metrics import Metrics
 
 # Until measured: what one tokenizer thread reads, in characters per second.
@@ -27,17 +29,25 @@ INITIAL_READING_PER_S = 1_000_000.0
 INLINE_HASH_CHARACTERS = 100_000
 
 
-class Engine:
-    """Everything online but the doors. Belongs to the event loop that made it.
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What one ranker's cache knows of a call: the documents it holds, by index, and the keys of all."""
 
-    `device` is the thread that loaded the lanes, see `device_thread`. `lost` is set when the device cannot be
-    brought back: every call is refused from then on.
+    keys: Sequence[bytes] | None
+    cached: Mapping[int, EncodedDocument]
+
+
+class Engine:
+    """Everything online but the sockets. Belongs to the event loop that made it.
+
+    `device` is the thread that loaded the rankers, see `device_thread`. `lost` is set when the device cannot
+    be brought back: every call is refused from then on.
     """
 
     def __init__(
         self,
         config: ServerConfig,
-        lanes: Sequence[LoadedRanker],
+        loaded: Sequence[LoadedRanker],
         device: ThreadPoolExecutor,
         cache: DocumentCache,
         metrics: Metrics,
@@ -45,75 +55,129 @@ class Engine:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         reading = Speed(INITIAL_READING_PER_S * config.tokenizer_threads)
-        self.loaded = {lane.name: lane for lane in lanes}
+        self.loaded = {ranker.name: ranker for ranker in loaded}
         self.ensembles = {ensemble.name: ensemble for ensemble in ensembles}
-        self._default = config.default_ranker
+        self._config = config
         self.lost = asyncio.Event()
         self.gate = ConcurrencyLimit(config.limits.max_concurrent_calls)
         self._metrics = metrics
         self._ids = count(1)
-        self._admission = Admission(config.limits, {lane.name: lane.speed for lane in lanes}, reading)
-        self._worker = Worker(lanes, device, self._admission, metrics, self._on_lost)
+        self._reservations = Reservations(
+            config.limits, {ranker.name: ranker.speeds for ranker in loaded}, reading
+        )
+        self._worker = Worker(loaded, device, self._reservations, metrics, self._on_lost)
         self._preparation = TokenizerPool(
-            config.tokenizer_threads, reading, self._admission, self._worker.submit
+            config.tokenizer_threads, reading, self._reservations, self._worker.submit
         )
         self._show_state(cache)
+
+    def rankers(self) -> list[LoadedRanker | LoadedEnsemble]:
+        """List all rankers as they are configured, the default one first; members follow their ensemble."""
+        ordered: list[LoadedRanker | LoadedEnsemble] = []
+        for name in self._config.rankers:
+            if name in self.ensembles:
+                ordered += [self.ensembles[name], *self.ensembles[name].members]
+            else:
+                ordered.append(self.loaded[name])
+        return ordered
 
     def scorer(self, name: str) -> LoadedRanker | LoadedEnsemble:
         """Find a ranker; the empty name is the default one's.
 
         Raises: NotFound listing the known rankers.
         """
-        name = name or self._default
+        name = name or self._config.default_ranker
         found = self.loaded.get(name) or self.ensembles.get(name)
         if found is None:
-            known = ", ".join([*self.loaded, *self.ensembles])
+            known = ", ".join(ranker.name for ranker in self.rankers())
             raise NotFound(f"options.ranker: no ranker {name[:100]!r} here; known are: {known}")
         return found
 
-    async def rerank(self, call: RerankCall) -> RerankResult:
-        """Score all documents of a call.
+    @contextmanager
+    def reserve(
+        self,
+        ranker: str,
+        query: str,
+        lengths: Sequence[int],
+        max_chunks: int | None,
+        arrival_s: float,
+        deadline_s: float,
+    ) -> Iterator[Reservation]:
+        """Keep a place for a call whose texts are still to be found, given about how long each will be.
+
+        For a ranker with a document cache no tokens are reserved: which texts it holds is not known yet.
+        Raises: as `Reservations.admit`; NotFound.
+        """
+        work, least = [], 0
+        for member in self._members(self.scorer(ranker)):
+            counted = () if member.cache is not None else lengths
+            work.append(member.estimate(query, counted, max_chunks))
+            least += member.estimate(query, counted, max_chunks, least=True).tokens
+        unread = sum(lengths) if any(each.tokens for each in work) else 0
+        claim = Claim(work, unread, sum(lengths), arrival_s, deadline_s, least)
+        reservation = self._reservations.admit(claim, time.monotonic())
+        try:
+            yield reservation
+        finally:
+            self._reservations.release(reservation)
+
+    async def rerank(self, call: RerankCall, reserved: Reservation | None = None) -> RerankResult:
+        """Score all documents of a call, which takes the place of what was reserved for it.
 
         Raises: the errors of `farrank_server.errors`; CancelledError if the caller has gone. Either way
         nothing of the call reaches the device any more.
         """
         scorer = self.scorer(call.ranker)
-        if isinstance(scorer, LoadedRanker):
-            return await self._rerank(scorer, call)
-        tasks = []
+        members = self._members(scorer)
+        known = [await self._known(member, call) for member in members]
+        # As one: a call is admitted or refused whole, and its texts are held once for all members.
+        reservation = self._admit(call, members, known, reserved)
         try:
-            # The first to be refused or to fail ends the others: a call is answered whole or not at all.
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._rerank(lane, call)) for lane in scorer.members]
-        except* FarrankError as failures:
-            raise failures.exceptions[0] from None
-        return mean_of_members(scorer, [task.result() for task in tasks])
+            if isinstance(scorer, LoadedRanker):
+                return await self._score(scorer, call, known[0], reservation)
+            scoring = [
+                asyncio.ensure_future(self._score(member, call, its, reservation))
+                for member, its in zip(members, known, strict=True)
+            ]
+            try:
+                # The first to fail ends the others.
+                return mean_of_members(scorer, await asyncio.gather(*scoring))
+            finally:
+                for task in scoring:
+                    task.cancel()
+                await asyncio.wait(scoring)
+        finally:
+            self._reservations.release(reservation)
 
-    async def _rerank(self, lane: LoadedRanker, call: RerankCall) -> RerankResult:
-        keys = await self._cache_keys(lane, call)
-        cached = _found(lane.cache, keys)
-        job = self._admit(lane, call, cached)
+    async def _score(
+        self, ranker: LoadedRanker, call: RerankCall, known: _Known, reservation: Reservation
+    ) -> RerankResult:
+        """Score all documents with one ranker."""
+        outstanding = reservation.outstanding[ranker.name]
+        finished = self._loop.create_future()
+        active = ActiveCall(
+            next(self._ids), call, reservation, outstanding, ranker.is_dual, self._loop, finished
+        )
         try:
             async with asyncio.timeout_at(call.deadline_s):
-                self._worker.open(lane, job)
-                await self._preparation.prepare(lane, job, cached, keys)
-                self._admission.correct(job.ticket, job.read.tokens)
-                await job.finished
+                self._worker.open(ranker, active)
+                await self._preparation.prepare(ranker, active, known.cached, known.keys)
+                self._reservations.correct(outstanding, active.read.tokens, active.read.chunks)
+                await finished
         except TimeoutError:
             raise DeadlineExceeded("the deadline passed before all documents were scored") from None
         except ReadingStopped:
-            # Another stage has failed the job: its error is the answer.
-            await job.finished
+            # Another stage has failed the call: its error is the answer.
+            await finished
             raise
         finally:
-            self._worker.close(job)
-            self._admission.release(job.ticket)
-            job.close()
-        documents = tuple(job.results[index] for index in range(len(call.texts)))
-        outcome = RerankResult(lane, documents, job.read, job.tokenization_ns, job.device)
+            self._worker.close(active)
+            active.close()
+        documents = tuple(active.results[index] for index in range(len(call.texts)))
+        result = RerankResult(ranker, documents, active.read, active.tokenization_ns, active.device)
         # Once the answer is on its way: nobody waits for the counters.
-        self._loop.call_soon(self._count, lane, outcome)
-        return outcome
+        self._loop.call_soon(self._count, ranker, result)
+        return result
 
     async def drain(self, timeout_s: float) -> bool:
         """Refuse new calls and wait for those inside; what is not done in time is answered UNAVAILABLE.
@@ -130,50 +194,60 @@ class Engine:
         self._preparation.close()
         self._worker.stop()
 
+    def _members(self, scorer: LoadedRanker | LoadedEnsemble) -> Sequence[LoadedRanker]:
+        return (scorer,) if isinstance(scorer, LoadedRanker) else scorer.members
+
     def _admit(
-        self, lane: LoadedRanker, call: RerankCall, cached: Mapping[int, EncodedDocument]
-    ) -> ActiveCall:
-        new = [len(text) for index, text in enumerate(call.texts) if index not in cached]
-        request = Request(
-            lane.name,
-            tokens=sum(lane.estimate_tokens(call.query, length, call.max_chunks) for length in new),
-            unread=sum(new),
-            held=sum(map(len, call.texts)),
-            arrival_s=call.arrival_s,
-            deadline_s=call.deadline_s,
-        )
-        ticket = self._admission.admit(request, time.monotonic())
-        return ActiveCall(next(self._ids), call, ticket, lane.is_dual, self._loop, self._loop.create_future())
+        self,
+        call: RerankCall,
+        members: Sequence[LoadedRanker],
+        known: Sequence[_Known],
+        reserved: Reservation | None,
+    ) -> Reservation:
+        work: list[Work] = []
+        least = unread = 0
+        for member, its in zip(members, known, strict=True):
+            new = [len(text) for index, text in enumerate(call.texts) if index not in its.cached]
+            estimated = member.estimate(call.query, new, call.max_chunks)
+            cached_chunks = sum(len(document.spans) for document in its.cached.values())
+            work.append(replace(estimated, chunks=estimated.chunks + cached_chunks))
+            least += member.estimate(call.query, new, call.max_chunks, least=True).tokens
+            unread += sum(new)
+        held = sum(map(len, call.texts))
+        claim = Claim(work, unread, held, call.arrival_s, call.deadline_s, least)
+        return self._reservations.admit(claim, time.monotonic(), instead_of=reserved)
 
     def _on_lost(self) -> None:
         self._loop.call_soon_threadsafe(self.lost.set)
 
-    async def _cache_keys(self, lane: LoadedRanker, call: RerankCall) -> list[bytes] | None:
-        """Name the documents' encodings; None for a ranker whose chunks cannot be kept."""
-        cache = lane.cache
+    async def _known(self, ranker: LoadedRanker, call: RerankCall) -> _Known:
+        """Look up which documents of a call need no encoding."""
+        cache = ranker.cache
         if cache is None:
-            return None
+            return _Known(None, {})
 
-        def keys() -> list[bytes]:
-            return [cache.key(lane.cache_name, call.max_chunks, text) for text in call.texts]
+        def look_up() -> _Known:
+            keys = [cache.key(ranker.cache_name, call.max_chunks, text) for text in call.texts]
+            found = {index: entry for index, entry in enumerate(cache.find(keys)) if entry is not None}
+            return _Known(keys, found)
 
         if sum(map(len, call.texts)) <= INLINE_HASH_CHARACTERS:
-            return keys()
-        return await self._preparation.run(keys)
+            return look_up()
+        return await self._preparation.run(look_up)
 
-    def _count(self, lane: LoadedRanker, outcome: RerankResult) -> None:
-        metrics, name, read, device = self._metrics, lane.name, outcome.read, outcome.device
-        if lane.cache is not None:
+    def _count(self, ranker: LoadedRanker, result: RerankResult) -> None:
+        metrics, name, read, device = self._metrics, ranker.name, result.read, result.device
+        if ranker.cache is not None:
             metrics.cache_hits.labels(name).inc(read.cached_chunks)
             metrics.cache_misses.labels(name).inc(read.chunks - read.cached_chunks)
         metrics.cut_tokens.labels(name, "query").inc(read.query_tokens_cut)
-        metrics.cut_tokens.labels(name, "document").inc(sum(each.tokens_cut for each in outcome.documents))
+        metrics.cut_tokens.labels(name, "document").inc(sum(each.tokens_cut for each in result.documents))
         chunks, deciding = metrics.document_chunks.labels(name), metrics.deciding_chunk.labels(name)
-        for document in outcome.documents:
+        for document in result.documents:
             chunks.observe(len(document.spans))
             deciding.observe(document.deciding_chunk + 1)
         for stage, ns in (
-            ("tokenization", outcome.tokenization_ns),
+            ("tokenization", result.tokenization_ns),
             ("queue", device.queue_ns),
             ("inference", device.inference_ns),
             ("aggregation", device.aggregation_ns),
@@ -189,25 +263,18 @@ class Engine:
             "admitted_tokens",
             "Tokens admitted and not yet encoded",
             by_ranker,
-            lambda: {(name,): float(self._admission.outstanding_tokens(name)) for name in self.loaded},
+            lambda: {(name,): float(self._reservations.outstanding_tokens(name)) for name in self.loaded},
         )
         watch(
             "held_characters",
             "Characters that calls in flight hold",
             (),
-            lambda: {(): float(self._admission.held_characters())},
+            lambda: {(): float(self._reservations.held_characters())},
         )
         watch(
             "device_tokens_per_second",
             "The measured speed that admission reckons with",
             by_ranker,
-            lambda: {(name,): lane.speed.per_s for name, lane in self.loaded.items()},
+            lambda: {(name,): ranker.speeds.encoding.per_s for name, ranker in self.loaded.items()},
         )
         watch("cache_bytes", "What the document cache holds", (), lambda: {(): cache.size_bytes})
-
-
-def _found(cache: DocumentCache | None, keys: Sequence[bytes] | None) -> dict[int, EncodedDocument]:
-    """Those documents of a call, by index, that the cache holds."""
-    if cache is None or keys is None:
-        return {}
-    return {index: entry for index, entry in enumerate(cache.find(keys)) if entry is not None}

@@ -9,7 +9,7 @@ from typing import TypeVar
 from farrank_rankers.errors import ReadingStopped
 from farrank_rankers.tokens import TokenizedText
 from farrank_server.engine.admission.estimates import Speed
-from farrank_server.engine.admission.reservations import Admission
+from farrank_server.engine.admission.reservations import Reservations
 from farrank_server.engine.call import ActiveCall, Part, PendingDocument, ReadTally, Span
 from farrank_server.engine.rankers.document_cache import EncodedDocument
 from farrank_server.engine.rankers.loaded import LoadedRanker
@@ -26,11 +26,11 @@ Submit = Callable[[LoadedRanker, ActiveCall, Sequence[Part], Sequence[PendingDoc
 class TokenizerPool:
     """The tokenizer pool. `submit` hands finished slices to the worker, from the pool's threads."""
 
-    def __init__(self, threads: int, reading: Speed, admission: Admission, submit: Submit) -> None:
+    def __init__(self, threads: int, reading: Speed, reservations: Reservations, submit: Submit) -> None:
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="farrank-reader")
         self._reading = reading
-        self._admission = admission
+        self._reservations = reservations
         self._submit = submit
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class TokenizerPool:
         with_query = None if lane.is_dual else query
         inputs = [lane.reader.chunk_input(with_query, chunk) for chunk in chunks]
         self._reading.observe(len(text) * self._threads, time.perf_counter() - started_s)
-        self._admission.read(job.ticket, len(text))
+        self._reservations.read(job.reservation, len(text))
         lane.density.observe(len(text), read.total_tokens)
         spans = tuple(Span(chunk.start, chunk.end) for chunk in chunks)
         document = PendingDocument(index, spans, read.tokens_cut, [None] * len(chunks), len(chunks))

@@ -1,5 +1,6 @@
 """What becomes of calls when the device is slow, fails, or dies: real engine, real ranker, faults put in."""
 
+import ast
 import asyncio
 import threading
 import time
@@ -15,7 +16,8 @@ from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes import document_groups
 from farrank_runtimes.runtime import DeviceLost, OutOfMemory, Runtime
 from farrank_server.config.schema import DeviceConfig, RankerConfig, ServerConfig
-from farrank_server.engine.admission.estimates import Speed
+from farrank_server.engine.admission.estimates import Speeds
+from farrank_server.engine.call import RerankCall
 from farrank_server.engine.device import device_loop as worker
 from farrank_server.engine.device.device_loop import device_thread
 from farrank_server.engine.engine import Engine
@@ -24,6 +26,7 @@ from farrank_server.engine.rankers.loading import load_rankers
 from farrank_server.errors import (
     DeadlineExceeded,
     Internal,
+    InvalidArgument,
     NotFound,
     ResourceExhausted,
     Unavailable,
@@ -32,6 +35,7 @@ from farrank_server.metrics import Metrics
 from support.engine_bench import (
     POISON,
     POISON_ID,
+    QUERY,
     TEXTS,
     Bench,
     Faulty,
@@ -40,6 +44,8 @@ from support.engine_bench import (
     scores,
     until,
 )
+
+ROOT = Path(__file__).parents[3]
 
 
 async def test_a_batch_that_runs_out_of_memory_is_split_and_smaller_ones_follow(
@@ -297,7 +303,7 @@ async def test_inputs_of_all_waiting_calls_share_batches(open_bench: OpenBench) 
 async def test_a_call_of_5_documents_does_not_wait_for_one_of_1000(open_bench: OpenBench) -> None:
     async with open_bench(lambda ids: time.sleep(0.01)) as bench:
         # What batches of some 1,000 tokens take with the pause: due times reckon with the real speed.
-        bench.engine.loaded["maxp"].speed = Speed(80_000)
+        bench.engine.loaded["maxp"].speeds = Speeds.measured(80_000)
         large = asyncio.create_task(bench.rerank(tuple(f"{n} {TEXTS[8]}" for n in range(1000))))
         await until(lambda: bool(bench.runtimes["maxp"].batches))
         started = len(bench.runtimes["maxp"].batches)
@@ -336,3 +342,106 @@ async def test_max_chunks_is_part_of_what_the_cache_remembers(open_bench: OpenBe
         assert len(short.documents[0].spans) == 1 < len(whole.documents[0].spans)
         again = await bench.rerank(long, ranker="biencoder")
         assert again.documents[0].spans == whole.documents[0].spans
+
+
+def counted_readings(bench: Bench[Faulty], ranker: str) -> list[str]:
+    """Texts that a ranker's reader was given, from now on."""
+    reader = bench.engine.loaded[ranker].reader
+    read_document, read = reader.read_document, []
+
+    def counted(text: str, *arguments: object, **options: object) -> object:
+        read.append(text)
+        return read_document(text, *arguments, **options)  # type: ignore[arg-type]
+
+    reader.read_document = counted  # type: ignore[assignment,method-assign]
+    return read
+
+
+async def test_an_ensemble_is_admitted_as_one_call_and_holds_its_texts_once(open_bench: OpenBench) -> None:
+    hold = Hold()
+    # Room for either member's inputs, and not for both.
+    async with open_bench(hold, max_queued_tokens=1300) as bench:
+        first = asyncio.create_task(bench.rerank(TEXTS[:1], ranker="both"))
+        await asyncio.to_thread(hold.reached.wait, 30)
+        assert bench.count("farrank_held_characters") == len(TEXTS[0])
+        assert bench.count("farrank_admitted_tokens", ranker="maxp") > 0
+        read = counted_readings(bench, "maxp")
+        with pytest.raises(ResourceExhausted, match="no room") as refused:
+            await bench.rerank(TEXTS * 2, ranker="both")
+        assert refused.value.retry_after_ms
+        assert read == []
+        hold.released.set()
+        await first
+        alone = [await bench.rerank(ranker=name) for name in ("maxp", "biencoder")]
+        assert scores(await bench.rerank(TEXTS, ranker="both")) == pytest.approx(
+            [sum(each) / 2 for each in zip(*map(scores, alone), strict=True)], abs=1e-5
+        )
+        assert bench.count("farrank_held_characters") == 0
+
+
+async def test_a_member_that_fails_ends_the_others_and_its_error_is_the_answer(
+    open_bench: OpenBench,
+) -> None:
+    def before(inputs: Sequence[EncoderInput]) -> None:
+        raise OutOfMemory("never fits")
+
+    async with open_bench(before) as bench:
+        bench.runtimes["biencoder"].before = lambda inputs: time.sleep(0.05)
+        with pytest.raises(ResourceExhausted) as failed:
+            await bench.rerank(TEXTS * 20, ranker="both")
+        assert failed.value.retry_after_ms
+        assert bench.count("farrank_admitted_tokens", ranker="biencoder") == 0
+        assert len(await asyncio.gather(bench.rerank(ranker="biencoder"))) == 1
+
+
+def test_nothing_is_raised_inside_except_star() -> None:
+    """Before Python 3.11.4 such an error reaches the caller wrapped in a group of errors."""
+    raised = [
+        f"{path}:{inner.lineno}"
+        for path in (ROOT / "server").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.TryStar)
+        for handler in node.handlers
+        for inner in ast.walk(handler)
+        if isinstance(inner, ast.Raise)
+    ]
+    assert raised == []
+
+
+async def test_a_density_that_drifted_makes_no_call_wrong_for_ever(
+    open_bench: OpenBench, wanted: list[float]
+) -> None:
+    async with open_bench(max_queued_tokens=2000) as bench:
+        # After texts in a script with a token or more a character.
+        bench.engine.loaded["maxp"].density.per_character = 2.0
+        assert scores(await bench.rerank()) == pytest.approx(wanted, abs=1e-5)
+        with pytest.raises(InvalidArgument, match="at least"):
+            await bench.rerank(tuple("the sea " * 3000 for _ in range(4)))
+
+
+async def test_a_hopeless_call_is_refused_before_anything_is_read(open_bench: OpenBench) -> None:
+    async with open_bench() as bench:
+        bench.engine.loaded["maxp"].speeds.encoding.replace(100.0)
+        read = counted_readings(bench, "maxp")
+        with pytest.raises(DeadlineExceeded, match=r"needs about \d+ s at the measured speed"):
+            await bench.rerank(TEXTS * 8, timeout_s=5)
+        assert read == []
+
+
+async def test_a_place_reserved_before_the_texts_are_known_becomes_the_calls_own(
+    open_bench: OpenBench, wanted: list[float]
+) -> None:
+    async with open_bench() as bench:
+        now_s = time.monotonic()
+        with bench.engine.reserve("maxp", QUERY, [90] * len(TEXTS), None, now_s, now_s + 60) as reserved:
+            assert bench.count("farrank_admitted_tokens", ranker="maxp") > 100
+            assert bench.count("farrank_held_characters") == 90 * len(TEXTS)
+            call = RerankCall("maxp", QUERY, TEXTS, None, now_s, now_s + 60)
+            assert scores(await bench.engine.rerank(call, reserved)) == pytest.approx(wanted, abs=1e-5)
+        assert bench.count("farrank_admitted_tokens", ranker="maxp") == 0
+        bench.engine.loaded["maxp"].speeds.encoding.replace(100.0)
+        with (
+            pytest.raises(DeadlineExceeded, match="needs about"),
+            bench.engine.reserve("maxp", QUERY, [2000] * 100, None, now_s, now_s + 60),
+        ):
+            pass

@@ -1,7 +1,7 @@
 """When calls will be done, given that the device takes their inputs in the order of due times."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,17 +9,16 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A call's claim on the device: what is left of it, and when the last of it is due and must be done.
+class Shares(NamedTuple):
+    """Claims on the device, one a ranker of a call: what is left of each, and when its last input is due.
 
-    A call's inputs are due one after another up to `due_s` (see `batching.batcher`), so what is left of it
-    is due in the last `left_s` before that.
+    Inputs of a share are due one after another up to `due_s` (see `batching.batcher`), so what is left of it
+    is due in the last `left_s` before that. Shapes: (N,) each, in seconds; times are of one clock.
     """
 
-    left_s: float
-    due_s: float
-    deadline_s: float
+    left_s: FloatArray
+    due_s: FloatArray
+    deadline_s: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +29,35 @@ class Forecast:
     makes_late: bool
 
 
-def forecast(shares: Sequence[Share], new: Share, now_s: float) -> Forecast:
-    """Say when the new call would be done, and whether a call admitted before would be late because of it.
+def forecast(shares: Shares, new: Shares, now_s: float) -> Forecast:
+    """Say when a new call would be done, and whether a call admitted before would be late because of it.
 
-    Of every call, what is due before another's last input is done before it. A call that is late already
-    is not made late.
+    Work that is due before a share's last input is done before it. A call that is late already is not made
+    late. Takes O(N log N).
     """
-    left = np.array([share.left_s for share in shares])
-    due = np.array([share.due_s for share in shares])
-    until_deadline = np.array([share.deadline_s for share in shares]) - now_s
-    done_after_s = new.left_s + _due_before(left, due, np.array([new.due_s]))[0]
-    alone = _due_before(left, due, due)  # (N,)
-    delay = _due_before(np.array([new.left_s]), np.array([new.due_s]), due)  # (N,)
-    makes_late = bool(((alone <= until_deadline) & (alone + delay > until_deadline)).any())
-    return Forecast(float(done_after_s), makes_late)
+    before, added = _Backlog(shares), _Backlog(new)
+    done_after_s = before.due_by(new.due_s) + added.due_by(new.due_s)  # (M,)
+    until_deadline_s = shares.deadline_s - now_s  # (N,)
+    alone_s = before.due_by(shares.due_s)  # (N,)
+    with_new_s = alone_s + added.due_by(shares.due_s)
+    makes_late = bool(((alone_s <= until_deadline_s) & (with_new_s > until_deadline_s)).any())
+    return Forecast(float(done_after_s.max()), makes_late)
 
 
-def _due_before(left: FloatArray, due: FloatArray, times: FloatArray) -> FloatArray:
-    """Seconds of work that is due before each time. Shapes: left, due (N,), times (M,) -> (M,)."""
-    before: FloatArray = np.clip(times[:, None] - (due - left), 0.0, left).sum(axis=1)
-    return before
+class _Backlog:
+    """Seconds of work by when they are due: what is left of a share is due at one second a second."""
+
+    def __init__(self, shares: Shares) -> None:
+        # By a time t, the sum over shares of clip(t - begin, 0, left): those begun count from their begin,
+        # and no longer from their end on.
+        self._begins = np.sort(shares.due_s - shares.left_s)
+        self._ends = np.sort(shares.due_s)
+        self._begin_sums = np.concatenate(([0.0], np.cumsum(self._begins)))
+        self._end_sums = np.concatenate(([0.0], np.cumsum(self._ends)))
+
+    def due_by(self, times_s: FloatArray) -> FloatArray:
+        """Shapes: (M,) -> (M,)."""
+        begun = np.searchsorted(self._begins, times_s)
+        ended = np.searchsorted(self._ends, times_s)
+        counted: FloatArray = (begun - ended) * times_s - self._begin_sums[begun] + self._end_sums[ended]
+        return counted

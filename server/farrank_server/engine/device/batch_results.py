@@ -9,7 +9,7 @@ from farrank_rankers.features import Features
 from farrank_runtimes.document_groups import gathered
 from farrank_runtimes.runtime import OutOfMemory
 from farrank_server.batching.batcher import Waiting
-from farrank_server.engine.admission.reservations import Admission
+from farrank_server.engine.admission.reservations import Reservations
 from farrank_server.engine.call import ActiveCall, Part, PendingDocument
 from farrank_server.engine.device.batch_in_flight import BatchInFlight, Items, begin
 from farrank_server.engine.device.bisection import run_isolated
@@ -80,9 +80,9 @@ def _query(job: ActiveCall) -> Features:
 class Execution:
     """Takes in what batches became on the device, and scores what they complete, on the worker's thread."""
 
-    def __init__(self, lock: threading.Condition, admission: Admission, metrics: Metrics) -> None:
+    def __init__(self, lock: threading.Condition, reservations: Reservations, metrics: Metrics) -> None:
         self._lock = lock
-        self._admission = admission
+        self._reservations = reservations
         self._metrics = metrics
 
     def finish(self, begun: BatchInFlight, *, beside: bool) -> None:
@@ -158,9 +158,9 @@ class Execution:
         budget.fitted()
         # A batch that is not full says more of the cost of a batch than of the speed.
         if padded >= budget.tokens * FULL:
-            lane.speed.observe(real, seconds)
+            lane.speeds.encoding.observe(real, seconds)
         for item in items:
-            self._admission.encoded(item.payload.job.ticket, item.tokens)
+            self._reservations.done(item.payload.job.outstanding, tokens=item.tokens)
         self._metrics.count_batch(lane.name, len(items), chunks, real, padded, seconds)
 
     def _count_halved(self, lane: LoadedRanker, groups: int) -> None:

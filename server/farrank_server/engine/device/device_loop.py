@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from farrank_server.batching.batcher import Waiting
-from farrank_server.engine.admission.reservations import Admission
+from farrank_server.engine.admission.reservations import Reservations
 from farrank_server.engine.call import ActiveCall, Part, PendingDocument
 from farrank_server.engine.device.batch_in_flight import BatchInFlight, Items, begin
 from farrank_server.engine.device.batch_results import Execution
@@ -106,7 +106,7 @@ class Worker:
         self,
         lanes: Sequence[LoadedRanker],
         device: ThreadPoolExecutor,
-        admission: Admission,
+        reservations: Reservations,
         metrics: Metrics,
         on_lost: Callable[[], None],
     ) -> None:
@@ -114,7 +114,7 @@ class Worker:
         self._metrics = metrics
         self._on_lost = on_lost
         self._changed = threading.Condition()
-        self._execution = Execution(self._changed, admission, metrics)
+        self._execution = Execution(self._changed, reservations, metrics)
         self._jobs: dict[ActiveCall, LoadedRanker] = {}
         # Jobs with features on the device: what is lost with it.
         self._started: set[ActiveCall] = set()
@@ -149,7 +149,7 @@ class Worker:
             if job not in self._jobs:
                 return
             inputs = [(part.input.tokens, part) for part in parts]
-            lane.batcher.add(job.id, inputs, now_s=time.monotonic(), tokens_per_s=lane.speed.per_s)
+            lane.batcher.add(job.id, inputs, now_s=time.monotonic(), tokens_per_s=lane.speeds.encoding.per_s)
             for document in documents:
                 if document.missing == 0:
                     lane.ready.extend((job, whole) for whole in job.ready_with(document))

@@ -1,26 +1,32 @@
-"""One loaded ranker with all that its requests pass through."""
+"""One loaded ranker with all that its calls need."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from farrank_rankers.aggregate import EvidenceKind
+import numpy as np
+
 from farrank_rankers.exports.manifest import Parity
+from farrank_rankers.family import EvidenceKind
 from farrank_rankers.reader import Reader
 from farrank_rankers.spec import RankerSpec
 from farrank_runtimes.runtime import Runtime
 from farrank_server.batching.batcher import Batcher
-from farrank_server.engine.admission.estimates import Speed, TokenDensity
+from farrank_server.engine.admission.estimates import Speeds, TokenDensity
+from farrank_server.engine.admission.reservations import Work
 from farrank_server.engine.call import ActiveCall, Part, PendingDocument
 from farrank_server.engine.rankers.document_cache import DocumentCache
 
-# A document that needs no more encoding, and the job it belongs to.
+# Fewer tokens per character than texts have: prose has two to three times as many.
+LEAST_DENSITY = 0.1
+
+# A document that needs no more encoding, and the call it belongs to.
 Ready = tuple[ActiveCall, PendingDocument]
 
 
 @dataclass(slots=True, eq=False)
 class LoadedRanker:
-    """A ranker's stages.
+    """A ranker, what runs it, and what is known of its speed.
 
     `ready` holds documents that need no more encoding; guarded, like the batcher, by the worker's lock.
     `load` makes a fresh runtime after the device was lost. `runtime_reason` says why this runtime; `parity`
@@ -35,7 +41,7 @@ class LoadedRanker:
     runtime: Runtime
     load: Callable[[], Runtime]
     batcher: Batcher[Part]
-    speed: Speed
+    speeds: Speeds
     cache: DocumentCache | None
     runtime_reason: str = ""
     parity: Parity | None = None
@@ -57,14 +63,23 @@ class LoadedRanker:
         """Whether the worker has anything to do here."""
         return bool(self.ready) or len(self.batcher) > 0
 
-    def estimate_tokens(self, query: str, characters: int, max_chunks: int | None) -> int:
-        """Guess the positions that a document of so many characters will take on the device."""
+    def estimate(
+        self, query: str, lengths: Sequence[int], max_chunks: int | None, *, least: bool = False
+    ) -> Work:
+        """Guess the positions that documents of so many characters will take on the device, and their chunks.
+
+        `least`: by a density that no text moves, instead of the one learned.
+        """
+        if not lengths:
+            return Work(self.name, 0, 0)
+        density = LEAST_DENSITY if least else self.density.per_character
         chunking = self.spec.chunking
-        tokens = min(self.density.estimate(characters), chunking.max_document_tokens)
-        chunks = 1 + max(0.0, tokens - chunking.window) / chunking.stride
+        tokens = np.minimum(np.asarray(lengths) * density, chunking.max_document_tokens)  # (D,)
+        chunks = 1 + np.maximum(0.0, tokens - chunking.window) / chunking.stride
         if max_chunks is not None:
-            chunks = min(chunks, max_chunks)
-        overlap = max(1.0, chunking.window / chunking.stride) if chunks > 1 else 1.0
-        query_tokens = min(self.density.estimate(len(query)), self.spec.max_query_tokens)
+            chunks = np.minimum(chunks, max_chunks)
+        overlap = np.where(chunks > 1, max(1.0, chunking.window / chunking.stride), 1.0)
+        query_tokens = min(density * len(query), self.spec.max_query_tokens)
         beside = 2 if self.is_dual else 3 + query_tokens
-        return round(min(tokens * overlap, chunks * chunking.window) + chunks * beside) + 1
+        positions = np.minimum(tokens * overlap, chunks * chunking.window) + chunks * beside + 1
+        return Work(self.name, round(float(positions.sum())), round(float(chunks.sum())))

@@ -13,7 +13,7 @@ from farrank_runtimes.openers import Placement
 from farrank_runtimes.runtime import DeviceAbsent, PackingAbsent, PrecisionAbsent, Runtime, RuntimeAbsent
 from farrank_server.batching.batcher import Batcher, BatchPolicy
 from farrank_server.config.schema import RankerConfig, ServerConfig
-from farrank_server.engine.admission.estimates import Speed
+from farrank_server.engine.admission.estimates import Speeds
 from farrank_server.engine.ensemble import LoadedEnsemble
 from farrank_server.engine.rankers.document_cache import DocumentCache
 from farrank_server.engine.rankers.loaded import LoadedRanker
@@ -99,7 +99,7 @@ def _load_lane(name: str, source: RankerConfig, config: ServerConfig, cache: Doc
         runtime=runtime,
         load=_loader(name, source, config),
         batcher=Batcher(policy),
-        speed=Speed(tokens_per_s),
+        speeds=Speeds.measured(tokens_per_s),
         cache=cache if reader.spec.plan == "dual" else None,
         runtime_reason=served.reason,
         parity=served.parity,

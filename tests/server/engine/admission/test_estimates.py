@@ -37,4 +37,4 @@ def test_the_density_follows_the_texts() -> None:
     density = TokenDensity(0.25)
     for _ in range(500):
         density.observe(10_000, 10_000)
-    assert density.estimate(100) == pytest.approx(100, rel=0.01)
+    assert density.per_character == pytest.approx(1, rel=0.01)

@@ -1,8 +1,27 @@
+from typing import NamedTuple
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farrank_server.engine.admission.forecast import Share, forecast
+from farrank_server.engine.admission.forecast import Forecast, Shares
+from farrank_server.engine.admission.forecast import forecast as forecast_of
+
+
+class Share(NamedTuple):
+    left_s: float
+    due_s: float
+    deadline_s: float
+
+
+def shares_of(shares: list[Share]) -> Shares:
+    return Shares(*np.array(shares, dtype=np.float64).reshape(-1, 3).T)
+
+
+def forecast(shares: list[Share], new: Share, now_s: float) -> Forecast:
+    return forecast_of(shares_of(shares), shares_of([new]), now_s)
+
 
 works = st.lists(
     st.tuples(st.integers(1, 20), st.integers(0, 30), st.integers(1, 200)), min_size=0, max_size=8

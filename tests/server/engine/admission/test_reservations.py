@@ -3,21 +3,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farrank_server.config.schema import LimitsConfig
-from farrank_server.engine.admission.estimates import Speed
-from farrank_server.engine.admission.reservations import Admission, Request, Reservation
+from farrank_server.engine.admission.estimates import Speed, Speeds
+from farrank_server.engine.admission.reservations import Claim, Reservation, Reservations, Work
 from farrank_server.errors import DeadlineExceeded, InvalidArgument, ResourceExhausted
 
 RATE = 1000.0
+FOREVER_S = 1e9
+CHUNK_RATE = 100.0
 
 
-def make_admission(reading: float = 1e9, **limits: float) -> Admission:
-    speeds = {"a": Speed(RATE), "b": Speed(RATE / 10)}
+def make_admission(reading: float = 1e9, **limits: float) -> Reservations:
+    speeds = {name: Speeds(Speed(rate), Speed(CHUNK_RATE)) for name, rate in (("a", RATE), ("b", RATE / 10))}
     limits = {"max_queued_tokens": 10_000, **limits}
-    return Admission(LimitsConfig(**limits), speeds, Speed(reading))  # type: ignore[arg-type]
+    return Reservations(LimitsConfig(**limits), speeds, Speed(reading))  # type: ignore[arg-type]
 
 
 def admit(
-    admission: Admission,
+    admission: Reservations,
     tokens: int,
     *,
     remaining_s: float = 1e9,
@@ -25,26 +27,85 @@ def admit(
     characters: int = 0,
     now_s: float = 0.0,
 ) -> Reservation:
-    request = Request(ranker, tokens, characters, characters, now_s, now_s + remaining_s)
-    return admission.admit(request, now_s)
+    work = [Work(ranker, tokens)]
+    return admission.admit(Claim(work, characters, characters, now_s, now_s + remaining_s), now_s)
 
 
-def test_a_request_that_no_queue_could_hold_is_the_callers_mistake() -> None:
+def test_a_call_that_no_queue_could_hold_is_the_callers_mistake() -> None:
+    claim = Claim([Work("a", 20_000)], 0, 0, 0.0, FOREVER_S, least_tokens=10_001)
     with pytest.raises(InvalidArgument, match=r"10001 tokens.*max_queued_tokens 10000"):
-        admit(make_admission(), 10_001)
+        make_admission().admit(claim, 0.0)
 
 
-def test_a_deadline_that_cannot_be_met_even_alone_is_said_at_once() -> None:
+def test_a_call_that_only_the_estimate_finds_too_large_is_never_the_callers_mistake() -> None:
     admission = make_admission()
-    admit(admission, 1)
-    with pytest.raises(DeadlineExceeded, match=r"0\.500 s are left.*needs about 1\.000 s"):
-        admit(admission, 1000, remaining_s=0.5)
+    claim = Claim([Work("a", 20_000)], 0, 0, 0.0, FOREVER_S, least_tokens=9000)
+    alone = admission.admit(claim, 0.0)
+    with pytest.raises(ResourceExhausted, match="20000 of 10000"):
+        admission.admit(claim, 0.0)
+    admission.release(alone)
+    small = admit(admission, 1)
+    with pytest.raises(ResourceExhausted, match="no room for 20000"):
+        admission.admit(claim, 0.0)
+    admission.release(small)
+    admission.admit(claim, 0.0)
 
 
-def test_an_idle_server_tries_what_a_wrong_speed_would_refuse_for_ever() -> None:
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+def test_a_hopeless_call_is_told_at_once_how_long_it_would_take(busy: bool) -> None:
+    admission = make_admission(reading=1e6)
+    if busy:
+        admit(admission, 1)
+    with pytest.raises(
+        DeadlineExceeded, match=r"60 s are left.*needs about 94 s.*lower k.*max_chunks"
+    ) as late:
+        admit(admission, 9000, ranker="b", characters=4_000_000, remaining_s=60)
+    assert late.value.reason == "deadline_too_short"
+
+
+def test_an_idle_server_tries_a_call_that_seems_to_need_a_little_more_than_its_time() -> None:
     admission = make_admission()
-    admission.release(admit(admission, 9000, remaining_s=0.001))
-    admit(admission, 9000, remaining_s=0.001)
+    admit(admission, 1000, remaining_s=0.75)
+    with pytest.raises(DeadlineExceeded):
+        admit(admission, 1000, remaining_s=0.75)
+
+
+def test_members_of_an_ensemble_are_admitted_as_one() -> None:
+    admission = make_admission(max_held_characters=1500)
+    call = Claim([Work("a", 6000), Work("b", 3000)], 2000, 1000, 0.0, FOREVER_S)
+    reservation = admission.admit(call, 0.0)
+    assert admission.outstanding_tokens("a") == 6000
+    assert admission.outstanding_tokens("b") == 3000
+    assert admission.held_characters() == 1000
+    with pytest.raises(ResourceExhausted, match="9000 of 10000"):
+        admission.admit(Claim([Work("a", 500), Work("b", 600)], 0, 0, 0.0, FOREVER_S), 0.0)
+    with pytest.raises(DeadlineExceeded, match=r"needs about 36 s"):
+        admission.admit(Claim([Work("a", 6000), Work("b", 3000)], 0, 0, 0.0, 35.0), 0.0)
+    admission.release(reservation)
+    assert admission.held_characters() == 0
+
+
+def test_chunks_that_are_scored_cost_time_even_where_their_encodings_are_cached() -> None:
+    admission = make_admission()
+    with pytest.raises(DeadlineExceeded, match=r"needs about 10 s"):
+        admission.admit(Claim([Work("a", 0, chunks=1000)], 0, 0, 0.0, 5.0), 0.0)
+    reservation = admission.admit(Claim([Work("a", 0, chunks=1000)], 0, 0, 0.0, 20.0), 0.0)
+    with pytest.raises(ResourceExhausted, match=r"done after about 11\.00 s"):
+        admit(admission, 1000, now_s=15.0, remaining_s=5)
+    admission.done(reservation.outstanding["a"], chunks=1000)
+    admit(admission, 1000, now_s=15.0, remaining_s=5)
+
+
+def test_what_was_reserved_is_given_back_to_the_call_itself() -> None:
+    admission = make_admission()
+    reserved = admit(admission, 8000, characters=500)
+    taken = admission.admit(Claim([Work("a", 9000)], 700, 700, 0.0, FOREVER_S), 0.0, instead_of=reserved)
+    assert admission.outstanding_tokens("a") == 9000
+    assert admission.held_characters() == 700
+    admission.release(reserved)
+    assert admission.outstanding_tokens("a") == 9000
+    admission.release(taken)
+    assert admission.outstanding_tokens("a") == 0
 
 
 def test_a_full_queue_refuses_with_the_time_until_there_is_room() -> None:
@@ -109,20 +170,31 @@ def test_reading_counts_too() -> None:
     admit(admission, 100, remaining_s=5)
 
 
-@given(st.lists(st.tuples(st.integers(1, 400), st.integers(0, 600), st.integers(0, 400)), max_size=20))
-def test_nothing_is_left_when_all_tickets_are_released(work: list[tuple[int, int, int]]) -> None:
-    admission = make_admission()
-    tickets = []
-    for estimated, counted, encoded in work:
-        ticket = admit(admission, estimated, characters=estimated * 4)
-        admission.correct(ticket, counted)
-        admission.encoded(ticket, min(counted, encoded))
-        admission.read(ticket, estimated)
-        tickets.append((ticket, counted - min(counted, encoded)))
-    assert admission.outstanding_tokens("a") == sum(left for _, left in tickets)
-    for ticket, _ in tickets:
-        admission.release(ticket)
-        # What the worker still reports of a released request changes nothing.
-        admission.encoded(ticket, 5)
-        admission.release(ticket)
+work_done = st.lists(
+    st.tuples(st.integers(1, 400), st.integers(0, 600), st.integers(0, 400), st.booleans()), max_size=200
+)
+
+
+@given(work_done)
+def test_nothing_is_left_when_all_is_given_back(work: list[tuple[int, int, int, bool]]) -> None:
+    admission = make_admission(max_queued_tokens=1_000_000)
+    held: list[tuple[Reservation, int]] = []
+    for estimated, counted, encoded, leaves in work:
+        reservation = admit(admission, estimated, characters=estimated * 4)
+        outstanding, done = reservation.outstanding["a"], min(counted, encoded)
+        admission.correct(outstanding, counted, 3)
+        admission.done(outstanding, tokens=done, chunks=2)
+        admission.read(reservation, estimated)
+        held.append((reservation, counted - done))
+        if leaves:
+            admission.release(held.pop(0)[0])
+        assert admission.outstanding_tokens("a") == sum(left for _, left in held)
+    for reservation, _ in held:
+        outstanding = reservation.outstanding["a"]
+        admission.release(reservation)
+        # What the device still reports of a call that has gone changes nothing.
+        admission.done(outstanding, tokens=5)
+        admission.read(reservation, 5)
+        admission.release(reservation)
     assert admission.outstanding_tokens("a") == 0
+    assert admission.held_characters() == 0

@@ -14,7 +14,7 @@ import pytest
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import Capabilities, DeviceLost, DocumentScores, Encoding, OutOfMemory, Runtime
-from farrank_server.engine.admission.estimates import Speed
+from farrank_server.engine.admission.estimates import Speed, Speeds
 from farrank_server.engine.call import ActiveCall
 from farrank_server.errors import Internal, ResourceExhausted, Unavailable
 from support.engine_bench import (
@@ -180,7 +180,7 @@ def open_steps(tiny_rankers: dict[str, Path]) -> Open:
             for lane in bench.engine.loaded.values():
                 lane.batcher.policy = replace(lane.batcher.policy, packed=True)
                 # So fast that inputs are due in the order of their calls.
-                lane.speed = Speed(1e9)
+                lane.speeds = Speeds.measured(1e9)
             try:
                 yield Steps(bench, device)
             finally:
@@ -421,7 +421,7 @@ async def test_an_urgent_call_waits_at_most_for_what_was_begun(open_steps: Open)
     async with open_steps() as steps:
         device = steps.device
         # The large call's last inputs are due some seconds from now.
-        steps.bench.engine.loaded["maxp"].speed = Speed(1000)
+        steps.bench.engine.loaded["maxp"].speeds = Speeds.measured(1000)
         await steps.busy()
         (large,) = await steps.queued((TEXTS * 20, "maxp"))
         device.step()
@@ -444,7 +444,7 @@ async def test_time_behind_another_batch_is_queueing_and_no_work(open_steps: Ope
                 observed.append(busy_s)
 
         first = await steps.busy()
-        lane.speed = Watched(1e9)
+        lane.speeds = Speeds(Watched(1e9), Speed(1e9))
         device.pause_s, device.scoring_pause_s = 0.05, 0.03
         many = asyncio.create_task(bench.rerank(TEXTS * 16))
         await until(lambda: steps.waiting() == 16 * len(TEXTS))
