@@ -14,7 +14,7 @@ from farrank_cli.terminated import run_interruptible
 
 if TYPE_CHECKING:
     from farrank_loadtest.accuracy.evaluation import EvaluationSettings
-    from farrank_loadtest.accuracy.reranking import Reranked, Sweep
+    from farrank_loadtest.accuracy.reranking import Reranked, RunMaker
     from farrank_loadtest.accuracy.test_set import Model, TestSet
 
 
@@ -94,7 +94,11 @@ def _add_test_set(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--index", metavar="NAME", help="rerank what the server finds in its index instead")
     group.add_argument(
-        "--k", "--depth", type=at_least(1), metavar="K", help="rerank the first K of each query (all)"
+        "--k",
+        "--depth",
+        type=at_least(1),
+        metavar="K",
+        help="rerank the first K of each query, and cut every --run to as many (all)",
     )
     group.add_argument(
         "--queries", action="append", default=[], type=Path, metavar="FILE", help="id<TAB>text, or .jsonl"
@@ -235,23 +239,23 @@ def _settings(args: argparse.Namespace, models: list[Model]) -> EvaluationSettin
 
 def _rerank(args: argparse.Namespace, models: list[Model], test_set: TestSet) -> Reranked:
     from farrank_loadtest.accuracy.accuracy_report import RUNS
-    from farrank_loadtest.accuracy.reranking import FirstStage, Sweep, SweepSettings, rerank_models
+    from farrank_loadtest.accuracy.reranking import FirstStage, RunMaker, RunSettings, rerank_models
 
     progress = _SweepProgress()
-    sweep = Sweep(
-        SweepSettings(args.target, args.allow_remote, args.in_flight, args.timeout_s, args.out / RUNS),
+    maker = RunMaker(
+        RunSettings(args.target, args.allow_remote, args.in_flight, args.timeout_s, args.out / RUNS),
         progress,
     )
     first_stage = FirstStage(args.collection, args.skip_missing, args.index, args.k)
     try:
-        return run_interruptible(rerank_models(sweep, models, test_set.parts, first_stage))
+        return run_interruptible(rerank_models(maker, models, test_set.parts, first_stage))
     finally:
         progress.end()
-        _tell_kept(sweep)
+        _tell_kept(maker)
 
 
-def _tell_kept(sweep: Sweep) -> None:
-    for kept in sweep.kept:
+def _tell_kept(maker: RunMaker) -> None:
+    for kept in maker.kept:
         count = f"{kept.queries:,}" if kept.queries == kept.of else f"only {kept.queries:,} of {kept.of:,}"
         print(f"{kept.path}: {count} queries", file=sys.stderr)
 

@@ -8,6 +8,7 @@ from ir_measures import Measure
 
 from farrank_loadtest.accuracy.accuracy_report import Report
 from farrank_loadtest.accuracy.comparison import Evaluated, compare
+from farrank_loadtest.accuracy.test_set import depths
 from farrank_loadtest.errors import LoadtestError
 from farrank_trec import Qrels, Run
 from farrank_trec.measures import evaluate_pooled
@@ -71,7 +72,7 @@ def evaluate_models(
         alpha=settings.alpha,
         measures=tuple(map(str, measures)),
         rows=tuple(rows),
-        notes=(*notes, *_left_out(judged - counted), *_gaps(qrels, models)),
+        notes=(*notes, *_left_out(judged - counted), *_gaps(qrels, models), *_unequal_depths(models)),
         inputs=dict(inputs),
     )
     return report, evaluated
@@ -99,3 +100,15 @@ def _gaps(qrels: Sequence[Qrels], models: Sequence[ModelRuns]) -> list[str]:
                 f"Judged but not ranked by {model.name}, so that they count 0: queries, {missing:,}."
             )
     return notes
+
+
+def _unequal_depths(models: Sequence[ModelRuns]) -> list[str]:
+    """Name the depths where they differ: a deeper list can find more, whatever its order is worth."""
+    deep = depths({model.name: model.seeds for model in models})
+    if len(set(deep.values())) < 2:
+        return []
+    told = ", ".join(f"{name} {depth:,}" for name, depth in deep.items())
+    return [
+        f"Ranked to unequal depths (documents a query, at most): {told}. Measures that look beyond the "
+        "shallowest do not compare; --depth cuts all."
+    ]

@@ -1,7 +1,7 @@
 """Let a server rerank a test set by one ranker after the other, and keep every run in a file."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -11,49 +11,12 @@ from farrank_client import AsyncClient, FarrankError
 from farrank_loadtest.accuracy.evaluation import ModelRuns
 from farrank_loadtest.accuracy.test_set import RETRIEVER, Model, Part, RankerModel
 from farrank_loadtest.errors import LoadtestError, TargetFailed
-from farrank_loadtest.targets import Answer, Document, Target, TargetError
+from farrank_loadtest.targets import Answer, Target, TargetError
 from farrank_loadtest.targets.address import TargetAddress, open_target, permitted_address
-from farrank_trec import Run, missing_documents, rank, read_collection, write_run
+from farrank_loadtest.workloads import Call
+from farrank_loadtest.workloads.recorded import calls_of_run
+from farrank_trec import Run, rank, write_run
 from farrank_trec.errors import InputError
-
-
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """One query and its documents, in the first stage's order."""
-
-    query_id: str
-    query: str
-    documents: tuple[Document, ...]
-
-
-def load_candidates(
-    run: Run, queries: Mapping[str, str], collection: Sequence[Path], *, skip_missing: bool
-) -> tuple[list[Candidates], str]:
-    """Bring a run's queries and documents together with their texts.
-
-    The second value says which documents are missing, and is empty if none is.
-    Raises: InputError if a query has no text, or a document has none and `skip_missing` is off.
-    """
-    if unknown := [query_id for query_id in run if query_id not in queries]:
-        raise InputError(
-            f"{len(unknown):,} of {len(run):,} queries of the run have no text in the queries: "
-            + ", ".join(unknown[:5])
-        )
-    doc_ids = {each.doc_id for documents in run.values() for each in documents}
-    texts = read_collection(collection, doc_ids)
-    missing = missing_documents(texts, doc_ids)
-    if missing and not skip_missing:
-        files = ", ".join(map(str, collection))
-        raise InputError(f"{files}: {missing} (--skip-missing reranks without them)")
-    return list(_join(run, queries, texts)), missing
-
-
-def _join(run: Run, queries: Mapping[str, str], texts: Mapping[str, str]) -> Iterator[Candidates]:
-    for query_id, ranked in run.items():
-        documents = [Document(each.doc_id, texts[each.doc_id]) for each in ranked if each.doc_id in texts]
-        if documents:
-            yield Candidates(query_id, queries[query_id], tuple(documents))
-
 
 Asked = TypeVar("Asked")
 
@@ -88,22 +51,20 @@ class Pace:
     progress: Callable[[int], None]
 
 
-async def rerank_run(
-    target: Target, ranker: str, candidates: Sequence[Candidates], pace: Pace, finished: Run
-) -> None:
+async def rerank_run(target: Target, ranker: str, calls: Sequence[Call], pace: Pace, finished: Run) -> None:
     """Put each query into `finished` as soon as it is ranked, so that who interrupts keeps what was done.
 
     Raises: TargetFailed, with the query, at the first one that fails: a mean over the others would not be the
         ranker's.
     """
 
-    async def ask(each: Candidates) -> None:
-        answer = await _patiently(target, ranker, each, pace.timeout_s)
-        doc_ids = (document.doc_id for document in each.documents)
-        finished[each.query_id] = rank(each.query_id, zip(doc_ids, answer.scores, strict=True))
+    async def ask(call: Call) -> None:
+        answer = await _patiently(target, ranker, call, pace.timeout_s)
+        doc_ids = (document.doc_id for document in call.documents)
+        finished[call.query_id] = rank(call.query_id, zip(doc_ids, answer.scores, strict=True))
         pace.progress(len(finished))
 
-    await ask_all(candidates, ask, in_flight=pace.in_flight)
+    await ask_all(calls, ask, in_flight=pace.in_flight)
 
 
 async def search_run(
@@ -138,15 +99,13 @@ async def search_run(
     await ask_all(queries.items(), ask, in_flight=pace.in_flight)
 
 
-async def _patiently(target: Target, ranker: str, candidates: Candidates, timeout_s: float) -> Answer:
+async def _patiently(target: Target, ranker: str, call: Call, timeout_s: float) -> Answer:
     for pause_s in (*_PAUSES_S, None):
         try:
-            return await target.rerank(
-                candidates.query, candidates.documents, ranker=ranker, timeout_s=timeout_s
-            )
+            return await target.rerank(call.query, call.documents, ranker=ranker, timeout_s=timeout_s)
         except TargetError as error:
             if pause_s is None or error.status not in _ASK_AGAIN:
-                raise _failed(ranker, candidates.query_id, error.status, error.message) from error
+                raise _failed(ranker, call.query_id, error.status, error.message) from error
             await asyncio.sleep(pause_s)
     raise AssertionError("the last attempt answers or raises")
 
@@ -166,7 +125,7 @@ class KeptRun:
 
 
 @dataclass(frozen=True, slots=True)
-class SweepSettings:
+class RunSettings:
     """Which server is asked how, and where the runs go."""
 
     target: str
@@ -176,10 +135,10 @@ class SweepSettings:
     folder: Path
 
 
-class Sweep:
+class RunMaker:
     """Asks one server for the runs of several rankers; `kept` lists what was written, also when cut short."""
 
-    def __init__(self, settings: SweepSettings, progress: Callable[[str, int, int], None]) -> None:
+    def __init__(self, settings: RunSettings, progress: Callable[[str, int, int], None]) -> None:
         self._settings = settings
         self._progress = progress
         self.kept: list[KeptRun] = []
@@ -204,8 +163,8 @@ class Sweep:
             raise TargetFailed(f"holds no ranker {named}, only {', '.join(held)}", "NOT_FOUND")
         return {name: held[name] for name in rankers}
 
-    async def rerank(self, rankers: Sequence[str], candidates: Sequence[Candidates], part: str) -> list[Run]:
-        """Rerank the candidates by each ranker.
+    async def rerank(self, rankers: Sequence[str], calls: Sequence[Call], part: str) -> list[Run]:
+        """Rerank the calls' documents by each ranker.
 
         Raises: TargetFailed at the first call that fails for good.
         """
@@ -214,10 +173,10 @@ class Sweep:
         try:
             for ranker in rankers:
                 finished: Run = {}
-                order = [each.query_id for each in candidates]
+                order = [each.query_id for each in calls]
                 try:
                     pace = self._pace(ranker, len(order))
-                    await rerank_run(target, ranker, candidates, pace, finished)
+                    await rerank_run(target, ranker, calls, pace, finished)
                 finally:
                     runs.append(self._keep(ranker, part, finished, order))
         finally:
@@ -290,33 +249,32 @@ class Reranked:
 
 
 async def rerank_models(
-    sweep: Sweep, models: Sequence[Model], parts: Sequence[Part], first_stage: FirstStage
+    maker: RunMaker, models: Sequence[Model], parts: Sequence[Part], first_stage: FirstStage
 ) -> Reranked:
     """Let the server rerank every part by every ranker of the models.
 
-    Raises: LoadtestError as the sweep's; what was finished is written by then.
+    What was finished is written even where this raises.
+    Raises: InputError if a text is missing and `skip_missing` is off; LoadtestError as `RunMaker`'s methods.
     """
     named = (ranker for model in models if isinstance(model, RankerModel) for ranker in model.rankers)
     rankers = list(dict.fromkeys(named))  # Two models may share a seed.
-    versions = await sweep.versions(rankers)
+    versions = await maker.versions(rankers)
     retrieved: list[Run] = []
     by_ranker: dict[str, list[Run]] = {ranker: [] for ranker in rankers}
     notes: list[str] = []
     for number, part in enumerate(parts, start=1):
         suffix = f".{number}" if len(parts) > 1 else ""
         if first_stage.index is not None:
-            found, runs = await sweep.search(rankers, part.queries, first_stage.index, first_stage.k, suffix)
+            found, runs = await maker.search(rankers, part.queries, first_stage.index, first_stage.k, suffix)
         else:
             found = part.candidates
-            candidates, missing = load_candidates(
-                found, part.queries, first_stage.collection, skip_missing=first_stage.skip_missing
-            )
-            notes += (
-                [f"Reranked without what is missing, which the retriever's row has: {missing}."]
-                if missing
-                else []
-            )
-            runs = await sweep.rerank(rankers, candidates, suffix)
+            calls, missing = calls_of_run(found, part.queries, first_stage.collection)
+            if missing and not first_stage.skip_missing:
+                files = ", ".join(map(str, first_stage.collection))
+                raise InputError(f"{files}: {missing} (--skip-missing reranks without them)")
+            if missing:
+                notes.append(f"Reranked without what is missing, which the retriever's row has: {missing}.")
+            runs = await maker.rerank(rankers, calls, suffix)
         retrieved.append(found)
         for ranker, run in zip(rankers, runs, strict=True):
             by_ranker[ranker].append(run)

@@ -109,7 +109,7 @@ DOC_ID_PREFIX = "doc-id-prefix"
 class TestSetFiles:
     """Where a test set lies: the three lists go together, part by part, and may be empty.
 
-    Of the candidates, the first `k` of each query are taken; None takes all.
+    Of the candidates and of every run, the first `k` documents of each query are taken; None takes all.
     """
 
     qrels: Sequence[str]
@@ -154,7 +154,16 @@ def read_test_set(files: TestSetFiles, models: Sequence[Model]) -> TestSet:
     candidates = [read_run(path) for path in files.candidates]
     named = [candidates] if candidates else [seed for seeds in runs.values() for seed in seeds]
     qrels = [_judgements(source, [each[part] for each in named]) for part, source in enumerate(files.qrels)]
-    parts, notes = [], []
+    notes = [
+        f"Cut to depth {files.k:,} (--depth): {name}, which has {depth:,}."
+        for name, depth in depths(runs).items()
+        if files.k is not None and depth > files.k
+    ]
+    runs = {
+        name: tuple(tuple(_cut(run, files.k, None) for run in seed) for seed in seeds)
+        for name, seeds in runs.items()
+    }
+    parts = []
     for number, path in enumerate(files.queries):
         judged = qrels[number] if qrels else None
         queries = read_queries(path, files.query_field)
@@ -172,6 +181,14 @@ def read_test_set(files: TestSetFiles, models: Sequence[Model]) -> TestSet:
             )
         parts.append(Part(wanted, kept))
     return TestSet(qrels, parts, runs, notes)
+
+
+def depths(runs: Mapping[str, Sequence[Sequence[Run]]]) -> dict[str, int]:
+    """Count the documents that each model ranks for a query, at most."""
+    return {
+        name: max((len(ranked) for seed in seeds for run in seed for ranked in run.values()), default=0)
+        for name, seeds in runs.items()
+    }
 
 
 def _check_counts(files: TestSetFiles, models: Sequence[Model]) -> None:

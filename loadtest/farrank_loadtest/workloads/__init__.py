@@ -9,10 +9,16 @@ from farrank_trec.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request to come: a query and the candidates to order by it."""
+    """One request to come: a query and the candidates to order by it. `query_id` is a run's, else empty."""
 
     query: str
     documents: tuple[Document, ...]
+    query_id: str = ""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The documents' texts."""
+        return tuple(document.text for document in self.documents)
 
 
 @dataclass(frozen=True, slots=True)

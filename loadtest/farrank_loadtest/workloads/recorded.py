@@ -10,7 +10,7 @@ from typing import Any
 from farrank_loadtest.errors import LoadtestError
 from farrank_loadtest.targets import Document
 from farrank_loadtest.workloads import Call, Workload
-from farrank_trec import missing_documents, read_collection, read_queries, read_run
+from farrank_trec import Run, missing_documents, read_collection, read_queries, read_run
 from farrank_trec.errors import InputError
 from farrank_trec.lines import json_object, named_string, numbered_lines
 
@@ -60,23 +60,35 @@ def _with_text(where: str, doc_id: str, text: str | None, found: Mapping[str, st
 def read_candidates(run: Path, queries: Path, collection: Sequence[Path], depth: int) -> Workload:
     """Take the first `depth` documents of every query of a TREC run.
 
-    Raises: InputError naming file and line of what is malformed, the query without text, or the documents
+    Raises: InputError naming file and line of what is malformed, the queries without text, or the documents
     that the collection does not hold; LoadtestError for a depth below 1.
     """
     if depth < 1:
         raise LoadtestError(f"depth {depth}: must be at least 1")
-    ranked = {query_id: [each.doc_id for each in docs[:depth]] for query_id, docs in read_run(run).items()}
-    texts_of_queries = read_queries(queries)
-    unknown = next((query_id for query_id in ranked if query_id not in texts_of_queries), None)
-    if unknown is not None:
-        raise InputError(f"{queries}: holds no query {unknown!r}, which {run} has candidates for")
-    wanted = {doc_id for doc_ids in ranked.values() for doc_id in doc_ids}
-    texts = read_collection(collection, wanted)
-    missing = missing_documents(texts, wanted)
+    ranked = {query_id: documents[:depth] for query_id, documents in read_run(run).items()}
+    calls, missing = calls_of_run(ranked, read_queries(queries), collection)
     if missing:
         raise InputError(f"{run}: {missing}")
-    calls = tuple(
-        Call(texts_of_queries[query_id], tuple(Document(doc_id, texts[doc_id]) for doc_id in doc_ids))
-        for query_id, doc_ids in ranked.items()
-    )
-    return Workload(str(run), calls)
+    return Workload(str(run), tuple(calls))
+
+
+def calls_of_run(run: Run, queries: Mapping[str, str], collection: Sequence[Path]) -> tuple[list[Call], str]:
+    """Bring a run's queries and documents together with their texts, a call for each query.
+
+    The second value says which documents are in no collection, and is empty if all are there. The calls go
+    without them; a query that has none left has no call.
+    Raises: InputError if a query has no text.
+    """
+    if unknown := [query_id for query_id in run if query_id not in queries]:
+        raise InputError(
+            f"{len(unknown):,} of {len(run):,} queries of the run have no text in the queries: "
+            + ", ".join(unknown[:5])
+        )
+    doc_ids = {each.doc_id for ranked in run.values() for each in ranked}
+    texts = read_collection(collection, doc_ids)
+    calls = []
+    for query_id, ranked in run.items():
+        documents = [Document(each.doc_id, texts[each.doc_id]) for each in ranked if each.doc_id in texts]
+        if documents:
+            calls.append(Call(queries[query_id], tuple(documents), query_id))
+    return calls, missing_documents(texts, doc_ids)

@@ -152,6 +152,37 @@ def test_parts_are_averaged_as_one_test_set(accuracy: Accuracy, files: Files, tm
     assert (combined.exit_code, combined.out) == (0, outcome.out)
 
 
+def test_a_depth_cuts_runs_that_are_there_like_the_candidates(
+    accuracy: Accuracy, files: Files, server: SpawnedServer, tmp_path: Path
+) -> None:
+    outcome = accuracy(
+        *(*files.flags(), "--depth=1", f"--target={server.address}", "--ranker=maxp", "--measure=RR"),
+        *(f"--run=first={files.candidates}", f"--out={tmp_path}/o"),
+    )
+
+    assert outcome.exit_code == 0, outcome.err
+    report = Report.read_json(tmp_path / "o" / "accuracy.json")
+    # By hand: the relevant document of q1 is second, that of q2 and q3 first.
+    assert {row.model: row.cells["RR"].mean for row in report.rows}["first"] == pytest.approx(2 / 3)
+    assert {row.cells["RR"].mean for row in report.rows} == {report.rows[0].cells["RR"].mean}
+    assert "Cut to depth 1 (--depth): first, which has 4." in outcome.out
+    assert "unequal" not in outcome.out
+
+
+def test_unequal_depths_are_told(accuracy: Accuracy, files: Files, tmp_path: Path) -> None:
+    lines = files.candidates.read_text().splitlines(keepends=True)
+    shallow = tmp_path / "shallow.trec"
+    shallow.write_text("".join(line for line in lines if line.split()[3] in "12"))
+    flags = ("--evaluate-only", f"--qrels={files.qrels}", f"--run=deep={files.candidates}")
+
+    both = accuracy(*flags, f"--run=shallow={shallow}")
+    assert "Ranked to unequal depths (documents a query, at most): deep 4, shallow 2." in both.out
+    assert "unequal" not in accuracy(*flags).out
+    cut = accuracy(*flags, f"--run=shallow={shallow}", "--depth=2")
+    assert "unequal" not in cut.out
+    assert "Cut to depth 2 (--depth): deep, which has 4." in cut.out
+
+
 @pytest.mark.parametrize(
     ("flags", "exit_code", "says"),
     [

@@ -6,16 +6,17 @@ from collections.abc import Sequence
 import pytest
 
 from farrank_loadtest.accuracy import reranking
-from farrank_loadtest.accuracy.reranking import Candidates, Pace, rerank_run
+from farrank_loadtest.accuracy.reranking import Pace, rerank_run
 from farrank_loadtest.errors import TargetFailed
 from farrank_loadtest.targets import Answer, Document, TargetError
+from farrank_loadtest.workloads import Call
 from farrank_trec import Run
 
 DOCUMENTS = tuple(Document(doc_id, doc_id * 3) for doc_id in "abc")
 
 
-def candidates(count: int) -> list[Candidates]:
-    return [Candidates(f"q{number}", f"query {number}", DOCUMENTS) for number in range(count)]
+def candidates(count: int) -> list[Call]:
+    return [Call(f"query {number}", DOCUMENTS, f"q{number}") for number in range(count)]
 
 
 class Counting:
@@ -36,7 +37,7 @@ class Counting:
         self.in_flight -= 1
         if statuses := self.failures.get(query):
             raise TargetError(statuses.pop(0), "told to\nfail")
-        return Answer(tuple(float(place) for place, _ in enumerate(documents)), {})
+        return Answer(tuple(float(place) for place, _ in enumerate(documents)))
 
     async def close(self) -> None:
         pass

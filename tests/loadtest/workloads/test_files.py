@@ -89,7 +89,7 @@ def test_a_run_and_its_collection_make_calls(first_stage: tuple[Path, Path, list
     run, queries, collection = first_stage
     workload = read_candidates(run, queries, collection, depth=2)
     documents = (Document("d1", "one"), Document("d2", "two"))
-    assert workload.calls == (Call("who wrote it", documents), Call("when was it", documents))
+    assert workload.calls == (Call("who wrote it", documents, "q1"), Call("when was it", documents, "q2"))
     assert read_candidates(run, queries, collection, depth=9).calls[1].documents[2].text == "Three\n\n3"
 
 
@@ -100,7 +100,7 @@ def test_what_a_run_lacks_is_named(first_stage: tuple[Path, Path, list[Path]]) -
     with pytest.raises(LoadtestError, match="depth 0"):
         read_candidates(run, queries, collection, depth=0)
     queries.write_text("q1\twho wrote it\n")
-    with pytest.raises(InputError, match=r"queries\.tsv: holds no query 'q2'"):
+    with pytest.raises(InputError, match=r"1 of 2 queries of the run have no text in the queries: q2"):
         read_candidates(run, queries, collection, depth=3)
     run.write_text("q1 Q0 d1 1 high bm25\n")
     with pytest.raises(InputError, match=r"run\.txt:1: "):
