@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -55,7 +56,7 @@ class AggregatorGraph(nn.Module):
     -> scores (D,), chunk_scores (D, C).
     """
 
-    def __init__(self, aggregator: Aggregator) -> None:
+    def __init__(self, aggregator: Aggregator[Any]) -> None:
         super().__init__()
         self.aggregator = aggregator
 
@@ -69,7 +70,7 @@ class AggregatorGraph(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Shapes: (D, C, …), (D, C) [, (D, C, S)] [, (D, …) [, (D, Q)]] -> (D,), (D, C)."""
         query = None if query_vectors is None else Features(query_vectors, query_roles)
-        result = self.aggregator(Features(vectors, roles), chunk_mask, query)
+        result = self.aggregator.explain(Features(vectors, roles), chunk_mask, query)
         return result.scores, result.chunk_scores
 
 

@@ -1,7 +1,12 @@
-"""From features of chunks to scores of documents: the light half of a ranker."""
+"""From features of chunks to scores of documents: the light half of a ranker.
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+`Aggregator` is the base class of every family's aggregator. A family writes two methods, `interact` and
+`score`; the base class makes `forward` of them, scores alone, and `explain`, scores and what each chunk
+contributed.
+"""
+
+from collections.abc import Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -10,83 +15,128 @@ from farrank_rankers.family import Aggregation, EvidenceKind
 from farrank_rankers.features import Features
 from farrank_rankers.tokenizer import Frame
 
-__all__ = ["Aggregate", "Aggregator", "EvidenceKind", "combine", "leave_one_out"]
+__all__ = ["Aggregator", "ChunkScoreAggregator", "EvidenceKind", "Explanation", "combine"]
 
+State = TypeVar("State")
 
-# Chunks that are read at once where some are left out; a transformer 768 wide makes 50 MB of so many.
+# Chunks that are read at once when some are left out. A transformer 768 wide makes 50 MB of so many.
 GROUP_CHUNKS = 2**12
 
 
-class Aggregate(NamedTuple):
-    """Shapes: scores (D,), chunk_scores (D, C), which are −inf where there is no chunk."""
+class Explanation(NamedTuple):
+    """Documents' scores and their chunks' evidence.
+
+    Shapes: scores (D,), chunk_scores (D, C), which are −inf where there is no chunk.
+    """
 
     scores: Tensor
     chunk_scores: Tensor
 
 
-class Aggregator(nn.Module):
+class Aggregator(nn.Module, Generic[State]):
     """Base of the families' aggregators; `evidence` says what their chunk scores mean.
 
-    Called with the features of D documents of C chunks, (D, C, …), with chunk_mask (D, C) bool and, if the
-    plan is dual, with the features of each document's query, (D, …). Values under a false mask, and token
-    vectors of role PADDING, are never looked at: they may be anything, NaN included.
+    All methods take the features of D documents of C chunks, (D, C, …), chunk_mask (D, C) bool and, if the
+    plan is dual, the features of each document's query, (D, …). Values under a false mask, and token vectors
+    of role PADDING, are never read: they may be anything, NaN included.
+
+    `interact` does the work that is the same whichever chunks count, and returns it as a state of the
+    family's own type. `score` makes the documents' scores of that state under each of V chunk masks. Chunk
+    scores are computed by `explain` only: training and plain scoring do not pay for them.
     """
 
-    evidence: EvidenceKind = EvidenceKind.CHUNK_SCORE
+    evidence: EvidenceKind = EvidenceKind.LEAVE_ONE_OUT
 
     def start_from(self, backbone: nn.Module, frame: Frame) -> None:
-        """Take over what a new aggregator has from its backbone, now that it has its weights: mostly nothing.
+        """Take from the backbone, now that it has its weights, what a new aggregator starts with.
 
-        `frame` holds the ids of the tokenizer's special tokens.
+        Most families take nothing. `frame` holds the ids of the tokenizer's special tokens.
         """
 
-    def forward(self, features: Features, chunk_mask: Tensor, query: Features | None = None) -> Aggregate:
-        """Shapes: (D, C, …), (D, C), (D, …) -> (D,), (D, C); ValueError if a document has no chunk."""
+    def interact(self, features: Features, chunk_mask: Tensor, query: Features | None) -> State:
+        """Read the features once. Shapes: (D, C, …), (D, C), (D, …) -> the family's state."""
         raise NotImplementedError
 
+    def score(self, state: State, masks: Tensor) -> Tensor:
+        """Score the documents under each of V chunk masks. Shapes: masks (V, D, C) -> (V, D)."""
+        raise NotImplementedError
 
-def combine(chunk_scores: Tensor, chunk_mask: Tensor, aggregation: Aggregation) -> Aggregate:
-    """Make the chunks' scores a document's: that of the first chunk, or the mean, maximum or sum of all.
+    def chunk_scores(self, state: State, chunk_mask: Tensor, scores: Tensor) -> Tensor:
+        """Say how much each document's score falls without each of its chunks.
 
-    Shapes: chunk_scores (D, C), chunk_mask (D, C) -> scores (D,), chunk_scores (D, C).
-    Raises: ValueError if a document has no chunk.
+        A family whose chunks have scores or weights of their own returns those instead. A document's only
+        chunk cannot be left out: its effect is 0.
+        Shapes: chunk_mask (D, C), scores (D,) -> (D, C).
+        """
+        masks = leave_one_out_masks(chunk_mask)  # (C, D, C)
+        without = torch.cat([self.score(state, some) for some in _affordable(masks)])  # (C, D)
+        return effects(scores, without, chunk_mask)
+
+    def forward(self, features: Features, chunk_mask: Tensor, query: Features | None = None) -> Tensor:
+        """Score documents, and nothing more; differentiable.
+
+        Shapes: (D, C, …), (D, C), (D, …) -> (D,).
+        Raises: ValueError if a document has no chunk.
+        """
+        check_chunks(chunk_mask)
+        return self.score(self.interact(features, chunk_mask, query), chunk_mask[None])[0]
+
+    def explain(self, features: Features, chunk_mask: Tensor, query: Features | None = None) -> Explanation:
+        """Score documents and their chunks, of one state; no gradient flows through chunk scores.
+
+        Shapes: (D, C, …), (D, C), (D, …) -> (D,), (D, C).
+        Raises: ValueError if a document has no chunk.
+        """
+        check_chunks(chunk_mask)
+        state = self.interact(features, chunk_mask, query)
+        scores = self.score(state, chunk_mask[None])[0]  # (D,)
+        with torch.no_grad():
+            chunk_scores = self.chunk_scores(state, chunk_mask, scores).detach()  # (D, C)
+        return Explanation(scores, chunk_scores.masked_fill(~chunk_mask, -torch.inf))
+
+
+class ChunkScoreAggregator(Aggregator[Tensor]):
+    """Base of aggregators whose chunks have scores of their own: `interact` returns them, (D, C).
+
+    The document's is that of the first chunk, or the mean, the maximum or the sum of all.
     """
-    check_chunks(chunk_mask)
-    present = chunk_scores.masked_fill(~chunk_mask, 0.0)  # (D, C)
-    evidence = chunk_scores.masked_fill(~chunk_mask, -torch.inf)  # (D, C)
-    if aggregation == "first":
+
+    evidence = EvidenceKind.CHUNK_SCORE
+    aggregation: Aggregation
+
+    def score(self, state: Tensor, masks: Tensor) -> Tensor:
+        """Shapes: state (D, C), masks (V, D, C) -> (V, D)."""
+        return combine(state, masks, self.aggregation)
+
+    def chunk_scores(self, state: Tensor, chunk_mask: Tensor, scores: Tensor) -> Tensor:
+        """Shapes: state (D, C), chunk_mask (D, C), scores (D,) -> (D, C)."""
+        if self.aggregation != "first":
+            return state
         first = torch.arange(chunk_mask.shape[1], device=chunk_mask.device) == 0  # (C,)
-        return Aggregate(evidence[:, 0], evidence.masked_fill(~first, -torch.inf))
+        return state.masked_fill(~first, -torch.inf)
+
+
+def combine(chunk_scores: Tensor, chunk_mask: Tensor, aggregation: Aggregation) -> Tensor:
+    """Take the first chunk's score, or the mean, maximum or sum of all. Shapes: (…, C) each -> (…)."""
+    if aggregation == "first":
+        return chunk_scores.masked_fill(~chunk_mask, -torch.inf)[..., 0]
     if aggregation == "max":
-        return Aggregate(evidence.amax(dim=1), evidence)
-    total = present.sum(dim=1)  # (D,)
-    if aggregation == "sum":
-        return Aggregate(total, evidence)
-    return Aggregate(total / chunk_mask.sum(dim=1), evidence)
+        return chunk_scores.masked_fill(~chunk_mask, -torch.inf).amax(dim=-1)
+    total = chunk_scores.masked_fill(~chunk_mask, 0.0).sum(dim=-1)  # (…)
+    return total if aggregation == "sum" else total / chunk_mask.sum(dim=-1)
 
 
-def leave_one_out(score: Callable[[Tensor], Tensor], chunk_mask: Tensor) -> Aggregate:
-    """Score documents; a chunk's own score is how much its document's falls without it.
-
-    `score` gives the documents' scores under each of V chunk masks, (V, D, C) -> (V, D). A document's only
-    chunk cannot be left out: its effect is 0. No gradient flows through evidence.
-    Shapes: chunk_mask (D, C) -> scores (D,), chunk_scores (D, C).
-    """
-    scores = score(chunk_mask[None])[0]  # (D,)
-    with torch.no_grad():
-        alone = chunk_mask.sum(dim=1) == 1  # (D,)
-        left_out = torch.eye(chunk_mask.shape[1], dtype=torch.bool, device=chunk_mask.device)  # (C, C)
-        masks = chunk_mask & (~left_out[:, None] | alone[:, None])  # (C, D, C)
-        without = torch.cat([score(some) for some in _affordable(masks)])  # (C, D)
-        effects = (scores - without).masked_fill(alone, 0.0).T  # (D, C)
-    return Aggregate(scores, effects.masked_fill(~chunk_mask, -torch.inf))
+def leave_one_out_masks(chunk_mask: Tensor) -> Tensor:
+    """Leave each chunk out in turn, except a document's only one. Shapes: (D, C) -> (C, D, C)."""
+    alone = chunk_mask.sum(dim=1) == 1  # (D,)
+    left_out = torch.eye(chunk_mask.shape[1], dtype=torch.bool, device=chunk_mask.device)  # (C, C)
+    return chunk_mask & (~left_out[:, None] | alone[:, None])
 
 
-def _affordable(masks: Tensor) -> Sequence[Tensor]:
-    """Divide masks into groups of at most GROUP_CHUNKS chunks. Shapes: (V, D, C) -> (…, D, C) each."""
-    if torch.compiler.is_compiling():  # a traced graph has no loop over numbers that it does not know
-        return [masks]
-    return torch.split(masks, max(1, GROUP_CHUNKS // masks[0].numel()))
+def effects(scores: Tensor, without: Tensor, chunk_mask: Tensor) -> Tensor:
+    """Say how much documents' scores fall without each chunk. Shapes: (D,), (C, D), (D, C) -> (D, C)."""
+    alone = chunk_mask.sum(dim=1) == 1  # (D,)
+    return (scores - without).masked_fill(alone, 0.0).T
 
 
 def check_chunks(chunk_mask: Tensor) -> None:
@@ -101,3 +151,10 @@ def check_chunks(chunk_mask: Tensor) -> None:
         raise ValueError(
             f"chunk_mask: document {int(missing[0])} has no chunk; every document has at least 1"
         )
+
+
+def _affordable(masks: Tensor) -> Sequence[Tensor]:
+    """Divide masks into groups of at most GROUP_CHUNKS chunks. Shapes: (V, D, C) -> (…, D, C) each."""
+    if torch.compiler.is_compiling():  # a traced graph has no loop over numbers that it does not know
+        return [masks]
+    return torch.split(masks, max(1, GROUP_CHUNKS // masks[0].numel()))

@@ -1,24 +1,29 @@
 """The heavy half of a ranker: a transformers model, called the same way whatever its architecture."""
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from farrank_rankers.backbones.build_backbone import build_backbone
 from farrank_rankers.backbones.calls import call_named
 from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.features import Features, Layout, Padded
+from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokens import Role
 
 
 class Encoder(nn.Module):
     """Base of the families' encoders; `backbone` is the transformers model that does the work.
 
-    A family says in `read` what becomes of the backbone's output, in `keeps_hidden_states` whether that has
-    those of the embeddings and of every layer as well, in `position_step` how far apart tokens stand, and in
-    `reads_first_tokens_alone` whether all other vectors of the last layer are computed in vain.
-    Called with input_ids, roles (of `tokens.Role`) and token_type_ids.
+    A family writes `read`, which makes features of the backbone's output. What it may change besides: `build`
+    makes the backbone; with `keeps_hidden_states` the output has those of the embeddings and of every layer;
+    `position_step` is the distance between tokens' positions; `reads_first_tokens_alone` says that `read`
+    needs no other vector of the last layer, so that exports need not compute them.
+    `config` is the backbone's parsed config.json. Called with input_ids, roles (of `tokens.Role`) and
+    token_type_ids.
     Shapes: (P, L) each -> `Features` of P inputs, (P, F) or (P, S, F…).
     """
 
@@ -26,13 +31,17 @@ class Encoder(nn.Module):
     position_step = 1
     reads_first_tokens_alone = False
 
-    def __init__(self, backbone: nn.Module, facts: BackboneFacts) -> None:
+    def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
         super().__init__()
-        self.backbone = backbone
-        self.facts = facts
-        parameters = inspect.signature(backbone.forward).parameters
-        self._takes_segments = facts.segments > 0 and "token_type_ids" in parameters
-        self._call = call_named(facts.architecture)
+        self.backbone = self.build(spec, config)
+        self.facts = BackboneFacts.from_config(config)
+        parameters = inspect.signature(self.backbone.forward).parameters
+        self._takes_segments = self.facts.segments > 0 and "token_type_ids" in parameters
+        self._call = call_named(self.facts.architecture)
+
+    def build(self, spec: RankerSpec, config: Mapping[str, Any]) -> nn.Module:
+        """Build the backbone, with random weights."""
+        return build_backbone(spec, config)
 
     def forward(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> Features:
         """Shapes: (P, L) each -> (P, …)."""

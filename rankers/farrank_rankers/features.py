@@ -34,6 +34,11 @@ class Features(NamedTuple):
             for row, roles, end in zip(self.vectors, self.roles, ends, strict=True)
         ]
 
+    def repeated(self, times: int) -> "Features":
+        """Repeat one row without copying it. Shapes: (1, …) -> (times, …)."""
+        roles = None if self.roles is None else self.roles.expand(times, *self.roles.shape[1:])
+        return Features(self.vectors.expand(times, *self.vectors.shape[1:]), roles)
+
     def to(self, device: torch.device | str) -> "Features":
         """Bring all tensors to a device."""
         return Features(self.vectors.to(device), None if self.roles is None else self.roles.to(device))
@@ -80,6 +85,18 @@ def batched(documents: Sequence[Features]) -> tuple[Features, Tensor]:
         mask = torch.ones(len(counts), counts[0], dtype=torch.bool, device=device)
         return Features(torch.stack(plain)), mask
     return Features(pad_sequence(plain, batch_first=True)), _chunk_mask(counts, device)
+
+
+def by_document(features: Features, counts: Sequence[int]) -> tuple[Features, Tensor]:
+    """Divide inputs among documents, of which each has so many in a row.
+
+    Shapes: (P, …), D counts whose sum is P -> (D, C, …), chunk mask (D, C).
+    """
+    vectors = torch.split(features.vectors, list(counts))
+    if features.roles is None:
+        return batched([Features(each) for each in vectors])
+    roles = torch.split(features.roles, list(counts))
+    return batched([Features(*each) for each in zip(vectors, roles, strict=True)])
 
 
 def _chunk_mask(counts: Sequence[int], device: torch.device) -> Tensor:

@@ -1,20 +1,19 @@
-"""A ranker whole: reader, encoder and aggregator, and the plain way to score with them."""
+"""A ranker whole: reader, encoder and aggregator, to be trained and to score with offline."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import islice
-from typing import Any
+from itertools import chain
+from typing import Any, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from farrank_rankers.aggregate import Aggregator
+from farrank_rankers.aggregate import Aggregator, Explanation
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.families.registry import AGGREGATORS, ENCODERS
-from farrank_rankers.features import Features, batched, stacked
+from farrank_rankers.features import Features, by_document
 from farrank_rankers.reader import Reader
 from farrank_rankers.spec import RankerSpec, content_version
 from farrank_rankers.tokens import Chunk, EncoderInput, collate
@@ -60,28 +59,73 @@ class Ranker(nn.Module):
         self.reader = reader
         self.config = config
         self.encoder: Encoder = ENCODERS[reader.spec.family](reader.spec, config)
-        self.aggregator: Aggregator = AGGREGATORS[reader.spec.family](reader.spec, config)
+        self.aggregator: Aggregator[Any] = AGGREGATORS[reader.spec.family](reader.spec, config)
+        # The weights' digest, and which tensors it was taken of, each as often as it had been changed then.
+        self._digest: tuple[list[tuple[int, int]], str] | None = None
 
     @property
     def spec(self) -> RankerSpec:
         """The reader's spec, which is the ranker's."""
         return self.reader.spec
 
-    @cached_property
+    @property
     def weights_digest(self) -> str:
-        """Hash of the weights, taken when first asked for: training on does not change it.
+        """Hash of the weights as they are now: after training it is another one.
 
-        A ranker that is opened in half precision has that of its files.
+        A ranker that was opened in half precision has that of its files. The hash is kept until the ranker is
+        trained (`train()`) or a tensor is changed in place.
         """
-        return weights_digest(self)
+        tensors = chain(self.parameters(), self.buffers())
+        changes = [(id(each), 0 if each.is_inference() else each._version) for each in tensors]
+        # A fused optimizer does not count its changes, so that in training nothing is kept.
+        if self._digest is None or self.training or self._digest[0] != changes:
+            self._digest = changes, weights_digest(self)
+        return self._digest[1]
 
-    @cached_property
+    @property
     def version(self) -> str:
-        """Hash of spec, tokenizer and weights, taken when first asked for: training on does not change it."""
+        """Hash of spec, tokenizer and weights, as they are now."""
         return content_version(self.spec, self.reader.tokenizer.files, self.config, self.weights_digest)
 
+    def train(self, mode: bool = True) -> Self:
+        """Switch dropout on or off, as every module does."""
+        if mode or self.training:
+            self._digest = None
+        return super().train(mode)
+
+    def forward(
+        self, batch: Sequence[Tensor], counts: Sequence[int], query: Sequence[Tensor] | None = None
+    ) -> Tensor:
+        """Score documents, differentiably.
+
+        `batch` holds the encoder inputs of all documents, one document after the other: input_ids, roles and
+        token_type_ids, padded on the right (see `tensors`). `counts` says how many inputs each document has.
+        In a dual plan `query` holds each document's query likewise, or one that all share. Under autocast the
+        encoder alone runs in lower precision.
+        Shapes: batch (P, L) each, D counts whose sum is P, query (D or 1, L) each -> (D,).
+        """
+        features, chunk_mask, of_query = self._read(batch, counts, query)
+        with torch.autocast(chunk_mask.device.type, enabled=False):
+            scores: Tensor = self.aggregator(features, chunk_mask, of_query)
+        return scores
+
+    def explain(
+        self,
+        batch: Sequence[Tensor],
+        counts: Sequence[int],
+        query: Sequence[Tensor] | None = None,
+        batch_size: int | None = None,
+    ) -> Explanation:
+        """Score documents as `forward` does, and their chunks, `batch_size` inputs encoded at once at most.
+
+        Shapes: batch (P, L) each, D counts whose sum is P, query (D or 1, L) each -> (D,), (D, C).
+        """
+        features, chunk_mask, of_query = self._read(batch, counts, query, batch_size)
+        with torch.autocast(chunk_mask.device.type, enabled=False):
+            return self.aggregator.explain(features, chunk_mask, of_query)
+
     def score(self, query: str, documents: Sequence[str], batch_size: int = 16) -> list[DocumentScore]:
-        """Score documents offline, in their order, nothing grouped by length: the reference for all else.
+        """Score documents offline, in their order: the reference for all else.
 
         Raises: ValueError if the query holds no token.
         """
@@ -92,45 +136,91 @@ class Ranker(nn.Module):
         dual = self.spec.plan == "dual"
         texts = [reader.read_document(text) for text in documents]
         split = [reader.split(text) for text in texts]
-        inputs = [
-            reader.chunk_input(None if dual else read_query, chunk) for chunks in split for chunk in chunks
-        ]
+        of_query = self.tensors([reader.query_input(read_query)]) if dual else None
+        explained: list[tuple[float, tuple[float, ...]]] = []
         with torch.inference_mode(), _evaluating(self):
-            query_features = stacked(self._encode([reader.query_input(read_query)], 1)) if dual else None
-            features = iter(self._encode(inputs, batch_size))  # P × (…)
-            return [
-                self._document_score(
-                    list(islice(features, len(chunks))), chunks, text.tokens_cut, query_features
-                )
-                for chunks, text in zip(split, texts, strict=True)
-            ]
+            for some in _grouped(split, batch_size):
+                inputs = [
+                    reader.chunk_input(None if dual else read_query, chunk)
+                    for chunks in some
+                    for chunk in chunks
+                ]
+                counts = [len(chunks) for chunks in some]
+                scores, chunk_scores = self.explain(self.tensors(inputs), counts, of_query, batch_size)
+                for score, each, count in zip(scores.tolist(), chunk_scores.tolist(), counts, strict=True):
+                    explained.append((score, tuple(each[:count])))
+        return [
+            DocumentScore(score, evidence, chunks, evidence.index(max(evidence)), text.tokens_cut)
+            for (score, evidence), chunks, text in zip(explained, split, texts, strict=True)
+        ]
 
-    def _encode(self, inputs: Sequence[EncoderInput], batch_size: int) -> list[Features]:
-        """Encode inputs in their order, fp32 (…) each."""
+    def tensors(self, inputs: Sequence[EncoderInput]) -> tuple[Tensor, ...]:
+        """Pad inputs to one batch on the encoder's device.
+
+        Shapes: -> input_ids, roles, token_type_ids (P, L).
+        """
         device = next(self.encoder.parameters()).device
-        features: list[Features] = []
-        for start in range(0, len(inputs), batch_size):
-            batch = collate(inputs[start : start + batch_size], self.reader.pad_id)
-            encoded: Features = self.encoder(*(torch.from_numpy(array).to(device) for array in batch))
-            features += encoded._replace(vectors=encoded.vectors.float()).rows()
-        return features
+        return tuple(torch.from_numpy(array).to(device) for array in collate(inputs, self.reader.pad_id))
 
-    def _document_score(
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """Divide what is trained into the backbone's parameters and all others.
+
+        The papers train the backbone with a learning rate of 1e-5 and everything else with 1e-4.
+        """
+        trained = {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
+        backbone = [weight for name, weight in trained.items() if name.startswith("encoder.backbone.")]
+        others = [weight for name, weight in trained.items() if not name.startswith("encoder.backbone.")]
+        return {"backbone": backbone, "other": others}
+
+    def gradient_checkpointing_enable(
+        self, gradient_checkpointing_kwargs: Mapping[str, Any] | None = None
+    ) -> None:
+        """Compute the backbone's layers again in the backward pass, and keep less of them in memory.
+
+        Name and parameter are those that transformers' Trainer calls.
+        """
+        keywords = {"use_reentrant": False} | dict(gradient_checkpointing_kwargs or {})
+        backbone: Any = self.encoder.backbone
+        backbone.gradient_checkpointing_enable(gradient_checkpointing_kwargs=keywords)
+
+    def _read(
         self,
-        features: list[Features],
-        chunks: tuple[Chunk, ...],
-        tokens_cut: int,
-        query: Features | None,
-    ) -> DocumentScore:
-        """Aggregate one document alone. Shapes: features C × (…), query (1, …)."""
-        result = self.aggregator(*batched([stacked(features)]), query)
-        return DocumentScore(
-            score=float(result.scores[0]),
-            chunk_scores=tuple(result.chunk_scores[0].tolist()),
-            chunks=chunks,
-            deciding=int(result.chunk_scores[0].argmax()),
-            tokens_cut=tokens_cut,
-        )
+        batch: Sequence[Tensor],
+        counts: Sequence[int],
+        query: Sequence[Tensor] | None,
+        batch_size: int | None = None,
+    ) -> tuple[Features, Tensor, Features | None]:
+        """Encode a batch, and give what the aggregator takes, in fp32.
+
+        Shapes: (P, L) each, (D or 1, L) each -> (D, C, …), (D, C), (D, …).
+        """
+        features, chunk_mask = by_document(self._encode(batch, batch_size), counts)
+        if query is None:
+            return features, chunk_mask, None
+        of_query = self._encode(query, batch_size)
+        if len(of_query.vectors) == 1:
+            of_query = of_query.repeated(len(counts))
+        return features, chunk_mask, of_query
+
+    def _encode(self, batch: Sequence[Tensor], batch_size: int | None) -> Features:
+        """Encode inputs, at most `batch_size` at once. Shapes: (P, L) each -> fp32 (P, …)."""
+        slices = zip(*(torch.split(each, batch_size or len(each)) for each in batch), strict=True)
+        parts: list[Features] = [self.encoder(*some) for some in slices]
+        vectors = torch.cat([part.vectors.float() for part in parts])
+        roles = [part.roles for part in parts if part.roles is not None]
+        return Features(vectors, torch.cat(roles) if roles else None)
+
+
+def _grouped(split: Sequence[tuple[Chunk, ...]], batch_size: int) -> Iterator[Sequence[tuple[Chunk, ...]]]:
+    """Take whole documents together, of at most `batch_size` chunks if they are several."""
+    start = chunks = 0
+    for end, document in enumerate(split):
+        if end > start and chunks + len(document) > batch_size:
+            yield split[start:end]
+            start, chunks = end, 0
+        chunks += len(document)
+    if start < len(split):
+        yield split[start:]
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from farrank_rankers.tokenizer import TokenizerFiles
 __all__ = ["Chunking", "Plan", "RankerSpec"]
 
 T = TypeVar("T")
+OptionsT = TypeVar("OptionsT", bound=Options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,15 @@ class RankerSpec:
     def plan(self) -> Plan:
         """Whether an encoder input holds query and chunk (pair) or one of them (dual)."""
         return family_named(self.family).plan
+
+    def options_as(self, kind: type[OptionsT]) -> OptionsT:
+        """Return the options as what they are to the family.
+
+        Raises: SpecError if they are another family's.
+        """
+        if not isinstance(self.options, kind):
+            raise SpecError(f"options are {type(self.options).__name__}; they must be {kind.__name__}")
+        return self.options
 
     def to_json(self) -> str:
         """Write the spec as the text of a `ranker.json`."""

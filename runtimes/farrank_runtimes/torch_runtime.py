@@ -95,7 +95,7 @@ class TorchModules:
         Shapes: (D, C, …), (D, C), (D, …) -> scores (D,), chunk scores (D, C).
         """
         with beside(self.device):
-            result = self._aggregator(features, chunk_mask, query)
+            result = self._aggregator.explain(features, chunk_mask, query)
             return result.scores.tolist(), result.chunk_scores.tolist()
 
     def capabilities(self, *, packed: bool = False, queued: bool = False) -> Capabilities:

@@ -130,9 +130,9 @@ def test_documents_score_together_as_alone(narrow: Rankers, family: str) -> None
             roles = torch.nn.functional.pad(features.roles, (0, 3, 0, 2))
             nothing = roles == 0
         vectors[nothing] = torch.nan
-        together = ranker.aggregator(Features(vectors, roles), mask, repeated(query, len(documents)))
+        together = ranker.aggregator.explain(Features(vectors, roles), mask, repeated(query, len(documents)))
         for row, document in enumerate(documents):
-            alone = ranker.aggregator(*batched([document]), query)
+            alone = ranker.aggregator.explain(*batched([document]), query)
             count = len(document.vectors)
             torch.testing.assert_close(together.scores[row], alone.scores[0], rtol=1e-5, atol=bound)
             torch.testing.assert_close(
@@ -177,8 +177,8 @@ def test_gradients_reach_all_that_is_trained(narrow: Rankers, family: str) -> No
             if isinstance(module, torch.nn.Linear) and module.bias is not None:
                 torch.nn.init.constant_(module.bias, 0.5)  # no unit before a ReLU may be dead by chance
         documents, query = encoded(ranker)
-        result = ranker.aggregator(*batched(documents), repeated(query, len(documents)))
-        (result.scores * torch.tensor([1.0, -2.0, 3.0, -1.5])).sum().backward()
+        scores = ranker.aggregator(*batched(documents), repeated(query, len(documents)))
+        (scores * torch.tensor([1.0, -2.0, 3.0, -1.5])).sum().backward()
         gradients = {
             name: weight.grad
             for name, weight in ranker.named_parameters()
@@ -232,13 +232,13 @@ def test_evidence_is_what_its_kind_says(narrow: Rankers, family: str) -> None:
         documents, query = encoded(ranker)
         for document in documents:
             features, mask = batched([document])
-            whole = ranker.aggregator(features, mask, query)
+            whole = ranker.aggregator.explain(features, mask, query)
             evidence = whole.chunk_scores[0]
             if ranker.aggregator.evidence is EvidenceKind.ATTENTION:
                 assert float(evidence.sum()) == pytest.approx(1.0, abs=1e-5)
             elif ranker.aggregator.evidence is EvidenceKind.CHUNK_SCORE:
                 for chunk in range(1 if ranker.spec.chunking.kind == "first" else mask.shape[1]):
-                    alone = ranker.aggregator(_only(features, [chunk]), mask[:, :1], query)
+                    alone = ranker.aggregator.explain(_only(features, [chunk]), mask[:, :1], query)
                     assert float(evidence[chunk]) == pytest.approx(float(alone.scores[0]), abs=1e-5)
             elif mask.shape[1] == 1:
                 assert evidence.tolist() == [0.0]
@@ -246,7 +246,7 @@ def test_evidence_is_what_its_kind_says(narrow: Rankers, family: str) -> None:
                 # The first chunk also holds the query's vectors, which stay: left out of this test.
                 for chunk in range(1, mask.shape[1]):
                     others = [other for other in range(mask.shape[1]) if other != chunk]
-                    without = ranker.aggregator(_only(features, others), mask[:, 1:], query)
+                    without = ranker.aggregator.explain(_only(features, others), mask[:, 1:], query)
                     effect = float(whole.scores[0] - without.scores[0])
                     assert float(evidence[chunk]) == pytest.approx(effect, abs=2 * TOLERANCE[family])
 

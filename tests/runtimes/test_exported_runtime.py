@@ -76,7 +76,7 @@ def test_in_several_runs_scores_are_the_aggregators_own(
     observed = Observed(loaded._aggregator)
     with torch.inference_mode():
         features, chunk_mask, query = token_features(ranker, torch.Generator().manual_seed(5))
-        wanted = ranker.aggregator(features, chunk_mask, query)
+        wanted = ranker.aggregator.explain(features, chunk_mask, query)
 
     documents = [taken(features, row, int(count)) for row, count in enumerate(chunk_mask.sum(dim=1))]
     found = runtime_of(observed).score(documents, query.rows() if query else None)

@@ -4,12 +4,13 @@ BERT with symmetric ALiBi and gated feed-forwards, both missing from transformer
 """
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from farrank_rankers.backbones.alibi_checkpoints import AlibiBertConfig
 
@@ -168,6 +169,7 @@ class AlibiBert(nn.Module):
         self.layers = nn.ModuleList(
             Layer(config, make_attention(config)) for _ in range(config.num_hidden_layers)
         )
+        self.checkpoint_keywords: Mapping[str, Any] | None = None
         self.apply(self._initialise)
 
     def forward(
@@ -182,10 +184,17 @@ class AlibiBert(nn.Module):
         bias = attention_bias(attention_mask, self.config.num_attention_heads, hidden.dtype)  # (P, A, L, L)
         states = [hidden]
         for layer in self.layers:
-            hidden = layer(hidden, bias)  # (P, L, H)
+            if self.training and self.checkpoint_keywords is not None:
+                hidden = checkpoint(layer, hidden, bias, **self.checkpoint_keywords)  # (P, L, H)
+            else:
+                hidden = layer(hidden, bias)  # (P, L, H)
             if output_hidden_states:
                 states.append(hidden)
         return BackboneOutput(hidden, tuple(states) if output_hidden_states else None)
+
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Mapping[str, Any]) -> None:
+        """Compute layers again in the backward pass, by the name that transformers' models have for it."""
+        self.checkpoint_keywords = gradient_checkpointing_kwargs
 
     def get_input_embeddings(self) -> nn.Embedding:
         """Give out the word embeddings, by the name that transformers' models have for it."""

@@ -1,14 +1,21 @@
 """CEDR-PACRR: the strongest matches of n-grams, by convolutions."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from farrank_rankers.aggregate import Aggregate, Aggregator, EvidenceKind, check_chunks, leave_one_out
-from farrank_rankers.families.cedr import Texts, asked_slots, cedr_sizes, mean_cls, similarities, texts
+from farrank_rankers.aggregate import Aggregator, effects, leave_one_out_masks
+from farrank_rankers.families.cedr import (
+    cedr_sizes,
+    last_cls,
+    mean_cls,
+    query_slots,
+    similarity_matrix,
+    texts,
+)
 from farrank_rankers.features import Features
 from farrank_rankers.spec import RankerSpec
 
@@ -18,7 +25,25 @@ STRONGEST = 2
 HIDDEN = 32
 
 
-class CedrPacrr(Aggregator):
+class Matched(NamedTuple):
+    """Some documents' similarity matrix, and for each n how strongly each pair of positions matches.
+
+    Shapes: simmat (N, L+1, R, T), lengths (N, C) of the chunks, strengths (N, R, T+2) for each n.
+    """
+
+    simmat: Tensor
+    lengths: Tensor
+    strengths: tuple[Tensor, ...]
+
+
+class Matches(NamedTuple):
+    """The groups of documents in their order, and each chunk's [CLS]. Shapes: cls (D, C, H)."""
+
+    groups: tuple[Matched, ...]
+    cls: Tensor
+
+
+class CedrPacrr(Aggregator[Matches]):
     """Score a document by where its n-grams match those of the query best, over all layers, and its [CLS].
 
     For n = 1, 2, 3 a convolution of n×n over the similarities, layers as channels, gives each pair of
@@ -28,11 +53,9 @@ class CedrPacrr(Aggregator):
     without its tokens, its neighbours joined, and its [CLS]; the query's vectors stay the first chunk's.
 
     Shapes: features (D, C, S, L+1, H), chunk_mask (D, C) -> scores (D,), chunk_scores (D, C).
-    Raises: ValueError if a document has no chunk, or its query too many tokens.
+    Raises: ValueError if a query has too many tokens.
     Source: MacAvaney et al., SIGIR 2019; the convolutions Hui et al., EMNLP 2017 and WSDM 2018.
     """
-
-    evidence = EvidenceKind.LEAVE_ONE_OUT
 
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
         super().__init__()
@@ -48,40 +71,57 @@ class CedrPacrr(Aggregator):
             nn.Linear(HIDDEN, 1),
         )
 
-    def forward(self, features: Features, chunk_mask: Tensor, query: Features | None = None) -> Aggregate:
-        """Shapes: (D, C, S, L+1, H), (D, C) -> (D,), (D, C)."""
-        check_chunks(chunk_mask)
-        asked = asked_slots(features, self.query_positions)  # (D, Q)
-        groups = texts(features, chunk_mask, asked, pair_values=self.layers)
-        found = torch.cat([self.matches(group) for group in groups])  # (D, 1 + C, R·6)
-        matches, matches_without = found[:, 0], found[:, 1:]  # (D, R·6), (D, C, R·6)
+    def interact(self, features: Features, chunk_mask: Tensor, query: Features | None) -> Matches:
+        """Shapes: (D, C, S, L+1, H), (D, C) -> groups of the D documents, cls (D, C, H)."""
+        query_mask = query_slots(features, self.query_positions)  # (D, Q)
+        groups = []
+        for text in texts(features, chunk_mask, query_mask, pair_values=self.layers):
+            simmat = similarity_matrix(text.query, text.document)  # (N, L+1, Q, T)
+            pairs = text.query_mask[:, None, :, None] & text.doc_mask[:, None, None]  # (N, 1, Q, T)
+            missing = self.query_positions - simmat.shape[2]
+            simmat = pad(simmat.masked_fill(~pairs, 0.0), (0, 0, 0, missing))  # (N, L+1, R, T)
+            lengths = text.membership.sum(dim=1).long()  # (N, C)
+            strengths = tuple(ngram(simmat, lengths) for ngram in self.ngrams)  # (N, R, T+2) each
+            groups.append(Matched(simmat, lengths, strengths))
+        return Matches(tuple(groups), last_cls(features))
 
-        def score(masks: Tensor) -> Tensor:
-            left_out = (chunk_mask & ~masks)[..., None]  # (V, D, C, 1), one chunk or none
-            joined = matches_without.masked_fill(~left_out, 0.0).sum(dim=2)  # (V, D, R·6)
-            kept = torch.where(left_out.any(dim=2), joined, matches)  # (V, D, R·6)
-            scores: Tensor = self.dense(torch.cat([kept, mean_cls(features, masks)], dim=2))  # (V, D, 1)
-            return scores.squeeze(-1)
+    def score(self, state: Matches, masks: Tensor) -> Tensor:
+        """Shapes: masks (V, D, C) -> (V, D). The matches are those in whole documents under every mask."""
+        strongest = [
+            torch.cat([each.topk(STRONGEST).values for each in group.strengths], dim=-1).flatten(1)
+            for group in state.groups
+        ]
+        matches = torch.cat(strongest).expand(masks.shape[0], -1, -1)  # (V, D, R·6)
+        return self._scores(matches, state.cls, masks)
 
-        return leave_one_out(score, chunk_mask)
+    def chunk_scores(self, state: Matches, chunk_mask: Tensor, scores: Tensor) -> Tensor:
+        """Score documents without each chunk: the matches change only around it.
 
-    def matches(self, text: Texts) -> Tensor:
-        """Find the strongest matches in each document, and behind those the ones in it without each chunk.
-
-        Shapes: N texts of (Q, L+1, H), (T, L+1, H), (T, C) -> (N, 1 + C, R·6).
+        Shapes: chunk_mask (D, C), scores (D,) -> (D, C).
         """
-        cosines = similarities(text.query, text.document)  # (N, L+1, Q, T)
-        pairs = text.asked[:, None, :, None] & text.read[:, None, None]  # (N, 1, Q, T)
-        missing = self.query_positions - cosines.shape[2]
-        cosines = pad(cosines.masked_fill(~pairs, 0.0), (0, 0, 0, missing))  # (N, L+1, R, T)
-        lengths = text.membership.sum(dim=1).long()  # (N, C)
-        return torch.cat([ngram(cosines, lengths) for ngram in self.ngrams], dim=-1).flatten(2)
+        without = [
+            torch.cat(
+                [
+                    cast(NgramMatch, ngram).without_each(group.simmat, group.lengths, strengths)
+                    for ngram, strengths in zip(self.ngrams, group.strengths, strict=True)
+                ],
+                dim=-1,
+            ).flatten(2)
+            for group in state.groups
+        ]  # (N, C, R·6) each
+        matches = torch.cat(without).transpose(0, 1)  # (C, D, R·6)
+        return effects(scores, self._scores(matches, state.cls, leave_one_out_masks(chunk_mask)), chunk_mask)
+
+    def _scores(self, matches: Tensor, cls: Tensor, masks: Tensor) -> Tensor:
+        """Shapes: (V, D, R·6), (D, C, H), (V, D, C) -> (V, D)."""
+        scores: Tensor = self.dense(torch.cat([matches, mean_cls(cls, masks)], dim=2))  # (V, D, 1)
+        return scores.squeeze(-1)
 
 
 class NgramMatch(nn.Module):
-    """The two strongest matches of each query n-gram in a document, and in that document without each chunk.
+    """How strongly each query n-gram matches each of a document's, without and with a chunk left out.
 
-    Shapes: cosines (N, L+1, R, T), lengths (N, C) of the chunks -> (N, 1 + C, R, 2).
+    Shapes: simmat (N, L+1, R, T), lengths (N, C) of the chunks -> (N, R, T+2), 0 beyond the document.
     """
 
     def __init__(self, layers: int, size: int) -> None:
@@ -89,33 +129,35 @@ class NgramMatch(nn.Module):
         self.size = size
         self.convolution = nn.Conv2d(layers, FILTERS, size)
 
-    def forward(self, cosines: Tensor, lengths: Tensor) -> Tensor:
-        """Shapes: (N, L+1, R, T), (N, C) -> (N, 1 + C, R, 2)."""
-        # Zeros below and to the right for n-grams that end beyond the text. To the right as many again stand
-        # for positions that a short document lacks.
-        beyond = self.size - 1
-        padded = pad(cosines, (0, beyond + STRONGEST, 0, beyond))  # (N, L+1, R+n−1, T+n+1)
-        positions = torch.arange(cosines.shape[3] + STRONGEST, device=lengths.device)  # (T+2,)
+    def forward(self, simmat: Tensor, lengths: Tensor) -> Tensor:
+        """Shapes: (N, L+1, R, T), (N, C) -> (N, R, T+2)."""
+        positions = torch.arange(simmat.shape[3] + STRONGEST, device=lengths.device)  # (T+2,)
         past = positions >= lengths.sum(dim=1, keepdim=True)  # (N, T+2)
         # No strength is negative, so a 0 never displaces one.
-        strengths = self.strongest_filter(padded).masked_fill(past[:, None], 0.0)  # (N, R, T+2)
-        with torch.no_grad():
-            without = self.without_each(padded, strengths, lengths)
-        return torch.cat([strengths.topk(STRONGEST).values[:, None], without], dim=1)
+        return self.strongest_filter(self.padded(simmat)).masked_fill(past[:, None], 0.0)
 
-    def strongest_filter(self, cosines: Tensor) -> Tensor:
+    def padded(self, simmat: Tensor) -> Tensor:
+        """Add zeros below and to the right, for n-grams that end beyond the text.
+
+        To the right two more stand for positions that a short document lacks.
+        Shapes: (N, L+1, R, T) -> (N, L+1, R+n−1, T+n+1).
+        """
+        return pad(simmat, (0, self.size - 1 + STRONGEST, 0, self.size - 1))
+
+    def strongest_filter(self, padded: Tensor) -> Tensor:
         """Convolve. Shapes: (N, L+1, R+n−1, T+n−1) -> (N, R, T)."""
-        responses: Tensor = self.convolution(cosines).relu()  # (N, 32, R, T)
+        responses: Tensor = self.convolution(padded).relu()  # (N, 32, R, T)
         return responses.amax(dim=1)
 
-    def without_each(self, padded: Tensor, strengths: Tensor, lengths: Tensor) -> Tensor:
-        """Find the strongest matches without each chunk.
+    def without_each(self, simmat: Tensor, lengths: Tensor, strengths: Tensor) -> Tensor:
+        """Find the strongest matches in the document without each chunk.
 
         Only the n − 1 positions before a chunk see what follows it: there its neighbours are joined, all
         other strengths stand.
 
-        Shapes: (N, L+1, R+n−1, T+n+1), (N, R, T+2), (N, C) -> (N, C, R, 2).
+        Shapes: (N, L+1, R, T), (N, C), (N, R, T+2) -> (N, C, R, 2).
         """
+        padded = self.padded(simmat)  # (N, L+1, R+n−1, T+n+1)
         ends = lengths.cumsum(dim=1)[:, :, None]  # (N, C, 1)
         starts = ends - lengths[:, :, None]  # (N, C, 1)
         seam = torch.arange(self.size - 1, device=lengths.device)  # (n−1,)

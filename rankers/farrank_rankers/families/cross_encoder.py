@@ -3,13 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from farrank_rankers.aggregate import Aggregate, Aggregator, combine
+from farrank_rankers.aggregate import ChunkScoreAggregator
 from farrank_rankers.backbones.build_backbone import build_classifier
-from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.encoder import Encoder
-from farrank_rankers.errors import SpecError
 from farrank_rankers.family import CrossEncoderOptions
 from farrank_rankers.features import Features, Layout
 from farrank_rankers.spec import RankerSpec
@@ -24,11 +22,12 @@ class LogitEncoder(Encoder):
     Shapes: input_ids, roles, token_type_ids (P, L) -> (P, 1).
     """
 
-    # As the heads of `first_token.KIN` do.
+    # The heads of BERT's kin read nothing else.
     reads_first_tokens_alone = True
 
-    def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
-        super().__init__(build_classifier(spec, config), BackboneFacts.from_config(config))
+    def build(self, spec: RankerSpec, config: Mapping[str, Any]) -> nn.Module:
+        """Build a classifier, whose head is a part of it."""
+        return build_classifier(spec, config)
 
     def read(self, output: Any, tokens: Layout) -> Features:
         """Shapes: logits (P, 1) or (P, 2) -> (P, 1)."""
@@ -38,19 +37,16 @@ class LogitEncoder(Encoder):
         return Features(logits[:, 1:] - logits[:, :1])  # (P, 1)
 
 
-class LogitAggregator(Aggregator):
+class LogitAggregator(ChunkScoreAggregator):
     """Take the first, mean, maximum or sum of the chunks' logits, as the spec's options say.
 
     Shapes: features (D, C, 1), chunk_mask (D, C) -> scores (D,), chunk_scores (D, C).
-    Raises: ValueError if a document has no chunk.
     """
 
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
         super().__init__()
-        if not isinstance(spec.options, CrossEncoderOptions):
-            raise SpecError(f"options are {type(spec.options).__name__}; they must be CrossEncoderOptions")
-        self.aggregation = spec.options.aggregation
+        self.aggregation = spec.options_as(CrossEncoderOptions).aggregation
 
-    def forward(self, features: Features, chunk_mask: Tensor, query: Features | None = None) -> Aggregate:
-        """Shapes: (D, C, 1), (D, C) -> (D,), (D, C)."""
-        return combine(features.vectors.squeeze(-1), chunk_mask, self.aggregation)
+    def interact(self, features: Features, chunk_mask: Tensor, query: Features | None) -> Tensor:
+        """Shapes: (D, C, 1) -> (D, C)."""
+        return features.vectors.squeeze(-1)

@@ -1,16 +1,15 @@
 """Neural Model 1: how likely a document's tokens translate into the query's."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from farrank_rankers.aggregate import Aggregate, Aggregator, EvidenceKind, check_chunks, leave_one_out
-from farrank_rankers.backbones.build_backbone import build_backbone, transformers_config
-from farrank_rankers.backbones.facts import BackboneFacts
+from farrank_rankers.aggregate import Aggregator
+from farrank_rankers.backbones.build_backbone import transformers_config
 from farrank_rankers.encoder import Encoder
-from farrank_rankers.families.cedr import asked_slots, over_chunks, texts
+from farrank_rankers.families.cedr import over_chunks, query_slots, texts
 from farrank_rankers.features import Features, Layout
 from farrank_rankers.spec import RankerSpec
 
@@ -26,7 +25,7 @@ class ProjectedTokenEncoder(Encoder):
     """
 
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
-        super().__init__(build_backbone(spec, config), BackboneFacts.from_config(config))
+        super().__init__(spec, config)
         hidden_size = transformers_config(config).hidden_size
         self.norm = nn.LayerNorm(hidden_size)
         self.projection = nn.Linear(hidden_size, WIDTH)
@@ -36,7 +35,18 @@ class ProjectedTokenEncoder(Encoder):
         return Features(self.projection(self.norm(output.last_hidden_state).tanh()), tokens.roles)
 
 
-class NeuralModel1(Aggregator):
+class Translations(NamedTuple):
+    """What each chunk adds to the translation probabilities of each query token, and how many tokens it has.
+
+    Shapes: sums (D, Q, C), lengths (D, C), query_mask (D, Q).
+    """
+
+    sums: Tensor
+    lengths: Tensor
+    query_mask: Tensor
+
+
+class NeuralModel1(Aggregator[Translations]):
     """Score a document by the log-likelihood of the query, each token translated from those of the document.
 
     Σ_q log(max(1e-7, mean_t T(q|d_t))) with T(q|d) = σ(F3(relu(F2(relu(F1([x, y, x∘y])))))), x and y the
@@ -47,11 +57,8 @@ class NeuralModel1(Aggregator):
     The authors withheld their code because it might be subject to a third party's patent.
 
     Shapes: features (D, C, S, 128), chunk_mask (D, C) -> scores (D,), chunk_scores (D, C).
-    Raises: ValueError if a document has no chunk.
     Source: Boytsov & Kolter, ECIR 2021 (arXiv 2102.06815); Model 1 Berger & Lafferty, SIGIR 1999.
     """
-
-    evidence = EvidenceKind.LEAVE_ONE_OUT
 
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
         super().__init__()
@@ -60,22 +67,22 @@ class NeuralModel1(Aggregator):
         self.f2 = nn.Linear(WIDTH, WIDTH)
         self.f3 = nn.Linear(WIDTH, 1)
 
-    def forward(self, features: Features, chunk_mask: Tensor, query: Features | None = None) -> Aggregate:
-        """Shapes: (D, C, S, 128), (D, C) -> (D,), (D, C)."""
-        check_chunks(chunk_mask)
-        asked = asked_slots(features, self.max_query_tokens)  # (D, Q)
+    def interact(self, features: Features, chunk_mask: Tensor, query: Features | None) -> Translations:
+        """Shapes: (D, C, S, 128), (D, C) -> sums (D, Q, C), lengths (D, C)."""
+        query_mask = query_slots(features, self.max_query_tokens)  # (D, Q)
         sums: list[Tensor] = []
         lengths: list[Tensor] = []
-        for text in texts(features, chunk_mask, asked, pair_values=WIDTH):
+        for text in texts(features, chunk_mask, query_mask, pair_values=WIDTH):
             sums.append(self.translation(text.query, text.document) @ text.membership)  # (N, Q, C)
             lengths.append(text.membership.sum(dim=1))  # (N, C)
-        likelihoods, tokens = torch.cat(sums), torch.cat(lengths)[:, None]  # (D, Q, C), (D, 1, C)
+        return Translations(torch.cat(sums), torch.cat(lengths), query_mask)
 
-        def score(masks: Tensor) -> Tensor:
-            mean = over_chunks(likelihoods, masks) / over_chunks(tokens, masks).clamp(min=1)  # (V, D, Q)
-            return mean.clamp(min=LEAST_PROBABILITY).log().masked_fill(~asked, 0.0).sum(dim=2)  # (V, D)
-
-        return leave_one_out(score, chunk_mask)
+    def score(self, state: Translations, masks: Tensor) -> Tensor:
+        """Shapes: masks (V, D, C) -> (V, D)."""
+        tokens = over_chunks(state.lengths[:, None], masks).clamp(min=1)  # (V, D, 1)
+        mean = over_chunks(state.sums, masks) / tokens  # (V, D, Q)
+        logs = mean.clamp(min=LEAST_PROBABILITY).log()  # (V, D, Q)
+        return logs.masked_fill(~state.query_mask, 0.0).sum(dim=2)
 
     def translation(self, query: Tensor, document: Tensor) -> Tensor:
         """Compute T(q|d), the first layer in its three parts: two of them need no pairs.

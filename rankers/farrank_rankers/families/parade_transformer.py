@@ -1,6 +1,6 @@
-"""PARADE Transformer.
+"""PARADE Transformer: a small transformer reads the chunks' vectors as others read words.
 
-A small transformer reads the chunks' vectors, and in one form the query's, as others read words.
+One form reads the query's vectors with them. Late interaction, in a file of its own, builds on it.
 """
 
 from collections.abc import Mapping
@@ -11,20 +11,13 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from transformers import BertConfig, BertModel
 
-from farrank_rankers.aggregate import Aggregate, Aggregator, check_chunks, leave_one_out
-from farrank_rankers.backbones.build_backbone import build_backbone, transformers_config
-from farrank_rankers.backbones.facts import BackboneFacts
+from farrank_rankers.aggregate import Aggregator
+from farrank_rankers.backbones.build_backbone import transformers_config
 from farrank_rankers.chunking import chunk_count
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.errors import SpecError
 from farrank_rankers.families.passages import Head
-from farrank_rankers.family import (
-    EvidenceKind,
-    ParadePretrOptions,
-    ParadeQueryOptions,
-    ParadeRandOptions,
-    TransformerShape,
-)
+from farrank_rankers.family import ParadePretrOptions, ParadeQueryOptions, ParadeRandOptions, TransformerShape
 from farrank_rankers.features import Features, Layout
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokenizer import Frame
@@ -32,32 +25,31 @@ from farrank_rankers.tokens import Role
 
 
 class Part(NamedTuple):
-    """Vectors that follow each other in the sequence, all of one segment.
+    """Vectors that follow each other in the transformer's input, all of one segment.
 
-    `present` says which are read; `placed`, if given, which take a position, be they read or not.
-    Shapes: vectors (N, T, H), present and placed (N, T) bool.
+    `mask` says which of them are read. `placed`, if given, says which take a position: read or not.
+    Shapes: vectors (N, T, H), mask and placed (N, T) bool.
     """
 
     vectors: Tensor
-    present: Tensor
+    mask: Tensor
     segment: int = 0
     placed: Tensor | None = None
 
     def repeated(self, times: int) -> "Part":
-        """Put the same rows after each other. Shapes: (N, T, H) -> (times·N, T, H)."""
+        """Repeat all rows. Shapes: (N, T, H) -> (times·N, T, H)."""
         placed = None if self.placed is None else self.placed.repeat(times, 1)
-        return Part(self.vectors.repeat(times, 1, 1), self.present.repeat(times, 1), self.segment, placed)
+        return Part(self.vectors.repeat(times, 1, 1), self.mask.repeat(times, 1), self.segment, placed)
 
 
 class VectorTransformer(nn.Module):
-    """Read `[C] [S] part [S] … part [S]` and keep the last layer's first vector; without separators no [S].
+    """A small BERT that reads vectors where others read words: `[C] [S] part [S] … part [S]`.
 
-    C and S are learned vectors, from N(0, 1/W) if nothing else fills them. Parts are projected where their
-    vectors are not as wide as the transformer's. Position, segment and LayerNorm embeddings are BERT's own.
-    Its word embeddings are never read and never trained: they are there because the published checkpoints
-    and the papers' counts of parameters have them.
+    It returns the last layer's first vector. C and S are learned vectors, from N(0, 1/W) if nothing else
+    fills them; without separators there is no S. Parts are projected if their vectors are not as wide as the
+    transformer. Position, segment and LayerNorm embeddings are BERT's own; it has no word embeddings.
 
-    A vector that is not present may hold anything. The others get the positions that they have without it.
+    A vector that is masked out may hold anything. The others get the positions that they have without it.
 
     Shapes: parts (N, T, H) -> (N, W).
     """
@@ -83,29 +75,19 @@ class VectorTransformer(nn.Module):
             self.project = nn.Linear(input_width, shape.width)
             nn.init.xavier_uniform_(self.project.weight)
 
-    def under(self, masks: Tensor, chunks: Tensor, *before: Part) -> Tensor:
-        """Read documents' chunks, as segment 1, after the parts `before` them, once under each chunk mask.
-
-        Shapes: masks (V, D, C), chunks (D, C, H), parts (D, T, H) -> (V, D, W).
-        """
-        parts = [part.repeated(masks.shape[0]) for part in (*before, Part(chunks, masks[0], segment=1))]
-        parts[-1] = parts[-1]._replace(present=masks.flatten(0, 1))  # (V·D, C)
-        read: Tensor = self(*parts)  # (V·D, W)
-        return read.reshape(*masks.shape[:2], -1)
-
     def forward(self, *parts: Part) -> Tensor:
         """Shapes: (N, T, H) each -> (N, W)."""
-        rows = parts[0].present[:, :1]  # (N, 1)
+        rows = parts[0].mask[:, :1]  # (N, 1)
         separators = [] if self.separator is None else [_learned(self.separator, rows)]
         sequence = [_learned(self.first, rows), *separators]
         for part in parts:
-            known = part.vectors.masked_fill(~part.present[:, :, None], 0.0)  # (N, T, H)
+            known = part.vectors.masked_fill(~part.mask[:, :, None], 0.0)  # (N, T, H)
             sequence += [part._replace(vectors=self.project(known)), *separators]
-        placed = [part.present if part.placed is None else part.placed for part in sequence]
-        segments = [torch.full_like(part.present, part.segment, dtype=torch.long) for part in sequence]
+        placed = [part.mask if part.placed is None else part.placed for part in sequence]
+        segments = [torch.full_like(part.mask, part.segment, dtype=torch.long) for part in sequence]
         output = self.bert(
             inputs_embeds=torch.cat([part.vectors for part in sequence], dim=1),  # (N, L, W)
-            attention_mask=torch.cat([part.present for part in sequence], dim=1).long(),  # (N, L)
+            attention_mask=torch.cat([part.mask for part in sequence], dim=1).long(),  # (N, L)
             token_type_ids=torch.cat(segments, dim=1),  # (N, L)
             position_ids=torch.cat(placed, dim=1).cumsum(dim=1) - 1,  # (N, L)
         )
@@ -118,53 +100,74 @@ def _learned(vector: Tensor, rows: Tensor) -> Part:
     return Part(vector.expand(rows.shape[0], 1, -1), torch.ones_like(rows))
 
 
-class ParadeTransf(Aggregator):
+class ChunkVectors(NamedTuple):
+    """What the transformer aggregates: the chunks' vectors, and the parts that it reads before them.
+
+    Shapes: chunks (D, C, H), each part (D, T, H).
+    """
+
+    chunks: Tensor
+    before: tuple[Part, ...] = ()
+
+
+class ParadeTransf(Aggregator[ChunkVectors]):
     """Score a document by what a transformer makes of its chunks' vectors: F(Agg(C, S, cls_1 … cls_m, S)[0]).
 
-    Segment ids are 1 for the chunks and 0 for C and S.
+    Segment ids are 1 for the chunks and 0 for all else. `beside` counts the positions of the parts before the
+    chunks, without their separators.
 
     Shapes: features (D, C, H), chunk_mask (D, C) -> scores (D,), chunk_scores (D, C).
-    Raises: SpecError if a document may have more chunks than the transformer has positions; ValueError if a
-    document has no chunk.
+    Raises: SpecError if a document may have more chunks than the transformer has positions.
     Source: Li et al., TOIS 2024; the separators are Boytsov et al.'s.
     """
 
-    evidence = EvidenceKind.LEAVE_ONE_OUT
-
     def __init__(
-        self, spec: RankerSpec, input_width: int, shape: TransformerShape, use_separators: bool
+        self,
+        spec: RankerSpec,
+        input_width: int,
+        shape: TransformerShape,
+        use_separators: bool,
+        beside: int | None = None,
     ) -> None:
         super().__init__()
-        check_chunk_positions(spec, shape, beside=3 if use_separators else 1)
+        parts = 1 if beside is None else 2
+        learned = 2 + parts if use_separators else 1
+        check_chunk_positions(spec, shape, learned + (beside or 0))
         self.transformer = VectorTransformer(input_width, shape, use_separators)
         self.head = Head(shape.width)
 
-    def forward(self, features: Features, chunk_mask: Tensor, query: Features | None = None) -> Aggregate:
-        """Shapes: (D, C, H), (D, C) -> (D,), (D, C)."""
-        check_chunks(chunk_mask)
+    def interact(self, features: Features, chunk_mask: Tensor, query: Features | None) -> ChunkVectors:
+        """Shapes: (D, C, H) -> chunks (D, C, H)."""
+        return ChunkVectors(features.vectors)
 
-        def score(masks: Tensor) -> Tensor:
-            scores: Tensor = self.head(self.transformer.under(masks, features.vectors))  # (V, D)
-            return scores
-
-        return leave_one_out(score, chunk_mask)
+    def score(self, state: ChunkVectors, masks: Tensor) -> Tensor:
+        """Shapes: masks (V, D, C) -> (V, D)."""
+        sequence = (*state.before, Part(state.chunks, masks[0], segment=1))
+        parts = [part.repeated(masks.shape[0]) for part in sequence]
+        parts[-1] = parts[-1]._replace(mask=masks.flatten(0, 1))  # (V·D, C)
+        scores: Tensor = self.head(self.transformer(*parts))  # (V·D,)
+        return scores.reshape(masks.shape[:2])
 
 
 class ParadeTransfRand(ParadeTransf):
-    """PARADE Transf-RAND-L2: the transformer is trained from random weights, of 2 layers with 4 heads each.
+    """PARADE Transf-RAND-L2: the transformer starts from random weights and has 2 layers.
 
-    It is as wide as the backbone. A new one's C and S are the backbone's word embeddings of its first special
-    token and of that between two texts ([CLS] and [SEP]); a backbone that gives out no word embeddings, or
-    such as are not as wide as its vectors (ELECTRA small), leaves them as they are, from N(0, 1/H).
+    Its width, its intermediate size and, unless the options say otherwise, its number of heads are the
+    backbone's, as in Boytsov et al.'s published code. A new one's C and S are the backbone's word embeddings
+    of its first special token and of the one between two texts ([CLS] and [SEP]). A backbone without word
+    embeddings of its width (ELECTRA small) leaves them as they are, from N(0, 1/H).
     """
 
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
-        if not isinstance(spec.options, ParadeRandOptions):
-            raise SpecError(f"options are {type(spec.options).__name__}; they must be ParadeRandOptions")
-        options, backbone = spec.options, transformers_config(config)
+        options, backbone = spec.options_as(ParadeRandOptions), transformers_config(config)
         width = backbone.hidden_size
         shape = TransformerShape(
-            options.layers, options.heads, width, 4 * width, options.positions, backbone.vocab_size
+            layers=options.layers,
+            heads=options.heads,
+            width=width,
+            intermediate=4 * width,
+            positions=options.positions,
+            vocabulary=backbone.vocab_size,
         )
         super().__init__(spec, width, shape, options.use_separators)
 
@@ -188,10 +191,69 @@ class ParadeTransfPretr(ParadeTransf):
     """
 
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
-        if not isinstance(spec.options, ParadePretrOptions):
-            raise SpecError(f"options are {type(spec.options).__name__}; they must be ParadePretrOptions")
+        options = spec.options_as(ParadePretrOptions)
         hidden_size = transformers_config(config).hidden_size
-        super().__init__(spec, hidden_size, spec.options.transformer, spec.options.use_separators)
+        super().__init__(spec, hidden_size, options.transformer, options.use_separators)
+
+
+class QueryEncoder(Encoder):
+    """Encode a query-chunk pair as the last layer's first vector ([CLS]) and those of the query's tokens.
+
+    Shapes: input_ids, roles, token_type_ids (P, L) -> (P, 1 + Q, H), the chunk's roles PADDING.
+    """
+
+    def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
+        super().__init__(spec, config)
+        self.kept = 1 + max(spec.max_query_tokens, spec.pad_query_to or 0)
+
+    def read(self, output: Any, tokens: Layout) -> Features:
+        """Shapes: last_hidden_state (…, H) -> (P, 1 + Q, H)."""
+        found = tokens.leading(tokens.roles, self.kept)  # (P, 1 + Q)
+        is_first = torch.arange(self.kept, device=found.device) == 0  # (1 + Q,)
+        dropped = (found != Role.QUERY) & ~is_first  # (P, 1 + Q)
+        vectors = tokens.leading(output.last_hidden_state, self.kept)  # (P, 1 + Q, H)
+        return Features(
+            vectors.masked_fill(dropped[:, :, None], 0.0), found.masked_fill(dropped, Role.PADDING)
+        )
+
+
+class ParadeTransfQuery(ParadeTransf):
+    """PARADE Transf-PRETR-Q: F(Agg(C, S, q_1 … q_Q, S, cls_1 … cls_m, S)[0]).
+
+    The query's vectors are those of the first chunk, also where the evidence leaves that chunk out. One
+    linear layer projects them and the chunks'. With `pad_query_to` the query takes that many positions here,
+    too.
+
+    Shapes: features (D, C, 1 + Q, H), chunk_mask (D, C) -> scores (D,), chunk_scores (D, C).
+    Raises: SpecError if query and chunks may exceed the transformer's positions.
+    Source: Boytsov et al., 2022 (arXiv 2207.01262, version 1), equation 2.
+    """
+
+    def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
+        options = spec.options_as(ParadeQueryOptions)
+        query_positions = spec.pad_query_to or 0
+        super().__init__(
+            spec,
+            transformers_config(config).hidden_size,
+            options.transformer,
+            options.use_separators,
+            beside=max(spec.max_query_tokens, query_positions),
+        )
+        self.query_positions = query_positions
+
+    def interact(self, features: Features, chunk_mask: Tensor, query: Features | None) -> ChunkVectors:
+        """Take the query out of the first chunk.
+
+        Shapes: (D, C, 1 + Q, H) -> chunks (D, C, H), query (D, Q, H).
+        """
+        if features.roles is None:
+            raise ValueError("features have no roles; PARADE with the query reads vectors of tokens")
+        missing = max(0, self.query_positions + 1 - features.roles.shape[2])
+        query_vectors = pad(features.vectors[:, 0, 1:], (0, 0, 0, missing))  # (D, Q, H)
+        query_mask = pad(features.roles[:, 0, 1:] == Role.QUERY, (0, missing))  # (D, Q)
+        held = torch.arange(query_mask.shape[1], device=query_mask.device) < self.query_positions  # (Q,)
+        before = Part(query_vectors, query_mask, placed=query_mask | held)
+        return ChunkVectors(features.vectors[:, :, 0], (before,))
 
 
 def check_chunk_positions(spec: RankerSpec, shape: TransformerShape, beside: int) -> None:
@@ -207,69 +269,3 @@ def check_chunk_positions(spec: RankerSpec, shape: TransformerShape, beside: int
             f"of {spec.chunking.stride} that may be {chunks} chunks; the {shape.positions} positions of the "
             f"aggregator's transformer hold at most {max(0, shape.positions - beside)}"
         )
-
-
-class QueryEncoder(Encoder):
-    """Encode a query-chunk pair as the last layer's first vector ([CLS]) and those of the query's tokens.
-
-    Shapes: input_ids, roles, token_type_ids (P, L) -> (P, 1 + Q, H), the chunk's roles PADDING.
-    """
-
-    def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
-        super().__init__(build_backbone(spec, config), BackboneFacts.from_config(config))
-        self.kept = 1 + max(spec.max_query_tokens, spec.pad_query_to or 0)
-
-    def read(self, output: Any, tokens: Layout) -> Features:
-        """Shapes: last_hidden_state (…, H) -> (P, 1 + Q, H)."""
-        found = tokens.leading(tokens.roles, self.kept)  # (P, 1 + Q)
-        is_first = torch.arange(self.kept, device=found.device) == 0  # (1 + Q,)
-        dropped = (found != Role.QUERY) & ~is_first  # (P, 1 + Q)
-        vectors = tokens.leading(output.last_hidden_state, self.kept)  # (P, 1 + Q, H)
-        return Features(
-            vectors.masked_fill(dropped[:, :, None], 0.0), found.masked_fill(dropped, Role.PADDING)
-        )
-
-
-class ParadeTransfQuery(Aggregator):
-    """PARADE Transf-PRETR-Q: F(Agg(C, S, q_1 … q_Q, S, cls_1 … cls_m, S)[0]).
-
-    The query's vectors are those of the first chunk, also where the evidence leaves that chunk out. One
-    linear layer projects them and the chunks'. Segment ids are 1 for the chunks and 0 for all else. With
-    `pad_query_to` the query takes that many positions here, too.
-
-    Shapes: features (D, C, 1 + Q, H), chunk_mask (D, C) -> scores (D,), chunk_scores (D, C).
-    Raises: SpecError if query and chunks may exceed the transformer's positions; ValueError if a document
-    has no chunk.
-    Source: Boytsov et al., 2022 (arXiv 2207.01262, version 1), equation 2.
-    """
-
-    evidence = EvidenceKind.LEAVE_ONE_OUT
-
-    def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
-        super().__init__()
-        if not isinstance(spec.options, ParadeQueryOptions):
-            raise SpecError(f"options are {type(spec.options).__name__}; they must be ParadeQueryOptions")
-        shape, use_separators = spec.options.transformer, spec.options.use_separators
-        self.query_positions = spec.pad_query_to or 0
-        query = max(spec.max_query_tokens, self.query_positions)
-        check_chunk_positions(spec, shape, beside=query + (4 if use_separators else 1))
-        self.transformer = VectorTransformer(transformers_config(config).hidden_size, shape, use_separators)
-        self.head = Head(shape.width)
-
-    def forward(self, features: Features, chunk_mask: Tensor, query: Features | None = None) -> Aggregate:
-        """Shapes: (D, C, 1 + Q, H), (D, C) -> (D,), (D, C)."""
-        check_chunks(chunk_mask)
-        if features.roles is None:
-            raise ValueError("features have no roles; PARADE with the query reads vectors of tokens")
-        missing = max(0, self.query_positions + 1 - features.roles.shape[2])
-        query_vectors = pad(features.vectors[:, 0, 1:], (0, 0, 0, missing))  # (D, Q, H)
-        present = pad(features.roles[:, 0, 1:] == Role.QUERY, (0, missing))  # (D, Q)
-        held = torch.arange(present.shape[1], device=present.device) < self.query_positions  # (Q,)
-        first = Part(query_vectors, present, placed=present | held)
-        chunks = features.vectors[:, :, 0]  # (D, C, H)
-
-        def score(masks: Tensor) -> Tensor:
-            scores: Tensor = self.head(self.transformer.under(masks, chunks, first))  # (V, D)
-            return scores
-
-        return leave_one_out(score, chunk_mask)

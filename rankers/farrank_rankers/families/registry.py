@@ -44,7 +44,7 @@ ENCODERS: Mapping[str, Callable[[RankerSpec, Config], Encoder]] = {
     "biencoder": TextEncoder,
 }
 
-AGGREGATORS: Mapping[str, Callable[[RankerSpec, Config], Aggregator]] = {
+AGGREGATORS: Mapping[str, Callable[[RankerSpec, Config], Aggregator[Any]]] = {
     "firstp": FirstP,
     "longp": LongP,
     "avgp": AvgP,

@@ -73,6 +73,7 @@ def load_weights(
         missing = [name for name, weight in ranker.named_parameters() if weight.is_meta]
         if missing:
             raise WeightsError(f"{files.folder} has no weights for {missing[0]}")
+    ranker.eval()
     if dtype is not None:
         # While the weights are still the files': the version is that of the content, whatever serves it.
         _ = ranker.weights_digest
@@ -80,7 +81,7 @@ def load_weights(
     # Into memory of their own even on a CPU: a file that is written anew must not change what is loaded.
     place(ranker.encoder, device, dtype or torch.float32, copy=True)
     place(ranker.aggregator, device, torch.float32, copy=True)
-    return ranker.eval()
+    return ranker
 
 
 def fill_published(backbone: nn.Module, files: ModelFiles, *, new_head: bool = False) -> None:

@@ -46,11 +46,11 @@ def cosines(query: Floats, document: Sequence[Floats], layers: int) -> Floats:
 
 def knrm(weights: Weights, similarity: Floats, cls: Floats) -> float:
     features = []
-    for mean, deviation in zip(weights["means"], weights["deviations"], strict=True):
+    for mu, sigma in zip(weights["mu"], weights["sigma"], strict=True):
         for layer in similarity:
             total = 0.0
             for row in layer:
-                soft_count = sum(np.exp(-((s - mean) ** 2) / (2 * deviation**2)) for s in row)
+                soft_count = sum(np.exp(-((s - mu) ** 2) / (2 * sigma**2)) for s in row)
                 total += np.log(soft_count + 1e-6)
             features.append(total)
     vector = np.concatenate([features, cls])
@@ -179,17 +179,17 @@ def test_hidden_states_are_those_of_the_embeddings_and_all_layers(
 
 def test_the_kernels_are_trained(cross_encoder: Path) -> None:
     ranker = new_ranker("cedr-knrm", cross_encoder)
-    means, deviations = (dict(ranker.aggregator.named_parameters())[name] for name in ("means", "deviations"))
-    assert means.tolist() == pytest.approx([-0.9, -0.7, -0.5, -0.3, -0.1, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0])
-    assert deviations.tolist() == pytest.approx([0.1] * 10 + [0.001])
+    mu, sigma = (dict(ranker.aggregator.named_parameters())[name] for name in ("mu", "sigma"))
+    assert mu.tolist() == pytest.approx([-0.9, -0.7, -0.5, -0.3, -0.1, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0])
+    assert sigma.tolist() == pytest.approx([0.1] * 10 + [0.001])
     vectors, roles = torch.randn(1, 2, 8, 3, 32), torch.tensor([[[1, 2, 2, 1, 3, 3, 3, 1]] * 2])
     vectors[:, :, 4] = vectors[:, :1, 1] + 0.05  # near a query token: within reach of the sharpest kernel
     mask = torch.ones(1, 2, dtype=torch.bool)
-    ranker.aggregator(Features(vectors, roles), mask).scores.sum().backward()
-    assert means.grad is not None
-    assert deviations.grad is not None
-    assert (means.grad != 0).all()
-    assert (deviations.grad != 0).all()
+    ranker.aggregator(Features(vectors, roles), mask).sum().backward()
+    assert mu.grad is not None
+    assert sigma.grad is not None
+    assert (mu.grad != 0).all()
+    assert (sigma.grad != 0).all()
 
 
 def test_counts_pass_no_gradient(cross_encoder: Path) -> None:
@@ -198,7 +198,7 @@ def test_counts_pass_no_gradient(cross_encoder: Path) -> None:
     vectors = torch.randn(documents, 2, 8, 3, 32, requires_grad=True)
     roles = torch.tensor([[[1, 2, 2, 1, 3, 3, 3, 1]] * 2] * documents)
     mask = torch.ones(documents, 2, dtype=torch.bool)
-    ranker.aggregator(Features(vectors, roles), mask).scores.sum().backward()
+    ranker.aggregator(Features(vectors, roles), mask).sum().backward()
     assert vectors.grad is not None
     assert vectors.grad[:, :, 0, -1].any()
     assert not vectors.grad[:, :, 1:].any()
@@ -215,7 +215,7 @@ def test_equal_vectors_fall_into_the_last_bin(cross_encoder: Path) -> None:
     scaled[:, :, 3] *= 3
     mask = torch.ones(64, 1, dtype=torch.bool)
     every = roles.expand(64, 1, 6)
-    first, second = (ranker.aggregator(Features(each, every), mask).scores for each in (vectors, scaled))
+    first, second = (ranker.aggregator(Features(each, every), mask) for each in (vectors, scaled))
     assert torch.equal(first, second)
 
 

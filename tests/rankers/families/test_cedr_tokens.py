@@ -47,14 +47,16 @@ def rounding_stays_small(ranker: Ranker, query: str, documents: list[str]) -> bo
     """Tell whether no cosine lies at the edge of a bin (DRMM) or on the slope of the sharp kernel (KNRM)."""
     if not ranker.spec.family.startswith("cedr"):
         return True
-    seen: list[Features] = []
-    hook = ranker.aggregator.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
-    ranker.score(query, documents)
-    hook.remove()
-    for vectors, roles in seen:
-        assert roles is not None
-        unit = torch.nn.functional.normalize(vectors[0].double(), dim=-1)
-        queries, tokens = unit[0][roles[0, 0] == Role.QUERY], unit[roles[0] == Role.DOCUMENT]
+    reader = ranker.reader
+    read = reader.read_query(query)
+    for document in documents:
+        chunks = reader.split(reader.read_document(document))
+        with torch.inference_mode():
+            vectors, roles = ranker.encoder(
+                *ranker.tensors([reader.chunk_input(read, chunk) for chunk in chunks])
+            )
+        unit = torch.nn.functional.normalize(vectors.double(), dim=-1)
+        queries, tokens = unit[0][roles[0] == Role.QUERY], unit[roles == Role.DOCUMENT]
         cosines = torch.einsum("qlh,tlh->lqt", queries, tokens)
         bins = (cosines + 1.000001) * 5
         if ((bins - bins.round()).abs() < 1e-5).any() or (cosines > 0.99).any():
@@ -119,7 +121,7 @@ def test_documents_do_not_see_each_other_nor_padding(
     # Where there is no chunk, not even roles mean anything.
     features.roles[~mask] = Role.DOCUMENT
     with torch.inference_mode():
-        together = ranker.aggregator(features, mask)
+        together = ranker.aggregator.explain(features, mask)
         assert not together.chunk_scores.isnan().any()
         assert ((together.chunk_scores == -torch.inf) == ~mask).all()
         for row, document in enumerate(documents):
@@ -129,7 +131,7 @@ def test_documents_do_not_see_each_other_nor_padding(
                 features.vectors[row : row + 1, :count, :longest],
                 features.roles[row : row + 1, :count, :longest],
             )
-            alone = ranker.aggregator(one, mask[row : row + 1, :count])
+            alone = ranker.aggregator.explain(one, mask[row : row + 1, :count])
             assert alone.scores.isfinite().all()
             torch.testing.assert_close(together.scores[row], alone.scores[0], rtol=1e-5, atol=1e-5)
             torch.testing.assert_close(
@@ -146,10 +148,10 @@ def test_gradients_are_finite_whatever_lies_under_masks(
     features = filled(ranker, documents, chunks, max(len(chunk) for each in documents for chunk in each))
     mask = torch.arange(chunks) < torch.tensor([[len(document)] for document in documents])
     features.vectors.requires_grad_(True)
-    result = ranker.aggregator(features, mask)
+    result = ranker.aggregator.explain(features, mask)
     assert not result.chunk_scores.requires_grad
     ranker.zero_grad()
-    result.scores.sum().backward()
+    torch.autograd.backward(result.scores.sum())
     gradients = [features.vectors.grad, *(weight.grad for weight in ranker.aggregator.parameters())]
     assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients)
 
@@ -163,7 +165,7 @@ def test_gradients_reach_backbone_aggregator_and_head(family: str, cross_encoder
     features = ranker.encoder(ids, roles, torch.zeros_like(ids))
     mask = torch.tensor([[True, True, True], [True, True, False]])
     grouped = Features(features.vectors.reshape(2, 3, *features.vectors.shape[1:]), roles.reshape(2, 3, -1))
-    ranker.aggregator(grouped, mask).scores.sum().backward()
+    ranker.aggregator(grouped, mask).sum().backward()
     weights = dict(ranker.named_parameters())
     assert [name for name, weight in weights.items() if weight.grad is None] == []
     reached = {name for name, weight in weights.items() if weight.grad is not None and weight.grad.any()}

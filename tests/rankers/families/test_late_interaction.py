@@ -237,12 +237,12 @@ def test_documents_of_a_batch_stand_alone_in_groups_of_any_size(
         asked = torch.nn.functional.pad(query.vectors, (0, 0, 0, 5), value=torch.nan)
         padded = Features(asked, torch.nn.functional.pad(query.roles, (0, 5), value=Role.PADDING))
         alone = [
-            ranker.aggregator(*batched([document]), Features(query.vectors[:1], query.roles[:1]))
+            ranker.aggregator.explain(*batched([document]), Features(query.vectors[:1], query.roles[:1]))
             for document in documents
         ]
         for positions in (1, 70, 2**14):
             monkeypatch.setattr(late_interaction, "GROUP_POSITIONS", positions)
-            scores, evidence = ranker.aggregator(Features(vectors, features.roles), mask, padded)
+            scores, evidence = ranker.aggregator.explain(Features(vectors, features.roles), mask, padded)
             for row, (document, expected) in enumerate(zip(documents, alone, strict=True)):
                 chunks = len(document.vectors)
                 torch.testing.assert_close(scores[row], expected.scores[0], rtol=0, atol=1e-5)
@@ -275,7 +275,7 @@ def test_gradients_reach_all_but_the_word_embeddings(make: Callable[[Case], Rank
     documents, query = encoded(ranker, [DOCUMENTS[0], DOCUMENTS[3]])
     features, mask = batched(documents)
     vectors = torch.where(mask[:, :, None, None], features.vectors, torch.nan)
-    ranker.aggregator(Features(vectors, features.roles), mask, query).scores.sum().backward()
+    ranker.aggregator(Features(vectors, features.roles), mask, query).sum().backward()
     words = {
         f"aggregator.{name}.bert.embeddings.word_embeddings.weight" for name in ("interaction", "transformer")
     }

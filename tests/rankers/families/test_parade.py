@@ -114,12 +114,12 @@ def test_masked_values_are_never_looked_at(cross_encoder: Path, form: str) -> No
     mask = torch.tensor([[True, True, True], [True, False, False]])
     garbage = vectors.clone()
     garbage[1, 1], garbage[1, 2] = torch.nan, torch.inf
-    clean, dirty = aggregator(Features(vectors), mask), aggregator(Features(garbage), mask)
+    clean, dirty = (aggregator.explain(Features(each), mask) for each in (vectors, garbage))
     assert torch.equal(dirty.scores, clean.scores)
     assert torch.equal(dirty.chunk_scores, clean.chunk_scores)
     assert torch.isfinite(dirty.scores).all()
     assert dirty.chunk_scores[1, 1:].tolist() == [-torch.inf, -torch.inf]
-    alone = aggregator(Features(vectors[1:, :1]), mask[1:, :1])
+    alone = aggregator.explain(Features(vectors[1:, :1]), mask[1:, :1])
     torch.testing.assert_close(clean.scores[1:], alone.scores, rtol=0, atol=1e-5)
     with pytest.raises(ValueError, match="document 0 has no chunk"):
         aggregator(Features(vectors), torch.zeros(2, 3, dtype=torch.bool))
@@ -132,7 +132,7 @@ def test_gradients_reach_every_weight_under_garbage(cross_encoder: Path, form: s
     vectors = ranker.encoder(ids, torch.ones_like(ids), torch.zeros_like(ids)).vectors.unflatten(0, (2, 3))
     mask = torch.tensor([[True, True, True], [True, True, False]])
     vectors = torch.where(mask[:, :, None], vectors, torch.nan)
-    ranker.aggregator(Features(vectors), mask).scores.sum().backward()
+    ranker.aggregator(Features(vectors), mask).sum().backward()
     for name, weight in ranker.named_parameters():
         assert weight.grad is not None, name
         assert torch.isfinite(weight.grad).all(), name

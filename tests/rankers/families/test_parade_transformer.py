@@ -216,9 +216,9 @@ def test_documents_of_a_batch_stand_alone(make: Callable[[Case], Ranker], case: 
         vectors[~mask] = torch.nan
         if features.roles is not None:
             vectors[features.roles == Role.PADDING] = torch.inf
-        scores, evidence = ranker.aggregator(Features(vectors, features.roles), mask)
+        scores, evidence = ranker.aggregator.explain(Features(vectors, features.roles), mask)
         for row, document in enumerate(documents):
-            alone = ranker.aggregator(*batched([document]))
+            alone = ranker.aggregator.explain(*batched([document]))
             chunks = len(document.vectors)
             torch.testing.assert_close(scores[row], alone.scores[0], rtol=0, atol=1e-5)
             torch.testing.assert_close(evidence[row, :chunks], alone.chunk_scores[0], rtol=0, atol=1e-5)
@@ -235,7 +235,7 @@ def test_gradients_reach_all_but_the_word_embeddings(make: Callable[[Case], Rank
     vectors = features.vectors.unflatten(0, (2, 3))
     vectors = torch.where(mask.reshape(2, 3, *[1] * (vectors.dim() - 2)), vectors, torch.nan)
     roles_of = None if features.roles is None else features.roles.unflatten(0, (2, 3))
-    ranker.aggregator(Features(vectors, roles_of), mask).scores.sum().backward()
+    ranker.aggregator(Features(vectors, roles_of), mask).sum().backward()
     words = "aggregator.transformer.bert.embeddings.word_embeddings.weight"
     for name, weight in ranker.named_parameters():
         assert (weight.grad is None) == (name == words), name

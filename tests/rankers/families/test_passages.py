@@ -107,7 +107,7 @@ def test_making_a_ranker_leaves_the_random_state_alone(cross_encoder: Path) -> N
 
 @pytest.mark.parametrize("family", ["avgp", "maxp"])
 def test_a_document_without_chunks_is_refused(cross_encoder: Path, family: str) -> None:
-    aggregator: Aggregator = new_ranker(family, cross_encoder).aggregator
+    aggregator: Aggregator[Any] = new_ranker(family, cross_encoder).aggregator
     with pytest.raises(ValueError, match="chunk_mask: document 1 has no chunk"):
         aggregator(Features(torch.zeros(2, 1, 32)), torch.tensor([[True], [False]]))
 
@@ -115,11 +115,17 @@ def test_a_document_without_chunks_is_refused(cross_encoder: Path, family: str) 
 def test_combining_chunk_scores() -> None:
     scores = torch.tensor([[-3.0, -1.0, 9.0]])
     mask = torch.tensor([[True, True, False]])
-    assert combine(scores, mask, "first").scores.item() == -3
-    assert combine(scores, mask, "first").chunk_scores.tolist() == [[-3, -torch.inf, -torch.inf]]
-    assert combine(scores, mask, "mean").scores.item() == -2
-    assert combine(scores, mask, "max").scores.item() == -1
-    assert combine(scores, mask, "sum").scores.item() == -4
+    assert combine(scores, mask, "first").item() == -3
+    assert combine(scores, mask, "mean").item() == -2
+    assert combine(scores, mask, "max").item() == -1
+    assert combine(scores, mask, "sum").item() == -4
+
+
+def test_chunks_after_the_first_are_no_evidence_for_firstp(cross_encoder: Path) -> None:
+    aggregator = new_ranker("firstp", cross_encoder).eval().aggregator
+    features, mask = Features(torch.randn(1, 3, 32)), torch.tensor([[True, True, False]])
+    scores, chunk_scores = aggregator.explain(features, mask)
+    assert chunk_scores.tolist() == [[scores.item(), -torch.inf, -torch.inf]]
 
 
 def test_a_biencoder_needs_its_query(cross_encoder: Path) -> None:

@@ -26,14 +26,16 @@ def make_encoder(make_backbone: MakeBackbone) -> MakeEncoder:
         if case.model_type is not None:
             config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             (folder / "config.json").write_text(json.dumps(config | {"model_type": case.model_type}))
-        bare = new_ranker("longp", folder, seed=1, pretrained=False).encoder
+        ranker = new_ranker("longp", folder, seed=1, pretrained=False)
+        bare = States(ranker.spec, ranker.config)
+        bare.load_state_dict(ranker.encoder.state_dict())
         assert case.model_type is None or bare.facts.architecture == case.model_type
         generator = torch.Generator().manual_seed(2)
         with torch.no_grad():
             for parameter in bare.backbone.parameters():
                 if parameter.dim() == 1:
                     parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
-        return States(bare.backbone, bare.facts).eval()
+        return bare.eval()
 
     return make
 
