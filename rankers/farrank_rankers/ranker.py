@@ -38,14 +38,16 @@ def weights_digest(weights: nn.Module) -> str:
 class DocumentScore:
     """A document's score and its evidence: a chunk score for each chunk, `deciding` the highest one's index.
 
-    `tokens_cut` counts the document's tokens that no chunk could hold.
+    `characters_cut` counts the document's characters that no chunk could hold, `tokens_cut` its tokens, None
+    if they were not counted.
     """
 
     score: float
     chunk_scores: tuple[float, ...]
     chunks: tuple[Chunk, ...]
     deciding: int
-    tokens_cut: int
+    characters_cut: int
+    tokens_cut: int | None
 
 
 class Ranker(nn.Module):
@@ -124,9 +126,12 @@ class Ranker(nn.Module):
         with torch.autocast(chunk_mask.device.type, enabled=False):
             return self.aggregator.explain(features, chunk_mask, of_query)
 
-    def score(self, query: str, documents: Sequence[str], batch_size: int = 16) -> list[DocumentScore]:
+    def score(
+        self, query: str, documents: Sequence[str], batch_size: int = 16, *, count_tokens: bool = False
+    ) -> list[DocumentScore]:
         """Score documents offline, in their order: the reference for all else.
 
+        With `count_tokens`, the tokens that were cut are counted, for which documents are tokenized whole.
         Raises: ValueError if the query holds no token.
         """
         reader = self.reader
@@ -134,7 +139,7 @@ class Ranker(nn.Module):
         if not len(read_query):
             raise ValueError("query holds no token; it needs at least 1")
         dual = self.spec.plan == "dual"
-        texts = [reader.read_document(text) for text in documents]
+        texts = [reader.read_document(text, count_tokens=count_tokens) for text in documents]
         split = [reader.split(text) for text in texts]
         of_query = self.tensors([reader.query_input(read_query)]) if dual else None
         explained: list[tuple[float, tuple[float, ...]]] = []
@@ -150,7 +155,14 @@ class Ranker(nn.Module):
                 for score, each, count in zip(scores.tolist(), chunk_scores.tolist(), counts, strict=True):
                     explained.append((score, tuple(each[:count])))
         return [
-            DocumentScore(score, evidence, chunks, evidence.index(max(evidence)), text.tokens_cut)
+            DocumentScore(
+                score,
+                evidence,
+                chunks,
+                deciding=evidence.index(max(evidence)),
+                characters_cut=text.characters_cut,
+                tokens_cut=text.tokens_cut,
+            )
             for (score, evidence), chunks, text in zip(explained, split, texts, strict=True)
         ]
 

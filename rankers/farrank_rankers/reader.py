@@ -74,21 +74,28 @@ class Reader:
         self._check_fit()
 
     def read_query(self, text: str) -> TokenizedText:
-        """Tokenize a query and keep `max_query_tokens`.
+        """Tokenize a query, keep `max_query_tokens` and count the rest.
 
         Raises: ValueError if the text has a lone surrogate.
         """
-        return self.tokenizer.read(text, self.spec.max_query_tokens)
+        return self.tokenizer.read(text, self.spec.max_query_tokens, count_tokens=True)
 
     def read_document(
-        self, text: str, max_chunks: int | None = None, should_stop: Callable[[], bool] | None = None
+        self,
+        text: str,
+        max_chunks: int | None = None,
+        should_stop: Callable[[], bool] | None = None,
+        *,
+        count_tokens: bool = False,
     ) -> TokenizedText:
-        """Tokenize a document and keep what `max_document_tokens` and `max_chunks` chunks can hold.
+        """Tokenize as much of a document as `max_document_tokens` and `max_chunks` chunks can hold.
 
-        A long text is read in segments, and `should_stop` is asked between two of them.
+        With `count_tokens` the rest is tokenized, too, to count the tokens that were cut. `should_stop` is
+        asked between two pieces of a long text.
         Raises: ReadingStopped if it says yes; ValueError if the text has a lone surrogate or max_chunks < 1.
         """
-        return self.tokenizer.read(text, readable_tokens(self.spec.chunking, max_chunks), should_stop)
+        limit = readable_tokens(self.spec.chunking, max_chunks)
+        return self.tokenizer.read(text, limit, should_stop, count_tokens=count_tokens)
 
     def split(self, document: TokenizedText, max_chunks: int | None = None) -> tuple[Chunk, ...]:
         """Split a document into chunks, at least one.

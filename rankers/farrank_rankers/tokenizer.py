@@ -199,10 +199,15 @@ def _frame(encoding: Encoding, texts: int) -> Frame:
     )
 
 
-# Characters a segment has at least: tokenizing this many takes some 20 ms.
-SEGMENT_CHARACTERS = 32_768
+# Long texts are tokenized in pieces of at least so many characters, which takes some 20 ms each.
+PIECE_CHARACTERS = 32_768
 
-# The matched character begins the next segment, so that a run of white space is never torn and byte-level
+# Where only a text's beginning is kept, its pieces are shorter: a little longer than the tokens that are to
+# be kept, of which most languages have one for every 3 to 6 characters.
+CHARACTERS_PER_TOKEN = 8
+FEWEST_CHARACTERS = 1_024
+
+# The matched character begins the next piece, so that a run of white space is never torn and byte-level
 # tokenizers find the space that belongs to the next word. Control characters that Python counts as white
 # space are left out: some normalizers drop them and join the words on both sides.
 _BEFORE_WHITE_SPACE = re.compile(r"(?<=\S)[ \t\n\r]")
@@ -229,14 +234,14 @@ def cut_pattern(tokenizer_json: str) -> re.Pattern[str] | None:
             return None
 
 
-def segments(text: str, pattern: re.Pattern[str] | None) -> Iterator[tuple[int, str]]:
-    """Yield (offset in characters, segment) of at least SEGMENT_CHARACTERS each but the last; none is empty.
+def text_pieces(text: str, pattern: re.Pattern[str] | None, characters: int) -> Iterator[tuple[int, str]]:
+    """Yield (offset in characters, piece): the pieces have exactly the tokens of the text, and none is empty.
 
-    A stretch without a place to cut makes its segment longer.
+    All but the last have at least `characters`; a stretch without a place to cut makes its piece longer.
     """
     start = 0
     while start < len(text):
-        found = pattern.search(text, start + SEGMENT_CHARACTERS) if pattern else None
+        found = pattern.search(text, start + characters) if pattern else None
         end = found.start() if found else len(text)
         yield start, text[start:end]
         start = end
@@ -267,45 +272,63 @@ class TextTokenizer:
         """Tokenize a short text without special tokens, (T,)."""
         return np.array(self.tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int32)
 
-    def read(self, text: str, limit: int, should_stop: Callable[[], bool] | None = None) -> TokenizedText:
-        """Keep a text's first `limit` tokens and count the rest, asking `should_stop` between segments.
+    def read(
+        self,
+        text: str,
+        limit: int,
+        should_stop: Callable[[], bool] | None = None,
+        *,
+        count_tokens: bool = False,
+    ) -> TokenizedText:
+        """Keep a text's first `limit` tokens; with `count_tokens`, tokenize the rest to count it.
 
-        Raises: ReadingStopped if it says yes; ValueError if the text has a lone surrogate.
+        A long text is read in pieces, and `should_stop` is asked between two of them.
+        Raises: ReadingStopped if it says yes; ValueError if what is read of the text has a lone surrogate.
         """
         ids: list[int] = []
         spans: list[IntArray] = []
-        total = 0
-        for offset, segment in segments(text, self._cut):
+        total, first_cut = 0, None  # where the first token that is not kept starts
+        usual = min(PIECE_CHARACTERS, max(FEWEST_CHARACTERS, limit * CHARACTERS_PER_TOKEN))
+        for offset, piece in text_pieces(text, self._cut, PIECE_CHARACTERS if count_tokens else usual):
             if offset and should_stop is not None and should_stop():
                 raise ReadingStopped(f"stopped after {offset} of {len(text)} characters")
-            counted, kept, offsets = self._encode(segment, limit - total)
-            total += counted
-            if kept:
-                ids += kept
-                spans.append(np.array(offsets, dtype=np.int32) + offset)
+            encoding = self._encode(piece, with_offsets=first_cut is None)
+            room = limit - total
+            total += len(encoding)
+            if first_cut is None:
+                offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2) + offset
+                ids += encoding.ids[:room]
+                spans.append(offsets[:room])
+                first_cut = int(offsets[room, 0]) if len(offsets) > room else None
+            if first_cut is not None and not count_tokens:
+                break
         joined = np.concatenate(spans) if spans else np.empty((0, 2), dtype=np.int32)
         return TokenizedText(
             ids=np.array(ids, dtype=np.int32),
             starts=np.ascontiguousarray(joined[:, 0]),
             ends=np.ascontiguousarray(joined[:, 1]),
-            total_tokens=total,
+            characters_cut=0 if first_cut is None else len(text) - first_cut,
+            total_tokens=total if count_tokens or first_cut is None else None,
         )
 
-    def _encode(self, segment: str, room: int) -> tuple[int, list[int], list[tuple[int, int]]]:
-        """Tokenize a segment: how many tokens it has, and ids and offsets of the first `room`."""
+    def count(self, text: str) -> int:
+        """Count a text's tokens.
+
+        Raises: ValueError if the text has a lone surrogate.
+        """
+        pieces = text_pieces(text, self._cut, PIECE_CHARACTERS)
+        return sum(len(self._encode(piece, with_offsets=False)) for _, piece in pieces)
+
+    def _encode(self, piece: str, *, with_offsets: bool) -> Encoding:
+        """Tokenize a piece, faster without offsets.
+
+        Raises: ValueError if it has a lone surrogate.
+        """
+        # Batches of one: they let other threads run, encode() does not.
+        encode = self.tokenizer.encode_batch if with_offsets else self.tokenizer.encode_batch_fast
         try:
-            # Batches of one: they let other threads run, encode() does not. The fast form has no offsets.
-            if room <= 0:
-                return len(self.tokenizer.encode_batch_fast([segment], add_special_tokens=False)[0]), [], []
-            encoding = self.tokenizer.encode_batch([segment], add_special_tokens=False)[0]
+            (encoding,) = encode([piece], add_special_tokens=False)
         except TypeError:
-            where = next(
-                index for index, character in enumerate(segment) if "\ud800" <= character <= "\udfff"
-            )
-            raise ValueError(
-                f"text is not valid Unicode: lone surrogate U+{ord(segment[where]):04X}"
-            ) from None
-        counted = len(encoding)
-        if counted > room:
-            encoding.truncate(room)
-        return counted, encoding.ids, encoding.offsets
+            lone = next(character for character in piece if "\ud800" <= character <= "\udfff")
+            raise ValueError(f"text is not valid Unicode: lone surrogate U+{ord(lone):04X}") from None
+        return encoding

@@ -25,21 +25,24 @@ class TokenizedText:
     """The tokens kept of a text, each with its span of characters.
 
     Shapes: ids, starts, ends (T,); starts and ends count Unicode code points of the original text.
-    `total_tokens` counts the whole text, before the cut.
+    `characters_cut` counts the characters from the first token that was not kept to the text's end, 0 if all
+    tokens were kept. `total_tokens` counts the tokens of the whole text; it is None if the text was cut and
+    nobody asked for the count.
     """
 
     ids: IntArray
     starts: IntArray
     ends: IntArray
-    total_tokens: int
+    characters_cut: int
+    total_tokens: int | None
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
-    def tokens_cut(self) -> int:
-        """Count the tokens that the text has beyond those kept."""
-        return self.total_tokens - len(self.ids)
+    def tokens_cut(self) -> int | None:
+        """Count the tokens that the text has beyond those kept; None if they were not counted."""
+        return None if self.total_tokens is None else self.total_tokens - len(self.ids)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

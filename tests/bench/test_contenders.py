@@ -73,7 +73,7 @@ def test_pairs_are_read_whole(made: CrossEncoder, calls: list[BenchCall]) -> Non
     assert max(lengths) > 480
     for call in calls:
         assert not reader.read_query(call.query).tokens_cut
-        assert not any(reader.read_document(text).tokens_cut for text in call.texts)
+        assert not any(reader.read_document(text).characters_cut for text in call.texts)
 
 
 def test_all_score_the_same_pairs_alike(made: CrossEncoder, calls: list[BenchCall], expected: Scores) -> None:

@@ -37,7 +37,7 @@ def test_scores_passages_and_cuts_are_those_of_the_ranker_offline(
     client: Client, tiny_rankers: dict[str, Path], family: str
 ) -> None:
     ranker = open_ranker(tiny_rankers[family])
-    wanted = ranker.score(QUERY, [document.text for document in documents()])
+    wanted = ranker.score(QUERY, [document.text for document in documents()], count_tokens=True)
     ranking = client.rerank(QUERY, documents(), ranker=family, return_chunk_scores=True, return_texts=True)
     assert [r.score for r in ranking.results] == sorted((r.score for r in ranking.results), reverse=True)
     assert ranking.ranker.name == family

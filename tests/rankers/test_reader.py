@@ -64,13 +64,16 @@ def test_a_tokenizer_may_leave_segments_out(
 
 def test_limits_and_counts(cross_encoder: Path) -> None:
     reader = open_reader(cross_encoder, window=20, stride=10, max_document_tokens=45, max_query_tokens=4)
-    query, document = reader.read_query(QUERY), reader.read_document(DOCUMENT)
+    query, document = reader.read_query(QUERY), reader.read_document(DOCUMENT, count_tokens=True)
     assert (len(query), len(document)) == (4, 45)
-    assert query.total_tokens == query.tokens_cut + 4
-    assert document.total_tokens == len(reader.tokenizer.ids(DOCUMENT)) == document.tokens_cut + 45
+    assert query.tokens_cut == len(reader.tokenizer.ids(QUERY)) - 4 > 0
+    assert document.total_tokens == len(reader.tokenizer.ids(DOCUMENT))
+    assert document.tokens_cut == document.total_tokens - 45
+    assert document.characters_cut == len(DOCUMENT) - reader.tokenizer.read(DOCUMENT, 46).starts[-1]
     assert [len(chunk) for chunk in reader.split(document)] == [20, 20, 20, 15]
     two = reader.read_document(DOCUMENT, max_chunks=2)
-    assert (len(two), two.total_tokens) == (30, document.total_tokens)
+    assert (len(two), two.tokens_cut) == (30, None)
+    assert two.characters_cut == len(DOCUMENT) - document.starts[30]
     assert [len(chunk) for chunk in reader.split(document, 2)] == [20, 20]
 
 

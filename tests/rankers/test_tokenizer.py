@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from farrank_rankers import tokenizer as segments
+from farrank_rankers import tokenizer as module
 from farrank_rankers.errors import ReadingStopped
 from farrank_rankers.tokenizer import TextTokenizer
 
@@ -29,7 +29,7 @@ def words_of(text: str, span: tuple[int, int]) -> tuple[int, int] | None:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(text=TEXTS, size=st.integers(1, 12), limit=st.integers(1, 40))
-def test_segments_give_the_tokens_of_the_whole(
+def test_pieces_give_the_tokens_of_the_whole(
     text_tokenizers: dict[str, TextTokenizer],
     kind: str,
     text: str,
@@ -39,27 +39,36 @@ def test_segments_give_the_tokens_of_the_whole(
     tokenizer = text_tokenizers[kind]
     whole = tokenizer.tokenizer.encode(text, add_special_tokens=False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segments, "SEGMENT_CHARACTERS", size)
+        patch.setattr(module, "PIECE_CHARACTERS", size)
+        counted = tokenizer.read(text, limit, count_tokens=True)
         read = tokenizer.read(text, limit)
-    assert read.total_tokens == len(whole.ids)
+        assert tokenizer.count(text) == len(whole.ids)
+    assert counted.total_tokens == len(whole.ids)
+    assert counted.tokens_cut == max(0, len(whole.ids) - limit)
+    was_cut = len(whole.ids) > limit
+    assert read.total_tokens == (None if was_cut else len(whole.ids))
+    assert read.tokens_cut == (None if was_cut else 0)
+    for name in ("ids", "starts", "ends", "characters_cut"):
+        assert np.array_equal(getattr(read, name), getattr(counted, name))
+    assert (read.characters_cut > 0) is was_cut
+    if was_cut:  # a space before a word may belong to its first token or not
+        first_cut = whole.offsets[limit][0]
+        assert text[first_cut:].strip() == text[len(text) - read.characters_cut :].strip()
     assert read.ids.tolist() == whole.ids[:limit]
     spans = zip(read.starts.tolist(), read.ends.tolist(), strict=True)
     assert [words_of(text, span) for span in spans] == [
         words_of(text, span) for span in whole.offsets[:limit]
     ]
-    assert read.tokens_cut == max(0, len(whole.ids) - limit)
     assert read.ids.dtype == read.starts.dtype == read.ends.dtype == np.int32
 
 
 @given(text=st.text(alphabet="ab \n\t.漢", max_size=60), size=st.integers(1, 9))
-def test_segments_partition_the_text(text: str, size: int) -> None:
-    pattern = segments.cut_pattern('{"pre_tokenizer": {"type": "BertPreTokenizer"}}')
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segments, "SEGMENT_CHARACTERS", size)
-        cut = list(segments.segments(text, pattern))
-    assert "".join(segment for _, segment in cut) == text
-    assert all(text[offset : offset + len(segment)] == segment != "" for offset, segment in cut)
-    assert all(len(segment) >= size and segment[-1].strip() for _, segment in cut[:-1])
+def test_pieces_partition_the_text(text: str, size: int) -> None:
+    pattern = module.cut_pattern('{"pre_tokenizer": {"type": "BertPreTokenizer"}}')
+    cut = list(module.text_pieces(text, pattern, size))
+    assert "".join(piece for _, piece in cut) == text
+    assert all(text[offset : offset + len(piece)] == piece != "" for offset, piece in cut)
+    assert all(len(piece) >= size and piece[-1].strip() for _, piece in cut[:-1])
 
 
 @pytest.mark.parametrize(
@@ -75,7 +84,7 @@ def test_segments_partition_the_text(text: str, size: int) -> None:
     ],
 )
 def test_only_known_tokenizers_are_cut(pre_tokenizer: str, cuts: bool) -> None:
-    assert (segments.cut_pattern(f'{{"pre_tokenizer": {pre_tokenizer}}}') is not None) is cuts
+    assert (module.cut_pattern(f'{{"pre_tokenizer": {pre_tokenizer}}}') is not None) is cuts
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -112,7 +121,7 @@ def test_an_empty_text_has_no_token(text_tokenizers: dict[str, TextTokenizer]) -
         assert read.starts.shape == read.ends.shape == (0,)
 
 
-def test_reading_stops_between_segments(text_tokenizers: dict[str, TextTokenizer]) -> None:
+def test_reading_stops_between_pieces(text_tokenizers: dict[str, TextTokenizer]) -> None:
     text = "hello world " * 10_000
     asked = []
 
@@ -121,7 +130,7 @@ def test_reading_stops_between_segments(text_tokenizers: dict[str, TextTokenizer
         return len(asked) == 2
 
     with pytest.raises(ReadingStopped, match="of 120000 characters"):
-        text_tokenizers["wordpiece"].read(text, 5, stop)
+        text_tokenizers["wordpiece"].read(text, 5, stop, count_tokens=True)
     assert len(asked) == 2
 
 
@@ -132,9 +141,9 @@ def test_short_texts_are_never_stopped(text_tokenizers: dict[str, TextTokenizer]
 def test_a_long_text_is_counted_exactly(text_tokenizers: dict[str, TextTokenizer]) -> None:
     text = "".join(f"word{index} 漢字 naïve\n" for index in range(6000))
     tokenizer = text_tokenizers["wordpiece"]
-    read = tokenizer.read(text, 50_000)
+    read = tokenizer.read(text, 50_000, count_tokens=True)
     whole = tokenizer.tokenizer.encode(text, add_special_tokens=False)
-    assert len(text) > 2 * segments.SEGMENT_CHARACTERS
+    assert len(text) > 2 * module.PIECE_CHARACTERS
     assert read.total_tokens == len(whole)
     assert read.ids.tolist() == whole.ids[:50_000]
     assert read.ends.tolist() == [end for _, end in whole.offsets[:50_000]]
@@ -160,3 +169,27 @@ def test_threads_share_a_tokenizer(text_tokenizers: dict[str, TextTokenizer]) ->
     for thread in threads:
         thread.join()
     assert all(found[index] == [expected[index]] * 5 for index in range(len(texts)))
+
+
+def test_what_is_cut_is_not_tokenized(text_tokenizers: dict[str, TextTokenizer]) -> None:
+    """No token of the rest is looked at: not even one that cannot be read is noticed."""
+    tokenizer = text_tokenizers["wordpiece"]
+    text = "hello world " * 2_000 + "\ud83d " + "hello " * 2_000
+    tokens = len(tokenizer.ids("hello world "))
+    read = tokenizer.read(text, 100)
+    assert (len(read), read.tokens_cut) == (100, None)
+    assert read.characters_cut == len(text) - len("hello world " * (100 // tokens))
+    with pytest.raises(ValueError, match="lone surrogate"):
+        tokenizer.read(text, 100, count_tokens=True)
+
+
+@pytest.mark.parametrize("behind", ["", "   \n", " \x00" * 40_000])
+def test_a_text_that_just_fits_is_not_cut(text_tokenizers: dict[str, TextTokenizer], behind: str) -> None:
+    """The rest is looked through for one more token before anything is said to be cut."""
+    tokenizer = text_tokenizers["wordpiece"]
+    text = "hello world" + behind
+    tokens = len(tokenizer.ids("hello world"))
+    read = tokenizer.read(text, tokens)
+    assert (len(read), read.characters_cut, read.tokens_cut) == (tokens, 0, 0)
+    cut = tokenizer.read(text + " hello", tokens)
+    assert (len(cut), cut.characters_cut, cut.tokens_cut) == (tokens, len("hello"), None)

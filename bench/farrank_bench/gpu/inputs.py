@@ -48,4 +48,4 @@ def _documents(reader: Reader, lengths: Sequence[int], seed: int) -> list[list[E
 def _text(generator: np.random.Generator, length: int) -> TokenizedText:
     ids = generator.integers(FIRST_WORD, 30_000, length, dtype=np.int32)
     places = np.arange(length, dtype=np.int32)
-    return TokenizedText(ids, places, places + 1, length)
+    return TokenizedText(ids, places, places + 1, characters_cut=0, total_tokens=length)

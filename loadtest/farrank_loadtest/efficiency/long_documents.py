@@ -27,7 +27,7 @@ def documents_of_lengths(
 
     Raises: InputError naming file and line if the collection is malformed, or holds fewer documents.
     """
-    found = _long_documents(path, count, max(lengths), lambda text: tokenizer.read(text, 0).total_tokens)
+    found = _long_documents(path, count, max(lengths), tokenizer.count)
     return [_cut(document, lengths[place % len(lengths)], tokenizer) for place, document in enumerate(found)]
 
 
@@ -37,7 +37,7 @@ def _cut(document: LongDocument, length: int, tokenizer: TextTokenizer) -> LongD
         return document
     text = document.text[: int(read.ends.max())]
     # Counted anew: a word that is cut in two may have other pieces.
-    return LongDocument(document.doc_id, text, tokenizer.read(text, 0).total_tokens)
+    return LongDocument(document.doc_id, text, tokenizer.count(text))
 
 
 def _long_documents(

@@ -78,7 +78,7 @@ class TokenizerPool:
             raise InvalidArgument(
                 f"query: holds no token that ranker {lane.name} can read; it needs at least 1"
             )
-        cut = query[0].tokens_cut
+        cut = query[0].tokens_cut or 0
         if not lane.is_dual:
             return ReadTally(query_tokens_cut=cut)
         part = Part(job, lane.reader.query_input(query[0]))
@@ -118,15 +118,15 @@ class TokenizerPool:
     ) -> tuple[PendingDocument, list[Part]]:
         text, limit = job.call.texts[index], job.call.max_chunks
         started_s = time.perf_counter()
-        read = lane.reader.read_document(text, limit, should_stop=job.finished.done)
+        read = lane.reader.read_document(text, limit, should_stop=job.finished.done, count_tokens=True)
         chunks = lane.reader.split(read, limit)
         with_query = None if lane.is_dual else query
         inputs = [lane.reader.chunk_input(with_query, chunk) for chunk in chunks]
         self._reading.observe(len(text) * self._threads, time.perf_counter() - started_s)
         self._reservations.read(job.reservation, len(text))
-        lane.density.observe(len(text), read.total_tokens)
+        lane.density.observe(len(text) - read.characters_cut, len(read))
         spans = tuple(Span(chunk.start, chunk.end) for chunk in chunks)
-        document = PendingDocument(index, spans, read.tokens_cut, [None] * len(chunks), len(chunks))
+        document = PendingDocument(index, spans, read.tokens_cut or 0, [None] * len(chunks), len(chunks))
         return document, [Part(job, input_, document, chunk) for chunk, input_ in enumerate(inputs)]
 
 

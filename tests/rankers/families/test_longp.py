@@ -36,7 +36,7 @@ def words(ranker: Ranker, tokens: int) -> str:
 def test_every_length_is_read(ranker: Ranker, query_tokens: int) -> None:
     query = words(ranker, query_tokens)
     documents = [words(ranker, length) for length in LENGTHS]
-    found = ranker.score(query, documents, batch_size=3)
+    found = ranker.score(query, documents, batch_size=3, count_tokens=True)
     for length, document, item in zip(LENGTHS, documents, found, strict=True):
         assert torch.tensor(item.score).isfinite()
         assert item.tokens_cut == max(0, length - 1431)
