@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from farrank_rankers.aggregate import Aggregator
-from farrank_rankers.backbones.dense_attention import dense_attention
-from farrank_rankers.backbones.first_token import last_layer_for_first_tokens
+from farrank_rankers.backbones.forms import dense_attention, last_layer_for_first_tokens
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.manifest import Graph

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from farrank_rankers.backbones.build_backbone import build_backbone
-from farrank_rankers.backbones.calls import call_named
 from farrank_rankers.backbones.facts import BackboneFacts
+from farrank_rankers.backbones.forms import forms_of
 from farrank_rankers.features import Features, Layout, Padded
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokens import Role
@@ -37,7 +37,7 @@ class Encoder(nn.Module):
         self.facts = BackboneFacts.from_config(config)
         parameters = inspect.signature(self.backbone.forward).parameters
         self._takes_segments = self.facts.segments > 0 and "token_type_ids" in parameters
-        self._call = call_named(self.facts.architecture)
+        self._call = forms_of(self.facts.architecture).call
 
     def build(self, spec: RankerSpec, config: Mapping[str, Any]) -> nn.Module:
         """Build the backbone, with random weights."""

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from farrank_rankers.backbones import forms
 from farrank_rankers.errors import AttentionAbsent
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.packed.attention_choice import Chosen
-from farrank_rankers.packed.backbones import registry
 from farrank_rankers.packed.packed_backbone import as_written, compiled
 from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_runtimes import torch_runtime as torch_opening
@@ -39,9 +39,9 @@ def cpu(packing: Packing) -> Placement:
 @pytest.mark.parametrize(
     ("packing", "packed", "form"),
     [
-        ("auto", False, "padded: fused kernels run on CUDA, not on cpu"),
+        ("auto", False, "padded: packing gains nothing without a GPU"),
         ("padded", False, "padded, as asked for"),
-        ("packed", True, "packed, plain attention (fused kernels run on CUDA, not on cpu)"),
+        ("packed", True, "packed, plain attention (packing gains nothing without a GPU)"),
     ],
 )
 def test_a_cpu_packs_when_asked_to(
@@ -69,10 +69,10 @@ def test_a_fused_kernel_packs_unless_told_not_to(
 def test_a_backbone_without_a_packed_form_is_padded(
     tiny_rankers: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "PACKED", {})
+    monkeypatch.setattr(forms, "forms_of", lambda architecture: forms.Forms())
     runtime, form = open_torch(open_ranker(tiny_rankers["maxp"]), "fp32", cpu("auto"))
     assert not runtime.capabilities().packed
-    assert form == "padded: this backbone of type 'bert' reads padded batches alone"
+    assert form == "padded: this backbone of type 'bert' reads only padded batches"
     with pytest.raises(PackingAbsent, match=r"^packed batches cannot be had: this backbone of type 'bert'"):
         open_torch(open_ranker(tiny_rankers["maxp"]), "fp32", cpu("packed"))
 
@@ -113,7 +113,7 @@ def test_the_form_is_part_of_the_reason(tiny_rankers: dict[str, Path], tiny_expo
     served = open_ranker_runtime(str(tiny_rankers["maxp"]), {}, placement=cpu("auto"))
     assert served.reason == (
         "torch fp32: the fastest that the artifact and this machine allow; "
-        "padded: fused kernels run on CUDA, not on cpu"
+        "padded: packing gains nothing without a GPU"
     )
     # Exports read padded batches: who asks for packed ones asks for torch.
     served = open_ranker_runtime(str(tiny_exports["maxp"]), {}, placement=cpu("packed"))

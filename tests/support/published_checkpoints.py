@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from farrank_rankers.backbones.alibi_checkpoints import build_backbone
-from farrank_rankers.backbones.weights import rename_published
+from farrank_rankers.backbones.alibi_bert import build_alibi_bert, rename_published
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -172,7 +171,7 @@ class Published:
         }
 
     def model(self, config: Mapping[str, Any], seed: int = 0) -> nn.Module:
-        model = build_backbone(config).double()
+        model = build_alibi_bert(config).double()
         model.load_state_dict(rename_published(config, self.tensors(config, seed)))
         return model.eval()
 

@@ -1,10 +1,24 @@
-"""JinaBERT and MosaicBERT.
+"""JinaBERT v2 and MosaicBERT: BERT with symmetric ALiBi and gated feed-forwards; transformers has neither.
 
-BERT with symmetric ALiBi and gated feed-forwards, both missing from transformers.
+Where the facts come from:
+- ALiBi: Press, Smith & Lewis, "Train Short, Test Long", ICLR 2022, and their published code, which has the
+  rule for numbers of heads that are not powers of two.
+- JinaBERT: Günther et al., "Jina Embeddings 2", arXiv 2310.19923: symmetric ALiBi, GLU variants, BERT's
+  segments, texts of up to 8,192 tokens. jinaai/jina-bert-implementation on the hub, to which the
+  checkpoint's auto_map points, as others rewrote it: huggingface/candle's jina_bert.rs and
+  vllm-project/vllm's jina_bert.py agree that norms come after, that the gate is the first half of the
+  feed-forward's matrix, that its GELU is the exact one, and that its norm closes the layer. The slopes for
+  12 heads are quoted from it in xorbitsai/inference issue 1842.
+- MosaicBERT: Portes et al., "MosaicBERT", NeurIPS 2023: ALiBi instead of position embeddings, GeGLU,
+  unpadding. mosaicml/examples, bert/src/bert_layers.py, the code of the checkpoint: one matrix Wqkv whose
+  rows are all heads' queries, then keys, then values; in the feed-forward the gate first, the GELU exact,
+  and the norm last; the slopes for 12 heads. It takes padding out of the batch where this module masks it,
+  with the same result at every real position.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -12,14 +26,29 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from farrank_rankers.backbones.alibi_checkpoints import AlibiBertConfig
-
-# What a padded key adds to its score. Against the 0 that a token's own position adds, e^-30000 is 0 in every
-# dtype; it is finite, also in float16, so that no kernel makes NaN of a row of nothing but padding.
-PADDED = -30_000.0
+from farrank_rankers.backbones.alibi_checkpoints import (
+    AlibiBertConfig,
+    check_supported,
+    ignored_names,
+    parameter_names,
+)
+from farrank_rankers.backbones.bert import PADDED
+from farrank_rankers.backbones.forms import Forms
+from farrank_rankers.errors import WeightsError
+from farrank_rankers.packed.packed_backbone import (
+    Compile,
+    PackedLayer,
+    PackedOutput,
+    are_plain,
+    run_packed_layers,
+)
+from farrank_rankers.packed.pattern import Attention, Pattern, Score
+from farrank_rankers.packed.stream import TokenStream
 
 # The memory-efficient kernels copy a bias whose rows do not start at multiples of this, once in every layer.
 ALIGNMENT = 16
+
+HEAD_PREFIX = "bert."  # stands before the encoder's names where a model with a head was saved
 
 
 def head_slopes(heads: int, device: torch.device) -> Tensor:
@@ -62,7 +91,7 @@ class BackboneOutput(NamedTuple):
     hidden_states: tuple[Tensor, ...] | None = None
 
 
-class Embeddings(nn.Module):
+class AlibiEmbeddings(nn.Module):
     """A token's word and segment, added up; where it stands is left to the attention.
 
     Shapes: input_ids, token_type_ids (P, L) -> (P, L, H).
@@ -82,10 +111,10 @@ class Embeddings(nn.Module):
         return dropped
 
 
-class Attention(nn.Module):
-    """Self-attention under a bias, added to its input and normalised (post-norm).
+class AlibiAttention(nn.Module):
+    """Self-attention under a bias; `added` adds it to what was read and normalises the sum (post-norm).
 
-    Shapes: hidden (P, L, H), bias (P, A, L, L) -> (P, L, H).
+    Shapes: hidden (P, L, H), bias (P, A, L, L) -> what the heads mixed, side by side, (P, L, H).
     """
 
     def __init__(self, config: AlibiBertConfig) -> None:
@@ -96,24 +125,53 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
 
-    def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Make queries, keys and values. Shapes: (P, L, H) -> (P, L, H) each."""
+    @property
+    def projections(self) -> Sequence[nn.Linear]:
+        """The matrices that make queries, keys and values, or the one that makes all three."""
         raise NotImplementedError
 
     def forward(self, hidden: Tensor, bias: Tensor) -> Tensor:
         """Shapes: (P, L, H), (P, A, L, L) -> (P, L, H)."""
+        projected = [part for layer in self.projections for part in layer(hidden).split(hidden.shape[2], 2)]
         query, key, value = (
-            projected.view(*hidden.shape[:2], self.heads, -1).transpose(1, 2)  # (P, A, L, H / A)
-            for projected in self.project(hidden)
-        )
+            part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in projected
+        )  # (P, A, L, H / A) each
         dropout = self.dropout_rate if self.training else 0.0
         mixed = F.scaled_dot_product_attention(query, key, value, bias, dropout)  # (P, A, L, H / A)
-        return self.added(mixed.transpose(1, 2).flatten(-2), hidden)
+        return mixed.transpose(1, 2).flatten(-2)
 
     def added(self, mixed: Tensor, hidden: Tensor) -> Tensor:
-        """Add what the heads mixed, side by side, to what they saw. Shapes: (…, H) each -> (…, H)."""
+        """Add what the heads mixed to what they read. Shapes: (…, H) each -> (…, H)."""
         normed: Tensor = self.norm(self.dropout(self.output(mixed)) + hidden)  # (…, H)
         return normed
+
+
+class JinaAttention(AlibiAttention):
+    """Attention with one matrix each for queries, keys and values, as in BERT."""
+
+    def __init__(self, config: AlibiBertConfig) -> None:
+        super().__init__(config)
+        self.query = nn.Linear(config.hidden_size, config.hidden_size)
+        self.key = nn.Linear(config.hidden_size, config.hidden_size)
+        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+
+    @property
+    def projections(self) -> Sequence[nn.Linear]:
+        """Queries', keys' and values'."""
+        return self.query, self.key, self.value
+
+
+class MosaicAttention(AlibiAttention):
+    """Attention with one matrix for queries, keys and values together."""
+
+    def __init__(self, config: AlibiBertConfig) -> None:
+        super().__init__(config)
+        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
+
+    @property
+    def projections(self) -> Sequence[nn.Linear]:
+        """The one of all three."""
+        return (self.qkv,)
 
 
 class GatedFeedForward(nn.Module):
@@ -140,17 +198,21 @@ class GatedFeedForward(nn.Module):
         return normed
 
 
-class Layer(nn.Module):
+class AlibiLayer(nn.Module):
     """Attention, then the feed-forward. Shapes: hidden (P, L, H), bias (P, A, L, L) -> (P, L, H)."""
 
-    def __init__(self, config: AlibiBertConfig, attention: Attention) -> None:
+    def __init__(self, attention: AlibiAttention, feed_forward: GatedFeedForward) -> None:
         super().__init__()
         self.attention = attention
-        self.feed_forward = GatedFeedForward(config)
+        self.feed_forward = feed_forward
 
     def forward(self, hidden: Tensor, bias: Tensor) -> Tensor:
         """Shapes: (P, L, H), (P, A, L, L) -> (P, L, H)."""
-        transformed: Tensor = self.feed_forward(self.attention(hidden, bias))
+        return self.after_attention(self.attention(hidden, bias), hidden)
+
+    def after_attention(self, mixed: Tensor, hidden: Tensor) -> Tensor:
+        """Do what comes after attention, token by token. Shapes: (…, H) each -> (…, H)."""
+        transformed: Tensor = self.feed_forward(self.attention.added(mixed, hidden))
         return transformed
 
 
@@ -160,16 +222,17 @@ class AlibiBert(nn.Module):
     Shapes: input_ids, attention_mask, token_type_ids (P, L) -> last_hidden_state (P, L, H).
     """
 
-    def __init__(
-        self, config: AlibiBertConfig, make_attention: Callable[[AlibiBertConfig], Attention]
-    ) -> None:
+    attention_class: type[AlibiAttention]
+
+    def __init__(self, config: AlibiBertConfig) -> None:
         super().__init__()
         self.config = config
-        self.embeddings = Embeddings(config)
-        self.layers = nn.ModuleList(
-            Layer(config, make_attention(config)) for _ in range(config.num_hidden_layers)
-        )
         self.checkpoint_keywords: Mapping[str, Any] | None = None
+        self.embeddings = AlibiEmbeddings(config)
+        self.layers = nn.ModuleList(
+            AlibiLayer(self.attention_class(config), GatedFeedForward(config))
+            for _ in range(config.num_hidden_layers)
+        )
         self.apply(self._initialise)
 
     def forward(
@@ -208,42 +271,123 @@ class AlibiBert(nn.Module):
             nn.init.zeros_(module.bias)
 
 
-class JinaAttention(Attention):
-    """Attention with one matrix each for queries, keys and values, as in BERT."""
-
-    def __init__(self, config: AlibiBertConfig) -> None:
-        super().__init__(config)
-        self.query = nn.Linear(config.hidden_size, config.hidden_size)
-        self.key = nn.Linear(config.hidden_size, config.hidden_size)
-        self.value = nn.Linear(config.hidden_size, config.hidden_size)
-
-    def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Shapes: (P, L, H) -> (P, L, H) each."""
-        return self.query(hidden), self.key(hidden), self.value(hidden)
-
-
 class JinaBert(AlibiBert):
     """JinaBERT's encoder. Shapes: (P, L) each -> last_hidden_state (P, L, H)."""
 
-    def __init__(self, config: AlibiBertConfig) -> None:
-        super().__init__(config, JinaAttention)
-
-
-class MosaicAttention(Attention):
-    """Attention with one matrix for queries, keys and values together."""
-
-    def __init__(self, config: AlibiBertConfig) -> None:
-        super().__init__(config)
-        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
-
-    def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Shapes: (P, L, H) -> (P, L, H) each."""
-        query, key, value = self.qkv(hidden).chunk(3, dim=-1)  # (P, L, H) each
-        return query, key, value
+    attention_class = JinaAttention
 
 
 class MosaicBert(AlibiBert):
-    """MosaicBERT's encoder. Shapes: (P, L) each -> last_hidden_state (P, L, H)."""
+    """MosaicBERT's encoder, of all its lengths. Shapes: (P, L) each -> last_hidden_state (P, L, H)."""
 
-    def __init__(self, config: AlibiBertConfig) -> None:
-        super().__init__(config, MosaicAttention)
+    attention_class = MosaicAttention
+
+
+def build_alibi_bert(config: Mapping[str, Any]) -> AlibiBert:
+    """Build JinaBert or MosaicBert with random weights, to be filled or trained.
+
+    Raises: SourceError naming the key of `config.json` that is missing or has an unsupported value.
+    """
+    kind, sizes = check_supported(config)
+    return JinaBert(sizes) if kind == "jina" else MosaicBert(sizes)
+
+
+def rename_published(
+    config: Mapping[str, Any], state: Mapping[str, Tensor], source: Path | str = "the checkpoint"
+) -> dict[str, Tensor]:
+    """Give a published checkpoint's tensors the names of the backbone that `build_alibi_bert(config)` builds.
+
+    Saved with a head or without, the names may have "bert." before them or not. Tensors are not copied.
+    Raises: WeightsError naming `source`, the tensor, and what was expected;
+    SourceError if the config asks for neither backbone.
+    """
+    with torch.device("meta"):
+        shapes = {name: tensor.shape for name, tensor in build_alibi_bert(config).state_dict().items()}
+    own = {_bare(published): name for published, name in parameter_names(config).items()}
+    ignored = {_bare(name) for name in ignored_names(config)}
+    renamed: dict[str, Tensor] = {}
+    for published, tensor in state.items():
+        bare = _bare(published)
+        if bare in ignored:
+            continue
+        if bare not in own:
+            raise WeightsError(f"{source} has the tensor {published}, which the model does not have")
+        name = own[bare]
+        if name in renamed:
+            raise WeightsError(
+                f"{source} has the tensor {bare} twice, with and without {HEAD_PREFIX!r} before it"
+            )
+        if tensor.shape != shapes[name]:
+            raise WeightsError(
+                f"{source}: tensor {published} has shape {tuple(tensor.shape)}; "
+                f"the model expects {tuple(shapes[name])}"
+            )
+        renamed[name] = tensor
+    for published, name in parameter_names(config).items():
+        if name not in renamed:
+            raise WeightsError(f"{source} lacks the tensor {published} of shape {tuple(shapes[name])}")
+    return renamed
+
+
+def _bare(published: str) -> str:
+    return published.removeprefix(HEAD_PREFIX)
+
+
+class PackedAlibiBert:
+    """A packed JinaBERT or MosaicBERT; ALiBi reads the tokens' places, whatever the positions say.
+
+    Shapes: T tokens -> last_hidden_state (T, H).
+    """
+
+    def __init__(self, model: Any, compile_by: Compile) -> None:
+        self._embeddings = model.embeddings
+        self._layers = [
+            PackedLayer(layer.attention.projections, layer.attention.heads, layer.after_attention, compile_by)
+            for layer in model.layers
+        ]
+        self._slopes = head_slopes(
+            model.config.num_attention_heads, model.embeddings.word.weight.device
+        )  # (A,)
+        self._dense = Pattern(slopes=self._slopes)
+
+    @staticmethod
+    def serves(model: Any) -> bool:
+        """Whether all projections can be fused."""
+        return all(are_plain(layer.attention.projections) for layer in model.layers)
+
+    def __call__(
+        self,
+        stream: TokenStream,
+        positions: Tensor,
+        attention: Attention,
+        *,
+        hidden_states: bool = False,
+        first_tokens: bool = False,
+    ) -> PackedOutput:
+        """Shapes: positions (T,), which nothing reads -> last_hidden_state (T, H)."""
+        hidden: Tensor = self._embeddings(stream.input_ids, stream.token_type_ids)  # (T, H)
+        pattern = self._dense if stream.is_dense else Pattern(rescored=by_places(self._slopes, stream.places))
+        return run_packed_layers(
+            self._layers,
+            stream,
+            hidden,
+            attention,
+            pattern,
+            hidden_states=hidden_states,
+            first_tokens=first_tokens,
+        )
+
+
+def by_places(slopes: Tensor, places: Tensor) -> Score:
+    """Lower scores by the places between two tokens where those are more than the tokens between them.
+
+    Shapes: slopes (A,), places (T,).
+    """
+
+    def rescored(score: Tensor, batch: Tensor, head: Tensor, own: Tensor, other: Tensor) -> Tensor:
+        return score - slopes[head] * (places[own] - places[other]).abs()
+
+    return rescored
+
+
+ALIBI_BERT = Forms(packed=PackedAlibiBert)

@@ -1,18 +1,26 @@
-"""Published checkpoints of JinaBERT and MosaicBERT.
+"""Published checkpoints of JinaBERT and MosaicBERT: their sizes, their code, and the names of their tensors.
 
-How they are recognised, their sizes, the names of their tensors.
-
-Nothing here imports torch before a model is built.
+Nothing here imports torch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
+from farrank_rankers.backbones.facts import OwnBackbone, own_backbone
 from farrank_rankers.errors import SourceError
 
-if TYPE_CHECKING:
-    from torch import nn
+# jina-bert-v2-qk-post-norm has the same keys in its config.json, but other layers: only auto_map tells.
+JINA_CODE = frozenset({"jinaai/jina-bert-implementation--modeling_bert.JinaBertModel"})
+
+# A checkpoint names its code by the file alone; one that was saved again from it names the repository too.
+MOSAIC_CODE = frozenset(
+    {"bert_layers.BertForMaskedLM"}
+    | {
+        f"mosaicml/mosaic-bert-base{variant}--bert_layers.BertForMaskedLM"
+        for variant in ("", "-seqlen-256", "-seqlen-512", "-seqlen-1024", "-seqlen-2048")
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +59,130 @@ class AlibiBertConfig:
         return sizes
 
 
-def require(config: Mapping[str, Any], key: str, supported: str) -> None:
-    """Refuse a config whose `key` is not the one value that is implemented here.
+@dataclass(frozen=True, slots=True)
+class PublishedNames:
+    """A published checkpoint's module names and ours; {n} stands for a layer's number.
 
-    Raises: SourceError naming the key, its value and the supported one.
+    `prefix` stands before every published name of the encoder, `projections` are the modules that make
+    queries, keys and values. All other names are the same for both checkpoints.
     """
+
+    prefix: str
+    projections: Mapping[str, str]
+
+    def parameters(self, layers: int) -> Iterator[tuple[str, str]]:
+        """List every tensor of an encoder of so many layers by both names."""
+        modules = dict(EMBEDDINGS)
+        for n in range(layers):
+            for published, own in {**LAYER, **self.projections}.items():
+                modules[published.format(n=n)] = own.format(n=n)
+        for published, own in modules.items():
+            yield f"{self.prefix}{published}.weight", f"{own}.weight"
+            if not own.endswith(WITHOUT_BIAS):
+                yield f"{self.prefix}{published}.bias", f"{own}.bias"
+
+
+EMBEDDINGS = {
+    "embeddings.word_embeddings": "embeddings.word",
+    "embeddings.token_type_embeddings": "embeddings.segment",
+    "embeddings.LayerNorm": "embeddings.norm",
+}
+LAYER = {
+    "encoder.layer.{n}.attention.output.dense": "layers.{n}.attention.output",
+    "encoder.layer.{n}.attention.output.LayerNorm": "layers.{n}.attention.norm",
+    "encoder.layer.{n}.mlp.gated_layers": "layers.{n}.feed_forward.gated",
+    "encoder.layer.{n}.mlp.wo": "layers.{n}.feed_forward.output",
+    "encoder.layer.{n}.mlp.layernorm": "layers.{n}.feed_forward.norm",
+}
+WITHOUT_BIAS = ("embeddings.word", "embeddings.segment", "feed_forward.gated")
+
+# Tensors of a head, of which an encoder has no use.
+HEAD = (
+    "cls.predictions.bias",
+    "cls.predictions.decoder.weight",
+    "cls.predictions.decoder.bias",
+    "cls.predictions.transform.dense.weight",
+    "cls.predictions.transform.dense.bias",
+    "cls.predictions.transform.LayerNorm.weight",
+    "cls.predictions.transform.LayerNorm.bias",
+)
+
+NAMES: Mapping[OwnBackbone, PublishedNames] = {
+    # jinaai/jina-embeddings-v2-base-en. Source: the names under which huggingface/candle's jina_bert.rs reads
+    # that checkpoint, with nothing before "embeddings" and "encoder". vllm-project/vllm's jina_bert.py passes
+    # over those that begin with "pooler" or "cls".
+    "jina": PublishedNames(
+        prefix="",
+        projections={
+            "encoder.layer.{n}.attention.self.query": "layers.{n}.attention.query",
+            "encoder.layer.{n}.attention.self.key": "layers.{n}.attention.key",
+            "encoder.layer.{n}.attention.self.value": "layers.{n}.attention.value",
+        },
+    ),
+    # mosaicml/mosaic-bert-base-seqlen-2048, saved as a masked language model. Source: the parameter names of
+    # mosaicml/examples, bert/src/bert_layers.py. oaqa/FlexNeuART's mosaicbert.py takes "bert." off the
+    # checkpoint's names and drops those that begin with "cls" before it loads the encoder.
+    "mosaic": PublishedNames(
+        prefix="bert.",
+        projections={"encoder.layer.{n}.attention.self.Wqkv": "layers.{n}.attention.qkv"},
+    ),
+}
+
+
+def check_supported(config: Mapping[str, Any]) -> tuple[OwnBackbone, AlibiBertConfig]:
+    """Say which backbone a parsed `config.json` asks for, and read its sizes.
+
+    Raises: SourceError naming the key of `config.json` that is missing or has an unsupported value.
+    """
+    kind = _kind(config)
+    _require(config, "hidden_act", "gelu")
+    if kind == "jina":
+        _require(config, "position_embedding_type", "alibi")
+        _require(config, "feed_forward_type", "geglu")
+        _require_code(config, "AutoModel", JINA_CODE)
+    else:
+        _require_code(config, "AutoModelForMaskedLM", MOSAIC_CODE)
+    return kind, AlibiBertConfig.from_config(config)
+
+
+def parameter_names(config: Mapping[str, Any]) -> dict[str, str]:
+    """Give the checkpoint's name of every tensor that is read, and the backbone's parameter it goes to.
+
+    Raises: SourceError if the config asks for neither backbone, or lacks a size.
+    """
+    kind = _kind(config)
+    return dict(NAMES[kind].parameters(AlibiBertConfig.from_config(config).num_hidden_layers))
+
+
+def ignored_names(config: Mapping[str, Any]) -> frozenset[str]:
+    """Give the checkpoint's names of the tensors that are passed over on purpose.
+
+    Raises: SourceError if the config asks for neither backbone.
+    """
+    pooler = f"{NAMES[_kind(config)].prefix}pooler.dense"
+    return frozenset({*HEAD, f"{pooler}.weight", f"{pooler}.bias"})
+
+
+def _kind(config: Mapping[str, Any]) -> OwnBackbone:
+    kind = own_backbone(config)
+    if kind is None:
+        raise SourceError(
+            f"config.json: model_type {config.get('model_type')!r} with architectures "
+            f"{config.get('architectures')!r} is neither JinaBERT nor MosaicBERT"
+        )
+    return kind
+
+
+def _require(config: Mapping[str, Any], key: str, supported: str) -> None:
+    """Refuse a config whose `key` is not the one value that is implemented here."""
     if key not in config:
         raise SourceError(f"config.json: {key} is missing; it must be {supported!r}")
     if config[key] != supported:
         raise SourceError(f"config.json: {key} is {config[key]!r}; only {supported!r} is supported")
 
 
-def require_code(config: Mapping[str, Any], auto_class: str, supported: frozenset[str]) -> None:
-    """Refuse a config whose `auto_map` points to other code than that which was written out here.
-
-    Raises: SourceError naming auto_map and the code it should point to.
-    """
+def _require_code(config: Mapping[str, Any], auto_class: str, supported: frozenset[str]) -> None:
+    """Refuse a config whose `auto_map` points to other code than that which was written out here."""
     auto_map = config.get("auto_map")
     reference = auto_map.get(auto_class) if isinstance(auto_map, Mapping) else None
     if not isinstance(reference, str) or reference not in supported:
@@ -91,184 +207,3 @@ def _number(config: Mapping[str, Any], key: str, kind: Any) -> int | float:
     elif not 0 < value < float("inf"):
         raise SourceError(f"config.json: {key} is {value}; it must be greater than 0")
     return value
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedNames:
-    """A published checkpoint's names on the left, ours on the right; {n} stands for a layer's number.
-
-    `prefix` stands before every published name of the encoder; `ignored` are the names, in full, of tensors
-    that belong to a head or can be computed, and of which an encoder has no use.
-    """
-
-    prefix: str
-    embeddings: Mapping[str, str]
-    layer: Mapping[str, str]
-    ignored: frozenset[str]
-
-    def parameters(self, layers: int) -> dict[str, str]:
-        """Write the table out for an encoder of so many layers."""
-        table = {f"{self.prefix}{published}": own for published, own in self.embeddings.items()}
-        for n in range(layers):
-            for published, own in self.layer.items():
-                table[self.prefix + published.format(n=n)] = own.format(n=n)
-        return table
-
-
-JINA_NAMES = PublishedNames(
-    prefix="",
-    embeddings={
-        "embeddings.word_embeddings.weight": "embeddings.word.weight",
-        "embeddings.token_type_embeddings.weight": "embeddings.segment.weight",
-        "embeddings.LayerNorm.weight": "embeddings.norm.weight",
-        "embeddings.LayerNorm.bias": "embeddings.norm.bias",
-    },
-    layer={
-        "encoder.layer.{n}.attention.self.query.weight": "layers.{n}.attention.query.weight",
-        "encoder.layer.{n}.attention.self.query.bias": "layers.{n}.attention.query.bias",
-        "encoder.layer.{n}.attention.self.key.weight": "layers.{n}.attention.key.weight",
-        "encoder.layer.{n}.attention.self.key.bias": "layers.{n}.attention.key.bias",
-        "encoder.layer.{n}.attention.self.value.weight": "layers.{n}.attention.value.weight",
-        "encoder.layer.{n}.attention.self.value.bias": "layers.{n}.attention.value.bias",
-        "encoder.layer.{n}.attention.output.dense.weight": "layers.{n}.attention.output.weight",
-        "encoder.layer.{n}.attention.output.dense.bias": "layers.{n}.attention.output.bias",
-        "encoder.layer.{n}.attention.output.LayerNorm.weight": "layers.{n}.attention.norm.weight",
-        "encoder.layer.{n}.attention.output.LayerNorm.bias": "layers.{n}.attention.norm.bias",
-        "encoder.layer.{n}.mlp.gated_layers.weight": "layers.{n}.feed_forward.gated.weight",
-        "encoder.layer.{n}.mlp.wo.weight": "layers.{n}.feed_forward.output.weight",
-        "encoder.layer.{n}.mlp.wo.bias": "layers.{n}.feed_forward.output.bias",
-        "encoder.layer.{n}.mlp.layernorm.weight": "layers.{n}.feed_forward.norm.weight",
-        "encoder.layer.{n}.mlp.layernorm.bias": "layers.{n}.feed_forward.norm.bias",
-    },
-    ignored=frozenset(
-        {
-            "pooler.dense.weight",
-            "pooler.dense.bias",
-            "cls.predictions.bias",
-            "cls.predictions.decoder.weight",
-            "cls.predictions.decoder.bias",
-            "cls.predictions.transform.dense.weight",
-            "cls.predictions.transform.dense.bias",
-            "cls.predictions.transform.LayerNorm.weight",
-            "cls.predictions.transform.LayerNorm.bias",
-        }
-    ),
-)
-
-
-MOSAIC_NAMES = PublishedNames(
-    prefix="bert.",
-    embeddings={
-        "embeddings.word_embeddings.weight": "embeddings.word.weight",
-        "embeddings.token_type_embeddings.weight": "embeddings.segment.weight",
-        "embeddings.LayerNorm.weight": "embeddings.norm.weight",
-        "embeddings.LayerNorm.bias": "embeddings.norm.bias",
-    },
-    layer={
-        "encoder.layer.{n}.attention.self.Wqkv.weight": "layers.{n}.attention.qkv.weight",
-        "encoder.layer.{n}.attention.self.Wqkv.bias": "layers.{n}.attention.qkv.bias",
-        "encoder.layer.{n}.attention.output.dense.weight": "layers.{n}.attention.output.weight",
-        "encoder.layer.{n}.attention.output.dense.bias": "layers.{n}.attention.output.bias",
-        "encoder.layer.{n}.attention.output.LayerNorm.weight": "layers.{n}.attention.norm.weight",
-        "encoder.layer.{n}.attention.output.LayerNorm.bias": "layers.{n}.attention.norm.bias",
-        "encoder.layer.{n}.mlp.gated_layers.weight": "layers.{n}.feed_forward.gated.weight",
-        "encoder.layer.{n}.mlp.wo.weight": "layers.{n}.feed_forward.output.weight",
-        "encoder.layer.{n}.mlp.wo.bias": "layers.{n}.feed_forward.output.bias",
-        "encoder.layer.{n}.mlp.layernorm.weight": "layers.{n}.feed_forward.norm.weight",
-        "encoder.layer.{n}.mlp.layernorm.bias": "layers.{n}.feed_forward.norm.bias",
-    },
-    ignored=frozenset(
-        {
-            "bert.pooler.dense.weight",
-            "bert.pooler.dense.bias",
-            "cls.predictions.decoder.weight",
-            "cls.predictions.decoder.bias",
-            "cls.predictions.transform.dense.weight",
-            "cls.predictions.transform.dense.bias",
-            "cls.predictions.transform.LayerNorm.weight",
-            "cls.predictions.transform.LayerNorm.bias",
-        }
-    ),
-)
-
-
-OwnBackbone = Literal["jina", "mosaic"]
-
-JINA_ARCHITECTURES = frozenset({"JinaBertForMaskedLM", "JinaBertModel"})
-
-# jina-bert-v2-qk-post-norm has the same keys in its config.json, but other layers: only auto_map tells.
-JINA_CODE = frozenset({"jinaai/jina-bert-implementation--modeling_bert.JinaBertModel"})
-
-# A checkpoint names its code by the file alone; one that was saved again from it names the repository too.
-MOSAIC_CODE = frozenset(
-    {"bert_layers.BertForMaskedLM"}
-    | {
-        f"mosaicml/mosaic-bert-base{variant}--bert_layers.BertForMaskedLM"
-        for variant in ("", "-seqlen-256", "-seqlen-512", "-seqlen-1024", "-seqlen-2048")
-    }
-)
-
-NAMES: Mapping[OwnBackbone, PublishedNames] = {"jina": JINA_NAMES, "mosaic": MOSAIC_NAMES}
-
-
-def own_backbone(config: Mapping[str, Any]) -> OwnBackbone | None:
-    """Say which of this package's backbones a parsed `config.json` asks for; None leaves it to transformers.
-
-    Both call themselves "bert", as which transformers would build another model without a word. JinaBERT is
-    told by its architecture's name, MosaicBERT by alibi_starting_size.
-    """
-    if config.get("model_type") != "bert":
-        return None
-    architectures = config.get("architectures")
-    if isinstance(architectures, list) and any(name in architectures for name in JINA_ARCHITECTURES):
-        return "jina"
-    return "mosaic" if "alibi_starting_size" in config else None
-
-
-def build_backbone(config: Mapping[str, Any]) -> "nn.Module":
-    """Build JinaBert or MosaicBert with random weights, to be filled or trained.
-
-    Raises: SourceError naming the key of `config.json` that is missing or has an unsupported value.
-    """
-    kind = _kind(config)
-    require(config, "hidden_act", "gelu")
-    if kind == "jina":
-        require(config, "position_embedding_type", "alibi")
-        require(config, "feed_forward_type", "geglu")
-        require_code(config, "AutoModel", JINA_CODE)
-    else:
-        require_code(config, "AutoModelForMaskedLM", MOSAIC_CODE)
-    sizes = AlibiBertConfig.from_config(config)
-    if kind == "jina":
-        from farrank_rankers.backbones.alibi_bert import JinaBert
-
-        return JinaBert(sizes)
-    from farrank_rankers.backbones.alibi_bert import MosaicBert
-
-    return MosaicBert(sizes)
-
-
-def parameter_names(config: Mapping[str, Any]) -> dict[str, str]:
-    """Give the checkpoint's name of every tensor that is read, and the backbone's parameter it goes to.
-
-    Raises: SourceError if the config asks for no backbone of this package, or lacks a size.
-    """
-    return NAMES[_kind(config)].parameters(AlibiBertConfig.from_config(config).num_hidden_layers)
-
-
-def ignored_names(config: Mapping[str, Any]) -> frozenset[str]:
-    """Give the checkpoint's names of the tensors that are passed over on purpose.
-
-    Raises: SourceError if the config asks for no backbone of this package.
-    """
-    return NAMES[_kind(config)].ignored
-
-
-def _kind(config: Mapping[str, Any]) -> OwnBackbone:
-    kind = own_backbone(config)
-    if kind is None:
-        raise SourceError(
-            f"config.json: model_type {config.get('model_type')!r} with architectures "
-            f"{config.get('architectures')!r} is neither JinaBERT nor MosaicBERT"
-        )
-    return kind

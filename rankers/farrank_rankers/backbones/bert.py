@@ -1,12 +1,26 @@
 """BERT and what is built like it: ELECTRA, RoBERTa and its kin, MiniLM."""
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 
-from farrank_rankers.packed.packed_backbone import Compile, FusedLinear, PackedOutput, are_plain
+from farrank_rankers.backbones.forms import Forms, Replacement
+from farrank_rankers.packed.packed_backbone import (
+    Compile,
+    PackedLayer,
+    PackedOutput,
+    are_plain,
+    run_packed_layers,
+)
 from farrank_rankers.packed.pattern import EVERY_TOKEN, Attention, Pattern
-from farrank_rankers.packed.stream import Segments, TokenStream
+from farrank_rankers.packed.stream import TokenStream
+
+# What a padded key adds to its score. Against the 0 that a token's own position adds, e^-30000 is 0 in every
+# dtype; it is finite, also in float16, so that no kernel makes NaN of a row of nothing but padding.
+PADDED = -30_000.0
 
 
 class AfterAttention:
@@ -18,7 +32,7 @@ class AfterAttention:
         self._output = layer.output
 
     def __call__(self, mixed: Tensor, hidden: Tensor) -> Tensor:
-        """Shapes: what attention mixed, and what it saw, (T, H) each -> (T, H)."""
+        """Shapes: what attention mixed, and what it read, (T, H) each -> (T, H)."""
         hidden = self._mixed(mixed, hidden)  # (T, H)
         output: Tensor = self._output(self._intermediate(hidden), hidden)
         return output
@@ -31,7 +45,15 @@ class PackedBert:
         self._embeddings = model.embeddings
         # ELECTRA's embeddings may be narrower than its layers.
         self._widened = getattr(model, "embeddings_project", None)
-        self._layers = [PackedBertLayer(layer, compile_by) for layer in model.encoder.layer]
+        self._layers = [
+            PackedLayer(
+                _projections(layer),
+                int(layer.attention.self.num_attention_heads),
+                AfterAttention(layer).__call__,
+                compile_by,
+            )
+            for layer in model.encoder.layer
+        ]
 
     @staticmethod
     def serves(model: Any) -> bool:
@@ -39,9 +61,15 @@ class PackedBert:
         return all(_is_packable(layer) for layer in model.encoder.layer)
 
     def __call__(
-        self, stream: TokenStream, positions: Tensor, attention: Attention, *, hidden_states: bool = False
+        self,
+        stream: TokenStream,
+        positions: Tensor,
+        attention: Attention,
+        *,
+        hidden_states: bool = False,
+        first_tokens: bool = False,
     ) -> PackedOutput:
-        """Shapes: positions (T,) -> last_hidden_state (T, H)."""
+        """Shapes: positions (T,) -> last_hidden_state (T, H), or (P, H) of first tokens."""
         hidden: Tensor = self._embeddings(
             input_ids=stream.input_ids[None],
             token_type_ids=stream.token_type_ids[None],
@@ -49,41 +77,103 @@ class PackedBert:
         )[0]  # (T, E)
         if self._widened is not None:
             hidden = self._widened(hidden)  # (T, H)
-        states = [hidden]
-        pattern = self.pattern(stream)
-        for layer in self._layers:
-            hidden = layer(hidden, stream.segments, attention, pattern)  # (T, H)
-            if hidden_states:
-                states.append(hidden)
-        return PackedOutput(hidden, tuple(states) if hidden_states else None)
+        return run_packed_layers(
+            self._layers,
+            stream,
+            hidden,
+            attention,
+            self.pattern(stream),
+            hidden_states=hidden_states,
+            first_tokens=first_tokens,
+        )
 
     def pattern(self, stream: TokenStream) -> Pattern:
         """Say who sees whom in every layer."""
         return EVERY_TOKEN
 
 
-class PackedBertLayer:
-    """A post-norm layer of BERT. Shapes: (T, H) -> (T, H)."""
+def attend_padded(
+    asking: Tensor, seen: Tensor, layers: Sequence[nn.Module], heads: int, bias: Tensor | None
+) -> Tensor:
+    """Attend in a padded batch by a layer's projections of queries, keys and values.
 
-    def __init__(self, layer: Any, compile_by: Compile) -> None:
-        own = layer.attention.self
-        self._heads = int(own.num_attention_heads)
-        self._projected = FusedLinear([own.query, own.key, own.value])
-        self._transformed = compile_by(AfterAttention(layer).__call__)
+    Shapes: asking (P, M, H), seen (P, L, H), bias (P, 1, 1 or M, L) -> (P, M, H).
+    """
+    query, key, value = (
+        layer(states).unflatten(2, (heads, -1)).transpose(1, 2)
+        for layer, states in zip(layers, (asking, seen, seen), strict=True)
+    )  # (P, A, M, D), (P, A, L, D) twice
+    return scaled_dot_product_attention(query, key, value, bias).transpose(1, 2).flatten(2)
 
-    def __call__(self, hidden: Tensor, segments: Segments, attention: Attention, pattern: Pattern) -> Tensor:
-        """Shapes: (T, H) -> (T, H)."""
-        projected = self._projected(hidden).view(len(hidden), 3, self._heads, -1)  # (T, 3, A, D)
-        query, key, value = projected.unbind(1)  # (T, A, D) each
-        mixed = attention(query, key, value, segments, segments, pattern)  # (T, A, D)
-        output: Tensor = self._transformed(mixed.flatten(1), hidden)
-        return output
+
+def attend_seen(
+    hidden: Tensor, layers: Sequence[nn.Module], heads: int, seen: Tensor, added: Tensor | float = 0.0
+) -> Tensor:
+    """Attend to the tokens that are `seen`, with `added` to their scores.
+
+    Shapes: hidden (P, L, H), seen and added (P, 1 or L, L) -> (P, L, H).
+    """
+    bias = torch.where(seen, added, PADDED).to(hidden.dtype)[:, None]  # (P, 1, 1 or L, L)
+    return attend_padded(hidden, hidden, layers, heads, bias.expand(-1, -1, hidden.shape[1], -1))
+
+
+class FirstTokenAttention(nn.Module):
+    """A layer's attention for the first token of each input only; called as transformers calls its own.
+
+    Shapes: hidden_states (P, L, H), attention_mask (P, 1, 1 or L, L) -> (P, 1, H).
+    """
+
+    def __init__(self, whole: Any) -> None:
+        super().__init__()
+        self.whole = whole
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, **_unused: Any
+    ) -> tuple[Tensor, None]:
+        """Shapes: (P, L, H), (P, 1, 1 or L, L) -> (P, 1, H)."""
+        own, first = self.whole.self, hidden_states[:, :1]  # (P, 1, H)
+        mask = None if attention_mask is None else attention_mask[:, :, :1]  # (P, 1, 1, L)
+        layers = (own.query, own.key, own.value)
+        mixed = attend_padded(first, hidden_states, layers, own.num_attention_heads, mask)  # (P, 1, H)
+        return self.whole.output(mixed, first), None
+
+
+def first_token_layer(model: Any) -> Iterator[Replacement]:
+    """Let the last layer compute each input's first token only, (P, 1, H).
+
+    Where nothing reads the other tokens' vectors, their queries, their feed-forward and all between are
+    wasted there: 10 of the layer's 12 matrices of H x H, a seventh of the work of six layers.
+    """
+    last = model.encoder.layer[-1]
+    if _is_packable(last):
+        yield Replacement(last, "attention", FirstTokenAttention(last.attention))
+
+
+def pooled_first(model: Any, tokens: TokenStream, hidden: Tensor) -> Tensor:
+    """Pass the first token to the model's pooler, then to the classifier. Shapes: (T, H) -> (P, labels)."""
+    first = tokens.first(hidden)[:, None]  # (P, 1, H), inputs of one token
+    logits: Tensor = model.classifier(model.base_model.pooler(first))
+    return logits
+
+
+def first_alone(model: Any, tokens: TokenStream, hidden: Tensor) -> Tensor:
+    """Leave the first token to the classifier and its own layers. Shapes: (T, H) -> (P, labels)."""
+    first = tokens.first(hidden)[:, None]  # (P, 1, H), inputs of one token
+    logits: Tensor = model.classifier(first)
+    return logits
+
+
+def _projections(layer: Any) -> list[nn.Linear]:
+    own = layer.attention.self
+    return [own.query, own.key, own.value]
 
 
 def _is_packable(layer: Any) -> bool:
-    own = layer.attention.self
     # transformers 5 has dropped relative positions, and the attribute with them.
-    absolute = getattr(own, "position_embedding_type", "absolute") == "absolute"
+    absolute = getattr(layer.attention.self, "position_embedding_type", "absolute") == "absolute"
     encodes = not layer.is_decoder and not layer.add_cross_attention
-    whole = layer.chunk_size_feed_forward == 0
-    return absolute and encodes and whole and are_plain([own.query, own.key, own.value])
+    return absolute and encodes and layer.chunk_size_feed_forward == 0 and are_plain(_projections(layer))
+
+
+BERT = Forms(packed=PackedBert, head=pooled_first, first_tokens=first_token_layer)
+ELECTRA = ROBERTA = Forms(packed=PackedBert, head=first_alone, first_tokens=first_token_layer)

@@ -1,14 +1,13 @@
-"""BigBird: its kind of attention is a ranker's for good, and an input's blocks are its own.
+"""BigBird: blocks see their neighbours and an input's outer two, which see all.
 
 transformers switches a model from block-sparse to full attention at its first input of at most 704 tokens,
-and never back. Block-sparse attention depends on the padded length, too: the last block is read by all
-tokens, and with a longer companion it would be another one. In evaluation transformers has no random blocks:
-the first block takes their places once more for each of them. In training they depend on layer and length
-alone.
+and never back: here a ranker has one kind of attention for good. Block-sparse attention depends on the padded
+length, too: the last block is read by all tokens, and a longer companion would make it another one. Here an
+input's blocks are its own. In evaluation transformers has no random blocks: the first block takes their
+places, once for each of them. In training they depend only on layer and length.
 
-Source: Zaheer et al., NeurIPS 2020.
-
-BigBird: BERT's layers, in which blocks see their neighbours and an input's outer two, which see all.
+`blocks_of`, `sees` and `added` are the law; the dense form for traced graphs and the packed form both apply
+them. transformers' own sparse attention serves padded batches.
 
 Source: Zaheer et al., NeurIPS 2020.
 """
@@ -17,14 +16,15 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from farrank_rankers.backbones.bert import PackedBert
+from farrank_rankers.backbones.bert import PackedBert, attend_seen, first_alone
+from farrank_rankers.backbones.forms import Forms, Replacement
 from farrank_rankers.packed.packed_backbone import Compile
 from farrank_rankers.packed.pattern import EVERY_TOKEN, Pattern
 from farrank_rankers.packed.stream import TokenStream
@@ -55,6 +55,55 @@ def shortest_sparse_input(config: Any) -> int:
     """Count the tokens of the shortest input of whole blocks that transformers reads sparsely (768)."""
     blocks: int = 5 + 2 * config.num_random_blocks + 1
     return blocks * int(config.block_size)
+
+
+class BlockSizes(NamedTuple):
+    """Tokens in a block, random blocks in a row, and how many blocks the shortest sparse input has."""
+
+    tokens: int
+    random: int
+    fewest: int
+
+    @classmethod
+    def of(cls, config: Any) -> "BlockSizes":
+        """Read transformers' configuration."""
+        tokens = int(config.block_size)
+        return cls(tokens, int(config.num_random_blocks), shortest_sparse_input(config) // tokens)
+
+
+class Blocks(NamedTuple):
+    """In which blocks tokens stand: numbers, whether a block is its input's first or last, and two factors.
+
+    Factors are multiplied because compiled masks and scores should not branch. Shapes: any, the same for all.
+    """
+
+    number: Tensor
+    outer: Tensor
+    inner: Tensor
+    repeated: Tensor
+
+
+def blocks_of(places: Tensor, last_places: Tensor, sizes: BlockSizes) -> Blocks:
+    """Find the blocks of tokens at `places` in inputs that end at `last_places`, padding inside included.
+
+    An input's last block is that of its last token, or the last of the shortest input that is read sparsely.
+    """
+    number = places // sizes.tokens
+    last = (last_places // sizes.tokens).clamp(min=sizes.fewest - 1)
+    outer = (number == 0) | (number == last)
+    # Being seen n times is being seen once with n times the weight.
+    repeated = (number == 0) * math.log(1 + sizes.random)
+    return Blocks(number, outer, (~outer).to(repeated.dtype), repeated)
+
+
+def sees(own: Blocks, other: Blocks) -> Tensor:
+    """Whether tokens of one block see those of another."""
+    return ((own.number - other.number).abs() <= 1) | own.outer | other.outer
+
+
+def added(own: Blocks, other: Blocks) -> Tensor:
+    """What a pair's score gains: inner blocks see the first one once more for each random block."""
+    return own.inner * other.repeated
 
 
 def each_at_its_own_length(backbone: nn.Module, roles: Tensor, inputs: Mapping[str, Any]) -> Any:
@@ -126,42 +175,81 @@ def _numpys_random_state_kept() -> Iterator[None]:
         np.random.set_state(state)
 
 
+class DenseBigBird(nn.Module):
+    """A layer's attention over all pairs under a mask; called as transformers calls its full attention.
+
+    Shapes: hidden_states (P, L, H), attention_mask (P, 1, 1 or L, L) -> (P, L, H).
+    """
+
+    def __init__(self, sparse: Any, sizes: BlockSizes) -> None:
+        super().__init__()
+        self.sparse = sparse
+        self.sizes = sizes
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, **_unused: Any
+    ) -> tuple[Tensor, None]:
+        """Shapes: (P, L, H), (P, 1, 1 or L, L) -> (P, L, H)."""
+        own = self.sparse
+        real = _real(attention_mask, hidden_states)  # (P, L)
+        places = torch.arange(real.shape[1], device=real.device).expand_as(real)  # (P, L)
+        last = (places * real).amax(dim=1, keepdim=True)  # (P, 1)
+        blocks = blocks_of(places, last, self.sizes)  # (P, L)
+        rows = Blocks(*(each[:, :, None] for each in blocks))  # (P, L, 1)
+        columns = Blocks(*(each[:, None] for each in blocks))  # (P, 1, L)
+        seen = sees(rows, columns) & real[:, None]  # (P, L, L)
+        layers = (own.query, own.key, own.value)
+        mixed = attend_seen(hidden_states, layers, own.num_attention_heads, seen, added(rows, columns))
+        return mixed, None
+
+
+def dense_layers(model: Any) -> Iterator[Replacement]:
+    """Replace the attention of a sparse model's layers; a full one can be traced as it is."""
+    if model.attention_type != "block_sparse":
+        return
+    sizes = BlockSizes.of(model.config)
+    for layer in model.encoder.layer:
+        yield Replacement(layer.attention, "self", DenseBigBird(layer.attention.self, sizes))
+        yield Replacement(layer.attention, "attention_type", "original_full")
+    yield Replacement(model, "attention_type", "original_full")
+
+
+def _real(attention_mask: Tensor | None, hidden: Tensor) -> Tensor:
+    """Read transformers' mask back, of what is added or of truth. Shapes: (P, 1, 1 or L, L) -> (P, L)."""
+    if attention_mask is None:
+        return hidden.new_ones(hidden.shape[:2], dtype=torch.bool)
+    keys = attention_mask[:, 0, 0]  # (P, L)
+    return keys if keys.dtype == torch.bool else keys == 0
+
+
 class PackedBigBird(PackedBert):
     """A transformers BigBird, sparse or full, as built. Shapes: T tokens -> last_hidden_state (T, H)."""
 
     def __init__(self, model: Any, compile_by: Compile) -> None:
         super().__init__(model, compile_by)
         self._is_sparse = model.attention_type == "block_sparse"
-        self._block = int(model.config.block_size)
-        self._random_blocks = int(model.config.num_random_blocks)
-        self._fewest_blocks = shortest_sparse_input(model.config) // self._block
+        self._sizes = BlockSizes.of(model.config)
 
     def pattern(self, stream: TokenStream) -> Pattern:
-        """Let blocks see each other as in evaluation: the first one is seen once more for each random one.
-
-        Blocks are of places, padding inside the query included. The last one is that of an input's last
-        token, or the last of the shortest input that is read sparsely.
-        """
+        """Let blocks see each other as in evaluation."""
         if not self._is_sparse:
             return EVERY_TOKEN
-        blocks = stream.places // self._block  # (T,)
-        ends = blocks.index_select(0, stream.segments.offsets[1:] - 1)  # (P,)
-        last = ends.clamp(min=self._fewest_blocks - 1).index_select(0, stream.inputs)  # (T,)
-        outer = (blocks == 0) | (blocks == last)  # (T,)
-        # Seen n times is seen once with n times the weight. Factors, for a mod to multiply: (T,) each.
-        repeated = (blocks == 0) * math.log(1 + self._random_blocks)
-        inner = (~outer).to(repeated.dtype)
+        last = stream.places.index_select(0, stream.segments.offsets[1:] - 1)  # (P,)
+        blocks = blocks_of(stream.places, last.index_select(0, stream.inputs), self._sizes)  # (T,)
 
-        def sees(batch: Tensor, head: Tensor, own: Tensor, other: Tensor) -> Tensor:
-            return ((blocks[own] - blocks[other]).abs() <= 1) | outer[own] | outer[other]
+        def at(tokens: Tensor) -> Blocks:
+            return Blocks(*(each[tokens] for each in blocks))
+
+        def sees_in_stream(batch: Tensor, head: Tensor, own: Tensor, other: Tensor) -> Tensor:
+            return sees(at(own), at(other))
 
         def rescored(score: Tensor, batch: Tensor, head: Tensor, own: Tensor, other: Tensor) -> Tensor:
-            return score + inner[own] * repeated[other]
+            return score + added(at(own), at(other))
 
+        tokens = self._sizes.tokens
         return Pattern(
-            sees=sees,
-            rescored=rescored,
-            near=2 * self._block - 1,
-            far_seen=self._block,
-            far_seen_last=self._block,
+            sees=sees_in_stream, rescored=rescored, near=2 * tokens - 1, far_seen=tokens, far_seen_last=tokens
         )
+
+
+BIG_BIRD = Forms(call=each_at_its_own_length, packed=PackedBigBird, head=first_alone, dense=dense_layers)

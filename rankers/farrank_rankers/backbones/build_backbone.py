@@ -6,12 +6,13 @@ from typing import Any
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
-from farrank_rankers.backbones import alibi_checkpoints as registry
+from farrank_rankers.backbones.alibi_bert import build_alibi_bert
 from farrank_rankers.backbones.big_bird import attention_type
+from farrank_rankers.backbones.facts import own_backbone
 from farrank_rankers.errors import SourceError
 from farrank_rankers.spec import RankerSpec
 
-# A slip of the pen must not build a model for hours; -1 heads even divide every size, and fail in use alone.
+# A slip of the pen must not build a model for hours; -1 heads divide every size, and fail only in use.
 LIMITED = ("num_hidden_layers", "num_attention_heads")
 AT_MOST = 1_000
 
@@ -41,8 +42,8 @@ def build_backbone(spec: RankerSpec, config: Mapping[str, Any]) -> nn.Module:
 
     Raises: SourceError naming the key of `config.json` that cannot be built.
     """
-    if registry.own_backbone(config) is not None:
-        return registry.build_backbone(config)
+    if own_backbone(config) is not None:
+        return build_alibi_bert(config)
     backbone: nn.Module = AutoModel.from_config(_prepared(spec, config))
     if getattr(backbone, "pooler", None) is not None:
         backbone.register_module("pooler", None)
@@ -54,7 +55,7 @@ def build_classifier(spec: RankerSpec, config: Mapping[str, Any]) -> nn.Module:
 
     Raises: SourceError if transformers would build another backbone than the checkpoint's, or none.
     """
-    own = registry.own_backbone(config)
+    own = own_backbone(config)
     if own is not None:
         raise SourceError(
             f"config.json: architectures {config.get('architectures')!r} is a {own} backbone, of which only "

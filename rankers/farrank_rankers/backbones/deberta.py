@@ -3,13 +3,21 @@
 Source: He et al., "DeBERTa", ICLR 2021; He et al., "DeBERTaV3", ICLR 2023.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from farrank_rankers.backbones.bert import AfterAttention
-from farrank_rankers.packed.packed_backbone import Compile, FusedLinear, PackedOutput, are_plain
+from farrank_rankers.backbones.forms import Forms
+from farrank_rankers.packed.packed_backbone import (
+    Compile,
+    FusedLinear,
+    PackedOutput,
+    are_plain,
+    run_layers,
+)
 from farrank_rankers.packed.pattern import EVERY_TOKEN, Attention, Pattern, Score
 from farrank_rankers.packed.stream import TokenStream
 
@@ -45,11 +53,17 @@ class PackedDeberta:
         owns = [layer.attention.self for layer in model.encoder.layer]
         attends_alone = model.encoder.conv is None and model.z_steps <= 1
         halved = all(getattr(own, "position_buckets", 0) % 2 == 0 or own.position_buckets < 0 for own in owns)
-        plain = all(are_plain([own.query_proj, own.key_proj, own.value_proj]) for own in owns)
+        plain = all(are_plain(_projections(own)) for own in owns)
         return attends_alone and halved and plain
 
     def __call__(
-        self, stream: TokenStream, positions: Tensor, attention: Attention, *, hidden_states: bool = False
+        self,
+        stream: TokenStream,
+        positions: Tensor,
+        attention: Attention,
+        *,
+        hidden_states: bool = False,
+        first_tokens: bool = False,
     ) -> PackedOutput:
         """Shapes: positions (T,) -> last_hidden_state (T, H)."""
         hidden: Tensor = self._embeddings(
@@ -58,12 +72,11 @@ class PackedDeberta:
             position_ids=positions[None],
         )[0]  # (T, H)
         distances: Tensor | None = self._encoder.get_rel_embedding()  # (2S, H), no more rows are trained
-        states = [hidden]
-        for layer in self._layers:
-            hidden = layer(hidden, stream, distances, self._slots, attention)  # (T, H)
-            if hidden_states:
-                states.append(hidden)
-        return PackedOutput(hidden, tuple(states) if hidden_states else None)
+        steps = [
+            partial(layer, stream=stream, distances=distances, slots=self._slots, attention=attention)
+            for layer in self._layers
+        ]
+        return run_layers(steps, stream, hidden, hidden_states)
 
 
 class PackedDebertaLayer:
@@ -76,7 +89,7 @@ class PackedDebertaLayer:
     def __init__(self, layer: Any, compile_by: Compile) -> None:
         own = layer.attention.self
         self._heads = int(own.num_attention_heads)
-        self._projected = FusedLinear([own.query_proj, own.key_proj, own.value_proj])
+        self._projected = FusedLinear(_projections(own))
         self._transformed = compile_by(AfterAttention(layer).__call__)
         self._own = own
         # Counted by transformers even where attention is not relative.
@@ -160,3 +173,17 @@ def distance_slots(buckets: int, furthest: int) -> Tensor:
     wide = (torch.ceil(spread * (middle - 1)) + middle).long() * distances.sign()
     bucket = torch.where(distances.abs() <= middle, distances, wide)
     return (bucket + buckets).clamp(0, 2 * buckets - 1).int()
+
+
+def pooled_by_head(model: Any, tokens: TokenStream, hidden: Tensor) -> Tensor:
+    """Pass the first token to the head's pooler, then to the classifier. Shapes: (T, H) -> (P, labels)."""
+    first = tokens.first(hidden)[:, None]  # (P, 1, H), inputs of one token
+    logits: Tensor = model.classifier(model.pooler(first))
+    return logits
+
+
+def _projections(own: Any) -> list[nn.Linear]:
+    return [own.query_proj, own.key_proj, own.value_proj]
+
+
+DEBERTA = Forms(packed=PackedDeberta, head=pooled_by_head)

@@ -2,11 +2,34 @@
 
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from farrank_rankers.packed.packed_backbone import Compile, FusedLinear, PackedOutput, are_plain
+from farrank_rankers.backbones.forms import Forms
+from farrank_rankers.packed.packed_backbone import (
+    Compile,
+    PackedLayer,
+    PackedOutput,
+    are_plain,
+    run_packed_layers,
+)
 from farrank_rankers.packed.pattern import EVERY_TOKEN, Attention
-from farrank_rankers.packed.stream import Segments, TokenStream
+from farrank_rankers.packed.stream import TokenStream
+
+
+class AfterDistilBertAttention:
+    """The part of a post-norm layer that comes after attention. Shapes: (T, H) -> (T, H)."""
+
+    def __init__(self, layer: Any) -> None:
+        self._mixed = layer.attention.out_lin
+        self._mixed_norm = layer.sa_layer_norm
+        self._feed_forward = layer.ffn
+        self._norm = layer.output_layer_norm
+
+    def __call__(self, mixed: Tensor, hidden: Tensor) -> Tensor:
+        """Shapes: what attention mixed, and what it read, (T, H) each -> (T, H)."""
+        hidden = self._mixed_norm(self._mixed(mixed) + hidden)  # (T, H)
+        output: Tensor = self._norm(self._feed_forward(hidden) + hidden)
+        return output
 
 
 class PackedDistilBert:
@@ -14,56 +37,58 @@ class PackedDistilBert:
 
     def __init__(self, model: Any, compile_by: Compile) -> None:
         self._embeddings = model.embeddings
-        self._layers = [PackedDistilBertLayer(layer, compile_by) for layer in model.transformer.layer]
+        self._layers = [
+            PackedLayer(
+                _projections(layer),
+                int(layer.attention.n_heads),
+                AfterDistilBertAttention(layer).__call__,
+                compile_by,
+            )
+            for layer in model.transformer.layer
+        ]
 
     @staticmethod
     def serves(model: Any) -> bool:
         """Whether all layers are run whole, with projections that can be fused."""
         return all(
-            layer.ffn.chunk_size_feed_forward == 0
-            and are_plain([layer.attention.q_lin, layer.attention.k_lin, layer.attention.v_lin])
+            layer.ffn.chunk_size_feed_forward == 0 and are_plain(_projections(layer))
             for layer in model.transformer.layer
         )
 
     def __call__(
-        self, stream: TokenStream, positions: Tensor, attention: Attention, *, hidden_states: bool = False
+        self,
+        stream: TokenStream,
+        positions: Tensor,
+        attention: Attention,
+        *,
+        hidden_states: bool = False,
+        first_tokens: bool = False,
     ) -> PackedOutput:
-        """Shapes: positions (T,) -> last_hidden_state (T, H)."""
+        """Shapes: positions (T,) -> last_hidden_state (T, H), or (P, H) of first tokens."""
         # Part by part: before transformers 5 the embeddings as a whole take no positions.
         parts = self._embeddings
         embedded = parts.word_embeddings(stream.input_ids) + parts.position_embeddings(positions)  # (T, H)
         hidden: Tensor = parts.dropout(parts.LayerNorm(embedded))  # (T, H)
-        states = [hidden]
-        for layer in self._layers:
-            hidden = layer(hidden, stream.segments, attention)  # (T, H)
-            if hidden_states:
-                states.append(hidden)
-        return PackedOutput(hidden, tuple(states) if hidden_states else None)
+        return run_packed_layers(
+            self._layers,
+            stream,
+            hidden,
+            attention,
+            EVERY_TOKEN,
+            hidden_states=hidden_states,
+            first_tokens=first_tokens,
+        )
 
 
-class PackedDistilBertLayer:
-    """A post-norm layer of DistilBERT. Shapes: (T, H) -> (T, H)."""
+def pooled_first(model: Any, tokens: TokenStream, hidden: Tensor) -> Tensor:
+    """Pass the first token to the classifier's two layers. Shapes: (T, H) -> (P, labels)."""
+    logits: Tensor = model.classifier(model.pre_classifier(tokens.first(hidden)).relu())
+    return logits
 
-    def __init__(self, layer: Any, compile_by: Compile) -> None:
-        own = layer.attention
-        self._heads = int(own.n_heads)
-        self._projected = FusedLinear([own.q_lin, own.k_lin, own.v_lin])
-        self._mixed = own.out_lin
-        self._mixed_norm = layer.sa_layer_norm
-        self._feed_forward = layer.ffn
-        self._norm = layer.output_layer_norm
-        self._transformed = compile_by(self.transformed)
 
-    def __call__(self, hidden: Tensor, segments: Segments, attention: Attention) -> Tensor:
-        """Shapes: (T, H) -> (T, H)."""
-        projected = self._projected(hidden).view(len(hidden), 3, self._heads, -1)  # (T, 3, A, D)
-        query, key, value = projected.unbind(1)  # (T, A, D) each
-        mixed = attention(query, key, value, segments, segments, EVERY_TOKEN)  # (T, A, D)
-        output: Tensor = self._transformed(mixed.flatten(1), hidden)
-        return output
+def _projections(layer: Any) -> list[nn.Linear]:
+    own = layer.attention
+    return [own.q_lin, own.k_lin, own.v_lin]
 
-    def transformed(self, mixed: Tensor, hidden: Tensor) -> Tensor:
-        """Do what comes after attention, token by token. Shapes: (T, H) each -> (T, H)."""
-        hidden = self._mixed_norm(self._mixed(mixed) + hidden)  # (T, H)
-        output: Tensor = self._norm(self._feed_forward(hidden) + hidden)
-        return output
+
+DISTILBERT = Forms(packed=PackedDistilBert, head=pooled_first)

@@ -1,42 +1,62 @@
-"""What a backbone's `config.json` says about its inputs, read without transformers."""
+"""What is known of architectures, and what a backbone's `config.json` says about its inputs.
+
+Nothing here imports torch or transformers.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from farrank_rankers.backbones.alibi_checkpoints import own_backbone
 from farrank_rankers.errors import SourceError
 from farrank_rankers.family import Pooling
 
-# Backbones whose position ids start at pad_token_id + 1, and are derived from the ids when none are given.
-POSITIONS_AFTER_PAD = frozenset(
-    {
-        "camembert",
-        "data2vec-text",
-        "ibert",
-        "longformer",
-        "mpnet",
-        "roberta",
-        "roberta-prelayernorm",
-        "xlm-roberta",
-        "xlm-roberta-xl",
-    }
-)
+OwnBackbone = Literal["jina", "mosaic"]
+JINA_ARCHITECTURES = frozenset({"JinaBertForMaskedLM", "JinaBertModel"})
 
-# What transformers assumes where an old config.json is silent: (max_position_embeddings, type_vocab_size).
-SILENT_DEFAULTS: Mapping[str, tuple[int, int]] = {
-    "albert": (512, 2),
-    "bert": (512, 2),
-    "convbert": (512, 2),
-    "electra": (512, 2),
-    "mobilebert": (512, 2),
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What this project knows of an architecture beyond its `config.json`.
+
+    `forms` names its file in this folder and the `Forms` there; without it transformers' model is called as
+    it is. `positions` and `segments` are what transformers assumes where an old `config.json` does not say
+    max_position_embeddings and type_vocab_size. `counts_after_pad`: position ids start at pad_token_id + 1,
+    and are derived from the ids when none are given. `is_causal`: a token sees only those before it, so that
+    the first one knows nothing of the others. `pooling` is how it was trained to be read.
+    """
+
+    forms: str = ""
+    positions: int | None = None
+    segments: int = 0
+    counts_after_pad: bool = False
+    is_causal: bool = False
+    pooling: Pooling = "cls"
+
+
+# By transformers' model_type, or our own name of a backbone that transformers lacks. Others are read as well,
+# on padded batches, as their config.json describes them.
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "albert": Architecture(positions=512, segments=2),
+    "bert": Architecture("bert:BERT", positions=512, segments=2),
+    "big_bird": Architecture("big_bird:BIG_BIRD"),
+    "camembert": Architecture("bert:ROBERTA", counts_after_pad=True),
+    "convbert": Architecture(positions=512, segments=2),
+    "data2vec-text": Architecture("bert:ROBERTA", counts_after_pad=True),
+    "deberta-v2": Architecture("deberta:DEBERTA"),
+    "distilbert": Architecture("distilbert:DISTILBERT"),
+    "electra": Architecture("bert:ELECTRA", positions=512, segments=2),
+    "ibert": Architecture(counts_after_pad=True),
+    "jina": Architecture("alibi_bert:ALIBI_BERT", segments=2, pooling="mean"),
+    "llama": Architecture("llama:LLAMA", is_causal=True, pooling="mean"),
+    "longformer": Architecture("longformer:LONGFORMER", counts_after_pad=True),
+    "mobilebert": Architecture(positions=512, segments=2),
+    "mosaic": Architecture("alibi_bert:ALIBI_BERT", segments=2),
+    "mpnet": Architecture(counts_after_pad=True),
+    "roberta": Architecture("bert:ROBERTA", counts_after_pad=True),
+    "roberta-prelayernorm": Architecture(counts_after_pad=True),
+    "xlm-roberta": Architecture("bert:ROBERTA", counts_after_pad=True),
+    "xlm-roberta-xl": Architecture(counts_after_pad=True),
 }
-
-# Decoders: a token sees those before it alone, so that the first one knows nothing of the others.
-CAUSAL = frozenset({"llama"})
-
-# Encoders that were trained to be read as the mean of their tokens.
-MEAN_POOLED = frozenset({"jina"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +64,8 @@ class BackboneFacts:
     """How many positions, segments and words a backbone has; None where no limit is known.
 
     `first_position` is the position id of an input's first token. `architecture` is transformers' model_type,
-    or the name of a backbone that is written out here. ALiBi has no table of positions that could end, so
-    that its backbones have no limit; how far they were trained, only their papers say.
+    or our own name of a backbone that transformers lacks. ALiBi has no table of positions that could end: how
+    far such a backbone was trained, only its paper says.
     """
 
     max_positions: int | None
@@ -58,8 +78,8 @@ class BackboneFacts:
 
     @property
     def pooling(self) -> Pooling:
-        """How one vector is made of token vectors where nobody says otherwise."""
-        return "mean" if self.architecture in CAUSAL | MEAN_POOLED else "cls"
+        """How one vector is made of token vectors where the spec does not say."""
+        return ARCHITECTURES.get(self.architecture, Architecture()).pooling
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "BackboneFacts":
@@ -67,28 +87,42 @@ class BackboneFacts:
 
         Raises: SourceError naming the key that holds no number.
         """
-        model_type = config.get("model_type", "")
-        positions, segments = SILENT_DEFAULTS.get(model_type, (None, 0))
-        positions = _number(config, "max_position_embeddings", positions)
+        own = own_backbone(config)
+        name = own or config.get("model_type", "")
+        known = ARCHITECTURES.get(name, Architecture())
+        positions = _number(config, "max_position_embeddings", known.positions)
         pad = _number(config, "pad_token_id")
-        if pad is None and model_type in CAUSAL:  # trained without padding: any token does, for it is masked
+        if pad is None and known.is_causal:  # trained without padding: any token does, for it is masked
             ends = config.get("eos_token_id")
             pad = ends[0] if isinstance(ends, list) else ends
         first = 0
-        if model_type in POSITIONS_AFTER_PAD:
+        if known.counts_after_pad:
             first = (1 if pad is None else pad) + 1
-        own = own_backbone(config)
         if own is not None or (positions is not None and positions <= 0):
             positions = None  # DeBERTa's -1, XLNet's: relative positions only
         return cls(
             max_positions=None if positions is None else positions - first,
-            segments=_number(config, "type_vocab_size", segments) or 0,
+            segments=_number(config, "type_vocab_size", known.segments) or 0,
             first_position=first,
             pad_token_id=pad,
             vocabulary=_number(config, "vocab_size"),
-            architecture=own or model_type,
+            architecture=name,
             tokenizer_class=config.get("tokenizer_class"),
         )
+
+
+def own_backbone(config: Mapping[str, Any]) -> OwnBackbone | None:
+    """Say which of our own backbones a parsed `config.json` asks for; None leaves it to transformers.
+
+    Both call themselves "bert", and transformers would build another model without a warning. JinaBERT is
+    told by its architecture's name, MosaicBERT by alibi_starting_size.
+    """
+    if config.get("model_type") != "bert":
+        return None
+    architectures = config.get("architectures")
+    if isinstance(architectures, list) and any(name in architectures for name in JINA_ARCHITECTURES):
+        return "jina"
+    return "mosaic" if "alibi_starting_size" in config else None
 
 
 def _number(config: Mapping[str, Any], key: str, default: int | None = None) -> int | None:

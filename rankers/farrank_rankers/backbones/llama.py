@@ -1,16 +1,30 @@
 """TinyLLAMA and other Llamas: decoders with rotary positions, each key and value shared by several heads."""
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from farrank_rankers.packed.packed_backbone import Compile, FusedLinear, PackedOutput, are_plain
+from farrank_rankers.backbones.forms import Forms
+from farrank_rankers.packed.packed_backbone import (
+    Compile,
+    FusedLinear,
+    PackedOutput,
+    are_plain,
+    run_layers,
+)
 from farrank_rankers.packed.pattern import CAUSAL, Attention
 from farrank_rankers.packed.stream import Segments, TokenStream
 
 # Ways to stretch rotary positions by the longest input of a batch: companions would change scores.
 BY_THE_BATCH = frozenset({"dynamic", "longrope"})
+
+
+def without_cache(backbone: nn.Module, roles: Tensor, inputs: Mapping[str, Any]) -> Any:
+    """Call a Llama without keeping keys and values for tokens to come: there are none."""
+    return backbone(**inputs, use_cache=False)
 
 
 class PackedLlama:
@@ -25,25 +39,30 @@ class PackedLlama:
     @staticmethod
     def serves(model: Any) -> bool:
         """Whether positions depend on an input alone, and all projections can be fused."""
-        own = [layer.self_attn for layer in model.layers]
-        fusible = all(are_plain([each.q_proj, each.k_proj, each.v_proj]) for each in own)
+        fusible = all(are_plain(_projections(layer)) for layer in model.layers)
         return fusible and model.rotary_emb.rope_type not in BY_THE_BATCH
 
     def __call__(
-        self, stream: TokenStream, positions: Tensor, attention: Attention, *, hidden_states: bool = False
+        self,
+        stream: TokenStream,
+        positions: Tensor,
+        attention: Attention,
+        *,
+        hidden_states: bool = False,
+        first_tokens: bool = False,
     ) -> PackedOutput:
         """Shapes: positions (T,) -> last_hidden_state (T, H)."""
         hidden: Tensor = self._embeddings(stream.input_ids)  # (T, H)
         cosine, sine = self._rotary(hidden[None], positions[None])  # (1, T, D) each
         turn = (cosine[0, :, None], sine[0, :, None])  # (T, 1, D) each
-        states = [hidden]
-        for layer in self._layers:
-            hidden = layer(hidden, turn, stream.segments, attention)  # (T, H)
-            if hidden_states:
-                states.append(hidden)
-        last: Tensor = self._norm(hidden)  # (T, H)
-        # As transformers gives them: the last layer's behind the norm.
-        return PackedOutput(last, (*states[:-1], last) if hidden_states else None)
+        steps = [
+            partial(layer, turn=turn, segments=stream.segments, attention=attention) for layer in self._layers
+        ]
+        output = run_layers(steps, stream, hidden, hidden_states)
+        last: Tensor = self._norm(output.last_hidden_state)  # (T, H)
+        # transformers gives the last layer's states behind the norm, the others before it.
+        states = output.hidden_states and (*output.hidden_states[:-1], last)
+        return PackedOutput(stream, last, states)
 
 
 class PackedLlamaLayer:
@@ -53,9 +72,9 @@ class PackedLlamaLayer:
         own = layer.self_attn
         self._size = int(own.head_dim)
         # Queries and keys, which are turned, and values.
-        self._heads = [each.out_features // self._size for each in (own.q_proj, own.k_proj, own.v_proj)]
+        self._heads = [each.out_features // self._size for each in _projections(layer)]
         self._before = layer.input_layernorm
-        self._projected = FusedLinear([own.q_proj, own.k_proj, own.v_proj])
+        self._projected = FusedLinear(_projections(layer))
         self._mixed = own.o_proj
         self._between = layer.post_attention_layernorm
         self._feed_forward = layer.mlp
@@ -92,3 +111,27 @@ def turned(heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """
     first, second = heads.chunk(2, dim=-1)  # (T, A, D / 2) each
     return heads * cosine + torch.cat((-second, first), dim=-1) * sine  # (T, A, D)
+
+
+def last_token(model: Any, tokens: TokenStream, hidden: Tensor) -> Tensor:
+    """Score the last token whose id is not the padding's, or the first if all are.
+
+    transformers knows padding by its id: a text's own token of that id at an input's end is passed over too.
+    Shapes: (T, H) -> (P, labels).
+    """
+    first = tokens.segments.offsets[:-1].long()  # (P,)
+    places = torch.arange(len(hidden), device=hidden.device)  # (T,)
+    pad = model.config.pad_token_id
+    if pad is not None:
+        places = places.masked_fill(tokens.input_ids == pad, 0)  # (T,)
+    last = first.scatter_reduce(0, tokens.inputs.long(), places, "amax")  # (P,)
+    logits: Tensor = model.score(hidden.index_select(0, last))
+    return logits
+
+
+def _projections(layer: Any) -> list[nn.Linear]:
+    own = layer.self_attn
+    return [own.q_proj, own.k_proj, own.v_proj]
+
+
+LLAMA = Forms(call=without_cache, packed=PackedLlama, head=last_token)

@@ -1,14 +1,14 @@
-"""Longformer: who attends to every token, and is attended to by every token.
+"""Longformer: tokens see their neighbours and a few global tokens, which see all, by layers of their own.
 
-Which tokens of a stream Longformer lets see and be seen by all of their input's.
+`is_global` and `sees` are the law; the dense form for traced graphs and the packed form both apply them.
+transformers' own sparse attention serves padded batches.
 
-Longformer: tokens see their neighbours and a few global tokens, which see all, by layers of their own.
-
-Source: Beltagy et al., arXiv 2004.05150.
+Source: Beltagy et al., arXiv 2004.05150 (global attention on the question, for question answering).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,11 +16,43 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from farrank_rankers.backbones.bert import AfterAttention
-from farrank_rankers.packed.packed_backbone import Compile, FusedLinear, PackedOutput, are_plain
+from farrank_rankers.backbones.bert import AfterAttention, attend_seen, first_alone
+from farrank_rankers.backbones.forms import Forms, Replacement
+from farrank_rankers.packed.packed_backbone import (
+    Compile,
+    FusedLinear,
+    PackedOutput,
+    are_plain,
+    run_layers,
+)
 from farrank_rankers.packed.pattern import EVERY_TOKEN, Attention, Pattern
 from farrank_rankers.packed.stream import Segments, TokenStream
 from farrank_rankers.tokens import Role
+
+Array = TypeVar("Array", Tensor, NDArray[Any])
+
+
+def is_global(roles: Array, special_tokens: Array) -> Array:
+    """Mark the first two special tokens of each input, and its query.
+
+    `special_tokens` counts an input's special tokens up to each token, itself included.
+    Shapes: (…) each -> (…) bool.
+    """
+    marked: Array = ((roles == Role.SPECIAL) & (special_tokens <= 2)) | (roles == Role.QUERY)
+    return marked
+
+
+def sees(own: Tensor, other: Tensor, reach: Tensor | int, other_is_global: Tensor) -> Tensor:
+    """Whether a token sees another: at most `reach` places away, or global. A global token sees all.
+
+    Shapes: places own and other, other_is_global, any that fit together -> bool.
+    """
+    return ((own - other).abs() <= reach) | other_is_global
+
+
+def global_positions(roles: Tensor) -> Tensor:
+    """Mark the global tokens of a padded batch. Shapes: (P, L) -> (P, L) bool."""
+    return is_global(roles, (roles == Role.SPECIAL).cumsum(dim=1))
 
 
 def with_global_attention(backbone: nn.Module, roles: Tensor, inputs: Mapping[str, Any]) -> Any:
@@ -28,7 +60,6 @@ def with_global_attention(backbone: nn.Module, roles: Tensor, inputs: Mapping[st
 
     A classifier is left to transformers, which gives its first token alone global attention, as in training.
     transformers pads to a multiple of the attention window and masks what it adds.
-    Source: Beltagy et al., arXiv 2004.05150 (global attention on the question, for question answering).
     """
     if getattr(backbone, "base_model", backbone) is not backbone:
         return backbone(**inputs)
@@ -36,16 +67,41 @@ def with_global_attention(backbone: nn.Module, roles: Tensor, inputs: Mapping[st
     return backbone(**inputs, global_attention_mask=mask)
 
 
-def global_positions(roles: Tensor) -> Tensor:
-    """Mark the first two special tokens of each input, and its query.
+class DenseLongformer(nn.Module):
+    """A layer's attention over all pairs under a mask; called as transformers calls its own.
 
-    Shapes: (P, L) -> (P, L) bool.
+    attention_mask is positive for global tokens, negative for padding.
+    Shapes: hidden_states (P, L, H), attention_mask (P, L) -> (P, L, H).
     """
-    special = roles == Role.SPECIAL  # (P, L)
-    return (special & (special.cumsum(dim=1) <= 2)) | (roles == Role.QUERY)
+
+    def __init__(self, sparse: Any) -> None:
+        super().__init__()
+        self.sparse = sparse
+
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor, **_unused: Any) -> tuple[Tensor]:
+        """Shapes: (P, L, H), (P, L) -> (P, L, H)."""
+        own = self.sparse
+        places = torch.arange(hidden_states.shape[1], device=hidden_states.device)  # (L,)
+        everywhere, real = attention_mask > 0, (attention_mask >= 0)[:, None]  # (P, L), (P, 1, L)
+        near = sees(places[:, None], places, own.one_sided_attn_window_size, everywhere[:, None])  # (P, L, L)
+        layers = (own.query, own.key, own.value)
+        local = attend_seen(hidden_states, layers, own.num_heads, near & real)
+        layers = (own.query_global, own.key_global, own.value_global)
+        over_all = attend_seen(hidden_states, layers, own.num_heads, real)
+        return (torch.where(everywhere[:, :, None], over_all, local),)
 
 
-Array = TypeVar("Array", Tensor, NDArray[Any])
+def dense_layers(model: Any) -> Iterator[Replacement]:
+    """Replace the attention of all layers, and the padding to whole windows, which it does not need."""
+    for layer in model.encoder.layer:
+        yield Replacement(layer.attention, "self", DenseLongformer(layer.attention.self))
+    yield Replacement(model, "_pad_to_window_size", _unpadded)
+
+
+def _unpadded(
+    input_ids: Any, attention_mask: Any, token_type_ids: Any, position_ids: Any, inputs_embeds: Any, **_: Any
+) -> tuple[Any, ...]:
+    return 0, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,52 +121,48 @@ class GlobalTokens:
 
 def first_tokens(stream: TokenStream) -> GlobalTokens:
     """Make each input's first token global."""
-    offsets, inputs = stream.segments.offsets, len(stream.segments.lengths)
-    indices = offsets[:-1].long()  # (P,)
+    firsts = stream.firsts()
+    indices = stream.segments.offsets[:-1].long()  # (P,)
     flags = torch.zeros_like(stream.inputs, dtype=torch.bool).index_fill(0, indices, True)  # (T,)
-    each = torch.arange(inputs + 1, dtype=offsets.dtype, device=offsets.device)  # (P + 1,)
-    return GlobalTokens(flags, indices, Segments(each, (1,) * inputs), leading=1, trailing=0)
+    return GlobalTokens(flags, indices, firsts.segments, leading=1, trailing=0)
 
 
 def frames_and_queries(stream: TokenStream) -> GlobalTokens:
     """Make each input's first two special tokens global, and its query, as for padded batches.
 
-    How many there are is counted on the host, so that nobody waits for the device.
+    How many there are is counted on the host, so that nothing waits for the device.
     """
     lengths = np.asarray(stream.segments.lengths)  # (P,)
     starts = np.cumsum(lengths) - lengths  # (P,)
     firsts = np.repeat(starts, lengths)  # (T,), each token's input's first
-    on_host = are_global(stream.host_roles, firsts)  # (T,)
+    on_host = is_global(stream.host_roles, _counted(stream.host_roles, firsts))  # (T,)
     counts = tuple(np.add.reduceat(on_host, starts, dtype=np.int64).tolist())
-    leading, trailing = _reach(on_host, lengths, starts, np.arange(len(firsts)) - firsts)
+    leading, trailing = _ends(on_host, lengths, starts, np.arange(len(firsts)) - firsts)
     offsets = stream.segments.offsets
-    flags = are_global(stream.roles, offsets.index_select(0, stream.inputs).long())  # (T,)
+    special = _counted(stream.roles, offsets.index_select(0, stream.inputs).long())  # (T,)
+    flags = is_global(stream.roles, special)  # (T,)
     passed = torch.nn.functional.pad(flags.cumsum(0), (1, 0))  # (T + 1,), before each token
     segments = Segments(passed.index_select(0, offsets).to(offsets.dtype), counts)
     return GlobalTokens(flags, _indices(flags, passed, sum(counts)), segments, leading, trailing)
 
 
-def are_global(roles: Array, firsts: Array) -> Array:
-    """Mark each input's first two special tokens, and its query, on the host or on the device.
-
-    Shapes: roles, firsts, where each token's input begins, (T,) -> (T,) bool.
-    """
+def _counted(roles: Array, firsts: Array) -> Array:
+    """Count each input's special tokens up to each token. Shapes: roles, firsts (T,) -> (T,)."""
     special = roles == Role.SPECIAL  # (T,)
-    counted = special.cumsum(0)  # (T,)
-    among_two = counted - counted[firsts] + special[firsts] <= 2  # (T,)
-    flags: Array = (special & among_two) | (roles == Role.QUERY)
-    return flags
+    counts = special.cumsum(0)  # (T,), from the stream's beginning
+    of_input: Array = counts - counts[firsts] + special[firsts]
+    return of_input
 
 
 def _indices(flags: Tensor, passed: Tensor, count: int) -> Tensor:
     """List the places of `count` flags without asking how many there are. Shapes: (T,), (T + 1,) -> (G,)."""
-    # All others go to a slot more, which is cut off.
+    # All others go to one slot more, which is cut off.
     slots = torch.where(flags, passed[:-1], count)  # (T,)
     places = torch.arange(len(flags), device=flags.device)  # (T,)
     return places.new_zeros(count + 1).scatter(0, slots, places)[:count]
 
 
-def _reach(
+def _ends(
     flags: NDArray[np.bool_], lengths: NDArray[Any], starts: NDArray[Any], places: NDArray[Any]
 ) -> tuple[int, int]:
     """Find within how many first and last tokens of their inputs all flags are: runs in front and the rest.
@@ -147,7 +199,13 @@ class PackedLongformer:
         return frames_and_queries(stream)
 
     def __call__(
-        self, stream: TokenStream, positions: Tensor, attention: Attention, *, hidden_states: bool = False
+        self,
+        stream: TokenStream,
+        positions: Tensor,
+        attention: Attention,
+        *,
+        hidden_states: bool = False,
+        first_tokens: bool = False,
     ) -> PackedOutput:
         """Shapes: positions (T,) -> last_hidden_state (T, H)."""
         hidden: Tensor = self._embeddings(
@@ -160,12 +218,17 @@ class PackedLongformer:
             window: near_or_global(stream.places, window, reach, everywhere)
             for window, reach in self._windows.items()
         }
-        states = [hidden]
-        for layer in self._layers:
-            hidden = layer(hidden, stream.segments, patterns[layer.window], everywhere, attention)  # (T, H)
-            if hidden_states:
-                states.append(hidden)
-        return PackedOutput(hidden, tuple(states) if hidden_states else None)
+        steps = [
+            partial(
+                layer,
+                segments=stream.segments,
+                pattern=patterns[layer.window],
+                everywhere=everywhere,
+                attention=attention,
+            )
+            for layer in self._layers
+        ]
+        return run_layers(steps, stream, hidden, hidden_states)
 
 
 class PackedLongformerInClassifier(PackedLongformer):
@@ -218,13 +281,24 @@ def near_or_global(places: Tensor, window: int, reach: Tensor, everywhere: Globa
 
     Shapes: places (T,), reach (), the window once more.
     """
-    is_global = everywhere.flags  # (T,)
+    global_flags = everywhere.flags  # (T,)
 
-    def sees(batch: Tensor, head: Tensor, own: Tensor, other: Tensor) -> Tensor:
-        return ((places[own] - places[other]).abs() <= reach) | is_global[other]
+    def sees_in_stream(batch: Tensor, head: Tensor, own: Tensor, other: Tensor) -> Tensor:
+        return sees(places[own], places[other], reach, global_flags[other])
 
-    return Pattern(sees=sees, near=window, far_seen=everywhere.leading, far_seen_last=everywhere.trailing)
+    return Pattern(
+        sees=sees_in_stream, near=window, far_seen=everywhere.leading, far_seen_last=everywhere.trailing
+    )
 
 
 def _projections(own: Any) -> list[Any]:
     return [own.query, own.key, own.value, own.key_global, own.value_global]
+
+
+LONGFORMER = Forms(
+    call=with_global_attention,
+    packed=PackedLongformer,
+    packed_in_classifier=PackedLongformerInClassifier,
+    head=first_alone,
+    dense=dense_layers,
+)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from farrank_rankers.backbones.alibi_checkpoints import own_backbone
-from farrank_rankers.backbones.weights import rename_published
+from farrank_rankers.backbones.alibi_bert import rename_published
+from farrank_rankers.backbones.facts import own_backbone
 from farrank_rankers.errors import RankerError, SourceError, WeightsError, naming
 from farrank_rankers.files.model_files import ModelFiles
 from farrank_rankers.files.weights import FILE, fill, fill_backbone, read_weights

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from farrank_rankers.backbones.alibi_checkpoints import own_backbone
+from farrank_rankers.backbones.facts import own_backbone
 from farrank_rankers.errors import SourceError
 from farrank_rankers.family import ENSEMBLE, BiEncoderOptions, Pooling
 from farrank_rankers.json_values import read_json, read_json_list

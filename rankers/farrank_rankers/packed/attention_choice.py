@@ -7,8 +7,13 @@ import torch
 from torch import Tensor
 
 from farrank_rankers.errors import AttentionAbsent
-from farrank_rankers.packed.attention.varlen import IS_SERVED, VarlenAttention
-from farrank_rankers.packed.pattern import HALF, Attention, Pattern, is_placed
+from farrank_rankers.packed.flash_kernels import (
+    HALF_PRECISION,
+    FlashAttention,
+    VarlenAttention,
+    is_for_flash,
+)
+from farrank_rankers.packed.pattern import Attention, Pattern
 from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.packed.stream import Segments
 
@@ -44,14 +49,9 @@ class FusedAttention:
         scale: float | None = None,
     ) -> Tensor:
         """Shapes: query (T, A, D), key and value (U, B, D) -> (T, A, D)."""
-        kernel = self._flash if self._is_for_flash(pattern, asking, seen) else self._flex
+        is_flash = is_for_flash(pattern, asking, seen, self._takes_slopes)
+        kernel = self._flash if is_flash else self._flex
         return kernel(query, key, value, asking, seen, pattern, scale)
-
-    def _is_for_flash(self, pattern: Pattern, asking: Segments, seen: Segments) -> bool:
-        """Whether the flash kernel takes a pattern."""
-        if pattern.is_general or (pattern.slopes is not None and not self._takes_slopes):
-            return False
-        return asking is seen or not is_placed(pattern) or asking.lengths == seen.lengths
 
     @cached_property
     def _flex(self) -> Attention:
@@ -64,20 +64,19 @@ class FusedAttention:
 def choose_attention(device: torch.device, dtype: torch.dtype) -> Chosen:
     """Choose attention for streams in `dtype` on a device.
 
-    Raises: AttentionAbsent if a GPU has none; padded batches are what serves it.
+    Raises: AttentionAbsent if a GPU has none: it must be given padded batches.
     """
     if device.type != "cuda":
-        return Chosen(plain_attention, "plain", f"fused kernels run on CUDA, not on {device.type}")
-    if dtype not in HALF:
-        return Chosen(plain_attention, "plain", f"fused kernels take float16 and bfloat16, not {dtype}")
+        return Chosen(plain_attention, "plain", "packing gains nothing without a GPU")
+    if dtype not in HALF_PRECISION:
+        name = str(dtype).removeprefix("torch.")
+        return Chosen(plain_attention, "plain", f"packing gains nothing in {name}: kernels need 16 bits")
     capability = torch.cuda.get_device_capability(device)
     if capability < OLDEST_CAPABILITY:
         raise AttentionAbsent(
             f"{device} has compute capability {_dotted(capability)}, flash kernels need "
-            f"{_dotted(OLDEST_CAPABILITY)} or above: padded batches are what serves"
+            f"{_dotted(OLDEST_CAPABILITY)} or above: serve padded batches"
         )
-    from farrank_rankers.packed.attention.flash import FlashAttention
-
     try:
         flash = FlashAttention()
     except AttentionAbsent as absent:
@@ -89,12 +88,11 @@ def _of_torch(missing: str) -> Chosen:
     """Choose torch's own kernels. Raises: AttentionAbsent if this torch has none that are served."""
     if not torch.backends.cuda.is_flash_attention_available():
         raise AttentionAbsent(f"{missing}, and torch {torch.__version__} was built without FlashAttention")
-    if not IS_SERVED:
-        raise AttentionAbsent(
-            f"{missing}, and varlen_attn of torch {torch.__version__} takes no window_size and scale; "
-            f"2.11 is the first whose does"
-        )
-    return Chosen(FusedAttention(VarlenAttention(), takes_slopes=False), "torch varlen and flex", missing)
+    try:
+        varlen = VarlenAttention()
+    except AttentionAbsent as absent:
+        raise AttentionAbsent(f"{missing}, and {absent}") from absent
+    return Chosen(FusedAttention(varlen, takes_slopes=False), "torch varlen and flex", missing)
 
 
 def _dotted(capability: tuple[int, int]) -> str:

@@ -14,7 +14,8 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from farrank_rankers.errors import AttentionAbsent
 from farrank_rankers.packed.attention_blocks import BLOCK, BlockLists, touched_blocks
-from farrank_rankers.packed.pattern import Mask, Pattern, Score, widened
+from farrank_rankers.packed.flash_kernels import widened
+from farrank_rankers.packed.pattern import Mask, Pattern, Score
 from farrank_rankers.packed.stream import Segments
 
 

@@ -1,17 +1,70 @@
 """What a packed backbone is, and the parts that its layers are made of."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from farrank_rankers.packed.pattern import Attention
-from farrank_rankers.packed.stream import TokenStream
+from farrank_rankers.packed.pattern import EVERY_TOKEN, Attention, Pattern
+from farrank_rankers.packed.stream import Segments, TokenStream
 
-# A function of tensors (T, …) that treats each token by itself; what makes of one another that does the same.
+# A function of tensors (T, …) that treats each token by itself, and what turns one into another that does the
+# same. Attention stays outside: its kernels are fast as they are, and read lengths that no graph should hold.
 PositionWise = Callable[..., Any]
 Compile = Callable[[PositionWise], PositionWise]
+
+
+class PackedOutput(NamedTuple):
+    """What `Encoder.read` reads of transformers' outputs, and the stream whose tokens have these vectors.
+
+    `tokens` is the stream that was given, or its first tokens where only those were asked for.
+    Shapes: last_hidden_state (T, H); hidden_states, if asked for, likewise, of embeddings and layers; logits
+    (P, labels), of classifiers only.
+    """
+
+    tokens: TokenStream
+    last_hidden_state: Tensor
+    hidden_states: tuple[Tensor, ...] | None = None
+    logits: Tensor | None = None
+
+
+class PackedBackbone(Protocol):
+    """A backbone that reads a stream, on the weights of the one that reads padded batches.
+
+    It is for inference: whatever mode its modules are in, no attention weight is dropped.
+    """
+
+    def __call__(
+        self,
+        stream: TokenStream,
+        positions: Tensor,
+        attention: Attention,
+        *,
+        hidden_states: bool = False,
+        first_tokens: bool = False,
+    ) -> PackedOutput:
+        """Encode; with `first_tokens` the last layer may compute each input's first token only.
+
+        Shapes: positions (T,), as the backbone numbers them -> last_hidden_state (T, H) or (P, H).
+        """
+        ...
+
+
+class PackedForm(Protocol):
+    """How an architecture is packed: a class of packed backbones."""
+
+    def __call__(self, model: Any, compile_by: Compile) -> PackedBackbone:
+        """Put a packed backbone on a model's weights, which must be on their device already.
+
+        `compile_by` is given what the layers do token by token.
+        """
+        ...
+
+    def serves(self, model: Any) -> bool:
+        """Whether a model of the architecture computes what the packed form does: a variant may not."""
+        ...
 
 
 def as_written(function: PositionWise) -> PositionWise:
@@ -26,14 +79,14 @@ def compiled(function: PositionWise) -> PositionWise:
 
 
 class FusedLinear:
-    """Linear layers side by side; from now on theirs are views of its weights, so that nothing is kept twice.
+    """Several linear layers over the same input as one matrix product.
 
-    Layers that have a bias and such that have none may stand together. What moves or converts the layers
-    afterwards parts them from it: whatever does so, comes first.
+    The layers' weights become views of one matrix, so that nothing is stored twice; some may have a bias and
+    others none. Move or convert the layers before, never afterwards: that would part them from the matrix.
     Shapes: (T, H) -> (T, the layers' outputs together).
     """
 
-    # Outside, for what is made in inference mode can never be trained again.
+    # Tensors made in inference mode could never be trained again.
     @torch.inference_mode(mode=False)
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         self.weight = torch.cat([layer.weight.detach() for layer in layers])  # (O, H)
@@ -54,47 +107,83 @@ class FusedLinear:
         """Shapes: (T, H) -> (T, O)."""
         return nn.functional.linear(hidden, self.weight, self.bias)
 
+    def part(self, hidden: Tensor, rows: slice) -> Tensor:
+        """Apply some rows of the matrix. Shapes: (T, H) -> (T, number of rows)."""
+        bias = None if self.bias is None else self.bias[rows]
+        return nn.functional.linear(hidden, self.weight[rows], bias)
+
 
 def are_plain(layers: Iterable[Any]) -> bool:
     """Whether layers are linear and nothing more: neither quantised, nor parametrised, nor adapted."""
     return all(type(layer) is nn.Linear and type(layer.weight) is nn.Parameter for layer in layers)
 
 
-class PackedOutput(NamedTuple):
-    """What `Encoder.read` reads of transformers' outputs.
+class PackedLayer:
+    """A layer that attends, then treats each token by itself. Shapes: (T, H) -> (T, H).
 
-    Shapes: last_hidden_state (T, H), hidden_states, if asked for, likewise, of embeddings and layers; logits
-    (P, labels) of classifiers alone.
+    `projections` make queries, keys and values; a single one makes all three. `rest` is given what attention
+    mixed and what the layer read, (T, H) each.
     """
 
-    last_hidden_state: Tensor
-    hidden_states: tuple[Tensor, ...] | None = None
-    logits: Tensor | None = None
+    def __init__(
+        self, projections: Sequence[nn.Linear], heads: int, rest: PositionWise, compile_by: Compile
+    ) -> None:
+        self._projected = FusedLinear(projections)
+        self._heads = heads
+        self._rest = compile_by(rest)
+
+    def __call__(self, hidden: Tensor, segments: Segments, attention: Attention, pattern: Pattern) -> Tensor:
+        """Shapes: (T, H) -> (T, H)."""
+        projected = self._projected(hidden).view(len(hidden), 3, self._heads, -1)  # (T, 3, A, D)
+        query, key, value = projected.unbind(1)  # (T, A, D) each
+        mixed = attention(query, key, value, segments, segments, pattern)  # (T, A, D)
+        output: Tensor = self._rest(mixed.flatten(1), hidden)
+        return output
+
+    def first(self, hidden: Tensor, stream: TokenStream, firsts: TokenStream, attention: Attention) -> Tensor:
+        """Compute the first token of each input, which reads all others. Shapes: (T, H) -> (P, H)."""
+        first, width = stream.first(hidden), hidden.shape[1]  # (P, H)
+        query = self._projected.part(first, slice(width)).view(len(first), self._heads, -1)  # (P, A, D)
+        both = self._projected.part(hidden, slice(width, None)).view(
+            len(hidden), 2, self._heads, -1
+        )  # (T, 2, A, D)
+        key, value = both.unbind(1)  # (T, A, D) each
+        mixed = attention(query, key, value, firsts.segments, stream.segments, EVERY_TOKEN)  # (P, A, D)
+        output: Tensor = self._rest(mixed.flatten(1), first)
+        return output
 
 
-class PackedBackbone(Protocol):
-    """A backbone that reads a stream, on the weights of the one that reads padded batches.
+def run_layers(
+    layers: Iterable[Callable[[Tensor], Tensor]], stream: TokenStream, hidden: Tensor, hidden_states: bool
+) -> PackedOutput:
+    """Apply one layer after the other, and keep all states if asked to. Shapes: (T, H) -> (T, H)."""
+    states = [hidden]
+    for layer in layers:
+        hidden = layer(hidden)  # (T, H)
+        if hidden_states:
+            states.append(hidden)
+    return PackedOutput(stream, hidden, tuple(states) if hidden_states else None)
 
-    It is for inference: whatever mode its modules are in, no attention weight is dropped.
+
+def run_packed_layers(
+    layers: Sequence[PackedLayer],
+    stream: TokenStream,
+    hidden: Tensor,
+    attention: Attention,
+    pattern: Pattern,
+    *,
+    hidden_states: bool,
+    first_tokens: bool,
+) -> PackedOutput:
+    """Apply layers of one pattern, the last one for first tokens only if nothing reads the others.
+
+    Shapes: (T, H) -> (T, H) or (P, H).
     """
-
-    def __call__(
-        self, stream: TokenStream, positions: Tensor, attention: Attention, *, hidden_states: bool = False
-    ) -> PackedOutput:
-        """Encode. Shapes: positions (T,), as the backbone numbers them -> last_hidden_state (T, H)."""
-        ...
-
-
-class PackedForm(Protocol):
-    """How an architecture is packed: a class of packed backbones."""
-
-    def __call__(self, model: Any, compile_by: Compile) -> PackedBackbone:
-        """Put a packed backbone on a model's weights, which must be where they are to stay.
-
-        `compile_by` is given what the layers do position by position.
-        """
-        ...
-
-    def serves(self, model: Any) -> bool:
-        """Whether a model of the architecture computes what the packed form does: a variant may not."""
-        ...
+    steps = [
+        partial(layer, segments=stream.segments, attention=attention, pattern=pattern) for layer in layers
+    ]
+    if not first_tokens or hidden_states or pattern is not EVERY_TOKEN:
+        return run_layers(steps, stream, hidden, hidden_states)
+    before = run_layers(steps[:-1], stream, hidden, hidden_states=False).last_hidden_state  # (T, H)
+    firsts = stream.firsts()
+    return PackedOutput(firsts, layers[-1].first(before, stream, firsts, attention))

@@ -2,10 +2,10 @@
 
 from torch import Tensor
 
+from farrank_rankers.backbones.forms import packed_backbone
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.errors import SourceError
 from farrank_rankers.features import Features
-from farrank_rankers.packed.backbones.registry import packed_backbone
 from farrank_rankers.packed.packed_backbone import Compile, as_written
 from farrank_rankers.packed.pattern import Attention
 from farrank_rankers.packed.stream import TokenStream
@@ -23,7 +23,7 @@ class PackedEncoder:
         architecture = encoder.facts.architecture
         backbone = packed_backbone(encoder.backbone, architecture, compile_by)
         if backbone is None:
-            raise SourceError(f"this backbone of type {architecture!r} reads padded batches alone")
+            raise SourceError(f"this backbone of type {architecture!r} reads only padded batches")
         self._encoder = encoder
         self._backbone = backbone
         self._attention = attention
@@ -43,8 +43,9 @@ class PackedEncoder:
             self._positions(stream),
             self._attention,
             hidden_states=self._encoder.keeps_hidden_states,
+            first_tokens=self._encoder.reads_first_tokens_alone,
         )
-        return self._encoder.read(output, stream)
+        return self._encoder.read(output, output.tokens)
 
     def _positions(self, stream: TokenStream) -> Tensor:
         """Number tokens as the backbone does. Shapes: -> (T,)."""

@@ -4,9 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from farrank_rankers.packed.stream import Segments
 
@@ -41,6 +39,11 @@ class Pattern:
         """Whether only a general kernel serves it."""
         return self.sees is not None or self.rescored is not None
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether it matters at which places of their inputs tokens stand."""
+        return self.causal or self.slopes is not None
+
 
 EVERY_TOKEN = Pattern()
 CAUSAL = Pattern(causal=True)
@@ -66,43 +69,3 @@ class Attention(Protocol):
     ) -> Tensor:
         """Attend; `asking` divides the queries, `seen` keys and values, into as many inputs."""
         ...
-
-
-HALF = (torch.float16, torch.bfloat16)
-
-
-def check_half_precision(query: Tensor, kernel: str) -> None:
-    """Refuse what is not in half precision. Raises: ValueError."""
-    if query.dtype not in HALF:
-        raise ValueError(f"query is in {query.dtype}; {kernel} takes float16 and bfloat16 alone")
-
-
-def check_pattern(pattern: Pattern, asking: Segments, seen: Segments, kernel: str) -> None:
-    """Refuse masks and scores of one's own, and places that flash kernels count from the other end.
-
-    Raises: ValueError.
-    """
-    if pattern.is_general:
-        raise ValueError(f"pattern has a mask or scores of its own; {kernel} takes neither")
-    # Flash kernels let the last token that asks stand beside the last one that is seen, Pattern the first.
-    if is_placed(pattern) and asking.lengths != seen.lengths:
-        raise ValueError(f"asking and seen differ in length; {kernel} counts places from their ends")
-
-
-def is_placed(pattern: Pattern) -> bool:
-    """Whether it matters at which places of an input tokens stand."""
-    return pattern.causal or pattern.slopes is not None
-
-
-def widened(multiple: int, *heads: Tensor) -> tuple[Tensor, ...]:
-    """Put zeros behind every head, which change no score; most are wide enough and stay as they are.
-
-    Shapes: (T, A, D) each -> (T, A, D rounded up).
-    """
-    missing = -heads[0].shape[-1] % multiple
-    return tuple(pad(each, (0, missing)) for each in heads) if missing else heads
-
-
-def repeated(count: int, *heads: Tensor) -> tuple[Tensor, ...]:
-    """Repeat heads that several queries share. Shapes: (U, B, D) each -> (U, B · count, D)."""
-    return tuple(each.repeat_interleave(count, dim=1) for each in heads) if count > 1 else heads

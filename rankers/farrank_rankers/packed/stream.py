@@ -97,6 +97,26 @@ class TokenStream:
             is_dense=bool((last + 1 == packing.lengths).all()),
         )
 
+    def firsts(self) -> "TokenStream":
+        """Give the stream of each input's first token. Shapes: P tokens of P inputs."""
+        begins, count = self.segments.offsets[:-1], len(self.segments.lengths)
+        offsets = torch.arange(count + 1, dtype=begins.dtype, device=begins.device)
+        input_ids, roles, token_type_ids, places, inputs = (
+            self.first(each)
+            for each in (self.input_ids, self.roles, self.token_type_ids, self.places, self.inputs)
+        )
+        starts = np.cumsum((0, *self.segments.lengths[:-1]))
+        return TokenStream(
+            input_ids=input_ids,
+            roles=roles,
+            token_type_ids=token_type_ids,
+            places=places,
+            inputs=inputs,
+            segments=Segments(offsets, (1,) * count),
+            host_roles=self.host_roles[starts],
+            is_dense=True,
+        )
+
     def first(self, values: Tensor) -> Tensor:
         """Shapes: (T, F…) -> (P, F…)."""
         return values.index_select(0, self.segments.offsets[:-1])

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from farrank_rankers.backbones.alibi_bert import PADDED, attention_bias, head_slopes
+from farrank_rankers.backbones.alibi_bert import attention_bias, head_slopes
+from farrank_rankers.backbones.bert import PADDED
 
 CPU = torch.device("cpu")
 

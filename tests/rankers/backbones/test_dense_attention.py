@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from farrank_rankers.backbones.dense_attention import dense_attention
+from farrank_rankers.backbones.forms import dense_attention
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker

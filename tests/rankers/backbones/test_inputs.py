@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from farrank_rankers.backbones.alibi_checkpoints import build_backbone
+from farrank_rankers.backbones.alibi_bert import build_alibi_bert
 
 
 def batch(config: dict[str, Any], rows: int, length: int, seed: int = 3) -> tuple[Tensor, Tensor]:
@@ -94,7 +94,7 @@ def test_bool_masks_do_as_well(published: Any) -> None:
 def test_bfloat16_is_near_float32(published: Any) -> None:
     config = published.tiny(initializer_range=0.1)
     torch.manual_seed(0)
-    model = build_backbone(config).eval()
+    model = build_alibi_bert(config).eval()
     ids, types = batch(config, 2, 300)
     mask = torch.ones_like(ids)
     exact = model(ids, mask, types).last_hidden_state
@@ -119,7 +119,7 @@ def test_lengths(published: Any, length: int) -> None:
 def test_gradients_reach_every_parameter(published: Any) -> None:
     config = published.tiny(attention_probs_dropout_prob=0.1, initializer_range=0.5)
     torch.manual_seed(0)
-    model = build_backbone(config).train()
+    model = build_alibi_bert(config).train()
     ids, types = batch(config, 3, 10)
     mask = torch.ones_like(ids)
     mask[1, 6:] = 0
@@ -151,7 +151,7 @@ def test_dropout_only_in_training(published: Any) -> None:
 def test_initial_weights(published: Any) -> None:
     config = published.tiny(vocab_size=2000, initializer_range=0.3)
     torch.manual_seed(0)
-    model = build_backbone(config)
+    model = build_alibi_bert(config)
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
             assert not parameter.any(), name
@@ -159,4 +159,4 @@ def test_initial_weights(published: Any) -> None:
             assert (parameter == 1).all(), name
         else:
             assert parameter.std().item() == pytest.approx(0.3, rel=0.25), name
-    assert model.config.hidden_size == config["hidden_size"]  # type: ignore[union-attr]
+    assert model.config.hidden_size == config["hidden_size"]

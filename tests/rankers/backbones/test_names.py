@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from farrank_rankers.backbones.alibi_checkpoints import build_backbone, ignored_names, parameter_names
-from farrank_rankers.backbones.weights import rename_published
+from farrank_rankers.backbones.alibi_bert import build_alibi_bert, rename_published
+from farrank_rankers.backbones.alibi_checkpoints import ignored_names, parameter_names
 from farrank_rankers.errors import SourceError, WeightsError
 
 
@@ -19,7 +19,7 @@ def full_size(published: Any) -> dict[str, Tensor]:
 
 def test_every_published_tensor_is_placed_or_passed_over(published: Any) -> None:
     with torch.device("meta"):
-        model = build_backbone(published.config)
+        model = build_alibi_bert(published.config)
     encoder, others = published.shapes(published.config)
     table = parameter_names(published.config)
     assert table.keys() == encoder.keys()
@@ -34,7 +34,7 @@ def test_every_published_tensor_is_placed_or_passed_over(published: Any) -> None
 def test_parameters_at_full_size(published: Any) -> None:
     """137 million each; with what is passed over, they fill the files on the hub."""
     with torch.device("meta"):
-        model = build_backbone(published.config)
+        model = build_alibi_bert(published.config)
     own = sum(parameter.numel() for parameter in model.parameters())
     assert own == pytest.approx(137e6, rel=0.02)
     _, others = published.shapes(published.config)

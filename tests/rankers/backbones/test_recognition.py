@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from farrank_rankers.backbones.alibi_checkpoints import build_backbone, own_backbone
+from farrank_rankers.backbones.alibi_bert import build_alibi_bert
+from farrank_rankers.backbones.facts import own_backbone
 from farrank_rankers.errors import SourceError
 
 
 def test_published_configs_are_recognised(published: Any) -> None:
     assert own_backbone(published.config) == published.kind
     with torch.device("meta"):
-        assert type(build_backbone(published.config)).__name__ == f"{published.kind.title()}Bert"
+        assert type(build_alibi_bert(published.config)).__name__ == f"{published.kind.title()}Bert"
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,7 @@ def test_published_configs_are_recognised(published: Any) -> None:
 def test_others_are_left_to_transformers(config: dict[str, Any]) -> None:
     assert own_backbone(config) is None
     with pytest.raises(SourceError, match="neither JinaBERT nor MosaicBERT"):
-        build_backbone(config)
+        build_alibi_bert(config)
 
 
 def test_saved_again_from_the_hub() -> None:
@@ -45,7 +46,7 @@ def test_saved_again_from_the_hub() -> None:
     }
     assert own_backbone(config) == "mosaic"
     with pytest.raises(SourceError, match="hidden_act is missing"):
-        build_backbone(config)
+        build_alibi_bert(config)
 
 
 def test_recognition_needs_no_torch() -> None:
@@ -75,7 +76,7 @@ def test_missing_keys_are_named(published: Any, key: str) -> None:
     config = published.tiny()
     del config[key]
     with pytest.raises(SourceError, match=rf"^config\.json: {key} is missing"):
-        build_backbone(config)
+        build_alibi_bert(config)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_missing_keys_are_named(published: Any, key: str) -> None:
 )
 def test_unsupported_values_are_named(published: Any, key: str, value: Any, message: str) -> None:
     with pytest.raises(SourceError, match=rf"^config\.json: {message}"):
-        build_backbone(published.tiny(**{key: value}))
+        build_alibi_bert(published.tiny(**{key: value}))
 
 
 @pytest.mark.parametrize("published", ["jina"], indirect=True)
@@ -121,4 +122,4 @@ def test_other_jina_models_are_refused(published: Any, key: str, value: Any, mes
     config = published.tiny(**{key: value})
     assert own_backbone(config) == "jina"
     with pytest.raises(SourceError, match=rf"^config\.json: {message}"):
-        build_backbone(config)
+        build_alibi_bert(config)

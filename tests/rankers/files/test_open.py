@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel
 
-from farrank_rankers.backbones.facts import POSITIONS_AFTER_PAD, SILENT_DEFAULTS, BackboneFacts
+from farrank_rankers.backbones.facts import ARCHITECTURES, BackboneFacts
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.errors import SourceError, SpecError, WeightsError
 from farrank_rankers.family import BiEncoderOptions, CrossEncoderOptions
@@ -256,12 +256,14 @@ def test_similarities_aggregate_like_logits(family: str) -> None:
 
 
 def test_facts_of_silent_configurations_are_transformers() -> None:
-    for model_type, facts in SILENT_DEFAULTS.items():
+    silent = {name: row for name, row in ARCHITECTURES.items() if row.positions is not None}
+    assert len(silent) >= 5
+    for model_type, row in silent.items():
         config = AutoConfig.for_model(model_type)
-        assert (config.max_position_embeddings, config.type_vocab_size) == facts
+        assert (config.max_position_embeddings, config.type_vocab_size) == (row.positions, row.segments)
 
 
-@pytest.mark.parametrize("model_type", sorted(POSITIONS_AFTER_PAD))
+@pytest.mark.parametrize("model_type", [name for name, row in ARCHITECTURES.items() if row.counts_after_pad])
 def test_positions_after_the_padding_id(model_type: str) -> None:
     """Left to itself, each such backbone begins to count where the facts say."""
     config = AutoConfig.for_model(

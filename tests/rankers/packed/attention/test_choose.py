@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from farrank_rankers.errors import AttentionAbsent
-from farrank_rankers.packed import attention_choice as choose
 from farrank_rankers.packed import flex_attention as flex
 from farrank_rankers.packed.attention_choice import FusedAttention, choose_attention
 from farrank_rankers.packed.pattern import CAUSAL, EVERY_TOKEN, Pattern
@@ -42,12 +41,12 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def test_a_cpu_is_served_plainly() -> None:
     chosen = choose_attention(CPU, torch.bfloat16)
-    assert chosen == (plain_attention, "plain", "fused kernels run on CUDA, not on cpu")
+    assert chosen == (plain_attention, "plain", "packing gains nothing without a GPU")
 
 
 def test_full_precision_is_served_plainly(gpu: pytest.MonkeyPatch) -> None:
     chosen = choose_attention(CUDA, torch.float32)
-    missing = "fused kernels take float16 and bfloat16, not torch.float32"
+    missing = "packing gains nothing in float32: kernels need 16 bits"
     assert chosen == (plain_attention, "plain", missing)
 
 
@@ -61,19 +60,19 @@ def test_flash_attn_where_it_is(gpu: pytest.MonkeyPatch) -> None:
     module = type(sys)("flash_attn")
     module.flash_attn_varlen_func = None  # type: ignore[attr-defined]
     gpu.setitem(sys.modules, "flash_attn", module)
-    gpu.setattr("farrank_rankers.packed.attention.flash.version", lambda name: "2.8.3")
+    gpu.setattr("farrank_rankers.packed.flash_kernels.version", lambda name: "2.8.3")
     assert choose_attention(CUDA, torch.float16)[1:] == ("flash_attn 2.8.3 and flex", "")
 
 
 def test_a_gpu_that_is_too_old_is_named(gpu: pytest.MonkeyPatch) -> None:
     gpu.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    named = r"^cuda:0 has compute capability 7\.5, flash kernels need 8\.0 or above: padded batches are what"
+    named = r"^cuda:0 has compute capability 7\.5, flash kernels need 8\.0 or above: serve padded"
     with pytest.raises(AttentionAbsent, match=named):
         choose_attention(CUDA, torch.float16)
 
 
 def test_a_torch_without_kernels_is_named(gpu: pytest.MonkeyPatch) -> None:
-    gpu.setattr(choose, "IS_SERVED", False)
+    gpu.setattr("torch.nn.attention.varlen.varlen_attn", lambda query, key, value: query)
     named = (
         r"^flash_attn is not installed, and varlen_attn of torch .* takes no window_size and scale; 2\.11 is"
     )
@@ -145,6 +144,7 @@ def test_nothing_is_imported_before_it_is_needed() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     imported = ran.stdout.split()
-    assert "farrank_rankers.packed.attention.varlen" in imported
+    assert "farrank_rankers.packed.flash_kernels" in imported
+    assert "torch._dynamo" not in imported
     assert "flash_attn" not in imported
     assert "farrank_rankers.packed.flex_attention" not in imported

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from farrank_rankers.errors import AttentionAbsent
-from farrank_rankers.packed.attention.flash import FlashAttention
+from farrank_rankers.packed.flash_kernels import FlashAttention
 from farrank_rankers.packed.pattern import CAUSAL, EVERY_TOKEN, Pattern
 from support.attention_heads import Heads, alibi, rescored
 
@@ -45,7 +45,7 @@ class StandIn(ModuleType):
 
 def install(monkeypatch: pytest.MonkeyPatch, version: str) -> StandIn:
     stand_in = StandIn()
-    monkeypatch.setattr("farrank_rankers.packed.attention.flash.version", lambda name: version)
+    monkeypatch.setattr("farrank_rankers.packed.flash_kernels.version", lambda name: version)
     monkeypatch.setitem(sys.modules, "flash_attn", stand_in)
     return stand_in
 
@@ -87,7 +87,7 @@ def test_slopes_are_given_in_fp32(stand_in: StandIn) -> None:
 
 def test_what_it_cannot_take_is_refused(stand_in: StandIn) -> None:
     heads = Heads.random((5,), (7,))
-    with pytest.raises(ValueError, match=r"^query is in torch.float32; flash_attn takes float16 and"):
+    with pytest.raises(ValueError, match=r"^query is in torch.float32; flash_attn takes only float16"):
         heads.through(FlashAttention(), EVERY_TOKEN)
     half = heads.to(torch.float16)
     with pytest.raises(ValueError, match=r"^pattern has a mask or scores of its own; flash_attn takes"):
@@ -102,7 +102,7 @@ def test_one_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     def absent(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr("farrank_rankers.packed.attention.flash.version", absent)
+    monkeypatch.setattr("farrank_rankers.packed.flash_kernels.version", absent)
     with pytest.raises(AttentionAbsent, match=r"^flash_attn is not installed$"):
         FlashAttention()
 

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from farrank_rankers.errors import AttentionAbsent
-from farrank_rankers.packed.attention.flash import FlashAttention
-from farrank_rankers.packed.attention.varlen import VarlenAttention
 from farrank_rankers.packed.attention_choice import choose_attention
+from farrank_rankers.packed.flash_kernels import FlashAttention, VarlenAttention
 from farrank_rankers.packed.flex_attention import FlexAttention
 from farrank_rankers.packed.pattern import Attention
 from support.attention_heads import PATTERNS, Heads, MakePattern, alibi, causal, every_token

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
-from farrank_rankers.packed.attention.varlen import IS_SERVED, SHARES_HEADS, VarlenAttention
+from farrank_rankers.packed.flash_kernels import VarlenAttention
 from farrank_rankers.packed.pattern import CAUSAL, EVERY_TOKEN, Pattern
 from support.attention_heads import Heads, alibi, rescored
 
@@ -24,10 +24,6 @@ class Recording:
         self.given = signature(varlen_attn).bind(*arguments, **named).arguments
         query: Tensor = self.given["query"]
         return query
-
-
-def test_this_torch_is_served() -> None:
-    assert IS_SERVED
 
 
 def test_offsets_and_longest_of_both_streams_are_given() -> None:
@@ -58,7 +54,6 @@ def test_shared_heads_are_the_kernels_affair_where_it_knows_them() -> None:
     kernel = Recording()
     heads = Heads.random((5, 20), heads=6, shared_by=3).to(torch.float16)
     heads.through(VarlenAttention(kernel, shares_heads=True), EVERY_TOKEN)
-    assert SHARES_HEADS
     assert kernel.given["enable_gqa"] is True
     assert kernel.given["key"].shape == (25, 2, 16)
 
@@ -87,7 +82,7 @@ def test_heads_of_an_odd_width_are_widened_and_cut_again() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_full_precision_is_refused(dtype: torch.dtype) -> None:
     heads = Heads.random((5,)).to(dtype)
-    with pytest.raises(ValueError, match=rf"^query is in {dtype}; .* takes float16 and bfloat16 alone$"):
+    with pytest.raises(ValueError, match=rf"^query is in {dtype}; .* takes only float16 and bfloat16$"):
         heads.through(VarlenAttention(), EVERY_TOKEN)
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from farrank_rankers.backbones.facts import ARCHITECTURES
+from farrank_rankers.backbones.forms import forms_of
 from farrank_rankers.files.open import open_ranker
-from farrank_rankers.packed.backbones.heads import HEADS
 from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.ranker import Ranker
@@ -17,6 +18,7 @@ from support.packed_backbones import inputs_of, stream_of
 
 MakeModel = Callable[..., Path]
 LENGTHS = (17, 1, 130, 40, 2)
+CLASSIFIERS = [name for name in ARCHITECTURES if forms_of(name).head is not None]
 
 
 def opened(make_model: MakeModel, architecture: str, labels: int) -> Ranker:
@@ -30,7 +32,7 @@ def opened(make_model: MakeModel, architecture: str, labels: int) -> Ranker:
 
 
 @pytest.mark.parametrize("labels", [1, 2])
-@pytest.mark.parametrize("architecture", HEADS)
+@pytest.mark.parametrize("architecture", CLASSIFIERS)
 def test_logits_agree(make_model: MakeModel, architecture: str, labels: int) -> None:
     encoder = opened(make_model, architecture, labels).encoder
     assert encoder.backbone.num_labels == labels

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
+from farrank_rankers.backbones.forms import packed_backbone
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.errors import SourceError
-from farrank_rankers.packed.backbones.registry import packed_backbone
 from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
 from support.packed_backbones import CASES, Case, MakeEncoder
@@ -46,7 +46,7 @@ def test_variants_are_told_by_their_modules(
     encoder = make_encoder(case, **changes)
     assert not is_packed(encoder)
     with pytest.raises(
-        SourceError, match=f"^this backbone of type '{encoder.facts.architecture}' reads padded"
+        SourceError, match=f"^this backbone of type '{encoder.facts.architecture}' reads only padded"
     ):
         PackedEncoder(encoder, plain_attention)
 

@@ -1,0 +1,146 @@
+"""The forms in which an architecture is run: called on padded batches, packed, and changed for graphs.
+
+Each architecture is one file of this folder, which ends with its `Forms`, and one row of
+`facts.ARCHITECTURES`, which names them. The file is imported when a backbone of its kind is built.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from farrank_rankers.backbones.facts import ARCHITECTURES
+from farrank_rankers.packed.packed_backbone import (
+    Compile,
+    PackedBackbone,
+    PackedForm,
+    PackedOutput,
+    as_written,
+)
+from farrank_rankers.packed.pattern import Attention
+from farrank_rankers.packed.stream import TokenStream
+
+# Called with the backbone, the roles of its inputs' positions (P, L), and the backbone's own keywords.
+Call = Callable[[nn.Module, Tensor, Mapping[str, Any]], Any]
+# Called with a transformers classifier, a stream and its last vectors (T, H); gives logits (P, labels).
+Head = Callable[[Any, TokenStream, Tensor], Tensor]
+
+
+class Replacement(NamedTuple):
+    """A module or method of a backbone, and what stands in for it for a while."""
+
+    owner: Any
+    name: str
+    value: Any
+
+
+# Called with a transformers model without its head.
+Replace = Callable[[Any], Iterable[Replacement]]
+
+
+def as_it_is(backbone: nn.Module, roles: Tensor, inputs: Mapping[str, Any]) -> Any:
+    """Call a backbone that treats all positions alike."""
+    return backbone(**inputs)
+
+
+def nothing(model: Any) -> Iterable[Replacement]:
+    """Replace nothing."""
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Forms:
+    """How an architecture is called, and what else can be made of it; the defaults fit most of transformers.
+
+    `packed` reads streams, `packed_in_classifier` below a classifier where that differs; `head` makes logits
+    of a stream. `dense` lists what must be replaced for a graph with a length of its own, `first_tokens` what
+    lets the last layer compute first tokens only, (P, 1, H).
+    """
+
+    call: Call = as_it_is
+    packed: PackedForm | None = None
+    packed_in_classifier: PackedForm | None = None
+    head: Head | None = None
+    dense: Replace = nothing
+    first_tokens: Replace = nothing
+
+
+def forms_of(architecture: str) -> Forms:
+    """Import the forms of an architecture; those without a file of their own are called as they are."""
+    row = ARCHITECTURES.get(architecture)
+    if row is None or not row.forms:
+        return Forms()
+    module, _, name = row.forms.partition(":")
+    forms: Forms = getattr(import_module(f"{__package__}.{module}"), name)
+    return forms
+
+
+def packed_backbone(
+    backbone: Any, architecture: str, compile_by: Compile = as_written
+) -> PackedBackbone | None:
+    """Put a packed form on a backbone's weights; None if it must be given padded batches.
+
+    That is so of an architecture that has no packed form, and of a variant that computes something else.
+    """
+    forms = forms_of(architecture)
+    base = getattr(backbone, "base_model", backbone)
+    is_classifier = base is not backbone
+    form = forms.packed
+    if is_classifier:
+        form = None if forms.head is None else forms.packed_in_classifier or form
+    if form is None or not form.serves(base):
+        return None
+    packed = form(base, compile_by)
+    return PackedClassifier(packed, backbone, forms.head) if is_classifier and forms.head else packed
+
+
+class PackedClassifier:
+    """A packed backbone with a classifier's head. Shapes: T tokens of P inputs -> logits (P, labels)."""
+
+    def __init__(self, backbone: PackedBackbone, classifier: Any, head: Head) -> None:
+        self._backbone = backbone
+        self._classifier = classifier
+        self._head = head
+
+    def __call__(
+        self, stream: TokenStream, positions: Tensor, attention: Attention, **asked: bool
+    ) -> PackedOutput:
+        """Shapes: positions (T,) -> last_hidden_state (T, H) or (P, H), logits (P, labels)."""
+        output = self._backbone(stream, positions, attention, **asked)
+        return output._replace(logits=self._head(self._classifier, output.tokens, output.last_hidden_state))
+
+
+def dense_attention(backbone: nn.Module) -> AbstractContextManager[None]:
+    """Let sparse attention compute all pairs under a mask for a while; other backbones stay as they are.
+
+    For tracing: transformers takes lengths apart in Python and looks at masks' values, which no graph with a
+    length of its own can hold. The vectors are the same, the cost grows with the square of the length. For
+    inference: nothing is dropped out, and BigBird has the blocks that it has in evaluation.
+    """
+    return _replaced(backbone, lambda forms: forms.dense)
+
+
+def last_layer_for_first_tokens(backbone: nn.Module) -> AbstractContextManager[None]:
+    """Let a backbone's last layer compute the first tokens only, (P, 1, H), for a while, if it can.
+
+    For inference: nothing is dropped out.
+    """
+    return _replaced(backbone, lambda forms: forms.first_tokens)
+
+
+@contextmanager
+def _replaced(backbone: nn.Module, chosen: Callable[[Forms], Replace]) -> Iterator[None]:
+    """Put an architecture's replacements in, and what was there back again, whatever happens."""
+    model: Any = getattr(backbone, "base_model", backbone)
+    forms = forms_of(getattr(model.config, "model_type", ""))
+    with ExitStack() as restore:
+        for owner, name, value in chosen(forms)(model):
+            if name in vars(owner) or name in owner._modules:
+                restore.callback(setattr, owner, name, getattr(owner, name))
+            else:  # a method: the class still has it
+                restore.callback(delattr, owner, name)
+            setattr(owner, name, value)
+        yield

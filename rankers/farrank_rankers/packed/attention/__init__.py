@@ -1,1 +1,0 @@
-"""Attention within the inputs of a stream."""

@@ -1,1 +1,0 @@
-"""Backbones that read streams, each on the weights of the padded one."""

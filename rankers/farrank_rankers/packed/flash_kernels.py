@@ -1,0 +1,182 @@
+"""Flash kernels for streams: those of the flash_attn package, and torch's own.
+
+Both take half precision, and patterns without masks or scores of their own. flash_attn knows ALiBi's slopes,
+torch's kernel does not.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from farrank_rankers.errors import AttentionAbsent
+from farrank_rankers.packed.pattern import Pattern
+from farrank_rankers.packed.stream import Segments
+
+HALF_PRECISION = (torch.float16, torch.bfloat16)
+# Both kernels read 16 bytes of a head at once.
+HEAD_MULTIPLE = 8
+
+FLASH_ATTN = "flash_attn"
+# The first release that takes slopes, and the first that was never tried.
+OLDEST, TOO_NEW = (2, 4), (3,)
+
+TORCH_VARLEN = "torch's variable-length attention"
+EVERYWHERE, NOT_BEHIND = (-1, -1), (-1, 0)
+
+
+class FlashAttention:
+    """The flash_attn package as a `pattern.Attention`: every token, causally, and with ALiBi's slopes.
+
+    ALiBi is flash_attn's own: -slope · |i + U - T - j| within an input of T tokens that ask and U that are
+    seen, which is the distance between two tokens where T = U, causal or not.
+    Raises: AttentionAbsent if the package is not installed, of a release that is not served, or does not
+    load; ValueError for a dtype or a pattern it cannot take.
+    """
+
+    def __init__(self) -> None:
+        self.version = _served_version()
+        self._kernel = _flash_kernel(self.version)
+
+    def __call__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        asking: Segments,
+        seen: Segments,
+        pattern: Pattern,
+        scale: float | None = None,
+    ) -> Tensor:
+        """Shapes: query (T, A, D), key and value (U, B, D) -> (T, A, D)."""
+        _check(query, asking, seen, pattern, FLASH_ATTN)
+        width = query.shape[-1]
+        query, key, value = widened(HEAD_MULTIPLE, query, key, value)
+        mixed: Tensor = self._kernel(
+            query,
+            key,
+            value,
+            cu_seqlens_q=asking.offsets,
+            cu_seqlens_k=seen.offsets,
+            max_seqlen_q=asking.longest,
+            max_seqlen_k=seen.longest,
+            softmax_scale=width**-0.5 if scale is None else scale,
+            causal=pattern.causal,
+            alibi_slopes=None if pattern.slopes is None else pattern.slopes.float(),
+        )  # (T, A, D or more)
+        return mixed[..., :width]
+
+
+class VarlenAttention:
+    """torch's own variable-length kernel as a `pattern.Attention`: every token, and causally.
+
+    Raises: AttentionAbsent if this torch's kernel is too old; ValueError for a dtype or a pattern it cannot
+    take.
+    """
+
+    def __init__(self, kernel: Callable[..., Any] | None = None, shares_heads: bool | None = None) -> None:
+        # Here, for it brings the compiler with it: two seconds of a start that hardly any device needs.
+        from torch.nn.attention.varlen import varlen_attn
+
+        # Up to torch 2.10 without window_size and scale (pytorch/pytorch#172245), up to 2.11 without
+        # enable_gqa.
+        parameters = signature(varlen_attn).parameters
+        if "window_size" not in parameters or "scale" not in parameters:
+            raise AttentionAbsent(
+                f"varlen_attn of torch {torch.__version__} takes no window_size and scale; 2.11 is the first "
+                "whose does"
+            )
+        self._kernel: Callable[..., Any] = kernel or varlen_attn
+        self._shares_heads = "enable_gqa" in parameters if shares_heads is None else shares_heads
+
+    def __call__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        asking: Segments,
+        seen: Segments,
+        pattern: Pattern,
+        scale: float | None = None,
+    ) -> Tensor:
+        """Shapes: query (T, A, D), key and value (U, B, D) -> (T, A, D)."""
+        _check(query, asking, seen, pattern, TORCH_VARLEN)
+        if pattern.slopes is not None:
+            raise ValueError(f"pattern has slopes; {TORCH_VARLEN} takes none")
+        width, shared = query.shape[-1], query.shape[1] // key.shape[1]
+        options: dict[str, Any] = {}
+        if self._shares_heads:
+            options["enable_gqa"] = shared > 1
+        elif shared > 1:
+            key, value = (each.repeat_interleave(shared, dim=1) for each in (key, value))  # (U, A, D) each
+        query, key, value = widened(HEAD_MULTIPLE, query, key, value)
+        mixed: Tensor = self._kernel(
+            query,
+            key,
+            value,
+            asking.offsets,
+            seen.offsets,
+            asking.longest,
+            seen.longest,
+            scale=width**-0.5 if scale is None else scale,
+            window_size=NOT_BEHIND if pattern.causal else EVERYWHERE,
+            **options,
+        )  # (T, A, D or more)
+        return mixed[..., :width]
+
+
+def is_for_flash(pattern: Pattern, asking: Segments, seen: Segments, takes_slopes: bool) -> bool:
+    """Whether a flash kernel takes a pattern.
+
+    Flash kernels put the last token that asks beside the last one that is seen, `Pattern` the first beside
+    the first: with inputs of different lengths they serve only patterns that do not look at places.
+    """
+    if pattern.is_general or (pattern.slopes is not None and not takes_slopes):
+        return False
+    return asking is seen or not pattern.is_placed or asking.lengths == seen.lengths
+
+
+def widened(multiple: int, *heads: Tensor) -> tuple[Tensor, ...]:
+    """Put zeros behind every head, which change no score; most are wide enough and stay as they are.
+
+    Shapes: (T, A, D) each -> (T, A, D rounded up).
+    """
+    missing = -heads[0].shape[-1] % multiple
+    return tuple(pad(each, (0, missing)) for each in heads) if missing else heads
+
+
+def _check(query: Tensor, asking: Segments, seen: Segments, pattern: Pattern, kernel: str) -> None:
+    """Refuse what flash kernels cannot take, before they are called."""
+    if query.dtype not in HALF_PRECISION:
+        raise ValueError(f"query is in {query.dtype}; {kernel} takes only float16 and bfloat16")
+    if pattern.is_general:
+        raise ValueError(f"pattern has a mask or scores of its own; {kernel} takes neither")
+    if not is_for_flash(pattern, asking, seen, takes_slopes=True):
+        raise ValueError(f"asking and seen differ in length; {kernel} counts places from their ends")
+
+
+def _served_version() -> str:
+    """Read which release of flash_attn is installed, without importing it."""
+    try:
+        installed = version(FLASH_ATTN)
+    except PackageNotFoundError:
+        raise AttentionAbsent(f"{FLASH_ATTN} is not installed") from None
+    numbers = tuple(int(part) for part in installed.split("+")[0].split(".") if part.isdigit())
+    if not OLDEST <= numbers < TOO_NEW:
+        served = f"from {'.'.join(map(str, OLDEST))} to below {TOO_NEW[0]}"
+        raise AttentionAbsent(f"{FLASH_ATTN} {installed} is installed; releases {served} are served")
+    return installed
+
+
+def _flash_kernel(installed: str) -> Callable[..., Any]:
+    """Import the kernel; a package built for another torch fails here, with the linker's words."""
+    try:
+        kernel: Callable[..., Any] = import_module(FLASH_ATTN).flash_attn_varlen_func
+    except (ImportError, OSError, AttributeError) as error:
+        raise AttentionAbsent(f"{FLASH_ATTN} {installed} does not load: {error}") from error
+    return kernel
