@@ -51,7 +51,7 @@ def test_saved_again_from_the_hub() -> None:
 
 def test_recognition_needs_no_torch() -> None:
     code = (
-        "import sys; from farrank_rankers.backbones.alibi_checkpoints import own_backbone, parameter_names; "
+        "import sys; from farrank_rankers.backbones.alibi_checkpoints import parameter_names; "
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
