@@ -1,13 +1,20 @@
 """The sockets: gRPC with health and reflection, and Prometheus' page."""
 
+import errno
 import logging
-from http.server import HTTPServer
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
-from prometheus_client import start_http_server
+from prometheus_client import make_wsgi_app
 
 from farrank_server.config.schema import LimitsConfig, ListenConfig, TlsConfig
 from farrank_server.errors import ConfigError
@@ -20,13 +27,13 @@ log = logging.getLogger(__name__)
 class GrpcListener:
     """A gRPC server with the standard health service and reflection.
 
-    The port is bound at once, so that a taken one is found before rankers are loaded; calls are taken
-    from `open` on. Raises: ConfigError if the address cannot be bound or a certificate cannot be read.
+    The port is bound at once, so that a taken one is found before rankers are loaded; calls are answered
+    from `open` on. Raises: ConfigError if the address cannot be bound or a certificate cannot be used.
     """
 
     def __init__(self, config: ListenConfig, limits: LimitsConfig) -> None:
         self.server = grpc.aio.server(
-            # The gate refuses with a reason; this stops those that never come so far.
+            # The limit of concurrent calls refuses with a reason; this stops what never comes so far.
             maximum_concurrent_rpcs=2 * limits.max_concurrent_calls,
             options=[
                 # Twice the limit: a request somewhat too large gets an answer that names the limit.
@@ -38,19 +45,19 @@ class GrpcListener:
         )
         self._health = HealthServicer()
         address = host_and_port(config.host, config.port)
-        credentials = _credentials(config.tls) if config.tls else None
+        # gRPC's own words on a busy port or a wrong certificate are many, and say little.
+        check_port("listen.port", config.host, config.port)
+        credentials = check_tls(config.tls) if config.tls else None
         try:
             if credentials is None:
                 self.port = self.server.add_insecure_port(address)
             else:
                 self.port = self.server.add_secure_port(address, credentials)
         except RuntimeError as error:
-            # gRPC says the same of a certificate that is none.
-            causes = "listen.port" if credentials is None else "listen.port or listen.tls"
-            raise ConfigError(f"{causes}: {address} cannot be bound: {error}") from error
+            raise ConfigError(f"listen: {address} cannot be bound: {error}") from error
 
     async def open(self, service: grpc.GenericRpcHandler) -> None:
-        """Take calls, and report healthy."""
+        """Answer calls, and report healthy."""
         self.server.add_generic_rpc_handlers((service,))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
         reflection.enable_server_reflection(
@@ -61,29 +68,38 @@ class GrpcListener:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     async def report_not_serving(self) -> None:
-        """Tell load balancers to go elsewhere; calls are still taken."""
+        """Tell load balancers to go elsewhere; calls are still answered."""
         await self._health.enter_graceful_shutdown()
 
     async def close(self, grace_s: float) -> None:
-        """Take no calls any more; those in flight get `grace_s` to end."""
+        """Accept no more calls; those in flight get `grace_s` to end."""
         await self.server.stop(grace_s)
 
 
 class MetricsPage:
-    """Prometheus' page, on a thread of its own so that a busy event loop cannot hide itself."""
+    """Prometheus' page at /metrics, on threads of its own: a busy event loop must not hide itself."""
 
     def __init__(self, config: ListenConfig, metrics: Metrics) -> None:
-        self._server: HTTPServer | None = None
+        self._server: WSGIServer | None = None
         self.port: int | None = None
         if config.metrics_port is None:
             return
-        try:
-            self._server, self._thread = start_http_server(
-                config.metrics_port, config.host.strip("[]"), registry=metrics.registry
-            )
-        except OSError as error:
-            address = host_and_port(config.host, config.metrics_port)
-            raise ConfigError(f"listen.metrics_port: {address} cannot be bound: {error}") from error
+        check_port("listen.metrics_port", config.host, config.metrics_port)
+        page = make_wsgi_app(metrics.registry)
+
+        def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+            if environ["PATH_INFO"] == "/metrics":
+                body: Iterable[bytes] = page(environ, start_response)
+                return body
+            start_response("404 Not Found", [("Content-Type", "text/plain")])
+            return [b"the metrics are at /metrics\n"]
+
+        host = config.host.strip("[]")
+        server_class = _Ipv6Server if ":" in host else _MetricsServer
+        self._server = server_class((host, config.metrics_port), _QuietHandler)
+        self._server.set_app(answer)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
         self.port = self._server.server_port
 
     def close(self) -> None:
@@ -94,16 +110,78 @@ class MetricsPage:
             self._thread.join()
 
 
+class _MetricsServer(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Ipv6Server(_MetricsServer):
+    address_family = socket.AF_INET6
+
+
+class _QuietHandler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Scrapes are no news."""
+
+
 def host_and_port(host: str, port: int) -> str:
     """Write an address as gRPC and URLs do: an IPv6 host in brackets."""
     bare = host.strip("[]")
     return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
 
 
-def _credentials(tls: TlsConfig) -> grpc.ServerCredentials:
+_BIND_PROBLEMS = {
+    errno.EADDRINUSE: "another program listens there; choose another port, or 0 for a free one",
+    errno.EACCES: "this user may not listen there; ports below 1024 need more rights",
+    errno.EADDRNOTAVAIL: "this machine has no such address",
+}
+
+
+def check_port(key: str, host: str, port: int) -> None:
+    """Check that an address can be listened at, by doing so for a moment.
+
+    Raises: ConfigError that begins with `key`.
+    """
+    address = host_and_port(host, port)
     try:
-        pair = (tls.private_key.read_bytes(), tls.certificate.read_bytes())
-        client_ca = tls.client_ca.read_bytes() if tls.client_ca else None
+        family, kind, protocol, _, place = socket.getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+    except socket.gaierror as error:
+        raise ConfigError(f"listen.host: {host!r} is not the name of a host") from error
     except OSError as error:
-        raise ConfigError(f"listen.tls: {error.filename} cannot be read: {error.strerror}") from error
-    return grpc.ssl_server_credentials([pair], client_ca, require_client_auth=client_ca is not None)
+        why = _BIND_PROBLEMS.get(error.errno or 0, error.strerror)
+        raise ConfigError(f"{key}: {address} cannot be bound: {why}") from error
+
+
+def check_tls(tls: TlsConfig) -> grpc.ServerCredentials:
+    """Read certificates, and check that they are some and fit together.
+
+    Raises: ConfigError naming the key, the file and what is wrong with it.
+    """
+    files = {"certificate": tls.certificate, "private_key": tls.private_key, "client_ca": tls.client_ca}
+    contents = {}
+    for key, path in files.items():
+        try:
+            contents[key] = path.read_bytes() if path else None
+        except OSError as error:
+            raise ConfigError(f"listen.tls.{key}: {path} cannot be read: {error.strerror}") from error
+    for key in ("certificate", "client_ca"):
+        if files[key]:
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(files[key])
+            except ssl.SSLError as error:
+                raise ConfigError(f"listen.tls.{key}: {files[key]} holds no PEM certificate") from error
+    try:
+        # Asked for a password, it would wait at the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls.certificate, tls.private_key, password="")
+    except ssl.SSLError as error:
+        belongs = error.reason != "KEY_VALUES_MISMATCH"
+        why = "holds no unencrypted PEM key" if belongs else f"does not belong to {tls.certificate}"
+        raise ConfigError(f"listen.tls.private_key: {tls.private_key} {why}") from error
+    pair = (contents["private_key"] or b"", contents["certificate"] or b"")
+    return grpc.ssl_server_credentials(
+        [pair], contents["client_ca"], require_client_auth=tls.client_ca is not None
+    )

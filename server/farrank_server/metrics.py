@@ -5,7 +5,7 @@ from collections.abc import Callable
 from importlib import metadata
 from itertools import product
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -62,6 +62,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)  # process_*: memory, CPU time, open files, start time
 
         def gauge(name: str, text: str, *labels: str) -> Gauge:
             return Gauge(f"farrank_{name}", text, labels, registry=self.registry)

@@ -88,7 +88,9 @@ def test_state_and_identity_are_shown(server: SpawnedServer, metric: Callable[..
         families = {
             line.split()[2] for line in page.read().decode().splitlines() if line.startswith("# TYPE")
         }
-    assert all(name.startswith("farrank_") for name in families)
+    assert all(name.startswith(("farrank_", "process_")) for name in families)
+    assert metric("process_resident_memory_bytes") > 10 * 2**20
+    assert metric("process_cpu_seconds_total") > 0
 
 
 def test_counters_of_events_that_never_happened_are_shown_at_zero(server: SpawnedServer) -> None:

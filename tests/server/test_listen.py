@@ -1,0 +1,97 @@
+"""The sockets: what cannot be listened at, certificates that cannot be used, the metrics page."""
+
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+
+from farrank_server.config.schema import LimitsConfig, ListenConfig, TlsConfig
+from farrank_server.errors import ConfigError
+from farrank_server.listen import GrpcListener, MetricsPage
+from farrank_server.metrics import Metrics
+from support.tls_files import TlsFiles
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        yield taken.getsockname()[1]
+
+
+async def test_a_busy_port_is_said_in_our_words(taken_port: int, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        GrpcListener(ListenConfig(port=taken_port), LimitsConfig())
+    assert str(caught.value) == (
+        f"listen.port: 127.0.0.1:{taken_port} cannot be bound: another program listens there; "
+        "choose another port, or 0 for a free one"
+    )
+    with pytest.raises(ConfigError, match=r"^listen\.metrics_port: 127\.0\.0\.1:.* another program"):
+        MetricsPage(ListenConfig(metrics_port=taken_port), Metrics())
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("host", "message"),
+    [
+        ("no-such-host.invalid", "listen.host: 'no-such-host.invalid' is not the name of a host"),
+        ("192.0.2.1", "listen.port: 192.0.2.1:0 cannot be bound: this machine has no such address"),
+    ],
+)
+async def test_an_address_that_is_not_ours(host: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        GrpcListener(ListenConfig(host=host, port=0), LimitsConfig())
+    assert str(caught.value) == message
+
+
+async def test_tls_files_are_checked_one_by_one(tls_files: TlsFiles, tmp_path: Path) -> None:
+    garbage, other_key, locked = (tmp_path / name for name in ("garbage.pem", "other.pem", "locked.pem"))
+    garbage.write_text("no certificate")
+    other = trustme.CA().issue_cert("farrank.test")
+    other.private_key_pem.write_to_path(str(other_key))
+    locked.write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n")
+    good = tls_files
+    for tls, message in (
+        (TlsConfig(garbage, good.private_key), f"certificate: {garbage} holds no PEM certificate"),
+        (TlsConfig(good.certificate, garbage), f"private_key: {garbage} holds no unencrypted PEM key"),
+        (TlsConfig(good.certificate, locked), f"private_key: {locked} holds no unencrypted PEM key"),
+        (
+            TlsConfig(good.certificate, other_key),
+            f"private_key: {other_key} does not belong to {good.certificate}",
+        ),
+        (
+            TlsConfig(tmp_path / "x", good.private_key),
+            f"certificate: {tmp_path / 'x'} cannot be read: No such file",
+        ),
+        (
+            TlsConfig(good.certificate, good.private_key, garbage),
+            f"client_ca: {garbage} holds no PEM certificate",
+        ),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            GrpcListener(ListenConfig(port=0, tls=tls), LimitsConfig())
+        assert str(caught.value).startswith(f"listen.tls.{message}")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
+def test_the_metrics_stand_at_their_path_alone(host: str) -> None:
+    page = MetricsPage(ListenConfig(host=host, metrics_port=0), Metrics())
+    try:
+        with urllib.request.urlopen(f"http://{host}:{page.port}/metrics") as answer:
+            text = answer.read().decode()
+        for path in ("", "/", "/metrics/x", "/favicon.ico"):
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(f"http://{host}:{page.port}{path}")
+    finally:
+        page.close()
+    assert "farrank_build_info{" in text
+    assert "process_resident_memory_bytes" in text
+
+
+def test_without_a_port_there_is_no_page() -> None:
+    page = MetricsPage(ListenConfig(metrics_port=None), Metrics())
+    assert page.port is None
+    page.close()
