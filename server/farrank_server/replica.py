@@ -13,6 +13,7 @@ from farrank_server.engine.rankers.loading import load_rankers
 from farrank_server.first_stage.lucene import LuceneFirstStage
 from farrank_server.listen import GrpcListener, MetricsPage, host_and_port
 from farrank_server.metrics import Metrics
+from farrank_server.preflight import check
 from farrank_server.wire.guard import Guard
 from farrank_server.wire.servicer import RerankServicer
 
@@ -58,6 +59,8 @@ class Server:
     async def _open(self, opened: AsyncExitStack) -> None:
         """Open everything; what is opened first is closed last."""
         config = self._config
+        # First what takes no time, all of it: a wrong path is not to be found after a model has loaded.
+        await asyncio.to_thread(check, config)
         self._metrics_door = MetricsPage(config.listen, self.metrics)
         opened.callback(self._metrics_door.close)
         opened.push_async_callback(self._first_stage.stop)

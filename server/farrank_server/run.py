@@ -41,7 +41,8 @@ def run(config: ServerConfig) -> int:
     try:
         return asyncio.run(_serve(config))
     except ConfigError as error:
-        print(f"farrank serve: {error}", file=sys.stderr)
+        for problem in error.problems:
+            print(f"farrank serve: {problem}", file=sys.stderr)
         return EXIT_CONFIG
 
 

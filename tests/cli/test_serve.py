@@ -119,3 +119,42 @@ def test_a_wrong_variable_is_named(
     assert outcome.exit_code == 2
     assert "rankers.minilm.precision: 'fp8'" in outcome.err
     assert "(FARRANK_RANKERS__MINILM__PRECISION)" in outcome.err
+
+
+def test_several_problems_are_several_lines(farrank: Farrank, served: list[ServerConfig]) -> None:
+    outcome = farrank("serve", "--port", "http", "--set", "limits.max_documents=0", "--set", "x.y=1")
+
+    assert outcome.exit_code == 2
+    assert [line.split(": ")[0] for line in outcome.err.removeprefix("farrank: ").splitlines()] == [
+        "x.y",
+        "listen.port",
+        "limits.max_documents",
+    ]
+    assert served == []
+
+
+def test_the_effective_configuration_is_printed(farrank: Farrank, served: list[ServerConfig]) -> None:
+    outcome = farrank("serve", "--port", "0", "--print-config")
+
+    assert outcome.exit_code == 0
+    assert "  port: 0  # --port" in outcome.out.splitlines()
+    assert '  host: "127.0.0.1"  # default' in outcome.out.splitlines()
+    assert served == []
+
+
+def test_a_dry_run_checks_everything_and_loads_nothing(
+    farrank: Farrank, served: list[ServerConfig], tmp_path: Path
+) -> None:
+    flags = ["--port=0", "--metrics-port=none"]
+    good = farrank("serve", "--dry-run", *flags)
+    wrong = ["--ranker=a=/nowhere", "--ranker=b=embedded", "--set=rankers.b.window=100000"]
+    bad = farrank("serve", "--dry-run", *flags, *wrong, "--index", f"docs={tmp_path}")
+
+    assert (good.exit_code, good.out) == (0, "the configuration can be served\n")
+    assert bad.exit_code == 2
+    assert [line.split(": ")[0] for line in bad.err.removeprefix("farrank: ").splitlines()] == [
+        "first_stage.indexes.docs.path",
+        "rankers.a",
+        "rankers.b",
+    ]
+    assert served == []

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from farrank_cli.exit_codes import CommandError
+from farrank_cli.exit_codes import DONE, CommandError
 from farrank_server.config import sources as config_sources
 from farrank_server.config.schema import ServerConfig
 from farrank_server.config.sources import EVERY, Setting
@@ -68,6 +68,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="any key, such as listen.port=0"
     )
+    parser.add_argument(
+        "--print-config", action="store_true", help="print the effective configuration as YAML, and end"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check everything that can be checked without loading, and end"
+    )
     parser.add_argument("--log-level", choices=_LEVELS, default="info", help="how much to log (%(default)s)")
 
 
@@ -81,9 +87,20 @@ def run(args: argparse.Namespace) -> int:
     from farrank_server.run import run as serve
 
     try:
-        config = read_config(args, os.environ)
+        settings = read_settings(args, os.environ)
+        config = config_sources.build(ServerConfig, settings)
+        if args.dry_run:
+            from farrank_server.preflight import check
+
+            check(config)
     except ConfigError as error:
         raise CommandError(str(error)) from error
+    if args.print_config:
+        print(config_sources.to_yaml(config, settings), end="")
+    elif args.dry_run:
+        print("the configuration can be served")
+    if args.print_config or args.dry_run:
+        return DONE
     logging.basicConfig(
         level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
@@ -91,13 +108,21 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_config(args: argparse.Namespace, environment: Mapping[str, str]) -> ServerConfig:
+    """Build the configuration from file, environment and flags.
+
+    Raises: ConfigError naming the key and the source of everything that is wrong.
+    """
+    return config_sources.build(ServerConfig, read_settings(args, environment))
+
+
+def read_settings(args: argparse.Namespace, environment: Mapping[str, str]) -> list[Setting]:
     """Read file, environment and flags, each overriding the one before.
 
-    Raises: ConfigError naming the key and the source of what is wrong.
+    Raises: ConfigError naming what cannot be read.
     """
     from_file = config_sources.from_file(args.config) if args.config else []
     from_environment = config_sources.from_environment(ServerConfig, environment)
-    return config_sources.build(ServerConfig, [*from_file, *from_environment, *_from_flags(args)])
+    return [*from_file, *from_environment, *_from_flags(args)]
 
 
 def _from_flags(args: argparse.Namespace) -> list[Setting]:

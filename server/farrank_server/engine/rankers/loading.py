@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from farrank_rankers.ensemble import is_ensemble, member_folders
 from farrank_rankers.errors import AttentionAbsent, RankerError
-from farrank_rankers.files.open import Overrides
+from farrank_rankers.files.open import Overrides, open_reader
 from farrank_runtimes.choose import Served, open_ranker_runtime
 from farrank_runtimes.openers import Placement
 from farrank_runtimes.runtime import DeviceAbsent, PackingAbsent, PrecisionAbsent, Runtime, RuntimeAbsent
@@ -42,6 +42,26 @@ def load_rankers(
         if list(members) != [name]:
             ensembles.append(LoadedEnsemble(name, tuple(loaded)))
     return lanes, ensembles
+
+
+def check_rankers(config: ServerConfig) -> None:
+    """Check the files, specs and tokenizers of all rankers that need no download, without loading weights.
+
+    Raises: ConfigError with every problem.
+    """
+    problems: list[str] = []
+    for name, source in config.rankers.items():
+        if source.download:
+            continue
+        try:
+            for member in _members(name, source).values():
+                open_reader(member.source, **_overrides(member))
+        except ConfigError as error:
+            problems += error.problems
+        except (RankerError, OSError) as error:
+            problems.append(f"rankers.{name}: {error}")
+    if problems:
+        raise ConfigError(*problems)
 
 
 def _members(name: str, source: RankerConfig) -> dict[str, RankerConfig]:
@@ -118,19 +138,11 @@ def _loader(name: str, source: RankerConfig, config: ServerConfig) -> Callable[[
 
 
 def _open(name: str, source: RankerConfig, config: ServerConfig) -> Served:
-    overrides = Overrides(
-        family=source.family,
-        max_query_tokens=source.max_query_tokens,
-        max_document_tokens=source.max_document_tokens,
-        window=source.window,
-        stride=source.stride,
-        download=source.download,
-    )
     device = config.device
     try:
         return open_ranker_runtime(
             source.source,
-            overrides,
+            _overrides(source),
             runtime=source.runtime,
             precision=source.precision,
             placement=Placement(
@@ -151,3 +163,14 @@ def _open(name: str, source: RankerConfig, config: ServerConfig) -> Served:
         raise ConfigError(f"rankers.{name}.packing: {error}") from error
     except (RankerError, OSError) as error:
         raise ConfigError(f"rankers.{name}: {error}") from error
+
+
+def _overrides(source: RankerConfig) -> Overrides:
+    return Overrides(
+        family=source.family,
+        max_query_tokens=source.max_query_tokens,
+        max_document_tokens=source.max_document_tokens,
+        window=source.window,
+        stride=source.stride,
+        download=source.download,
+    )
