@@ -14,7 +14,7 @@ from farrank_server.errors import DroppedAt, Reason
 from farrank_server.metrics import BATCH_FAILURES, Metrics
 
 ROOT = Path(__file__).parents[2]
-ROW = re.compile(r"^\| `(farrank_\w+)` \| (\w+) \| ([^|]+) \| ([^|]+) \| [^|]+ \|$", re.MULTILINE)
+ROW = re.compile(r"^\| `((?:farrank|process)_\w+)` \| (\w+) \| ([^|]+) \| ([^|]+) \| [^|]+ \|$", re.MULTILINE)
 ENDINGS = {"_seconds": "s", "_seconds_total": "s", "_bytes": "bytes", "_tokens": "tokens", "_ratio": "ratio"}
 
 
