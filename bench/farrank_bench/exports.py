@@ -23,7 +23,7 @@ from farrank_exporters.parity import LEAST_TAU, kendall_tau
 from farrank_rankers.files.open import Overrides
 from farrank_rankers.ranker import Ranker
 from farrank_runtimes.choose import open_ranker_runtime
-from farrank_runtimes.openers import Placement
+from farrank_runtimes.runtime import Placement
 
 CALLERS = 4
 # As in the section on throughput: what a server makes of calls enough, for a while that has hardly an end.

@@ -26,9 +26,9 @@ from farrank_exporters.trace import trace_ranker
 from farrank_rankers.files.location import EMBEDDED
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_runtimes.onnx_runtime import open_onnx
-from farrank_runtimes.openvino_runtime import open_openvino
-from farrank_runtimes.runtime import Precision, Runtime
+from farrank_runtimes import onnx_runtime, openvino_runtime
+from farrank_runtimes.runtime import Placement, Precision, Runtime
+from farrank_runtimes.runtime_table import GraphFiles
 from farrank_runtimes.torch_runtime import TorchRuntime
 from farrank_server.config.schema import FirstStageConfig, IndexConfig
 from farrank_server.first_stage import Candidate
@@ -122,12 +122,14 @@ def runtimes(folder: Path, threads: int | None) -> dict[str, Callable[[], Runtim
         return TorchRuntime(open_ranker(EMBEDDED), precision, "cpu", threads)
 
     def onnx(graph: Path, precision: Precision) -> Runtime:
-        return open_onnx(
-            graph, aggregator, precision=precision, longest_input=longest, device="cpu", threads=threads
+        return onnx_runtime.open_graphs(
+            GraphFiles(graph, aggregator, precision, longest), Placement("cpu", threads)
         )
 
     def openvino(graph: Path, precision: Precision) -> Runtime:
-        return open_openvino(graph, aggregator, precision=precision, longest_input=longest, threads=threads)
+        return openvino_runtime.open_graphs(
+            GraphFiles(graph, aggregator, precision, longest), Placement("cpu", threads)
+        )
 
     return {
         "torch fp32": partial(torch, "fp32"),

@@ -15,8 +15,7 @@ from farrank_rankers.files.open import Overrides, open_ranker
 from farrank_rankers.files.save import save_ranker
 from farrank_runtimes.choose import candidates as candidates_for
 from farrank_runtimes.choose import open_ranker_runtime
-from farrank_runtimes.openers import Placement
-from farrank_runtimes.runtime import Precision
+from farrank_runtimes.runtime import Placement, Precision
 from farrank_runtimes.torch_runtime import TorchRuntime
 
 # How far nDCG@10 may move, up or down.

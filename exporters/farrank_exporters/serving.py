@@ -6,8 +6,8 @@ from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.export_folder import Exported
 from farrank_rankers.exports.manifest import ExportFormat, ExportPrecision, ShapeRange
 from farrank_runtimes.devices import CUDA_BATCH_TOKENS
-from farrank_runtimes.openers import Placement, check_here, open_export
-from farrank_runtimes.runtime import DeviceAbsent, PrecisionAbsent, Runtime, RuntimeAbsent, RuntimeName
+from farrank_runtimes.runtime import DeviceAbsent, Placement, PrecisionAbsent, Runtime, RuntimeAbsent
+from farrank_runtimes.runtime_table import RUNTIMES, check_here, open_export, readers_of
 from farrank_runtimes.tensorrt_runtime import length_groups
 
 Profiles = Mapping[str, tuple[Mapping[str, ShapeRange], ...]]
@@ -26,30 +26,12 @@ def encoder_profiles(inputs: Sequence[str], longest_input: int) -> Profiles:
     return {"encoder": tuple(dict.fromkeys(inputs, shapes) for shapes in ranges)}
 
 
-# An export is measured with each of these, and served by no other. On a CPU ONNX Runtime has no arithmetic
-# in bf16; a graph in fp16 is for its CUDA provider, and runs on the CPU between conversions.
-SERVED_BY: Mapping[ExportFormat, Mapping[ExportPrecision, tuple[RuntimeName, ...]]] = {
-    "onnx": {
-        "fp32": ("onnx", "openvino"),
-        "fp16": ("onnx",),
-        "bf16": ("openvino",),
-        "int8": ("onnx", "openvino"),
-    },
-    "tensorrt": {
-        "fp32": ("tensorrt",),
-        "fp16": ("tensorrt",),
-        "bf16": ("tensorrt",),
-        "int8": ("tensorrt",),
-    },
-}
-
-
-def runtimes_for(form: ExportFormat, precision: ExportPrecision) -> tuple[RuntimeName, ...]:
-    """Name the runtimes that will serve an export, all of which must be here to measure it.
+def runtimes_for(form: ExportFormat, precision: ExportPrecision) -> tuple[str, ...]:
+    """Name the runtimes that will serve an export. All must be here: each is measured, no other serves it.
 
     Raises: ExportError with the command that installs what is absent.
     """
-    names = SERVED_BY[form][precision]
+    names = readers_of(form, precision)
     for name in names:
         try:
             check_here(name, precision, _placement(name))
@@ -60,7 +42,7 @@ def runtimes_for(form: ExportFormat, precision: ExportPrecision) -> tuple[Runtim
     return names
 
 
-def open_runtime(name: RuntimeName, exported: Exported) -> Runtime:
+def open_runtime(name: str, exported: Exported) -> Runtime:
     """Open a runtime on an export, in its place or not there yet.
 
     Raises: ExportError if it cannot be opened here.
@@ -71,6 +53,6 @@ def open_runtime(name: RuntimeName, exported: Exported) -> Runtime:
         raise ExportError(f"the export cannot be measured with {name}: {error}") from error
 
 
-def _placement(name: RuntimeName) -> Placement:
-    """Place TensorRT on the first GPU, all others on the CPU, where the ranker itself is."""
-    return Placement() if name == "tensorrt" else Placement(device="cpu")
+def _placement(name: str) -> Placement:
+    """Take the CPU, where the ranker itself is, unless the runtime needs a GPU."""
+    return Placement(device="cpu") if "cpu" in RUNTIMES[name].ranks else Placement()

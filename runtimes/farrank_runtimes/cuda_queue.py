@@ -5,7 +5,6 @@ they were begun, whichever ranker's they are, and nothing else waits behind them
 and aggregators have other streams. The server puts features together on the thread's current stream.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from farrank_rankers.features import Features
 from farrank_rankers.packed.stream import Packing, TokenStream
-from farrank_runtimes.runtime import Encoded, Encoding
+from farrank_runtimes.runtime import Encoding
 from farrank_runtimes.torch_failures import device_failures
 
 
@@ -145,26 +144,6 @@ def _aligned(count: int) -> int:
 
 # Encodes a stream of P inputs on the current stream of its device, without waiting for it.
 Encode = Callable[[TokenStream], Features]
-
-
-class Feed(Protocol):
-    """What brings batches to a device."""
-
-    def begin(self, packing: Packing, encode: Encode) -> Encoding:
-        """Begin a batch."""
-        ...
-
-
-class HostFeed:
-    """For a CPU, which has all there is: a batch is done when it was begun."""
-
-    def begin(self, packing: Packing, encode: Encode) -> Encoding:
-        """Encode a batch."""
-        started_s = time.perf_counter()
-        tokens, offsets = torch.from_numpy(packing.tokens), torch.from_numpy(packing.offsets)
-        stream = TokenStream.of(tokens, offsets, packing)
-        rows = stream.rows(encode(stream))
-        return Encoded(rows, time.perf_counter() - started_s)
 
 
 class CudaFeed:

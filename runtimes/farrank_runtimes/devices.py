@@ -1,6 +1,8 @@
-"""Which device runs a ranker, with how many threads, and how much it takes in at once."""
+"""Which device runs a ranker, with how many threads, and how much fits into its memory."""
 
+import gc
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -8,6 +10,17 @@ import torch
 from farrank_runtimes.runtime import DeviceAbsent
 
 CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+# Positions of one batch. A CPU's caches hold the activations of about a thousand tokens; more would only make
+# companions wait longer. A GPU needs tens of thousands to fill its multiprocessors.
+CPU_BATCH_TOKENS = 1024
+CUDA_BATCH_TOKENS = 65_536
+
+# Shares of a GPU's memory that features in fp32 may take: those of one batch, and those of documents that
+# still miss chunks. Two batches are in flight, and each is made from hidden states half as large. CEDR keeps
+# every layer of every token, 40 KB a token for BERT-base.
+BATCH_FEATURES_SHARE = 1 / 32
+KEPT_FEATURES_SHARE = 1 / 8
 
 
 def usable_cores(quota_file: Path = CGROUP_QUOTA) -> int:
@@ -25,28 +38,17 @@ def usable_cores(quota_file: Path = CGROUP_QUOTA) -> int:
     return max(1, min(cores, int(quota) // int(period)))
 
 
-# Positions of one batch. A CPU's caches hold the activations of about a thousand tokens, more only
-# makes companions wait longer; a GPU needs tens of thousands to fill its multiprocessors.
-CPU_BATCH_TOKENS = 1024
-CUDA_BATCH_TOKENS = 65_536
-
-# The share of a GPU's memory that one batch's features may take in fp32. Two batches are in flight, a few
-# more wait for the last chunks of their documents, and each is made from hidden states half as large:
-# together about a quarter of the memory. CEDR keeps every layer of every token, 40 KB for BERT-base.
-FEATURES_SHARE = 1 / 32
-
-
 def choose_device(name: str | None) -> torch.device:
     """Take the named device; None is the first CUDA device, else the CPU.
 
-    Raises: DeviceAbsent if the named device is not here.
+    Raises: DeviceAbsent if this machine does not have the named device.
     """
     if name is None:
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise DeviceAbsent(f"{name!r} is no device; try cpu or cuda:0") from error
+        raise DeviceAbsent(f"{name!r} is not a device; try cpu or cuda:0") from error
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise DeviceAbsent(f"{name!r} is not here; torch sees {torch.cuda.device_count()} CUDA devices")
     if device.type not in ("cpu", "cuda"):
@@ -61,4 +63,19 @@ def batch_tokens(device: torch.device) -> int:
 
 def affordable_tokens(batch_tokens: int, feature_values: int, memory_bytes: int) -> int:
     """Bound a batch by its features' memory, so many values for each of its tokens."""
-    return min(batch_tokens, max(1, int(memory_bytes * FEATURES_SHARE) // (4 * feature_values)))
+    return min(batch_tokens, max(1, int(memory_bytes * BATCH_FEATURES_SHARE) // (4 * feature_values)))
+
+
+def max_kept_bytes(device: torch.device) -> int | None:
+    """Bound the features of incomplete documents in a GPU's memory; None for a CPU."""
+    if device.type == "cpu":
+        return None
+    return int(torch.cuda.get_device_properties(device).total_memory * KEPT_FEATURES_SHARE)
+
+
+def free_memory(device: torch.device) -> None:
+    """Give back what nobody refers to any more, whatever state the device is in."""
+    gc.collect()  # modules and compiled graphs refer to each other in circles
+    if device.type == "cuda":
+        with suppress(RuntimeError):  # a lost device has nothing to give back
+            torch.cuda.empty_cache()

@@ -1,7 +1,11 @@
-"""Documents are scored in groups that fit into memory: which ones together, and what if they do not fit."""
+"""From the features of chunks to scores of documents, in memory that is bounded.
+
+Chunks are kept until their document is complete, gathered, and documents are scored in groups that fit.
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 
@@ -29,6 +33,28 @@ class GroupLimit:
 
     feature_bytes: int
     positions: int | None = None
+
+
+def kept(row: Features, *, on_host: bool) -> Features:
+    """Copy an input's features into memory of their own, to stay until their document is complete.
+
+    A row may be a view of its whole batch, which would stay with it. If the device has no room, the copy is
+    in host memory even without `on_host`.
+    Raises: OutOfMemory if the host has no room either; DeviceLost.
+    """
+    with device_failures():
+        if not on_host:
+            with suppress(OutOfMemory), device_failures():
+                return _apart(row)
+        return _apart(row.to("cpu"))
+
+
+def _apart(row: Features) -> Features:
+    """Copy what is a view of more."""
+    shared = row.vectors.untyped_storage().nbytes() > row.vectors.nbytes
+    if not shared:
+        return row
+    return Features(row.vectors.clone(), None if row.roles is None else row.roles.clone())
 
 
 def gathered(chunks: Sequence[Features]) -> Features:

@@ -1,7 +1,7 @@
-"""An exported ranker's two graphs as a runtime, whatever library has loaded them."""
+"""An exported ranker as a runtime: its two graphs, whichever library has loaded them."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -9,8 +9,9 @@ from torch import Tensor
 
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput, collate
+from farrank_runtimes.devices import free_memory
 from farrank_runtimes.document_groups import GroupLimit, score_in_groups
-from farrank_runtimes.runtime import Capabilities, DocumentScores, Encoded
+from farrank_runtimes.runtime import Capabilities, DocumentScores, Encoded, closed
 from farrank_runtimes.warm_up import measure_speed
 
 # A graph has no loop: all that it computes for a group of documents is in memory at once. Neural Model 1
@@ -18,8 +19,11 @@ from farrank_runtimes.warm_up import measure_speed
 GROUP_LIMIT = GroupLimit(feature_bytes=2**26, positions=2**13)
 
 
+RunGraph = Callable[[Mapping[str, Tensor]], list[Tensor]]
+
+
 class LoadedGraph(Protocol):
-    """Whatever runs a graph: one session, or one of several."""
+    """A graph that a library has loaded, in one session or in several."""
 
     def run(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
         """Run the graph; outputs come in its order. Raises: OutOfMemory, DeviceLost."""
@@ -37,9 +41,10 @@ class ExportedRuntime:
         longest_input: int,
         pad_id: int = 0,
     ) -> None:
-        self._encoder = encoder
-        self._aggregator = aggregator
+        self._run_encoder: RunGraph = encoder.run
+        self._run_aggregator: RunGraph = aggregator.run
         self._capabilities = capabilities
+        self._device = torch.device(capabilities.device)
         self._longest_input = longest_input
         self._pad_id = pad_id
 
@@ -48,7 +53,7 @@ class ExportedRuntime:
         batch = collate(inputs, self._pad_id)
         started_s = time.perf_counter()
         named = {name: torch.from_numpy(array) for name, array in batch._asdict().items()}  # (P, L) each
-        vectors, *roles = self._encoder.run(named)  # (P, …), of tokens (P, S)
+        vectors, *roles = self._run_encoder(named)  # (P, …), of tokens (P, S)
         features = Features(vectors.float(), roles[0] if roles else None)
         return Encoded(features.rows(), time.perf_counter() - started_s)
 
@@ -56,8 +61,7 @@ class ExportedRuntime:
         self, documents: Sequence[Features], queries: Sequence[Features] | None = None
     ) -> DocumentScores:
         """Run the light part. Raises: OutOfMemory if a document alone does not fit; DeviceLost."""
-        device = torch.device(self._capabilities.device)
-        return score_in_groups(self._aggregate, documents, queries, device=device, limit=GROUP_LIMIT)
+        return score_in_groups(self._aggregate, documents, queries, device=self._device, limit=GROUP_LIMIT)
 
     def _aggregate(
         self, features: Features, chunk_mask: Tensor, query: Features | None
@@ -67,7 +71,7 @@ class ExportedRuntime:
         if query is not None:
             inputs |= {"query_vectors": query.vectors, "query_roles": query.roles}
         given = {name: tensor for name, tensor in inputs.items() if tensor is not None}
-        scores, chunk_scores = self._aggregator.run(given)
+        scores, chunk_scores = self._run_aggregator(given)
         return scores.tolist(), chunk_scores.tolist()
 
     def warm_up(self) -> float:
@@ -77,3 +81,8 @@ class ExportedRuntime:
     def capabilities(self) -> Capabilities:
         """What runs where."""
         return self._capabilities
+
+    def close(self) -> None:
+        """Free the graphs."""
+        self._run_encoder = self._run_aggregator = closed
+        free_memory(self._device)

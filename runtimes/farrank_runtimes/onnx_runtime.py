@@ -12,9 +12,17 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from farrank_runtimes.devices import batch_tokens, choose_device, usable_cores
+from farrank_runtimes.devices import batch_tokens, choose_device, max_kept_bytes, usable_cores
 from farrank_runtimes.exported_runtime import ExportedRuntime
-from farrank_runtimes.runtime import Capabilities, DeviceLost, OutOfMemory, Precision, RuntimeAbsent
+from farrank_runtimes.runtime import (
+    Capabilities,
+    DeviceLost,
+    OutOfMemory,
+    Placement,
+    Precision,
+    RuntimeAbsent,
+)
+from farrank_runtimes.runtime_table import GraphFiles
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -179,26 +187,37 @@ def _device_failures() -> Iterator[None]:
         raise
 
 
-def open_onnx(
-    encoder: Path,
-    aggregator: Path,
-    *,
-    precision: Precision,
-    longest_input: int,
-    pad_id: int = 0,
-    device: str | None = None,
-    threads: int | None = None,
-) -> ExportedRuntime:
-    """Load an export's graphs onto the CPU, where `threads` compute, or with the CUDA provider.
+def check(precision: Precision, placement: Placement) -> None:
+    """Look whether ONNX Runtime has a provider for the device, which takes any precision.
 
-    Raises: DeviceAbsent; RuntimeAbsent with the command that installs what is absent.
+    Raises: DeviceAbsent; RuntimeAbsent with the command that installs what is missing.
     """
-    chosen = choose_device(device)
-    provider: Provider = "cpu" if chosen.type == "cpu" else "cuda"
-    configured = [cpu_options() if provider == "cpu" else cuda_options(chosen.index or 0)]
+    check_provider("cpu" if choose_device(placement.device).type == "cpu" else "cuda")
+
+
+def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
+    """Load an export's graphs onto the CPU, or onto a GPU with the CUDA provider.
+
+    Raises: DeviceAbsent; RuntimeAbsent with the command that installs what is missing.
+    """
+    device = choose_device(placement.device)
+    provider: Provider = "cpu" if device.type == "cpu" else "cuda"
+    configured = [cpu_options() if provider == "cpu" else cuda_options(device.index or 0)]
+    threads = placement.threads or usable_cores()
 
     def load(graph: Path) -> OnnxGraph:
-        return OnnxGraph(open_session(graph, provider, configured, threads or usable_cores()), chosen)
+        return OnnxGraph(open_session(graph, provider, configured, threads), device)
 
-    capabilities = Capabilities("onnx", str(chosen), precision, batch_tokens(chosen))
-    return ExportedRuntime(load(encoder), load(aggregator), capabilities, longest_input, pad_id)
+    return ExportedRuntime(
+        load(files.encoder),
+        load(files.aggregator),
+        Capabilities(
+            "onnx",
+            str(device),
+            files.precision,
+            batch_tokens(device),
+            max_kept_bytes=max_kept_bytes(device),
+        ),
+        files.longest_input,
+        files.pad_id,
+    )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -15,10 +15,12 @@ from farrank_runtimes.runtime import (
     DeviceAbsent,
     DeviceLost,
     OutOfMemory,
+    Placement,
     Precision,
     PrecisionAbsent,
     RuntimeAbsent,
 )
+from farrank_runtimes.runtime_table import GraphFiles
 
 if TYPE_CHECKING:
     import openvino
@@ -132,14 +134,6 @@ def _device_failures() -> Iterator[None]:
         raise
 
 
-class GraphInStreams(Protocol):
-    """A graph that runs several batches at once."""
-
-    def run_beside(self, parts: Sequence[Mapping[str, Tensor]]) -> list[list[Tensor]]:
-        """Run each batch; outputs come in the graph's order. Raises: OutOfMemory, DeviceLost."""
-        ...
-
-
 class HalvedEncoder:
     """An encoder whose batches run in two halves, each on half of the threads.
 
@@ -147,7 +141,7 @@ class HalvedEncoder:
     halves wait once. A row that is left over, as the only one of a small call, has all threads to itself.
     """
 
-    def __init__(self, whole: LoadedGraph, halves: GraphInStreams) -> None:
+    def __init__(self, whole: LoadedGraph, halves: OpenVinoGraph) -> None:
         self._whole = whole
         self._halves = halves
 
@@ -173,51 +167,43 @@ class HalvedEncoder:
 INSTALL = "pip install 'farrank[openvino]'"
 
 
-def open_openvino(
-    encoder: Path,
-    aggregator: Path,
-    *,
-    precision: Precision,
-    longest_input: int,
-    pad_id: int = 0,
-    device: str | None = None,
-    threads: int | None = None,
-) -> ExportedRuntime:
-    """Load an export's graphs, ONNX files or OpenVINO's own, with `threads` to compute.
+def check(precision: Precision, placement: Placement) -> None:
+    """Look whether OpenVINO is installed, and whether the processor computes in a precision.
 
-    The aggregator computes in fp32, an int8 encoder's other half in bf16 where the processor has it.
-    Raises: RuntimeAbsent with the command that installs OpenVINO; DeviceAbsent for any device but the CPU;
-    PrecisionAbsent if the processor lacks what was asked for.
-    """
-    check_openvino()
-    if device is not None and choose_device(device).type != "cpu":
-        raise DeviceAbsent(f"{device!r} is not supported by OpenVINO here; use cpu")
-    float_type = float_type_for(precision)
-    cores = threads or usable_cores()
-    cpu = torch.device("cpu")
-    # An int8 encoder rounds twice, and says so.
-    served = "int8+bf16" if (precision, float_type) == ("int8", "bf16") else precision
-    heavy: LoadedGraph = OpenVinoGraph(encoder, float_type, cores)
-    if cores > 1:
-        heavy = HalvedEncoder(heavy, OpenVinoGraph(encoder, float_type, cores, streams=2))
-    return ExportedRuntime(
-        heavy,
-        OpenVinoGraph(aggregator, "f32", cores),
-        Capabilities("openvino", str(cpu), served, batch_tokens(cpu)),
-        longest_input,
-        pad_id,
-    )
-
-
-def check_openvino() -> None:
-    """Look whether OpenVINO is installed.
-
-    Raises: RuntimeAbsent with the command that installs it.
+    Raises: RuntimeAbsent with the command that installs OpenVINO; PrecisionAbsent.
     """
     try:
         import openvino  # noqa: F401
     except ModuleNotFoundError as error:
         raise RuntimeAbsent(f"OpenVINO is not installed; {INSTALL}") from error
+    float_type_for(precision)
+
+
+def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
+    """Load an export's graphs, ONNX files or OpenVINO's own.
+
+    The aggregator computes in fp32. What is not int8 in an int8 encoder is bf16 where the processor has it.
+    Raises: RuntimeAbsent with the command that installs OpenVINO; DeviceAbsent for any device but the CPU;
+    PrecisionAbsent if the processor lacks what was asked for.
+    """
+    check(files.precision, placement)
+    if placement.device is not None and choose_device(placement.device).type != "cpu":
+        raise DeviceAbsent(f"{placement.device!r} is not supported by OpenVINO here; use cpu")
+    float_type = float_type_for(files.precision)
+    threads = placement.threads or usable_cores()
+    # An int8 encoder rounds twice, and says so.
+    served = "int8+bf16" if (files.precision, float_type) == ("int8", "bf16") else files.precision
+    encoder: LoadedGraph = OpenVinoGraph(files.encoder, float_type, threads)
+    if threads > 1:
+        encoder = HalvedEncoder(encoder, OpenVinoGraph(files.encoder, float_type, threads, streams=2))
+    cpu = torch.device("cpu")
+    return ExportedRuntime(
+        encoder,
+        OpenVinoGraph(files.aggregator, "f32", threads),
+        Capabilities("openvino", str(cpu), served, batch_tokens(cpu)),
+        files.longest_input,
+        files.pad_id,
+    )
 
 
 def float_type_for(precision: Precision) -> FloatType:

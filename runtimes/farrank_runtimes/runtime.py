@@ -1,8 +1,19 @@
-"""What every runtime offers, and how it says that the device failed."""
+"""What every runtime offers, and how one says that it cannot be had or that its device failed.
+
+Exception
+├── RuntimeAbsent       the runtime is not installed, or has nothing to serve
+├── DeviceAbsent        this machine does not have the device
+├── PrecisionAbsent     the runtime does not compute in the precision here
+├── PackingAbsent       packed batches were asked for, and nothing here packs
+├── OutOfMemory         a batch did not fit into the device's memory
+└── DeviceLost          the device no longer answers
+
+Free of torch, so that reading a configuration takes no seconds.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NoReturn, Protocol
 
 from farrank_rankers.tokens import EncoderInput
 
@@ -10,25 +21,23 @@ if TYPE_CHECKING:
     from farrank_rankers.features import Features
 
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
-RuntimeName = Literal["torch", "onnx", "openvino", "tensorrt"]
-RuntimeChoice = Literal["auto", "torch", "onnx", "openvino", "tensorrt"]
 Packing = Literal["auto", "packed", "padded"]
 
 
-class DeviceAbsent(Exception):
-    """The device that was asked for is not here."""
-
-
 class RuntimeAbsent(Exception):
-    """The runtime asked for is not installed, or has nothing to serve; the message says what helps."""
+    """The runtime is not installed, or has nothing to serve; the message says what helps."""
+
+
+class DeviceAbsent(Exception):
+    """The device that was asked for is not on this machine."""
 
 
 class PrecisionAbsent(Exception):
-    """The precision that was asked for cannot be had; the message says what can."""
+    """The precision that was asked for cannot be had; the message says which can."""
 
 
 class PackingAbsent(Exception):
-    """Packed batches were asked for, and cannot be had; the message says why."""
+    """Packed batches were asked for and cannot be had; the message says why."""
 
 
 class OutOfMemory(Exception):
@@ -40,11 +49,28 @@ class DeviceLost(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Capabilities:
-    """What a loaded runtime runs on, as ListRankers reports it.
+class Placement:
+    """Where and how a runtime computes. None: chosen for the machine.
 
-    `packed`: inputs are encoded end to end, so that their lengths may differ as they like. `queued`: a batch
-    is only begun when `encode` returns, and the next one may be begun behind it.
+    `packing` and `compile` are for torch alone. `packing` says whether a batch's inputs are put end to end or
+    padded to the longest; with `compile`, torch compiles what packed layers do between two attentions.
+    """
+
+    device: str | None = None
+    threads: int | None = None
+    max_batch_tokens: int | None = None
+    packing: Packing = "auto"
+    compile: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a loaded runtime runs on, as ListRankers reports it. It never changes.
+
+    `precision` is what the encoder really computes in. `packed`: inputs are put end to end, so a batch may
+    mix lengths freely. `queued`: `encode` returns when a batch has only begun, and the next one may be begun
+    behind it. `max_kept_bytes`: how many bytes of features of incomplete documents the device has room for;
+    None if the device is the host.
     """
 
     runtime: str
@@ -53,6 +79,7 @@ class Capabilities:
     max_batch_tokens: int
     packed: bool = False
     queued: bool = False
+    max_kept_bytes: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -70,16 +97,17 @@ class DocumentScores:
 class Encoding(Protocol):
     """A batch on its way through the device."""
 
-    def rows(self) -> list["Features"]:
-        """Wait until it is done; give each input's features, in fp32 on the runtime's device.
+    def rows(self) -> "list[Features]":
+        """Wait until the batch is done; give each input's features, in fp32 on the runtime's device.
 
+        Rows may be views of the whole batch; `document_groups.kept` makes one that can stay.
         Shapes: P times (F,), or (S, F…) with roles (S,).
         Raises: OutOfMemory, DeviceLost.
         """
         ...
 
     def device_s(self) -> float:
-        """Say how long the device was busy with it, once its rows were given."""
+        """Say how long the device was busy with the batch; asked after `rows`."""
         ...
 
 
@@ -87,20 +115,20 @@ class Encoding(Protocol):
 class Encoded:
     """A batch that was done as soon as it was begun."""
 
-    features: list["Features"]
+    features: "list[Features]"
     seconds: float
 
-    def rows(self) -> list["Features"]:
+    def rows(self) -> "list[Features]":
         """Give each input's features."""
         return self.features
 
     def device_s(self) -> float:
-        """Say how long it took."""
+        """Say how long the batch took."""
         return self.seconds
 
 
 class Runtime(Protocol):
-    """A loaded ranker on its device. Used by one thread at a time."""
+    """A ranker loaded onto its device. Used by one thread at a time."""
 
     def encode(self, inputs: Sequence[EncoderInput]) -> Encoding:
         """Begin the heavy part.
@@ -114,8 +142,8 @@ class Runtime(Protocol):
     ) -> DocumentScores:
         """Run the light part on any number of documents, as many at a time as fit into memory.
 
-        Features may be on the device or in host memory. `queries`, of plan dual alone, has one for each
-        document.
+        Features may be on the device or in host memory. `queries`, which only rankers of plan dual have,
+        gives one for each document.
         Shapes: documents D times (C, F), or (C, S, F…) with roles (C, S), each with its own C and S; queries
         D times (F,), or (S, F…) with roles (S,).
         Raises: OutOfMemory if a document alone does not fit; DeviceLost.
@@ -127,5 +155,18 @@ class Runtime(Protocol):
         ...
 
     def capabilities(self) -> Capabilities:
-        """Say what runs where, honestly."""
+        """Say what runs where; also after `close`."""
         ...
+
+    def close(self) -> None:
+        """Free weights and memory, whatever state the device is in; nothing more can be encoded or scored.
+
+        A lost device gets a fresh runtime: closing the old one first keeps the weights from being in memory
+        twice. Never raises; may be called again.
+        """
+        ...
+
+
+def closed(*_: object, **__: object) -> NoReturn:
+    """Stand in for what a closed runtime has let go of."""
+    raise RuntimeError("this runtime is closed")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from farrank_rankers.exports.export_folder import checksum
-from farrank_runtimes.devices import batch_tokens, choose_device
+from farrank_runtimes.devices import batch_tokens, choose_device, max_kept_bytes
 from farrank_runtimes.exported_runtime import ExportedRuntime, LoadedGraph
 from farrank_runtimes.onnx_runtime import (
     NAMES,
@@ -25,7 +25,8 @@ from farrank_runtimes.onnx_runtime import (
     cuda_options,
     open_session,
 )
-from farrank_runtimes.runtime import Capabilities, DeviceAbsent, Precision
+from farrank_runtimes.runtime import Capabilities, DeviceAbsent, Placement, Precision
+from farrank_runtimes.runtime_table import GraphFiles
 
 ENGINES = "engines"
 
@@ -148,8 +149,6 @@ def tensorrt_options(
 
 log = logging.getLogger(__name__)
 
-ENCODER_INPUTS = ("input_ids", "roles", "token_type_ids")
-
 # The wheel that ONNX Runtime's provider finds TensorRT in; elsewhere TensorRT itself refuses what another
 # version of it has built.
 _WHEEL = "tensorrt-cu13-libs"
@@ -181,54 +180,48 @@ class GroupedEncoder:
         return [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*pieces, strict=True)]
 
 
-def open_tensorrt(
-    encoder: Path,
-    aggregator: Path,
-    *,
-    precision: Precision,
-    longest_input: int,
-    pad_id: int = 0,
-    device: str | None = None,
-    max_batch_tokens: int | None = None,
-    inputs: Sequence[str] = ENCODER_INPUTS,
-) -> ExportedRuntime:
+def check(precision: Precision, placement: Placement) -> None:
+    """Look whether TensorRT is installed and has a CUDA device; it takes any precision.
+
+    Raises: RuntimeAbsent with the command that installs what is missing; DeviceAbsent.
+    """
+    check_provider("tensorrt")
+    device = choose_device(placement.device)
+    if device.type != "cuda":
+        raise DeviceAbsent(f"TensorRT runs on a CUDA device; the device is {device}")
+
+
+def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
     """Load an export's graphs, the encoder's as TensorRT engines, which take minutes to build the first time.
 
-    Engines are built for the batcher's budget and kept beside the graph, in `engines/`. `inputs` are those
-    that the encoder's graph has.
-    Raises: DeviceAbsent; RuntimeAbsent with the command that installs what is absent.
+    Engines are built for the batcher's budget and kept beside the graph, in `engines/`.
+    Raises: DeviceAbsent; RuntimeAbsent with the command that installs what is missing.
     """
-    chosen = check_tensorrt(device)
-    index = chosen.index or 0
-    budget = max(max_batch_tokens or batch_tokens(chosen), longest_input)
-    engines = encoder.parent / ENGINES / engine_key(encoder, precision, chosen).folder()
+    check(files.precision, placement)
+    device = choose_device(placement.device)
+    index = device.index or 0
+    budget = max(placement.max_batch_tokens or batch_tokens(device), files.longest_input)
+    engines = files.encoder.parent / ENGINES / engine_key(files.encoder, files.precision, device).folder()
     cuda = cuda_options(index)
     graphs: dict[LengthGroup, LoadedGraph] = {}
-    for group in length_groups(longest_input, budget):
+    for group in length_groups(files.longest_input, budget):
         options = tensorrt_options(
             group,
-            inputs,
-            precision=precision,
+            files.inputs,
+            precision=files.precision,
             device_index=index,
             engines=_writable(engines / group.name),
         )
         log.info("opening the engine for inputs of %d to %d tokens", group.shortest, group.longest)
-        graphs[group] = OnnxGraph(open_session(encoder, "tensorrt", [options, cuda], threads=1), chosen)
-    light = OnnxGraph(open_session(aggregator, "cuda", [cuda], threads=1), chosen)
-    capabilities = Capabilities("tensorrt", str(chosen), precision, budget)
-    return ExportedRuntime(GroupedEncoder(graphs), light, capabilities, longest_input, pad_id)
-
-
-def check_tensorrt(device: str | None) -> torch.device:
-    """Look whether TensorRT is installed and has a device to run on; return the device.
-
-    Raises: RuntimeAbsent with the command that installs what is absent; DeviceAbsent.
-    """
-    check_provider("tensorrt")
-    chosen = choose_device(device)
-    if chosen.type != "cuda":
-        raise DeviceAbsent(f"TensorRT runs on a CUDA device; the device is {chosen}")
-    return chosen
+        session = open_session(files.encoder, "tensorrt", [options, cuda], threads=1)
+        graphs[group] = OnnxGraph(session, device)
+    return ExportedRuntime(
+        GroupedEncoder(graphs),
+        OnnxGraph(open_session(files.aggregator, "cuda", [cuda], threads=1), device),
+        Capabilities("tensorrt", str(device), files.precision, budget, max_kept_bytes=max_kept_bytes(device)),
+        files.longest_input,
+        files.pad_id,
+    )
 
 
 def engine_key(encoder: Path, precision: Precision, device: torch.device) -> EngineKey:

@@ -63,6 +63,9 @@ class Recording:
     def warm_up(self) -> float:
         raise NotImplementedError
 
+    def close(self) -> None:
+        raise NotImplementedError
+
 
 @dataclass
 class Recorded:

@@ -113,7 +113,7 @@ def test_rankers_reads_the_catalog(call: Caller, scripted: ScriptedServer) -> No
                 device="cpu",
                 precision="fp32",
                 options={"aggregation": "max"},
-                runtime_reason="torch fp32: asked for",
+                runtime_reason="torch fp32, as configured",
             ),
             rerank_pb2.RankerInfo(
                 name="fast",
@@ -143,7 +143,7 @@ def test_rankers_reads_the_catalog(call: Caller, scripted: ScriptedServer) -> No
     options = {"aggregation": "max"}
     ranker = RankerInfo(
         *("minilm", "v1", "maxp", "MiniLM", 64, 4096, 256, 128, "torch", "cpu", "fp32", options),
-        runtime_reason="torch fp32: asked for",
+        runtime_reason="torch fp32, as configured",
     )
     parity = Parity(0.5, 0.25, 0.75, 0.875, texts=6, queries=7, spread=8)
     fast = RankerInfo("fast", "", "", "", 0, 0, 0, 0, "", "", "", {}, parity=parity)

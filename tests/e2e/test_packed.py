@@ -54,7 +54,7 @@ def test_the_catalog_says_that_streams_are_read(server: SpawnedServer, tiny_rank
     for name in FAMILIES:
         assert rankers[name].version == open_ranker(tiny_rankers[name]).version
         assert rankers[name].runtime_reason == (
-            "torch fp32: asked for; packed, plain attention (packing gains nothing without a GPU)"
+            "torch fp32, as configured; packed batches, plain attention (packing gains nothing without a GPU)"
         )
 
 

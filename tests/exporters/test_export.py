@@ -19,9 +19,10 @@ from farrank_rankers.exports.export_folder import Export, Exported, find_export,
 from farrank_rankers.exports.manifest import Parity
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_runtimes.onnx_runtime import open_onnx
+from farrank_runtimes import onnx_runtime
 from farrank_runtimes.openvino_runtime import computes_bf16
-from farrank_runtimes.runtime import Runtime
+from farrank_runtimes.runtime import Placement, Runtime
+from farrank_runtimes.runtime_table import GraphFiles
 from support.exported_rankers import CALIBRATION, MEASURED, TracedRanker, text
 
 
@@ -229,8 +230,7 @@ def test_tensorrts_graphs_are_measured_and_kept(
     """ONNX Runtime on the CPU stands where TensorRT would: it reads the same graphs."""
 
     def on_the_cpu(name: str, exported: Exported) -> Runtime:
-        paths = [exported.export.path(graph, name) for graph in ("encoder", "aggregator")]
-        return open_onnx(*paths, precision="fp32", longest_input=64, device="cpu", threads=1)
+        return onnx_runtime.open_graphs(GraphFiles.of(exported, name), Placement("cpu", 1))
 
     monkeypatch.setattr(farrank_exporters.export, "runtimes_for", lambda form, precision: ("tensorrt",))
     monkeypatch.setattr(farrank_exporters.export, "open_runtime", on_the_cpu)

@@ -3,6 +3,7 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import Batch, EncoderInput, Role
-from farrank_runtimes.onnx_runtime import OnnxGraph, cpu_options, open_onnx, open_session
-from farrank_runtimes.openvino_runtime import open_openvino
-from farrank_runtimes.runtime import Runtime
+from farrank_runtimes import onnx_runtime, openvino_runtime
+from farrank_runtimes.onnx_runtime import OnnxGraph, cpu_options, open_session
+from farrank_runtimes.runtime import Placement, Runtime
+from farrank_runtimes.runtime_table import GraphFiles
 
 LAYERS = 2
 # Query, key, value and output of attention, and the first product of the feed-forward block.
@@ -212,25 +214,12 @@ def test_int8_vectors_are_near_but_not_the_same(traced: Path, tmp_path: Path, ba
     quantize_onnx(traced / "encoder.onnx", tmp_path)
 
     def runtimes() -> Iterator[Runtime]:
-        yield open_onnx(
-            traced / "encoder.onnx",
-            aggregator,
-            precision="fp32",
-            longest_input=longest,
-            device="cpu",
-            threads=1,
-        )
-        yield open_onnx(
-            tmp_path / "encoder.onnx",
-            aggregator,
-            precision="int8",
-            longest_input=longest,
-            device="cpu",
-            threads=1,
-        )
-        yield open_openvino(
-            tmp_path / "encoder.xml", aggregator, precision="int8", longest_input=longest, threads=1
-        )
+        cpu = Placement("cpu", 1)
+        fp32 = GraphFiles(traced / "encoder.onnx", aggregator, "fp32", longest)
+        yield onnx_runtime.open_graphs(fp32, cpu)
+        int8 = GraphFiles(tmp_path / "encoder.onnx", aggregator, "int8", longest)
+        yield onnx_runtime.open_graphs(int8, cpu)
+        yield openvino_runtime.open_graphs(replace(int8, encoder=tmp_path / "encoder.xml"), cpu)
 
     wanted, *found = [encoded(runtime, batches) for runtime in runtimes()]
     for vectors in found:

@@ -1,12 +1,20 @@
 """What is made and what is chosen from are the same."""
 
-from farrank_exporters.serving import SERVED_BY
-from farrank_runtimes.choose import FASTEST
+from typing import get_args
+
+import pytest
+
+from farrank_exporters.serving import runtimes_for
+from farrank_rankers.exports.manifest import ExportFormat, ExportPrecision
+from farrank_runtimes.runtime_table import readers_of
 
 
-def test_what_a_server_looks_for_is_what_an_export_can_be() -> None:
-    made = {
-        (name, precision) for each in SERVED_BY.values() for precision in each for name in each[precision]
-    }
-    looked_for = {entry for entries in FASTEST.values() for entry in entries if entry[0] != "torch"}
-    assert looked_for == made
+@pytest.mark.parametrize("form", get_args(ExportFormat))
+@pytest.mark.parametrize("precision", get_args(ExportPrecision))
+def test_whatever_can_be_exported_has_a_runtime(form: ExportFormat, precision: ExportPrecision) -> None:
+    assert readers_of(form, precision)
+
+
+def test_an_export_is_measured_with_every_runtime_that_reads_it() -> None:
+    assert runtimes_for("onnx", "fp32") == ("onnx", "openvino")
+    assert runtimes_for("onnx", "fp16") == ("onnx",)

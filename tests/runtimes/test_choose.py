@@ -14,15 +14,14 @@ from farrank_rankers.exports.manifest import Refused
 from farrank_rankers.files.open import open_ranker
 from farrank_runtimes import choose
 from farrank_runtimes.choose import candidates, open_ranker_runtime
-from farrank_runtimes.openers import Placement
 from farrank_runtimes.runtime import (
     DeviceAbsent,
+    Placement,
     Precision,
     PrecisionAbsent,
     RuntimeAbsent,
-    RuntimeChoice,
-    RuntimeName,
 )
+from farrank_runtimes.runtime_table import DeviceType
 
 QUERY = "where does the river rise"
 CPU = Placement(device="cpu", threads=1)
@@ -82,9 +81,9 @@ def exports(tiny_exports: dict[str, Path]) -> Callable[..., list[Export]]:
 )
 def test_the_fastest_that_is_there_comes_first(
     exports: Callable[..., list[Export]],
-    device: str,
+    device: DeviceType,
     names: tuple[str, ...],
-    runtime: RuntimeChoice,
+    runtime: str,
     precision: Precision | None,
     first: str | None,
 ) -> None:
@@ -113,7 +112,7 @@ def test_an_export_is_served_without_its_rankers_weights(
     served = open_ranker_runtime(str(tiny_exports["biencoder"]), {}, runtime="onnx", placement=CPU)
     assert served.version == ranker.version
     assert served.evidence is ranker.aggregator.evidence
-    assert served.reason == "onnx with onnx-fp32: asked for"
+    assert served.reason == "onnx with onnx-fp32, as configured"
     assert served.parity is not None
     assert served.parity.documents == 20
 
@@ -121,15 +120,15 @@ def test_an_export_is_served_without_its_rankers_weights(
 def test_what_is_not_installed_is_passed_over_and_named(
     tiny_exports: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def check(runtime: RuntimeName, precision: Precision, placement: Placement) -> None:
+    def check(runtime: str, precision: Precision, placement: Placement) -> None:
         if runtime == "openvino":
             raise RuntimeAbsent("OpenVINO is not installed; pip install it")
 
     monkeypatch.setattr(choose, "check_here", check)
     assert served_names(tiny_exports["maxp"]) == (
         "onnx",
-        "onnx with onnx-fp32: the fastest that the artifact and this machine allow; "
-        "passed over openvino with onnx-fp32: OpenVINO is not installed; pip install it",
+        "onnx with onnx-fp32, the fastest that can serve this ranker here; "
+        "faster but not usable here: openvino with onnx-fp32 (OpenVINO is not installed; pip install it)",
     )
     with pytest.raises(RuntimeAbsent, match="pip install it"):
         open_ranker_runtime(str(tiny_exports["maxp"]), {}, runtime="openvino", placement=CPU)
@@ -148,12 +147,12 @@ def test_without_an_export_torch_serves(tiny_rankers: dict[str, Path]) -> None:
         (
             {"runtime": "onnx"},
             RuntimeAbsent,
-            "is for onnx here; it has none; try farrank export .* --format onnx",
+            "can be served with onnx here; its exports: none; try farrank export .* --format onnx",
         ),
         (
             {"precision": "int8"},
             PrecisionAbsent,
-            "in int8; it has none; try .* --format onnx --precision int8$",
+            "in int8; its exports: none; try .* --format onnx --precision int8$",
         ),
         ({"runtime": "onnx", "precision": "int8"}, PrecisionAbsent, "in int8 that onnx serves"),
         (
@@ -183,13 +182,13 @@ def test_what_cannot_be_served_says_what_helps(
         ("onnx", "bf16", "^onnx serves fp32 and fp16 on cuda, not bf16$"),
         ("onnx", "int8", "^onnx serves fp32 and fp16 on cuda, not int8$"),
         ("tensorrt", "fp16", "try farrank export .* --format tensorrt --precision fp16$"),
-        ("openvino", None, "^openvino serves nothing on cuda; try --device cpu$"),
+        ("openvino", None, "^openvino does not run on cuda; try --device cpu$"),
     ],
 )
 def test_on_a_gpu_no_export_is_advised_that_nothing_makes(
     tiny_rankers: dict[str, Path],
     monkeypatch: pytest.MonkeyPatch,
-    runtime: RuntimeChoice,
+    runtime: str,
     precision: Precision | None,
     message: str,
 ) -> None:
@@ -217,7 +216,10 @@ def test_overrides_that_the_graph_does_not_depend_on_stay_possible(tiny_exports:
 def test_an_override_that_an_export_cannot_follow_is_served_by_torch(tiny_exports: dict[str, Path]) -> None:
     served = open_ranker_runtime(str(tiny_exports["maxp"]), {"max_query_tokens": 20}, placement=CPU)
     assert served.runtime.capabilities().runtime == "torch"
-    assert "passed over onnx with onnx-fp32: max_query_tokens is 20; the export was made for" in served.reason
+    assert (
+        "faster but not usable here: openvino with onnx-fp32 (max_query_tokens is 20; the export was made for"
+        in served.reason
+    )
     with pytest.raises(SpecError, match="max_query_tokens is 20"):
         open_ranker_runtime(
             str(tiny_exports["maxp"]), {"max_query_tokens": 20}, runtime="onnx", placement=CPU

@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 import torch
 
 from farrank_rankers.features import Features
 from farrank_rankers.packed.stream import TokenStream
-from farrank_runtimes import cuda_queue as device_streams
-from farrank_runtimes import cuda_queue as feeding
-from farrank_runtimes.cuda_queue import CudaFeed, HostFeed, beside
+from farrank_runtimes import cuda_queue
+from farrank_runtimes.cuda_queue import CudaFeed, DeviceStreams, beside, handed_over
 from support.packings import packing_of
 
 CPU = torch.device("cpu")
@@ -57,7 +57,7 @@ class NotedEvent:
 def diary(monkeypatch: pytest.MonkeyPatch) -> Diary:
     """Put noted streams in the place of CUDA's."""
     diary = Diary()
-    streams = device_streams.DeviceStreams(
+    streams = DeviceStreams(
         *(NotedStream(diary, name) for name in ("encoding", "copies", "aggregation"))  # type: ignore[arg-type]
     )
 
@@ -69,8 +69,7 @@ def diary(monkeypatch: pytest.MonkeyPatch) -> Diary:
         finally:
             diary.current = before
 
-    for module in (device_streams, feeding):
-        monkeypatch.setattr(module, "streams_of", lambda device: streams)
+    monkeypatch.setattr(cuda_queue, "streams_of", lambda device: streams)
     monkeypatch.setattr(torch.cuda, "stream", on)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: diary.lines.append("host waits for all"))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: NotedStream(diary, diary.current))
@@ -105,8 +104,8 @@ def test_nobody_waits_before_rows_are_asked_for(diary: Diary) -> None:
     assert diary.lines == lines
     for encoding, packing, end in ((first, packing_of([3, 4]), 2), (second, packing_of([5, 1, 2]), 4)):
         rows = [row.vectors for row in encoding.rows()]
-        wanted = [row.vectors for row in HostFeed().begin(packing, encoded()).rows()]
-        assert all(torch.equal(row, each) for row, each in zip(rows, wanted, strict=True))
+        wanted = packing.tokens[0, packing.offsets[:-1], None].astype(np.float32)
+        assert np.array_equal(torch.stack(rows).numpy(), wanted)
         assert diary.lines[-1] == f"host waits for event {end}"
         assert encoding.device_s() == pytest.approx(1e-3)
 
@@ -156,6 +155,6 @@ def test_features_are_handed_over_to_the_stream_that_reads_them(diary: Diary) ->
             told.append((self.name, stream.name))
 
     features = Features(Noted("vectors"), Noted("roles"))  # type: ignore[arg-type]
-    device_streams.handed_over(features, torch.device("cuda:0"))
+    handed_over(features, torch.device("cuda:0"))
     assert told == [("vectors", "caller"), ("roles", "caller")]
-    device_streams.handed_over(Features(torch.zeros(1)), CPU)
+    handed_over(Features(torch.zeros(1)), CPU)

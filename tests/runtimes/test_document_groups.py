@@ -12,7 +12,7 @@ from torch import Tensor
 
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import Role
-from farrank_runtimes.document_groups import GroupLimit, gathered, groups, score_in_groups
+from farrank_runtimes.document_groups import GroupLimit, gathered, groups, kept, score_in_groups
 from farrank_runtimes.runtime import DeviceLost, DocumentScores, OutOfMemory
 
 CPU = torch.device("cpu")
@@ -166,6 +166,33 @@ def test_chunks_that_do_not_fit_are_told_as_the_device_failing() -> None:
     huge = torch.empty(1).expand(2**45)
     with pytest.raises(OutOfMemory):
         gathered([Features(huge)] * 2)
+
+
+def test_what_is_kept_does_not_keep_its_batch() -> None:
+    batch = Features(torch.arange(12.0).reshape(6, 2), torch.full((6,), Role.DOCUMENT))
+    row = Features(batch.vectors[2:4], batch.roles[2:4] if batch.roles is not None else None)
+    for on_host in (False, True):
+        copy = kept(row, on_host=on_host)
+        assert torch.equal(copy.vectors, row.vectors)
+        assert copy.roles is not None
+        assert copy.roles.tolist() == [Role.DOCUMENT] * 2
+        assert copy.vectors.untyped_storage().nbytes() == copy.vectors.nbytes
+
+
+def test_where_the_device_has_no_room_features_are_kept_in_host_memory() -> None:
+    class Full(torch.Tensor):
+        """Stands on a device that has no room for a copy."""
+
+        def clone(self, *given: object, **named: object) -> torch.Tensor:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        def to(self, device: object) -> torch.Tensor:  # type: ignore[override]
+            return torch.Tensor(self.tolist())
+
+    row = Features(torch.ones(4, 3).as_subclass(Full)[1])
+    found = kept(row, on_host=False)
+    assert type(found.vectors) is torch.Tensor
+    assert found.vectors.tolist() == [1.0] * 3
 
 
 @pytest.mark.gpu

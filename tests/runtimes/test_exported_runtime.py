@@ -12,9 +12,10 @@ from farrank_rankers.features import Features
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import Role
-from farrank_runtimes.exported_runtime import GROUP_LIMIT, ExportedRuntime, LoadedGraph
-from farrank_runtimes.onnx_runtime import open_onnx
-from farrank_runtimes.runtime import Capabilities
+from farrank_runtimes.exported_runtime import GROUP_LIMIT, ExportedRuntime, LoadedGraph, RunGraph
+from farrank_runtimes.onnx_runtime import open_graphs
+from farrank_runtimes.runtime import Capabilities, Placement
+from farrank_runtimes.runtime_table import GraphFiles
 
 DOCUMENTS, CHUNKS, TOKENS, QUERY_TOKENS = 40, 3, 120, 6
 
@@ -22,13 +23,13 @@ DOCUMENTS, CHUNKS, TOKENS, QUERY_TOKENS = 40, 3, 120, 6
 class Observed:
     """Runs a graph and keeps the shapes that it was given."""
 
-    def __init__(self, graph: LoadedGraph) -> None:
-        self.graph = graph
+    def __init__(self, run: RunGraph) -> None:
+        self.run_graph = run
         self.seen: list[dict[str, tuple[int, ...]]] = []
 
     def run(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
         self.seen.append({name: tuple(each.shape) for name, each in inputs.items()})
-        return self.graph.run(inputs)
+        return self.run_graph(inputs)
 
 
 def runtime_of(aggregator: LoadedGraph) -> ExportedRuntime:
@@ -65,15 +66,9 @@ def test_in_several_runs_scores_are_the_aggregators_own(
 ) -> None:
     ranker = open_ranker(tiny_rankers[family])
     trace_ranker(ranker, tmp_path)
-    loaded = open_onnx(
-        tmp_path / "encoder.onnx",
-        tmp_path / "aggregator.onnx",
-        precision="fp32",
-        longest_input=64,
-        device="cpu",
-        threads=1,
-    )
-    observed = Observed(loaded._aggregator)
+    files = GraphFiles(tmp_path / "encoder.onnx", tmp_path / "aggregator.onnx", "fp32", 64)
+    loaded = open_graphs(files, Placement("cpu", 1))
+    observed = Observed(loaded._run_aggregator)
     with torch.inference_mode():
         features, chunk_mask, query = token_features(ranker, torch.Generator().manual_seed(5))
         wanted = ranker.aggregator.explain(features, chunk_mask, query)

@@ -11,8 +11,9 @@ from onnx import TensorProto, helper
 from farrank_rankers.features import stacked
 from farrank_rankers.files.open import open_ranker
 from farrank_runtimes.exported_runtime import ExportedRuntime
-from farrank_runtimes.onnx_runtime import OnnxGraph, cpu_options, open_onnx, open_session
-from farrank_runtimes.runtime import DeviceLost, OutOfMemory, RuntimeAbsent
+from farrank_runtimes.onnx_runtime import OnnxGraph, cpu_options, open_graphs, open_session
+from farrank_runtimes.runtime import DeviceLost, OutOfMemory, Placement, RuntimeAbsent
+from farrank_runtimes.runtime_table import GraphFiles
 
 QUERY = "where does the river rise"
 TEXTS = [f"the river rises in the mountains {'and goes on ' * n}" for n in (0, 1, 7, 90, 200)]
@@ -20,14 +21,9 @@ TEXTS = [f"the river rises in the mountains {'and goes on ' * n}" for n in (0, 1
 
 def opened(artifact: Path) -> ExportedRuntime:
     folder = artifact / "exports" / "onnx-fp32"
-    return open_onnx(
-        folder / "encoder.onnx",
-        folder / "aggregator.onnx",
-        precision="fp32",
-        longest_input=open_ranker(artifact).reader.max_input_tokens,
-        device="cpu",
-        threads=1,
-    )
+    longest = open_ranker(artifact).reader.max_input_tokens
+    files = GraphFiles(folder / "encoder.onnx", folder / "aggregator.onnx", "fp32", longest)
+    return open_graphs(files, Placement("cpu", 1))
 
 
 @pytest.mark.parametrize(

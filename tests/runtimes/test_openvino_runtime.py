@@ -17,8 +17,16 @@ from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes import openvino_runtime
 from farrank_runtimes.exported_runtime import ExportedRuntime
-from farrank_runtimes.openvino_runtime import OpenVinoGraph, computes_bf16, open_openvino
-from farrank_runtimes.runtime import DeviceAbsent, DeviceLost, OutOfMemory, PrecisionAbsent, RuntimeAbsent
+from farrank_runtimes.openvino_runtime import OpenVinoGraph, computes_bf16, open_graphs
+from farrank_runtimes.runtime import (
+    DeviceAbsent,
+    DeviceLost,
+    OutOfMemory,
+    Placement,
+    PrecisionAbsent,
+    RuntimeAbsent,
+)
+from farrank_runtimes.runtime_table import GraphFiles
 
 QUERY = "where does the river rise"
 TEXTS = [f"the river rises in the mountains {'and goes on ' * n}" for n in range(0, 100, 19)]
@@ -38,8 +46,9 @@ def graphs(tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPathFacto
 
 
 def opened(folder: Path, **changes: Any) -> ExportedRuntime:
-    arguments: dict[str, Any] = {"precision": "fp32", "longest_input": 64, "threads": 1} | changes
-    return open_openvino(folder / "encoder.onnx", folder / "aggregator.onnx", **arguments)
+    precision = changes.pop("precision", "fp32")
+    files = GraphFiles(folder / "encoder.onnx", folder / "aggregator.onnx", precision, longest_input=64)
+    return open_graphs(files, Placement(**({"threads": 1} | changes)))
 
 
 def scores_through(runtime: ExportedRuntime, ranker: Ranker) -> list[float]:
@@ -196,11 +205,13 @@ import numpy as np
 from farrank_rankers.features import stacked
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import OutOfMemory
-from farrank_runtimes.openvino_runtime import open_openvino
+from farrank_runtimes.openvino_runtime import open_graphs
+from farrank_runtimes.runtime import Placement
+from farrank_runtimes.runtime_table import GraphFiles
 
 folder = Path(sys.argv[1])
-runtime = open_openvino(
-    folder / "encoder.onnx", folder / "aggregator.onnx", precision="fp32", longest_input=64, threads=1)
+files = GraphFiles(folder / "encoder.onnx", folder / "aggregator.onnx", "fp32", longest_input=64)
+runtime = open_graphs(files, Placement(threads=1))
 row = lambda length: EncoderInput(*(np.full(length, each, dtype=np.int32) for each in (7, 3, 0)))
 batch = lambda rows, length: [row(length)] * rows
 vectors = lambda inputs: stacked(runtime.encode(inputs).rows()).vectors

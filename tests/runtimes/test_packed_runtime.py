@@ -18,9 +18,8 @@ from farrank_rankers.packed.stream import TokenStream
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.devices import affordable_tokens
-from farrank_runtimes.openers import Placement
-from farrank_runtimes.runtime import OutOfMemory, Packing, Precision, Runtime
-from farrank_runtimes.torch_runtime import PackedRuntime, TorchModules, open_torch
+from farrank_runtimes.runtime import OutOfMemory, Packing, Placement, Precision, Runtime
+from farrank_runtimes.torch_runtime import PackedRuntime, open_torch
 from support.runtime_scores import QUERY, TEXTS, scores_through
 
 Test = TypeVar("Test", bound=Callable[..., None])
@@ -34,7 +33,7 @@ def needs_gpu(test: Test) -> Test:
 
 
 def on_cpu(ranker: Ranker, precision: Precision = "fp32") -> PackedRuntime:
-    return PackedRuntime(TorchModules(ranker, precision, "cpu", 1), plain_attention)
+    return PackedRuntime(ranker, precision, "cpu", 1, attention=plain_attention)
 
 
 def inputs_of(ranker: Ranker, texts: list[str]) -> list[EncoderInput]:

@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from farrank_runtimes.onnx_runtime import NAMES
-from farrank_runtimes.runtime import DeviceAbsent, Precision, RuntimeAbsent
+from farrank_runtimes.runtime import DeviceAbsent, Placement, Precision, RuntimeAbsent
+from farrank_runtimes.runtime_table import GraphFiles
 from farrank_runtimes.tensorrt_runtime import (
     EngineKey,
     GroupedEncoder,
     LengthGroup,
-    check_tensorrt,
+    check,
     group_for,
     length_groups,
-    open_tensorrt,
+    open_graphs,
     tensorrt_options,
 )
 
@@ -137,7 +138,7 @@ def test_a_batch_runs_in_its_groups_session_in_pieces_if_need_be() -> None:
 
 def test_a_machine_without_it_says_how_to_install_it(tmp_path: Path) -> None:
     with pytest.raises(RuntimeAbsent, match=r"TensorrtExecutionProvider.*pip install 'farrank\[tensorrt\]'"):
-        open_tensorrt(tmp_path / "e", tmp_path / "a", precision="fp16", longest_input=512)
+        open_graphs(GraphFiles(tmp_path / "e", tmp_path / "a", "fp16", longest_input=512), Placement())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -145,4 +146,4 @@ def test_a_machine_without_it_says_how_to_install_it(tmp_path: Path) -> None:
 def test_it_needs_a_cuda_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: list(NAMES.values()))
     with pytest.raises(DeviceAbsent, match="runs on a CUDA device; the device is cpu"):
-        check_tensorrt(None)
+        check("fp16", Placement())

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,8 +16,7 @@ from farrank_rankers.packed.packed_backbone import as_written, compiled
 from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_runtimes import torch_runtime as torch_opening
 from farrank_runtimes.choose import open_ranker_runtime
-from farrank_runtimes.openers import Placement
-from farrank_runtimes.runtime import Packing, PackingAbsent, RuntimeChoice
+from farrank_runtimes.runtime import Packing, PackingAbsent, Placement
 from farrank_runtimes.torch_runtime import PackedRuntime, open_torch
 from support.runtime_scores import QUERY, TEXTS, scores_through
 
@@ -39,9 +39,9 @@ def cpu(packing: Packing) -> Placement:
 @pytest.mark.parametrize(
     ("packing", "packed", "form"),
     [
-        ("auto", False, "padded: packing gains nothing without a GPU"),
-        ("padded", False, "padded, as asked for"),
-        ("packed", True, "packed, plain attention (packing gains nothing without a GPU)"),
+        ("auto", False, "padded batches"),
+        ("padded", False, "padded batches, as configured"),
+        ("packed", True, "packed batches, plain attention (packing gains nothing without a GPU)"),
     ],
 )
 def test_a_cpu_packs_when_asked_to(
@@ -62,7 +62,7 @@ def test_a_fused_kernel_packs_unless_told_not_to(
     runtime, form = open_torch(open_ranker(tiny_rankers["maxp"]), "fp32", cpu(packing))
     assert runtime.capabilities().packed == packed
     if packed:
-        assert form == "packed, fused attention (faster_one is not installed)"
+        assert form == "packed batches, fused attention (faster_one is not installed)"
 
 
 @pytest.mark.usefixtures("fused")
@@ -72,7 +72,7 @@ def test_a_backbone_without_a_packed_form_is_padded(
     monkeypatch.setattr(forms, "forms_of", lambda architecture: forms.Forms())
     runtime, form = open_torch(open_ranker(tiny_rankers["maxp"]), "fp32", cpu("auto"))
     assert not runtime.capabilities().packed
-    assert form == "padded: this backbone of type 'bert' reads only padded batches"
+    assert form == "padded batches (this backbone of type 'bert' reads only padded batches)"
     with pytest.raises(PackingAbsent, match=r"^packed batches cannot be had: this backbone of type 'bert'"):
         open_torch(open_ranker(tiny_rankers["maxp"]), "fp32", cpu("packed"))
 
@@ -85,7 +85,7 @@ def test_a_device_without_attention_is_padded(
 
     monkeypatch.setattr(torch_opening, "choose_attention", none)
     runtime, form = open_torch(open_ranker(tiny_rankers["maxp"]), "fp32", cpu("auto"))
-    assert (runtime.capabilities().packed, form) == (False, "padded: this one is too old")
+    assert (runtime.capabilities().packed, form) == (False, "padded batches (this one is too old)")
     with pytest.raises(PackingAbsent, match="too old"):
         open_torch(open_ranker(tiny_rankers["maxp"]), "fp32", cpu("packed"))
 
@@ -99,9 +99,9 @@ def test_layers_are_compiled_when_asked_for(
 ) -> None:
     seen: list[object] = []
 
-    def opened(modules: object, attention: object, compile_by: object) -> PackedRuntime:
+    def opened(*given: Any, compile_by: object, **options: Any) -> PackedRuntime:
         seen.append(compile_by)
-        return PackedRuntime(modules, attention)  # type: ignore[arg-type]
+        return PackedRuntime(*given, **options)
 
     monkeypatch.setattr(torch_opening, "PackedRuntime", opened)
     placement = Placement("cpu", 1, packing="packed", compile=asked)
@@ -111,21 +111,14 @@ def test_layers_are_compiled_when_asked_for(
 
 def test_the_form_is_part_of_the_reason(tiny_rankers: dict[str, Path], tiny_exports: dict[str, Path]) -> None:
     served = open_ranker_runtime(str(tiny_rankers["maxp"]), {}, placement=cpu("auto"))
-    assert served.reason == (
-        "torch fp32: the fastest that the artifact and this machine allow; "
-        "padded: packing gains nothing without a GPU"
-    )
+    assert served.reason == "torch fp32, the fastest that can serve this ranker here; padded batches"
     # Exports read padded batches: who asks for packed ones asks for torch.
     served = open_ranker_runtime(str(tiny_exports["maxp"]), {}, placement=cpu("packed"))
     assert served.runtime.capabilities().packed
-    assert served.reason.startswith("torch fp32: asked for; packed, plain attention")
+    assert served.reason.startswith("torch fp32, as configured; packed batches, plain attention")
 
 
 @pytest.mark.parametrize("runtime", ["onnx", "openvino"])
-def test_packed_batches_of_an_export_are_refused(
-    tiny_exports: dict[str, Path], runtime: RuntimeChoice
-) -> None:
-    with pytest.raises(
-        PackingAbsent, match=f"^packed batches are torch's alone; {runtime} reads padded ones"
-    ):
+def test_packed_batches_of_an_export_are_refused(tiny_exports: dict[str, Path], runtime: str) -> None:
+    with pytest.raises(PackingAbsent, match=f"^only torch packs batches; {runtime} pads them"):
         open_ranker_runtime(str(tiny_exports["maxp"]), {}, runtime=runtime, placement=cpu("packed"))

@@ -53,6 +53,9 @@ class Wrapped:
     def capabilities(self) -> Capabilities:
         return self.inner.capabilities()
 
+    def close(self) -> None:
+        self.inner.close()
+
 
 class Faulty(Wrapped):
     """A runtime that lets a test see every batch first, and fail it."""

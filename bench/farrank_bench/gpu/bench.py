@@ -11,8 +11,7 @@ from farrank_bench.gpu.models import build_model
 from farrank_bench.gpu.texts import read_corpus, train_tokenizer
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokenizer import TextTokenizer
-from farrank_runtimes.openers import Placement
-from farrank_runtimes.runtime import Packing, Precision, Runtime
+from farrank_runtimes.runtime import Packing, Placement, Precision, Runtime
 from farrank_runtimes.torch_runtime import open_torch
 
 

@@ -46,8 +46,8 @@ ExportPrecision = Literal["fp32", "fp16", "bf16", "int8"]
 
 MANIFEST_VERSION = 1
 
-# Runtimes that serve graphs; torch serves the ranker itself.
-GRAPH_RUNTIMES = ("onnx", "openvino", "tensorrt")
+# The runtime that serves the ranker itself. Any other may serve exports: other packages can bring their own.
+TORCH = "torch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +157,8 @@ class ExportManifest:
             raise ExportError(f"opset is {self.opset}; it must be at least 1")
         if not self.runtimes:
             raise ExportError("runtimes is empty; an export is served by at least 1")
-        for runtime in self.runtimes:
-            if runtime not in GRAPH_RUNTIMES:
-                raise ExportError(
-                    f"runtimes names {runtime!r}; it must be one of {', '.join(GRAPH_RUNTIMES)}"
-                )
+        if TORCH in self.runtimes:
+            raise ExportError(f"runtimes names {TORCH!r}, which serves the ranker itself and no export")
         for each in self.refused:
             if each.runtime in self.runtimes:
                 raise ExportError(f"refused names {each.runtime}, which runtimes names, too")

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from farrank_runtimes.runtime import Packing, Precision, RuntimeChoice
+from farrank_runtimes.runtime import Packing, Precision
+from farrank_runtimes.runtime_table import AUTO, RUNTIMES
 from farrank_server.errors import ConfigError
 
 Value = TypeVar("Value")
@@ -98,7 +99,7 @@ class RankerConfig(_Checked):
     source: str = _must("embedded", bool, "a folder, a hub name or 'embedded'")
     download: bool = False
     family: str | None = None
-    runtime: RuntimeChoice = "auto"
+    runtime: str = _must(AUTO, lambda name: name in (AUTO, *RUNTIMES), " or ".join((AUTO, *RUNTIMES)))
     precision: Precision | None = None
     packing: Packing = "auto"
     max_query_tokens: int | None = _at_least(1, None)

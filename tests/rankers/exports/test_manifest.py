@@ -54,7 +54,11 @@ def set_at(values: Any, path: str, value: Any) -> None:
         ("opset", True, "the manifest: opset is True; it must be of type int"),
         ("opset", 0, "opset is 0; it must be at least 1"),
         ("family", "minp", "family is 'minp'; it must be one of firstp, longp"),
-        ("runtimes", ["onnx", "torch"], "runtimes names 'torch'; it must be one of onnx, openvino, tensorrt"),
+        (
+            "runtimes",
+            ["onnx", "torch"],
+            "runtimes names 'torch', which serves the ranker itself",
+        ),
         ("format", "tflite", "the manifest: format is 'tflite'; it must be one of onnx, tensorrt"),
         ("evidence", "vibes", "evidence is 'vibes'; it must be one of chunk_score, attention, leave_one_out"),
         ("graphs", [], r"graphs is \[\]; it must be an object"),

@@ -8,9 +8,15 @@ from dataclasses import replace
 from farrank_rankers.ensemble import is_ensemble, member_folders
 from farrank_rankers.errors import AttentionAbsent, RankerError
 from farrank_rankers.files.open import Overrides, open_reader
-from farrank_runtimes.choose import Served, open_ranker_runtime
-from farrank_runtimes.openers import Placement
-from farrank_runtimes.runtime import DeviceAbsent, PackingAbsent, PrecisionAbsent, Runtime, RuntimeAbsent
+from farrank_runtimes.choose import ServableRanker, open_ranker_runtime
+from farrank_runtimes.runtime import (
+    DeviceAbsent,
+    PackingAbsent,
+    Placement,
+    PrecisionAbsent,
+    Runtime,
+    RuntimeAbsent,
+)
 from farrank_server.batching.batcher import Batcher, BatchPolicy
 from farrank_server.config.schema import RankerConfig, ServerConfig
 from farrank_server.engine.admission.estimates import Speeds
@@ -137,7 +143,7 @@ def _loader(name: str, source: RankerConfig, config: ServerConfig) -> Callable[[
     return load
 
 
-def _open(name: str, source: RankerConfig, config: ServerConfig) -> Served:
+def _open(name: str, source: RankerConfig, config: ServerConfig) -> ServableRanker:
     device = config.device
     try:
         return open_ranker_runtime(

@@ -1,0 +1,149 @@
+"""The runtimes that Farrank has, a row for each.
+
+A new runtime is one module and one row here; another package can put its own row into RUNTIMES. A module is
+imported when its runtime is first considered, and with it the runtime's library.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Literal, Protocol, cast
+
+from farrank_rankers.exports.export_folder import Exported
+from farrank_rankers.exports.manifest import ExportFormat
+from farrank_runtimes.runtime import Placement, Precision, Runtime, RuntimeAbsent
+
+DeviceType = Literal["cpu", "cuda"]
+
+# Stands for the fastest runtime that can serve a ranker.
+AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class GraphFiles:
+    """An export's two graphs as a runtime opens them.
+
+    `longest_input`, in tokens, and `pad_id` are the reader's. `inputs` names what the encoder's graph takes.
+    """
+
+    encoder: Path
+    aggregator: Path
+    precision: Precision
+    longest_input: int
+    pad_id: int = 0
+    inputs: tuple[str, ...] = ("input_ids", "roles", "token_type_ids")
+
+    @classmethod
+    def of(cls, exported: Exported, runtime: str) -> "GraphFiles":
+        """Take a runtime's files out of an opened export."""
+        export, reader = exported.export, exported.reader
+        return cls(
+            encoder=export.path("encoder", runtime),
+            aggregator=export.path("aggregator", runtime),
+            precision=export.manifest.precision,
+            longest_input=reader.max_input_tokens,
+            pad_id=reader.pad_id,
+            inputs=export.manifest.graphs["encoder"].inputs,
+        )
+
+
+class ExportRuntime(Protocol):
+    """The two functions that the module of a runtime for exports has."""
+
+    def check(self, precision: Precision, placement: Placement) -> None:
+        """Look whether the runtime is installed and computes in a precision on this machine.
+
+        Raises: RuntimeAbsent, PrecisionAbsent, DeviceAbsent, saying what helps.
+        """
+        ...
+
+    def open_graphs(self, files: GraphFiles, placement: Placement) -> Runtime:
+        """Load an export's graphs.
+
+        Raises: RuntimeAbsent, PrecisionAbsent, DeviceAbsent.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeRow:
+    """A runtime: its module, the exports that it reads, and how early it is tried.
+
+    `ranks` gives the precisions it serves on a type of device, each with a rank: of everything that could
+    serve a ranker, the lowest rank is taken. `reads` is None for torch, which runs the ranker itself.
+    """
+
+    module: str
+    reads: ExportFormat | None
+    ranks: Mapping[DeviceType, Mapping[Precision, int]]
+
+    def load(self) -> ExportRuntime:
+        """Import the module."""
+        # import_module cannot know which functions a module has.
+        return cast(ExportRuntime, import_module(self.module))
+
+
+# Ranks on a CPU follow measured speed (decision 0012). On a GPU they are a guess: tensor cores before fp32.
+# What ranks behind torch's first precision is served only if it is asked for by name.
+RUNTIMES: dict[str, RuntimeRow] = {
+    "torch": RuntimeRow(
+        "farrank_runtimes.torch_runtime",
+        None,
+        {"cpu": {"fp32": 60, "bf16": 70}, "cuda": {"bf16": 50, "fp32": 80}},
+    ),
+    "onnx": RuntimeRow(
+        "farrank_runtimes.onnx_runtime",
+        "onnx",
+        {"cpu": {"int8": 30, "fp32": 50, "fp16": 80}, "cuda": {"fp16": 40, "fp32": 70}},
+    ),
+    "openvino": RuntimeRow(
+        "farrank_runtimes.openvino_runtime",
+        "onnx",
+        {"cpu": {"int8": 10, "bf16": 20, "fp32": 40}},
+    ),
+    "tensorrt": RuntimeRow(
+        "farrank_runtimes.tensorrt_runtime",
+        "tensorrt",
+        {"cuda": {"int8": 10, "fp16": 20, "bf16": 30, "fp32": 60}},
+    ),
+}
+
+
+def fastest_first(device: DeviceType) -> list[tuple[str, Precision]]:
+    """List runtimes and precisions for a type of device in the order in which they are tried."""
+    ranked = [
+        (rank, name, precision)
+        for name, row in RUNTIMES.items()
+        for precision, rank in row.ranks.get(device, {}).items()
+    ]
+    return [(name, precision) for _, name, precision in sorted(ranked, key=lambda each: each[0])]
+
+
+def readers_of(form: ExportFormat, precision: Precision) -> tuple[str, ...]:
+    """Name the runtimes that read an export of a format and precision, on whichever device."""
+    return tuple(
+        name
+        for name, row in RUNTIMES.items()
+        if row.reads == form and any(precision in ranks for ranks in row.ranks.values())
+    )
+
+
+def check_here(runtime: str, precision: Precision, placement: Placement) -> None:
+    """Look whether a runtime is installed, and serves a precision on this machine.
+
+    Raises: RuntimeAbsent, PrecisionAbsent, DeviceAbsent, saying what helps.
+    """
+    if runtime not in RUNTIMES:
+        raise RuntimeAbsent(f"there is no runtime {runtime!r}; known are {', '.join(RUNTIMES)}")
+    row = RUNTIMES[runtime]
+    if row.reads is not None:  # torch is always here
+        row.load().check(precision, placement)
+
+
+def open_export(runtime: str, exported: Exported, placement: Placement) -> Runtime:
+    """Load an export's graphs.
+
+    Raises: RuntimeAbsent, PrecisionAbsent, DeviceAbsent.
+    """
+    return RUNTIMES[runtime].load().open_graphs(GraphFiles.of(exported, runtime), placement)
