@@ -83,7 +83,8 @@ def chunk_limit(chunking: Chunking, max_chunks: int | None) -> int | None:
     return 1 if chunking.kind == "first" else max_chunks
 
 
-# The paper's limits: three chunks of 512 - 32 - 3 tokens a document, or Dai & Callan's windows over the same.
+# The paper's limits: three chunks of 512 - 32 - 3 tokens a document, or the windows of 150 tokens,
+# 100 apart, of FlexNeuART (Dai & Callan have 150 words, 75 apart).
 _PAIR: Mapping[ChunkingKind, Chunking] = {
     "first": Chunking("first", window=477, stride=477, max_document_tokens=1431),
     "disjoint": Chunking("disjoint", window=477, stride=477, max_document_tokens=1431),

@@ -8,9 +8,9 @@ import numpy as np
 from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.chunking import chunk_bounds, readable_tokens
 from farrank_rankers.errors import SourceError, SpecError
-from farrank_rankers.family import BiEncoderOptions, Family, Options, family_named
+from farrank_rankers.family import BiEncoderOptions, CrossEncoderOptions, Family, Options, family_named
 from farrank_rankers.spec import RankerSpec
-from farrank_rankers.tokenizer import TextTokenizer
+from farrank_rankers.tokenizer import Frame, TextTokenizer
 from farrank_rankers.tokens import Chunk, EncoderInput, IntArray, Role, TokenizedText
 
 
@@ -26,7 +26,8 @@ class PositionBudget:
         if self.backbone.max_positions is None:
             return None
         if family.plan == "pair":
-            return self.backbone.max_positions - self.tokenizer.pair.special_tokens - query_positions
+            frame = _frame_of(family, self.tokenizer)
+            return self.backbone.max_positions - frame.special_tokens - query_positions
         prefix = options.document_prefix if isinstance(options, BiEncoderOptions) else ""
         return self._left_alone(family, prefix)
 
@@ -38,7 +39,7 @@ class PositionBudget:
     def _left_alone(self, family: Family, prefix: str) -> int | None:
         if self.backbone.max_positions is None:
             return None
-        frame = self.tokenizer.pair if family.reads_as == "pair" else self.tokenizer.single
+        frame = _frame_of(family, self.tokenizer)
         return self.backbone.max_positions - frame.special_tokens - len(self.tokenizer.ids(prefix.rstrip()))
 
 
@@ -59,7 +60,7 @@ class Reader:
         self.backbone = backbone
         self.pad_id = tokenizer.pad_id(backbone.pad_token_id)
         family = family_named(spec.family)
-        self._frame = tokenizer.pair if family.reads_as == "pair" else tokenizer.single
+        self._frame = _frame_of(family, tokenizer)
         self._framed_as_pairs = family.framed_as_pairs
         self._has_segments = backbone.segments > 1 and tokenizer.files.gives_token_types(
             backbone.architecture, backbone.tokenizer_class
@@ -191,6 +192,17 @@ class Reader:
                 f"tokenizer.json uses segment {max(self._frame.text_segments)}; "
                 f"config.json has type_vocab_size {self.backbone.segments}"
             )
+
+
+def _frame_of(family: Family, tokenizer: TextTokenizer) -> Frame:
+    """Choose the special tokens around a family's texts.
+
+    The papers' families have one separator between query and document for every backbone, as the published
+    code has it; a cross-encoder was trained with its tokenizer's own pair.
+    """
+    if family.reads_as != "pair":
+        return tokenizer.single
+    return tokenizer.pair if family.options is CrossEncoderOptions else tokenizer.pair.with_one_separator()
 
 
 def _with_role(ids: IntArray, role: Role) -> _Roled:

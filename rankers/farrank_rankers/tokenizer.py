@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +149,14 @@ class Frame:
     def special_tokens(self) -> int:
         """Count the positions that special tokens take."""
         return sum(len(part) for part in self.parts)
+
+    def with_one_separator(self) -> "Frame":
+        """Keep one of several equal tokens between two texts, as RoBERTa's kin put them there."""
+        first, between, *rest = self.parts
+        if len(self.parts) < 3 or len(set(between.tolist())) != 1:
+            return self
+        types = (self.part_segments[0], self.part_segments[1][:1], *self.part_segments[2:])
+        return replace(self, parts=(first, between[:1], *rest), part_segments=types)
 
     def ids(self, *texts: IntArray) -> IntArray:
         """Join the ids of texts and special tokens, (L,)."""

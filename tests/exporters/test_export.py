@@ -133,6 +133,10 @@ def test_int8_has_an_encoder_for_each_runtime(artifact: Path, any_tau: None) -> 
     assert (made.manifest.stored_as, encoder.variants) == ("int8", {"openvino": "encoder.xml"})
     assert set(made.manifest.checksums) == {"encoder.onnx", "encoder.xml", "encoder.bin", "aggregator.onnx"}
     assert {path.name for path in made.folder.iterdir()} == {*made.manifest.checksums, "manifest.json"}
+    # As the umask has it: the user of a server's image reads a folder that is mounted.
+    assert {path.stat().st_mode for path in made.folder.iterdir()} == {
+        (artifact / "config.json").stat().st_mode
+    }
     for parity in made.manifest.parity:
         assert parity.computed_in.startswith("int8")
         assert parity.max_difference > 1e-6
@@ -259,6 +263,7 @@ def test_large_weights_lie_beside_the_graph_and_nothing_is_printed(
     made = export(artifact, progress=lines.append)
     assert set(made.manifest.checksums) == {"aggregator.onnx", "encoder.onnx", "encoder.onnx.data"}
     assert (made.folder / "encoder.onnx").stat().st_size < 1_000_000
+    assert len({path.stat().st_mode for path in made.folder.iterdir()}) == 1
     assert [parity.runtime for parity in made.manifest.parity] == ["onnx", "openvino"]
     assert lines[:3] == ["tracing the encoder", "tracing the aggregator", "scoring with torch, query 1 of 2"]
     assert capfd.readouterr() == ("", "")

@@ -53,10 +53,16 @@ def write_weights(module: nn.Module, folder: Path) -> None:
     Raises: WeightsError naming the file that cannot be written.
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in _distinct(module).items()}
+    path = folder / FILE
     try:
-        save_file(tensors, folder / FILE)
-    except SafetensorError as error:  # a full disk is none of Python's errors here
-        raise WeightsError(f"{folder / FILE} cannot be written: {error}") from error
+        # safetensors makes a file that only its owner may read. Python's has the umask's permissions.
+        path.unlink(missing_ok=True)
+        path.touch()
+        permissions = path.stat().st_mode
+        save_file(tensors, path)
+        path.chmod(permissions)
+    except (OSError, SafetensorError) as error:  # safetensors has an error of its own for a full disk
+        raise WeightsError(f"{path} cannot be written: {error}") from error
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
@@ -34,6 +35,24 @@ def test_the_reader_gives_the_roles_that_it_needs(make_backbone: MakeBackbone) -
     marked = global_positions(torch.from_numpy(item.roles)[None])[0]
     assert marked.nonzero()[:, 0].tolist() == [0, *range(1, len(query) + 1), 33]
     assert item.roles[33] == Role.SPECIAL
+
+
+@pytest.mark.parametrize(("family", "separators"), [("longp", 1), ("maxp", 1), ("cross-encoder", 2)])
+def test_one_separator_stands_before_documents(
+    make_backbone: MakeBackbone, family: str, separators: int
+) -> None:
+    """The published code builds its pairs with one; a cross-encoder keeps the tokenizer's own pair."""
+    chunking = Chunking("sliding", 60, 60, 60)
+    reader = new_ranker(
+        family, make_backbone("longformer"), chunking, pad_query_to=32, pretrained=False
+    ).reader
+    chunk = reader.split(reader.read_document("hello world"))[0]
+    item = reader.chunk_input(reader.read_query("a b c"), chunk)
+    between = item.roles[33 : item.roles.tolist().index(Role.DOCUMENT)]
+    assert between.tolist() == [Role.SPECIAL] * separators
+    assert item.roles.tolist().index(Role.DOCUMENT) == 33 + separators
+    # The window that a backbone has room for is reckoned with the same tokens.
+    assert reader.max_input_tokens == 1 + 32 + separators + 60 + 1
 
 
 def test_global_attention_reaches_beyond_the_window(make_backbone: MakeBackbone) -> None:

@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -200,3 +201,19 @@ def test_weights_that_cannot_be_written_are_named(artifact: Path, tmp_path: Path
     (tmp_path / "out" / "model.safetensors").mkdir(parents=True)
     with pytest.raises(WeightsError, match=r"out/model\.safetensors cannot be written: "):
         save_ranker(open_ranker(artifact), tmp_path / "out")
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_permissions_are_those_of_the_umask(
+    make_backbone: Callable[..., Path], tmp_path: Path, umask: int, mode: int
+) -> None:
+    """A server that runs as another user reads a mounted artifact; a mask that forbids it is kept."""
+    before = os.umask(umask)
+    try:
+        save_ranker(new_ranker("maxp", make_backbone("bert"), pretrained=False), tmp_path / "artifact")
+        save_ranker(new_ranker("maxp", make_backbone("bert"), pretrained=False), tmp_path / "artifact")
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "artifact").iterdir()}
+    assert "model.safetensors" in modes
+    assert modes == dict.fromkeys(modes, mode)
