@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from farrank_bench.calls import BenchCall, make_calls
-from farrank_bench.cross_encoder import write_cross_encoder
-from farrank_bench.exporting import export_fast
-from farrank_bench.exports import Size, beside_peers
-from farrank_bench.report import Row, as_markdown
-from farrank_bench.sections import Bench, idle_latency, overload, start_to_healthy, throughput
-from farrank_bench.served_fidelity import fidelity_of_exports
+from farrank_bench.beside_peers import Size, beside_peers
+from farrank_bench.calls import call_of, make_calls
+from farrank_bench.engine_costs import admission_cost, event_loop_stall
+from farrank_bench.exporting import export_fast, write_cross_encoder
+from farrank_bench.fidelity import fidelity_of_exports
+from farrank_bench.own_server import Bench, idle_latency, overload, start_to_healthy, throughput
+from farrank_bench.report import Row, heading, tables
 from farrank_cli.spawn import spawned_server
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
@@ -39,13 +39,14 @@ class Extent:
     calls: int
     repeats: int
     overload_s: float
+    stall_s: float
     pairs: Size
     questions: int | None
     max_chunks: int | None
 
 
-FULL = Extent(64, 5, 60.0, Size(24, 16, 5), None, None)
-QUICK = Extent(32, 1, 15.0, Size(6, 4, 1), 5, 2)
+FULL = Extent(64, 5, 60.0, 20.0, Size(24, 16, 5), None, None)
+QUICK = Extent(32, 1, 15.0, 5.0, Size(6, 4, 1), 5, 2)
 
 
 def main() -> None:
@@ -56,6 +57,9 @@ def main() -> None:
     alone.add_argument("--idle-only", action="store_true", help="measure the idle latency alone")
     alone.add_argument(
         "--exports-only", action="store_true", help="measure exports alone: speed, start and fidelity"
+    )
+    alone.add_argument(
+        "--engine-only", action="store_true", help="measure admission and the event loop alone"
     )
     parser.add_argument("--index", type=Path, help="the index of the embedded corpus, for fidelity")
     parser.add_argument(
@@ -72,18 +76,23 @@ def main() -> None:
     sections: dict[str, list[Row]] = {}
     with tempfile.TemporaryDirectory() as folder:
         measured: list[Sections] = []
-        if not arguments.exports_only:
+        everything = not (arguments.idle_only or arguments.engine_only or arguments.exports_only)
+        if everything or arguments.idle_only:
             measured.append(of_the_server(extent, Path(folder) / "server", idle_only=arguments.idle_only))
-        if not arguments.idle_only:
+        if everything or arguments.engine_only:
+            measured.append(of_the_engine(extent, Path(folder) / "engine"))
+        if everything or arguments.exports_only:
             measured.append(of_exports(extent, Path(folder), threads, arguments.cache, arguments.index))
         for title, rows in chain.from_iterable(measured):
             sections[title] = rows
             # At once, too: a later section that fails does not take these along.
             print("\n".join([title, *(f"  {row.what}: {row.measured}" for row in rows)]), flush=True)
 
-    flags = [flag for flag in ("--quick", "--idle-only", "--exports-only") if flag in sys.argv]
+    flags = [
+        flag for flag in ("--quick", "--idle-only", "--engine-only", "--exports-only") if flag in sys.argv
+    ]
     command = f"make bench BENCH_ARGS='{' '.join(flags)}'" if flags else "make bench"
-    report = as_markdown(sections, command, NOTES.format(threads=threads))
+    report = heading("The server measured", command, NOTES.format(threads=threads)) + tables(sections)
     print(report)
     if arguments.out:
         arguments.out.write_text(report)
@@ -101,10 +110,16 @@ def of_the_server(extent: Extent, folder: Path, *, idle_only: bool) -> Sections:
         if not idle_only:
             rows, capacity_per_s = throughput(bench)
             yield "Throughput", rows
-        small = BenchCall(bench.calls[0].query, (bench.calls[0].texts[0][:200],))
+        small = call_of(calls[0].query, [calls[0].texts[0][:200]])
         yield "Idle latency", idle_latency(bench, small, 200)
         if not idle_only:
             yield "Overload", overload(bench, capacity_per_s, extent.overload_s, timeout_s=10.0)
+
+
+def of_the_engine(extent: Extent, folder: Path) -> Sections:
+    """Measure what a call costs on the event loop, however many are in flight."""
+    yield "Admission", admission_cost()
+    yield "The event loop", event_loop_stall(folder, extent.stall_s)
 
 
 def of_exports(extent: Extent, folder: Path, threads: int, cache: Path, index: Path | None) -> Sections:

@@ -7,15 +7,16 @@ memory are what is reported. Weights are random: neither time nor memory depends
 import argparse
 import shutil
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from farrank_bench.calls import BenchCall
-from farrank_bench.observe import resident_mib, watched_memory
+from farrank_bench.calls import call_of
 from farrank_bench.report import heading
+from farrank_bench.served import resident_mib, watched_memory
 from farrank_cli.spawn import spawned_server
 from farrank_client import Client
+from farrank_loadtest.markdown import markdown_table
+from farrank_loadtest.workloads import Call
 from farrank_rankers.family import FAMILIES
 from farrank_rankers.files.location import EMBEDDED, locate
 from farrank_rankers.files.save import save_ranker
@@ -30,6 +31,7 @@ BERT_BASE = """{
 QUERY = "how do I read a large compressed file line by line without loading all of it"
 TIMEOUT_S = 3600.0
 WARM_UP_DOCUMENTS = 2
+HEADS = ("family", "chunks a document", "encoder, s", "aggregator, s", "share", "memory beyond, MiB")
 NOTES = (
     "every family at BERT-base size (110M parameters, random weights), encoder in {precision}, aggregator in "
     "fp32; one call of documents with at least 1,431 tokens each; times are the server's own, memory is what "
@@ -64,22 +66,21 @@ def main() -> None:
     costs: list[Cost] = []
     with tempfile.TemporaryDirectory() as folder:
         backbone = _backbone(Path(folder) / "bert-base")
-        call = BenchCall(QUERY, _documents(arguments.documents))
+        call = call_of(QUERY, _documents(arguments.documents))
         for family in arguments.families:
             costs.append(measure(family, backbone, call, Path(folder) / "ranker", arguments.precision))
-            print(_row(costs[-1]), flush=True)
+            print("  ".join(_cells(costs[-1])), flush=True)
     command = f"python -m farrank_bench.aggregators --documents {arguments.documents}"
     command += f" --precision {arguments.precision}"
     notes = NOTES.format(precision=arguments.precision)
-    report = "\n".join(
-        [*heading("The aggregators beside the encoder", command, notes), "", *_table(costs), ""]
-    )
+    report = heading("The aggregators beside the encoder", command, notes)
+    report += "\n" + markdown_table(HEADS, [_cells(cost) for cost in costs]) + "\n"
     print(report)
     if arguments.out:
         arguments.out.write_text(report)
 
 
-def measure(family: str, backbone: Path, call: BenchCall, folder: Path, precision: str) -> Cost:
+def measure(family: str, backbone: Path, call: Call, folder: Path, precision: str) -> Cost:
     """Serve an untrained ranker of the family and call it once."""
     save_ranker(new_ranker(family, backbone, pretrained=False), folder)
     arguments = ["--ranker", f"{family}={folder}", "--log-level", "warning", "--set", "cache_bytes=0"]
@@ -116,15 +117,14 @@ def _documents(count: int) -> tuple[str, ...]:
     return tuple(texts[n % len(texts)][n // len(texts) : 10_000] for n in range(count))
 
 
-def _table(costs: Sequence[Cost]) -> list[str]:
-    head = "| family | chunks a document | encoder, s | aggregator, s | share | memory beyond, MiB |"
-    return [head, "| --- | --- | --- | --- | --- | --- |", *map(_row, costs)]
-
-
-def _row(cost: Cost) -> str:
+def _cells(cost: Cost) -> tuple[str, ...]:
     return (
-        f"| `{cost.family}` | {cost.chunks} | {cost.encoder_s:.1f} | {cost.aggregator_s:.2f} "
-        f"| {cost.share:.1%} | {cost.memory_mib:.0f} |"
+        f"`{cost.family}`",
+        f"{cost.chunks}",
+        f"{cost.encoder_s:.1f}",
+        f"{cost.aggregator_s:.2f}",
+        f"{cost.share:.1%}",
+        f"{cost.memory_mib:.0f}",
     )
 
 

@@ -1,12 +1,10 @@
-"""The benchmark's calls.
-
-Real documents cut from the embedded corpus, to be split into chunks or read as one pair.
-"""
+"""The benchmark's calls: real documents cut from the embedded corpus, of many chunks or of one."""
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
+from farrank_loadtest.targets import Document
+from farrank_loadtest.workloads import Call
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokens import EncoderInput
 from farrank_server.indexing.pydoc_corpus import read_pydoc
@@ -24,28 +22,25 @@ QUERIES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class BenchCall:
-    """One request to come."""
-
-    query: str
-    texts: tuple[str, ...]
+def call_of(query: str, texts: Iterable[str]) -> Call:
+    """Make a call of a query and texts."""
+    return Call(query, tuple(Document(str(number), text) for number, text in enumerate(texts)))
 
 
-def make_calls(reader: Reader, count: int, documents: int, seed: int) -> list[BenchCall]:
+def make_calls(reader: Reader, count: int, documents: int, seed: int) -> list[Call]:
     """Draw calls whose documents' lengths are uniform between the two bounds."""
     randomly = random.Random(seed)
     corpus = [document.text for document in read_pydoc() if len(document.text) > 12_000]
     return [
-        BenchCall(
+        call_of(
             randomly.choice(QUERIES),
-            tuple(_cut_text(reader, randomly.choice(corpus), randomly) for _ in range(documents)),
+            [_cut_text(reader, randomly.choice(corpus), randomly) for _ in range(documents)],
         )
         for _ in range(count)
     ]
 
 
-def encoder_inputs(reader: Reader, calls: Sequence[BenchCall]) -> list[EncoderInput]:
+def encoder_inputs(reader: Reader, calls: Sequence[Call]) -> list[EncoderInput]:
     """All pairs that the server will make of these calls."""
     inputs: list[EncoderInput] = []
     for call in calls:
@@ -76,7 +71,7 @@ MAX_DOCUMENT_TOKENS = LONGEST_PAIR - SPECIAL_TOKENS - MAX_QUERY_TOKENS
 _STRETCH = 10_000
 
 
-def make_pair_calls(reader: Reader, count: int, documents: int, seed: int) -> list[BenchCall]:
+def make_pair_calls(reader: Reader, count: int, documents: int, seed: int) -> list[Call]:
     """Draw calls whose pairs' lengths are uniform, as far as whole words allow.
 
     Only a pair of a shorter query ends before 512 tokens: documents have at most `MAX_DOCUMENT_TOKENS`.
@@ -87,10 +82,8 @@ def make_pair_calls(reader: Reader, count: int, documents: int, seed: int) -> li
     for _ in range(count):
         query = randomly.choice(QUERIES)
         shortest = SHORTEST_PAIR - SPECIAL_TOKENS - len(reader.tokenizer.read(query, LONGEST_PAIR))
-        texts = tuple(
-            _pair_text(reader, randomly.choice(corpus), shortest, randomly) for _ in range(documents)
-        )
-        calls.append(BenchCall(query, texts))
+        texts = [_pair_text(reader, randomly.choice(corpus), shortest, randomly) for _ in range(documents)]
+        calls.append(call_of(query, texts))
     return calls
 
 

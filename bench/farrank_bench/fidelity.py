@@ -1,52 +1,55 @@
 """What precision costs in ranking: `python -m farrank_bench.fidelity --index .cache/pydoc-index`.
 
-The embedded bi-encoder ranks the candidates of the demo's judged questions through each runtime, offline;
-its rankings in torch, fp32, are what the others are compared with.
+The embedded bi-encoder ranks the candidates of the demo's judged questions offline, with every runtime of its
+exports as `farrank serve` opens them. Its rankings in torch, fp32, are what the others are compared with.
 """
 
 import argparse
 import asyncio
 import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-import ir_measures
 import numpy as np
-from scipy.stats import kendalltau
 
-from farrank_bench.rank_offline import rank_offline
-from farrank_bench.report import heading
+from farrank_bench.exporting import export_fast
+from farrank_bench.offline import batches_in_order
+from farrank_bench.report import Row, heading, not_measured, tables
 from farrank_demo.questions import Question, load_qrels, load_questions
-from farrank_exporters.int8 import quantize_onnx, quantize_openvino
-from farrank_exporters.texts import CALIBRATION_INPUTS, calibration_batches, divide, python_documentation
-from farrank_exporters.trace import trace_ranker
+from farrank_exporters.parity import LEAST_TAU, kendall_tau, top_overlap
+from farrank_rankers.features import Features, stacked
 from farrank_rankers.files.location import EMBEDDED
-from farrank_rankers.files.open import open_ranker
-from farrank_rankers.ranker import Ranker
-from farrank_runtimes import onnx_runtime, openvino_runtime
+from farrank_rankers.files.open import Overrides, open_ranker
+from farrank_rankers.files.save import save_ranker
+from farrank_rankers.reader import Reader
+from farrank_rankers.tokens import EncoderInput
+from farrank_runtimes.choose import candidates as candidates_for
+from farrank_runtimes.choose import open_ranker_runtime
+from farrank_runtimes.devices import usable_cores
 from farrank_runtimes.runtime import Placement, Precision, Runtime
-from farrank_runtimes.runtime_table import GraphFiles
 from farrank_runtimes.torch_runtime import TorchRuntime
 from farrank_server.config.schema import FirstStageConfig, IndexConfig
 from farrank_server.first_stage import Candidate
 from farrank_server.first_stage.lucene import LuceneFirstStage
+from farrank_trec import rank
+from farrank_trec.measures import evaluate, parse_measures
 
 CANDIDATES = 100
 TOP = 10
 SEARCH_TIMEOUT_S = 60.0
 INDEX = "pydoc"
-MEASURE = ir_measures.nDCG @ 10
+MEASURE = "nDCG@10"
+# How far nDCG@10 may move, up or down.
+NDCG_WITHIN: Mapping[Precision, float] = {"bf16": 0.005, "int8": 0.01}
 NOTES = (
-    "the embedded bi-encoder (all-MiniLM-L6-v2) over {questions} judged questions, at most {candidates} "
-    "candidates each; Kendall's tau-b and the overlap of the first 10 are means over questions, their least "
-    "in brackets; differences are of cosines; int8 is calibrated on {inputs} stretches of Python's help()"
+    f"the embedded bi-encoder (all-MiniLM-L6-v2) over judged questions, up to {CANDIDATES} candidates each; "
+    f"Kendall's tau-b and the overlap of the first {TOP} are means over questions, their least in brackets; "
+    "differences are of scores"
 )
 
 # Query id to document id to score.
-Run = dict[str, dict[str, float]]
+Scored = dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,34 +65,116 @@ class Fidelity:
 
 
 def main() -> None:
-    """Rank through each runtime and print the table."""
+    """Rank with every runtime of every export, and print the table."""
     parser = argparse.ArgumentParser(prog="farrank_bench.fidelity", description=__doc__)
     parser.add_argument("--index", type=Path, required=True, help="the index of the embedded corpus")
     parser.add_argument("--questions", type=int, help="only the first so many")
     parser.add_argument("--max-chunks", type=int, help="read only so many chunks of a document")
     parser.add_argument("--threads", type=int, help="threads to compute with, default all")
     parser.add_argument("--out", type=Path, help="write the report here, too")
-    arguments = parser.parse_args()
-    questions = load_questions()[: arguments.questions]
-    candidates = asyncio.run(find_candidates(arguments.index, questions))
-    reader = open_ranker(EMBEDDED).reader
-    reference: Run | None = None
-    rows = []
+    given = parser.parse_args()
+    threads = given.threads or usable_cores()
     with tempfile.TemporaryDirectory() as folder:
-        for name, open_runtime in runtimes(Path(folder), arguments.threads).items():
-            started_s = time.monotonic()
-            run = rank_offline(open_runtime(), reader, questions, candidates, arguments.max_chunks)
-            reference = reference or run
-            rows.append(_row(name, compare(reference, run), ndcg(run), ndcg(reference)))
-            print(f"{rows[-1]}   {time.monotonic() - started_s:.0f} s", flush=True)
-    command = f"python -m farrank_bench.fidelity --index {arguments.index}"
-    for flag, value in (("questions", arguments.questions), ("max-chunks", arguments.max_chunks)):
+        rows = fidelity_of_exports(
+            given.index, Path(folder) / "embedded", threads, given.questions, given.max_chunks
+        )
+    command = f"python -m farrank_bench.fidelity --index {given.index}"
+    for flag, value in (("questions", given.questions), ("max-chunks", given.max_chunks)):
         command += f" --{flag} {value}" if value else ""
-    notes = NOTES.format(questions=len(questions), candidates=CANDIDATES, inputs=CALIBRATION_INPUTS)
-    report = "\n".join([*heading("What precision costs in ranking", command, notes), "", *_head(), *rows, ""])
+    report = heading("What precision costs in ranking", command, NOTES)
+    report += tables({"Fidelity of exports": rows})
     print(report)
-    if arguments.out:
-        arguments.out.write_text(report)
+    if given.out:
+        given.out.write_text(report)
+
+
+def fidelity_of_exports(
+    index: Path | None, folder: Path, threads: int, questions: int | None, max_chunks: int | None
+) -> list[Row]:
+    """Rank the judged questions' candidates with every runtime of every export.
+
+    `index` is the embedded corpus's, `folder` takes the exports; `questions` and `max_chunks` cut it short.
+    """
+    if index is None or not index.exists():
+        return [not_measured("fidelity", f"--index is {index}; farrank index --pydoc --out FOLDER makes it")]
+    asked = load_questions()[:questions]
+    candidates = asyncio.run(find_candidates(index, asked))
+    ranker = open_ranker(EMBEDDED)
+    reader = ranker.reader
+    save_ranker(ranker, folder)
+    exports, rows = export_fast(ranker, folder)
+    torch = TorchRuntime(ranker, "fp32", "cpu", threads)
+    expected = rank_offline(torch, reader, asked, candidates, max_chunks)
+    rows.append(Row("questions, nDCG@10 with torch fp32", f"{len(asked)}, {ndcg(expected):.4f}"))
+    for each in candidates_for("cpu", exports, "auto", None):
+        if each.export is None:
+            continue
+        print(f"  ranking with {each}", flush=True)
+        placement = Placement("cpu", threads)
+        served = open_ranker_runtime(
+            str(folder), Overrides(), runtime=each.runtime, precision=each.precision, placement=placement
+        )
+        run = rank_offline(served.runtime, reader, asked, candidates, max_chunks)
+        rows += fidelity_rows(f"{each.runtime} {each.precision}", each.precision, expected, run)
+    return rows
+
+
+def fidelity_rows(name: str, precision: Precision, expected: Scored, scored: Scored) -> list[Row]:
+    """Hold rankings to the bounds of their precision; fp32 has none here."""
+    found = compare(expected, scored)
+    moved = ndcg(scored) - ndcg(expected)
+    tau, within = LEAST_TAU.get(precision), NDCG_WITHIN.get(precision)
+    return [
+        Row(
+            f"{name}: Kendall's tau, mean of questions (the worst)",
+            f"{found.mean_tau:.4f} ({found.least_tau:.4f})",
+            "" if tau is None else f"at least {tau:g}",
+            None if tau is None else found.mean_tau >= tau,
+        ),
+        Row(
+            f"{name}: {MEASURE} beside torch fp32",
+            f"{moved:+.4f}",
+            "" if within is None else f"within {within:g}",
+            None if within is None else abs(moved) <= within,
+        ),
+        Row(
+            f"{name}: overlap of the first {TOP} (the least), mean and largest difference",
+            f"{found.overlap:.3f} ({found.least_overlap:.1f}), "
+            f"{found.mean_difference:.1e}, {found.max_difference:.1e}",
+        ),
+    ]
+
+
+def compare(reference: Scored, scored: Scored) -> Fidelity:
+    """Compare rankings of the same candidates, question by question.
+
+    Raises: ValueError if a score is not a number: no comparison could tell it from an equal one.
+    """
+    taus, overlaps, differences = [], [], []
+    for query_id, wanted in reference.items():
+        first = np.array(list(wanted.values()))
+        second = np.array([scored[query_id][doc_id] for doc_id in wanted])
+        if not (np.isfinite(first).all() and np.isfinite(second).all()):
+            raise ValueError(f"{query_id}: a score is not finite")
+        taus.append(kendall_tau(first, second))
+        overlaps.append(top_overlap(first, second, TOP))
+        differences.append(np.abs(second - first))
+    every = np.concatenate(differences)
+    return Fidelity(
+        float(np.mean(taus)),
+        min(taus),
+        float(np.mean(overlaps)),
+        min(overlaps),
+        float(every.mean()),
+        float(every.max()),
+    )
+
+
+def ndcg(scored: Scored) -> float:
+    """Average nDCG@10 over the questions that were asked."""
+    asked = {query_id: grades for query_id, grades in load_qrels().items() if query_id in scored}
+    run = {query_id: rank(query_id, scores.items()) for query_id, scores in scored.items()}
+    return float(np.mean(list(evaluate(asked, run, parse_measures([MEASURE]))[MEASURE].values())))
 
 
 async def find_candidates(index: Path, questions: Sequence[Question]) -> dict[str, list[Candidate]]:
@@ -105,87 +190,43 @@ async def find_candidates(index: Path, questions: Sequence[Question]) -> dict[st
         await first_stage.stop()
 
 
-def runtimes(folder: Path, threads: int | None) -> dict[str, Callable[[], Runtime]]:
-    """Export the embedded ranker; give its runtimes by name, the reference first, none of them open yet."""
-    ranker: Ranker = open_ranker(EMBEDDED)
-    longest = ranker.reader.max_input_tokens
-    trace_ranker(ranker, folder)
-    encoder, aggregator = folder / "encoder.onnx", folder / "aggregator.onnx"
-    _, texts = divide(python_documentation(), "the topics of help()")
-    int8 = folder / "int8"
-    int8.mkdir()
-    quantize_openvino(encoder, int8, calibration_batches(ranker.reader, texts.queries, texts.documents))
-    quantize_onnx(encoder, int8)
-    xml, dynamic = int8 / "encoder.xml", int8 / "encoder.onnx"
-
-    def torch(precision: Precision) -> Runtime:
-        return TorchRuntime(open_ranker(EMBEDDED), precision, "cpu", threads)
-
-    def onnx(graph: Path, precision: Precision) -> Runtime:
-        return onnx_runtime.open_graphs(
-            GraphFiles(graph, aggregator, precision, longest), Placement("cpu", threads)
-        )
-
-    def openvino(graph: Path, precision: Precision) -> Runtime:
-        return openvino_runtime.open_graphs(
-            GraphFiles(graph, aggregator, precision, longest), Placement("cpu", threads)
-        )
-
-    return {
-        "torch fp32": partial(torch, "fp32"),
-        "torch bf16": partial(torch, "bf16"),
-        "onnx fp32": partial(onnx, encoder, "fp32"),
-        "onnx int8": partial(onnx, dynamic, "int8"),
-        "openvino fp32": partial(openvino, encoder, "fp32"),
-        "openvino bf16": partial(openvino, encoder, "bf16"),
-        "openvino int8": partial(openvino, xml, "int8"),
-    }
+def rank_offline(
+    runtime: Runtime,
+    reader: Reader,
+    questions: Sequence[Question],
+    candidates: Mapping[str, Sequence[Candidate]],
+    max_chunks: int | None = None,
+) -> Scored:
+    """Score each question's candidates with a ranker of plan dual: query id to document id to score."""
+    texts = {each.doc_id: each.text for found in candidates.values() for each in found}
+    chunks: list[EncoderInput] = []
+    spans: dict[str, slice] = {}
+    for doc_id, text in texts.items():
+        split = reader.split(reader.read_document(text, max_chunks), max_chunks)
+        spans[doc_id] = slice(len(chunks), len(chunks) + len(split))
+        chunks += [reader.chunk_input(None, chunk) for chunk in split]
+    queries = [reader.query_input(reader.read_query(question.text)) for question in questions]
+    encoded_chunks = encode_all(runtime, chunks)
+    encoded_queries = encode_all(runtime, queries)
+    scored: Scored = {}
+    for question, query in zip(questions, encoded_queries, strict=True):
+        found = [each.doc_id for each in candidates[question.query_id]]
+        documents = [stacked(encoded_chunks[spans[doc_id]]) for doc_id in found]
+        scores = runtime.score(documents, [query] * len(found)).scores
+        scored[question.query_id] = dict(zip(found, scores, strict=True))
+    return scored
 
 
-def compare(reference: Run, run: Run) -> Fidelity:
-    """Compare rankings of the same candidates, question by question.
-
-    Raises: ValueError if a score is not a number: no comparison could tell it from an equal one.
-    """
-    taus, overlaps, differences = [], [], []
-    for query_id, wanted in reference.items():
-        scores = np.array([list(wanted.values()), [run[query_id][doc_id] for doc_id in wanted]])
-        if not np.isfinite(scores).all():
-            raise ValueError(f"{query_id}: a score is not finite")
-        taus.append(float(kendalltau(*scores).statistic))
-        first, second = (set(np.argsort(-row, kind="stable")[:TOP].tolist()) for row in scores)
-        overlaps.append(len(first & second) / len(first))
-        differences.append(np.abs(scores[1] - scores[0]))
-    every = np.concatenate(differences)
-    return Fidelity(
-        float(np.mean(taus)),
-        min(taus),
-        float(np.mean(overlaps)),
-        min(overlaps),
-        float(every.mean()),
-        float(every.max()),
-    )
-
-
-def ndcg(run: Mapping[str, Mapping[str, float]]) -> float:
-    """Average nDCG@10 over the questions that were asked."""
-    asked = {query_id: grades for query_id, grades in load_qrels().items() if query_id in run}
-    return float(ir_measures.calc_aggregate([MEASURE], asked, run)[MEASURE])
-
-
-def _head() -> list[str]:
-    return [
-        "| runtime | Kendall's tau | top 10 | mean difference | largest | nDCG@10 |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-
-
-def _row(name: str, found: Fidelity, value: float, wanted: float) -> str:
-    return (
-        f"| {name} | {found.mean_tau:.4f} ({found.least_tau:.4f}) "
-        f"| {found.overlap:.3f} ({found.least_overlap:.1f}) "
-        f"| {found.mean_difference:.1e} | {found.max_difference:.1e} | {value:.4f} ({value - wanted:+.4f}) |"
-    )
+def encode_all(runtime: Runtime, inputs: Sequence[EncoderInput]) -> list[Features]:
+    """Encode inputs in full batches of like lengths; give their features in the order of the inputs."""
+    longest_first = sorted(range(len(inputs)), key=lambda index: -inputs[index].tokens)
+    features: dict[int, Features] = {}
+    ordered = [inputs[index] for index in longest_first]
+    places = iter(longest_first)
+    for batch in batches_in_order(ordered, runtime.capabilities().max_batch_tokens, padded=True):
+        rows = runtime.encode(batch).rows()
+        features |= {next(places): row for row in rows}
+    return [features[index] for index in range(len(inputs))]
 
 
 if __name__ == "__main__":

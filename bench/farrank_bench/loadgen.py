@@ -13,9 +13,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import grpc
+
+from farrank.v1 import rerank_pb2
 from farrank_loadtest.latency.plan import Caps, Plan
 from farrank_loadtest.latency.steps import Listed
-from farrank_loadtest.latency.sweep import StepResult, Sweep, probe, sweep
+from farrank_loadtest.latency.sweep import Silent, StepResult, Sweep, probe, sweep
 from farrank_loadtest.targets.address import open_target
 from farrank_loadtest.workloads.synthetic import Shape, make_up, parse_lengths
 
@@ -24,14 +27,8 @@ TOKENS = 30
 AIM_PER_S = 2000.0
 
 
-class Printing:
+class Printing(Silent):
     """Prints each rate when it is done."""
-
-    def began(self, amount: float, repeat: int) -> None:
-        """Nothing to say yet."""
-
-    def counted(self, answered: int) -> None:
-        """Nor here."""
 
     def finished(self, result: StepResult) -> None:
         """Print the rate's figures."""
@@ -53,7 +50,11 @@ def main() -> int:
     parser.add_argument("--rates", default="500,1000,2000,3000,4000", help="calls/s (%(default)s)")
     parser.add_argument("--duration-s", type=float, default=10.0, help="of each repeat (%(default)g)")
     parser.add_argument("--repeats", type=int, default=3, help="%(default)d")
+    parser.add_argument("--serve-on", type=int, metavar="CORE", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.serve_on is not None:
+        os.sched_setaffinity(0, {arguments.serve_on})
+        asyncio.run(answer_at_once(DOCUMENTS))
     rates = [float(rate) for rate in arguments.rates.split(",")]
     cores = sorted(os.sched_getaffinity(0))
     plan = Plan(
@@ -75,6 +76,31 @@ def main() -> int:
     return 0 if sustained >= AIM_PER_S else 1
 
 
+async def answer_at_once(documents: int) -> None:
+    """Serve at a free port of the loopback, print it, and answer every call with the same bytes until killed.
+
+    What is left to measure is the caller.
+    """
+    answer = rerank_pb2.RerankResponse(
+        results=[rerank_pb2.Result(index=place, score=-float(place)) for place in range(documents)],
+        timings=rerank_pb2.Timings(total_ns=1000, queue_ns=100, inference_ns=500),
+    ).SerializeToString()
+
+    async def rerank(request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        return answer
+
+    # Neither side is parsed: no serializer means bytes.
+    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(rerank)
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("farrank.v1.RerankService", {"Rerank": handler}),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    print(port, flush=True)
+    await server.wait_for_termination()
+
+
 async def _measure(address: str, plan: Plan, rates: list[float]) -> Sweep:
     workload = make_up(Shape(200, DOCUMENTS, parse_lengths(f"constant:{TOKENS}"), 6), seed=1)
     target = open_target(address)
@@ -87,8 +113,7 @@ async def _measure(address: str, plan: Plan, rates: list[float]) -> Sweep:
 
 @contextmanager
 def _noop_server(core: int) -> Iterator[str]:
-    command = [sys.executable, "-m", "farrank_bench.noop_server"]
-    command += ["--documents", str(DOCUMENTS), "--core", str(core)]
+    command = [sys.executable, "-m", "farrank_bench.loadgen", "--serve-on", str(core)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             if process.stdout is None:

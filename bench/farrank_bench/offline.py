@@ -8,6 +8,8 @@ from farrank_bench.contenders.rounds import Scored
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import Runtime
 
+Batch = list[EncoderInput]
+
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
@@ -29,19 +31,29 @@ def measure_offline(runtime: Runtime, inputs: Sequence[EncoderInput]) -> Through
     real = sum(each.tokens for each in inputs)
     padded = 0
     started_s = time.perf_counter()
-    for batch in batches_of(longest_first, runtime.capabilities().max_batch_tokens):
+    for batch in batches_in_order(longest_first, runtime.capabilities().max_batch_tokens, padded=True):
         runtime.encode(batch).rows()
         padded += len(batch) * batch[0].tokens
     return Throughput(len(inputs), time.perf_counter() - started_s, padded / real)
 
 
-def batches_of(longest_first: Sequence[EncoderInput], max_tokens: int) -> Iterator[Sequence[EncoderInput]]:
-    """Divide inputs, longest first, into batches of at most `max_tokens` padded tokens, or of one input."""
-    start = 0
-    while start < len(longest_first):
-        end = start + max(1, max_tokens // longest_first[start].tokens)
-        yield longest_first[start:end]
-        start = end
+def batches_in_order(inputs: Sequence[EncoderInput], max_tokens: int, *, padded: bool) -> Iterator[Batch]:
+    """Divide inputs, each batch as full as it can be, or of one input.
+
+    Padded, an input takes as many positions as the longest of its batch.
+    """
+    batch: Batch = []
+    longest = total = 0
+    for item in inputs:
+        widest = max(longest, item.tokens)
+        positions = widest * (len(batch) + 1) if padded else total + item.tokens
+        if batch and positions > max_tokens:
+            yield batch
+            batch, widest, total = [], item.tokens, 0
+        batch.append(item)
+        longest, total = widest, total + item.tokens
+    if batch:
+        yield batch
 
 
 @dataclass(frozen=True, slots=True)

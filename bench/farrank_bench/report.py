@@ -1,13 +1,12 @@
 """The report: rows of figures with their aims, and all that is needed to judge and to repeat them."""
 
-import os
-import platform
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import metadata
-from pathlib import Path
+
+from farrank_loadtest.machine import describe_machine, installed_versions
+from farrank_loadtest.markdown import markdown_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,49 +54,40 @@ PACKAGES = (
     "openvino",
     "onnxruntime",
 )
+HEADS = ("what", "measured", "aim", "reached")
 _REACHED = {True: "yes", False: "no", None: ""}
 
 
-def machine() -> str:
-    """Name the processor, its cores and its wide instructions."""
-    name, flags = platform.processor() or platform.machine(), ""
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                name = value.strip()
-            elif key.strip() == "flags":
-                flags = ", ".join(
-                    f for f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if f in value.split()
-                )
-    return f"{name}, {os.cpu_count()} cores ({flags})"
-
-
-def heading(title: str, command: str, notes: str) -> list[str]:
+def heading(
+    title: str,
+    command: str,
+    notes: str,
+    *,
+    packages: Sequence[str] = PACKAGES,
+    warnings: Sequence[str] = (),
+    device: str = "",
+) -> str:
     """Say what was measured where, with what, and how to measure it again."""
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
-    return [
-        f"# {title}",
-        "",
-        f"- date: {datetime.now(UTC):%Y-%m-%d}",
-        f"- machine: {machine()}; Python {platform.python_version()}",
-        f"- versions: {versions}",
-        f"- command: `{command}`",
-        f"- {notes}",
-    ]
-
-
-def as_markdown(sections: Mapping[str, Sequence[Row]], command: str, notes: str) -> str:
-    """Write the report of `make bench`."""
-    lines = [*heading("The server measured", command, notes), *tables(sections)]
+    versions = ", ".join(f"{name} {version}" for name, version in installed_versions(packages).items())
+    facts = {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "device": device,
+        "machine": describe_machine(),
+        "versions": versions,
+        "command": f"`{command}`",
+    }
+    lines = [f"# {title}", ""]
+    for warning in warnings:
+        lines += [warning, ""]
+    lines += [f"- {name}: {fact}" for name, fact in facts.items() if fact]
+    lines.append(f"- {notes}")
     return "\n".join(lines) + "\n"
 
 
-def tables(sections: Mapping[str, Sequence[Row]]) -> list[str]:
+def tables(sections: Mapping[str, Sequence[Row]]) -> str:
     """Write each section's rows under its title."""
     lines = []
     for title, rows in sections.items():
-        lines += ["", f"## {title}", "", "| what | measured | aim | reached |", "| --- | --- | --- | --- |"]
-        lines += [f"| {row.what} | {row.measured} | {row.aim} | {_REACHED[row.reached]} |" for row in rows]
-    return lines
+        cells = [(row.what, row.measured, row.aim, _REACHED[row.reached]) for row in rows]
+        lines += ["", f"## {title}", "", markdown_table(HEADS, cells, aligned=False)]
+    return "\n".join(lines) + "\n"

@@ -1,21 +1,42 @@
-"""What a measurement was made on, in a line: figures of different machines do not compare."""
+"""What a measurement was made on: figures of different machines do not compare."""
 
 import os
 import platform
+from collections.abc import Iterable
+from importlib import metadata
 from pathlib import Path
+
+# What a processor's speed with matrices depends on.
+_INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 
 
 def describe_machine() -> str:
     """Name the processor, how many cores this process may use, the system and the interpreter."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     cores = "1 core" if usable == 1 else f"{usable} cores"
-    return f"{_processor()}, {cores}, {platform.system()}, Python {platform.python_version()}"
+    facts = _processor_facts()
+    name = facts.get("model name") or platform.processor() or platform.machine()
+    wide = [each for each in _INSTRUCTIONS if each in facts.get("flags", "").split()]
+    processor = f"{name} ({', '.join(wide)})" if wide else name
+    return f"{processor}, {cores}, {platform.system()}, Python {platform.python_version()}"
 
 
-def _processor() -> str:
+def installed_versions(packages: Iterable[str]) -> dict[str, str]:
+    """Give each package's version, or say that it is not installed."""
+    versions = {}
+    for package in packages:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    return versions
+
+
+def _processor_facts() -> dict[str, str]:
+    """Read the first processor's entry of Linux's list; empty elsewhere."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        first = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0]
     except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
+        return {}
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from farrank_bench.gpu.texts import train_tokenizer
+from farrank_bench.gpu.inputs import train_tokenizer
 from farrank_rankers.tokenizer import TextTokenizer
 
 

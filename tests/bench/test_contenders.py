@@ -15,20 +15,19 @@ from farrank_bench.calls import (
     MAX_QUERY_TOKENS,
     QUERIES,
     SHORTEST_PAIR,
-    BenchCall,
     encoder_inputs,
     make_pair_calls,
 )
-from farrank_bench.contenders import infinity_environment
-from farrank_bench.contenders.infinity_environment import NAMED_BY, infinity_command, infinity_versions
-from farrank_bench.contenders.infinity_server import infinity_server
+from farrank_bench.contenders import infinity
+from farrank_bench.contenders.infinity import NAMED_BY, infinity_command, infinity_server, infinity_versions
 from farrank_bench.contenders.predict import predicting
 from farrank_bench.contenders.rounds import ContenderFailed, Scores
-from farrank_bench.contenders.served import Served
-from farrank_bench.cross_encoder import CrossEncoder, write_cross_encoder
+from farrank_bench.exporting import CrossEncoder, write_cross_encoder
 from farrank_bench.offline import Alone
-from farrank_bench.sections import start_to_healthy
+from farrank_bench.own_server import start_to_healthy
+from farrank_bench.served import Served
 from farrank_cli.spawn import spawned_server
+from farrank_loadtest.workloads import Call
 from farrank_runtimes.torch_runtime import TorchRuntime
 
 
@@ -38,12 +37,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> CrossEncoder:
 
 
 @pytest.fixture(scope="module")
-def calls(made: CrossEncoder) -> list[BenchCall]:
+def calls(made: CrossEncoder) -> list[Call]:
     return make_pair_calls(made.ranker.reader, 4, 3, seed=2)
 
 
 @pytest.fixture(scope="module")
-def expected(made: CrossEncoder, calls: list[BenchCall]) -> Scores:
+def expected(made: CrossEncoder, calls: list[Call]) -> Scores:
     scores = tuple(
         tuple(each.score for each in made.ranker.score(call.query, call.texts, batch_size=1))
         for call in calls
@@ -59,7 +58,7 @@ def logits(scores: Scores) -> NDArray[np.float64]:
     return odds
 
 
-def test_pairs_are_read_whole(made: CrossEncoder, calls: list[BenchCall]) -> None:
+def test_pairs_are_read_whole(made: CrossEncoder, calls: list[Call]) -> None:
     reader = made.ranker.reader
     assert max(len(reader.tokenizer.read(query, LONGEST_PAIR)) for query in QUERIES) == MAX_QUERY_TOKENS
     more = make_pair_calls(reader, 50, 3, seed=2)
@@ -76,7 +75,7 @@ def test_pairs_are_read_whole(made: CrossEncoder, calls: list[BenchCall]) -> Non
         assert not any(reader.read_document(text).characters_cut for text in call.texts)
 
 
-def test_all_score_the_same_pairs_alike(made: CrossEncoder, calls: list[BenchCall], expected: Scores) -> None:
+def test_all_score_the_same_pairs_alike(made: CrossEncoder, calls: list[Call], expected: Scores) -> None:
     with spawned_server(["--ranker", f"m={made.artifact}", "--log-level", "warning"]) as server:
         served = Served(server.address, "m", 3, calls).score()
         with pytest.raises(ContenderFailed, match="NOT_FOUND"):
@@ -94,7 +93,7 @@ def test_all_score_the_same_pairs_alike(made: CrossEncoder, calls: list[BenchCal
 @pytest.mark.slow
 @pytest.mark.skipif(not os.environ.get(NAMED_BY), reason=f"{NAMED_BY} names no infinity_emb to start")
 def test_infinity_scores_the_same_pairs_alike(
-    made: CrossEncoder, calls: list[BenchCall], expected: Scores, tmp_path: Path
+    made: CrossEncoder, calls: list[Call], expected: Scores, tmp_path: Path
 ) -> None:
     command = infinity_command(tmp_path)
     assert "torch 2.13.0" in infinity_versions(command)
@@ -105,7 +104,7 @@ def test_infinity_scores_the_same_pairs_alike(
         Served(address, "m", 3, calls).score()
 
 
-def test_a_process_that_ended_is_a_failure(tmp_path: Path, calls: list[BenchCall]) -> None:
+def test_a_process_that_ended_is_a_failure(tmp_path: Path, calls: list[Call]) -> None:
     with predicting(tmp_path / "nothing", calls, threads=1) as predict:
         with pytest.raises(ContenderFailed, match="process ended"):
             predict.score()
@@ -113,7 +112,7 @@ def test_a_process_that_ended_is_a_failure(tmp_path: Path, calls: list[BenchCall
             predict.score()
 
 
-def test_the_runtime_alone_encodes_every_pair_once(made: CrossEncoder, calls: list[BenchCall]) -> None:
+def test_the_runtime_alone_encodes_every_pair_once(made: CrossEncoder, calls: list[Call]) -> None:
     scored = Alone(TorchRuntime(made.ranker, "fp32"), encoder_inputs(made.ranker.reader, calls)).score()
     assert scored.documents == 12
     assert scored.seconds > 0
@@ -153,7 +152,7 @@ def test_infinity_that_cannot_be_installed_says_why_and_is_tried_again(
     monkeypatch.delenv(NAMED_BY, raising=False)
     constraints = tmp_path / "constraints.txt"
     constraints.write_text("infinity-emb==0.0.1\n")
-    monkeypatch.setattr(infinity_environment, "CONSTRAINTS", constraints)
+    monkeypatch.setattr(infinity, "CONSTRAINTS", constraints)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(ContenderFailed, match=r"^pip failed: .*infinity-emb"):
         infinity_command(tmp_path)
@@ -163,7 +162,7 @@ def test_infinity_that_cannot_be_installed_says_why_and_is_tried_again(
 
 
 def test_infinity_s_constraints_pin_all_with_torch_as_here() -> None:
-    lines = infinity_environment.CONSTRAINTS.read_text().splitlines()
+    lines = infinity.CONSTRAINTS.read_text().splitlines()
     pins = dict(line.split("==") for line in lines if not line.startswith("#"))
     assert pins["torch"] == "2.13.0"
     assert pins["infinity_emb"] == "0.0.78"

@@ -9,8 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from farrank_bench.gpu.flops import encoder_flops, seen_pairs
-from farrank_bench.gpu.inputs import full_documents, leading_tokens, real_tokens
-from farrank_bench.gpu.models import build_model
+from farrank_bench.gpu.inputs import build_model, full_documents, leading_tokens, real_tokens
 from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.packed.stream import TokenStream, pack

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farrank_bench.contenders.rounds import ContenderFailed, Rounds, Scored, measure_rounds
-from farrank_bench.gpu.encoding import Form, PartlyFailed, batches_in_order, speed_row, whole
+from farrank_bench.gpu.encoding import Form, PartlyFailed, speed_row, whole
+from farrank_bench.offline import batches_in_order
 from farrank_bench.report import Row
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput

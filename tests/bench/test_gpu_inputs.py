@@ -4,9 +4,15 @@ import pytest
 import torch
 
 from farrank_bench.gpu.encoding import Request, score
-from farrank_bench.gpu.inputs import full_documents, mixed_documents, real_tokens
-from farrank_bench.gpu.models import build_model
-from farrank_bench.gpu.texts import LONG_QUERY, full_texts, varied_texts
+from farrank_bench.gpu.inputs import (
+    LONG_QUERY,
+    build_model,
+    full_documents,
+    full_texts,
+    mixed_documents,
+    real_tokens,
+    varied_texts,
+)
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.tokenizer import TextTokenizer
 from farrank_runtimes.torch_runtime import TorchRuntime

@@ -3,8 +3,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from farrank_bench.beside_peers import ALONE, FARRANK, INFINITY, LOADED, PREDICT, least_tau, speed_rows, taus
 from farrank_bench.contenders.rounds import ContenderFailed, Scored, measure_rounds
-from farrank_bench.exports import ALONE, FARRANK, INFINITY, LOADED, PREDICT, least_tau, speed_rows, taus
 
 
 @dataclass

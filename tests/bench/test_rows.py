@@ -1,6 +1,9 @@
+import re
+from importlib.metadata import version
+
 import pytest
 
-from farrank_bench.report import Row, as_markdown, at_least, below, not_measured, spread
+from farrank_bench.report import Row, at_least, below, heading, not_measured, spread, tables
 
 
 def test_a_spread_is_the_median_with_the_ends_of_the_runs() -> None:
@@ -27,10 +30,21 @@ def test_what_was_not_measured_is_never_reached() -> None:
 
 def test_the_report_says_whether_an_aim_was_reached() -> None:
     rows = [Row("a", "1"), Row("b", "2", "at least 3", False), Row("c", "4", "at least 3", True)]
-    page = as_markdown({"Speed": rows}, "make bench", "notes")
+    page = tables({"Speed": rows})
     assert "## Speed" in page
     assert page.splitlines()[-3:] == [
         "| a | 1 |  |  |",
         "| b | 2 | at least 3 | no |",
         "| c | 4 | at least 3 | yes |",
     ]
+
+
+def test_the_heading_says_where_with_what_and_how() -> None:
+    page = heading(
+        "Speed", "make bench", "medians", packages=("farrank", "no-such-package"), warnings=["Beware."]
+    )
+    title, _, warning, _, date, machine, versions, command, notes = page.splitlines()
+    assert (title, warning, command, notes) == ("# Speed", "Beware.", "- command: `make bench`", "- medians")
+    assert date.startswith("- date: 20")
+    assert re.fullmatch(r"- machine: .+, \d+ cores?, \w+, Python 3\.\d+\.\d+", machine)
+    assert versions == f"- versions: farrank {version('farrank')}, no-such-package not installed"

@@ -6,7 +6,7 @@ import pytest
 
 from farrank_bench import exporting
 from farrank_bench.exporting import export_fast
-from farrank_bench.served_fidelity import fidelity_of_exports, fidelity_rows
+from farrank_bench.fidelity import fidelity_of_exports, fidelity_rows
 from farrank_demo.questions import load_qrels
 from farrank_exporters.export import export_ranker
 from farrank_rankers.errors import ExportError
@@ -26,19 +26,22 @@ def test_the_same_ranking_is_within_every_bound() -> None:
     assert [(row.measured, row.aim, row.reached) for row in rows] == [
         ("1.0000 (1.0000)", "at least 0.95", True),
         ("+0.0000", "within 0.01", True),
+        ("1.000 (1.0), 0.0e+00, 0.0e+00", "", None),
     ]
     assert [row.aim for row in fidelity_rows("openvino bf16", "bf16", JUDGED, JUDGED)] == [
         "at least 0.98",
         "within 0.005",
+        "",
     ]
 
 
 def test_the_reverse_is_beyond_both() -> None:
     reverse = {query: {doc: -score for doc, score in scores.items()} for query, scores in JUDGED.items()}
     rows = fidelity_rows("openvino bf16", "bf16", JUDGED, reverse)
-    assert [row.reached for row in rows] == [False, False]
+    assert [row.reached for row in rows] == [False, False, None]
     # A better nDCG is another ranking, too.
-    assert [row.reached for row in fidelity_rows("openvino bf16", "bf16", reverse, JUDGED)] == [False, False]
+    again = fidelity_rows("openvino bf16", "bf16", reverse, JUDGED)
+    assert [row.reached for row in again] == [False, False, None]
 
 
 def test_fp32_is_shown_without_an_aim() -> None:

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from farrank_bench.gpu.bench import FULL, QUICK, TINY, Bench
-from farrank_bench.gpu.report import as_markdown
-from farrank_bench.gpu.sections import SECTIONS, measure_sections
+from farrank_bench.gpu.sections import SECTIONS, measure_sections, write_report
 from farrank_runtimes.devices import choose_device
 from farrank_runtimes.runtime import DeviceAbsent
 
@@ -34,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return NO_DEVICE
     bench = Bench(device, extent, options.tiny)
     sections, failed = measure_sections(options.sections, bench)
-    report = as_markdown(bench, sections, shlex.join(["python", "-m", "farrank_bench.gpu", *given]))
+    report = write_report(bench, sections, shlex.join(["python", "-m", "farrank_bench.gpu", *given]))
     print(report)
     if options.out:
         options.out.write_text(report, encoding="utf-8")

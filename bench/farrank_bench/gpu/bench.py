@@ -1,14 +1,14 @@
 """What all sections share: the device, how much is measured, and what is made once for all of them."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 
-from farrank_bench.gpu.models import build_model
-from farrank_bench.gpu.texts import read_corpus, train_tokenizer
+from farrank_bench.gpu.inputs import build_model, read_corpus, train_tokenizer
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokenizer import TextTokenizer
 from farrank_runtimes.runtime import Packing, Placement, Precision, Runtime
@@ -21,7 +21,8 @@ class Extent:
 
     A speed is that of `passes` over the documents, `repeats` times. `calls` are sent one by one; a loaded
     server has `callers`, settles for `settling_s` and is watched for `load_s`. The ceilings have matrices of
-    `side` and copies of `copied` bytes, `times` times over. No part of a section takes longer than `limit_s`.
+    `side` and copies of `copied` bytes, `times` times over. A part of a section
+    ends after `limit_s`.
     """
 
     documents: int
@@ -100,6 +101,23 @@ def measure_ceilings(device: torch.device, side: int, nbytes: int, times: int, r
     )
 
 
+@dataclass(slots=True)
+class TimeLimit:
+    """How long a part of a section may take; it is checked between passes, which are never cut in two."""
+
+    limit_s: float = math.inf
+    ends_s: float = math.inf
+
+    def begin(self, limit_s: float) -> None:
+        """Count from now."""
+        self.limit_s, self.ends_s = limit_s, time.monotonic() + limit_s
+
+    def check(self) -> None:
+        """Raise TimeoutError if the time is over."""
+        if time.monotonic() > self.ends_s:
+            raise TimeoutError(f"not done after {self.limit_s:g} s")
+
+
 @dataclass(frozen=True)
 class Bench:
     """A benchmark of a device; with `tiny` models it measures nothing, and shows that it runs."""
@@ -107,6 +125,7 @@ class Bench:
     device: torch.device
     extent: Extent
     tiny: bool = False
+    limit: TimeLimit = field(default_factory=TimeLimit)
 
     @cached_property
     def corpus(self) -> Sequence[str]:

@@ -1,39 +1,17 @@
-"""Encode the same inputs in one form or another.
-
-Packed or padded, and score a whole request, without a server.
-"""
+"""Encode the same inputs packed or padded, and score a whole request, without a server."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 
 from farrank_bench.contenders.rounds import ContenderFailed, Rounds, Scored
+from farrank_bench.gpu.bench import TimeLimit
+from farrank_bench.offline import Batch, batches_in_order
 from farrank_bench.report import Row, not_measured, spread
 from farrank_rankers.features import Features, stacked
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import Encoding, OutOfMemory, Runtime
-
-Batch = list[EncoderInput]
-
-
-def batches_in_order(inputs: Sequence[EncoderInput], max_tokens: int, *, padded: bool) -> Iterator[Batch]:
-    """Divide inputs, each batch as full as it can be, or of one input.
-
-    Padded, an input takes as many positions as the longest of its batch.
-    """
-    batch: Batch = []
-    longest = total = 0
-    for item in inputs:
-        widest = max(longest, item.tokens)
-        positions = widest * (len(batch) + 1) if padded else total + item.tokens
-        if batch and positions > max_tokens:
-            yield batch
-            batch, widest, total = [], item.tokens, 0
-        batch.append(item)
-        longest, total = widest, total + item.tokens
-    if batch:
-        yield batch
 
 
 class PartlyFailed(RuntimeError):
@@ -63,8 +41,15 @@ class Form:
     """
 
     def __init__(
-        self, runtime: Runtime, inputs: Sequence[EncoderInput], passes: int, *, padded: bool
+        self,
+        runtime: Runtime,
+        inputs: Sequence[EncoderInput],
+        passes: int,
+        *,
+        padded: bool,
+        limit: TimeLimit | None = None,
     ) -> None:
+        self._limit = limit or TimeLimit()
         self._runtime = runtime
         self._inputs = inputs
         self._passes = passes
@@ -78,6 +63,7 @@ class Form:
             try:
                 started_s = time.perf_counter()
                 for _ in range(self._passes):
+                    self._limit.check()
                     encode_in_turn(self._runtime, batches)
                 return Scored(time.perf_counter() - started_s, self._passes * len(self._inputs))
             except OutOfMemory as error:

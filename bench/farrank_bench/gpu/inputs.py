@@ -1,12 +1,129 @@
-"""Encoder inputs of known lengths: tokens are drawn, for what they say costs nothing."""
+"""The papers' models at full size with random weights, and texts and inputs of known lengths."""
 
-from collections.abc import Sequence
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import torch
 
-from farrank_rankers.chunking import readable_tokens
+from farrank_bench.calls import QUERIES
+from farrank_rankers.backbones.facts import BackboneFacts
+from farrank_rankers.chunking import Chunking, readable_tokens
+from farrank_rankers.papers.models import PaperModel, paper_models
+from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
+from farrank_rankers.tokenizer import TextTokenizer, TokenizerFiles
 from farrank_rankers.tokens import EncoderInput, Role, TokenizedText
+
+# Three full inputs a document, where the papers' windows slide over it in fourteen short ones.
+CHUNKINGS: Mapping[str, Chunking] = {
+    "parade-attn-bert": Chunking("disjoint", window=477, stride=477, max_document_tokens=1431)
+}
+
+# For whoever wants to see the benchmark run, and learn nothing of speed.
+TINY_SIZES: Mapping[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+}
+
+
+def build_model(
+    name: str, tokenizer: TextTokenizer, device: torch.device, *, tiny: bool = False, seed: int = 0
+) -> Ranker:
+    """Build a model of the papers on a device, in fp32; a runtime brings it to its precision.
+
+    Raises: KeyError if the papers have no model of the name.
+    """
+    model = paper_models()[name]
+    config = _config(model, tiny=tiny)
+    spec = replace(model.spec, chunking=CHUNKINGS.get(name, model.spec.chunking))
+    reader = Reader(spec, tokenizer, BackboneFacts.from_config(config))
+    with torch.random.fork_rng(), torch.device(device):
+        torch.manual_seed(seed)
+        return Ranker(reader, config).eval()
+
+
+def _config(model: PaperModel, *, tiny: bool) -> dict[str, Any]:
+    config = dict(model.config)
+    if not tiny:
+        return config
+    config |= TINY_SIZES
+    if "attention_window" in config:
+        config["attention_window"] = config["attention_window"][: config["num_hidden_layers"]]
+    if "embedding_size" in config:
+        config["embedding_size"] = config["hidden_size"]
+    return config
+
+
+# BERT's own has 30,522. No backbone of the papers knows fewer.
+WORDS = 30_000
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+
+# As many tokens as the papers' queries may have, and more.
+LONG_QUERY = " and ".join(QUERIES)
+
+# Characters of which so many tokens are made at least, as English and code go, and what is left behind them,
+# so that no cut word makes a document too short.
+CHARACTERS_PER_TOKEN = 20
+MARGIN = 40
+
+
+def read_corpus() -> list[str]:
+    """Read the documentation that every Python carries, its long pages alone."""
+    from farrank_server.indexing.pydoc_corpus import read_pydoc
+
+    return [document.text for document in read_pydoc() if len(document.text) > 20_000]
+
+
+def train_tokenizer(texts: Iterable[str]) -> TextTokenizer:
+    """Make a WordPiece tokenizer of BERT's kind out of texts."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+
+    pad, unknown, first, between = SPECIAL_TOKENS
+    tokenizer = Tokenizer(models.WordPiece(unk_token=unknown))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=WORDS, special_tokens=list(SPECIAL_TOKENS), show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    ids = {token: tokenizer.token_to_id(token) for token in (between, first)}
+    tokenizer.post_processor = processors.BertProcessing((between, ids[between]), (first, ids[first]))
+    return TextTokenizer(TokenizerFiles(tokenizer.to_str(), f'{{"pad_token": "{pad}"}}'))
+
+
+def full_texts(corpus: Sequence[str], reader: Reader, count: int) -> tuple[str, ...]:
+    """Cut different texts that fill all a reader keeps of a document, and hardly more.
+
+    Raises: ValueError if the corpus is too short.
+    """
+    needed = readable_tokens(reader.spec.chunking)
+    characters = needed * CHARACTERS_PER_TOKEN
+    texts = []
+    for number in range(count):
+        start = number // len(corpus) * MARGIN
+        stretch = corpus[number % len(corpus)][start : start + characters]
+        read = reader.read_document(stretch)
+        if len(read) < needed:
+            raise ValueError(f"a text of {len(stretch)} characters has {len(read)} tokens of {needed}")
+        texts.append(stretch[: int(read.ends[-1]) + MARGIN])
+    return tuple(texts)
+
+
+def varied_texts(corpus: Sequence[str], count: int, seed: int) -> tuple[str, ...]:
+    """Cut texts of 100 to 8,000 characters."""
+    randomly = random.Random(seed)
+    texts = []
+    for _ in range(count):
+        text, length = randomly.choice(corpus), randomly.randint(100, 8000)
+        start = randomly.randrange(max(1, len(text) - length))
+        texts.append(text[start : start + length])
+    return tuple(texts)
+
 
 SHORTEST = 20
 # Behind all special tokens of all vocabularies here.

@@ -5,7 +5,7 @@ import numpy as np
 from farrank_bench.calls import QUERIES
 from farrank_bench.gpu.bench import Bench
 from farrank_bench.gpu.encoding import Request, score
-from farrank_bench.gpu.texts import varied_texts
+from farrank_bench.gpu.inputs import varied_texts
 from farrank_bench.report import Row, at_least, not_measured, spread
 from farrank_exporters.parity import kendall_tau
 from farrank_rankers.errors import SourceError
@@ -24,7 +24,7 @@ def trained(bench: Bench) -> list[Row]:
         ranker = open_ranker(EMBEDDED)
     except SourceError as error:
         return [not_measured(WHAT, str(error), f"at least {LEAST_TAU:g}")]
-    packed, padded = taus(bench, ranker)
+    packed, padded = taus_with_fp32(bench, ranker)
     return [
         at_least(WHAT, packed, LEAST_TAU, ".4f"),
         Row("padded bf16", spread(padded, ".4f")),
@@ -33,14 +33,14 @@ def trained(bench: Bench) -> list[Row]:
 
 def untrained(bench: Bench) -> list[Row]:
     """Rank texts with random weights, whose scores differ by little more than bf16 rounds off: no aim."""
-    packed, padded = taus(bench, bench.model(RANDOM))
+    packed, padded = taus_with_fp32(bench, bench.model(RANDOM))
     return [
         Row(WHAT, spread(packed, ".4f")),
         Row("padded bf16", spread(padded, ".4f")),
     ]
 
 
-def taus(bench: Bench, ranker: Ranker) -> tuple[list[float], list[float]]:
+def taus_with_fp32(bench: Bench, ranker: Ranker) -> tuple[list[float], list[float]]:
     """Compare rankings with fp32's, query by query: of packed batches in bf16, and of padded ones."""
     extent = bench.extent
     requests = [
@@ -52,6 +52,7 @@ def taus(bench: Bench, ranker: Ranker) -> tuple[list[float], list[float]]:
     found: list[list[float]] = []
     # Only now in bf16: the runtimes share the ranker's weights.
     for packing in ("packed", "padded"):
+        bench.limit.check()
         runtime, _ = bench.open(ranker, packing)
         scores = [np.array(score(runtime, request)) for request in requests]
         found.append([kendall_tau(a, b) for a, b in zip(wanted, scores, strict=True)])

@@ -1,24 +1,31 @@
 """The sections by name: each stands alone, is bounded in time, and may fail without the others."""
 
 import gc
-import signal
+import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
 from farrank_bench.gpu.bench import Bench
 from farrank_bench.gpu.encoding import PartlyFailed
-from farrank_bench.gpu.forms import FORMS
-from farrank_bench.gpu.forms import MODELS as FORMED
 from farrank_bench.gpu.rankings import trained, untrained
 from farrank_bench.gpu.serving import AIMS, LATENCIES, saturation
-from farrank_bench.gpu.speeds import MODELS as SPED
-from farrank_bench.gpu.speeds import OF_FULL_DOCUMENTS, first_passages
-from farrank_bench.report import Row, not_measured, spread
+from farrank_bench.gpu.speeds import COMPILED_MODELS, FORMS, MODELS, OF_FULL_DOCUMENTS, first_passages
+from farrank_bench.report import Row, heading, not_measured, spread, tables
+
+PACKAGES = ("farrank", "torch", "transformers", "flash_attn", "tokenizers", "numpy", "grpcio")
+NOTES = (
+    "the papers' models with random weights, encoder in bf16, aggregator in fp32; medians of {repeats} runs "
+    "(smallest to largest), of latencies of {calls} calls; ratios taken round by round; shares are of the "
+    "matrix product measured in the same run"
+)
+TITLE = "Packed rankers on a GPU"
+NO_GPU = "The benchmark tried out on a CPU"
+NOT_A_GPU = "**This ran on a CPU to show that it runs: no figure here is a GPU's.**"
+TINY_MODELS = "**Models are tiny: no figure here says how fast anything is.**"
 
 Measure = Callable[[Bench], list[Row]]
 
@@ -39,11 +46,11 @@ SECTIONS: Mapping[str, Mapping[str, Measure]] = {
     "ceilings": {"The device's own ceilings": ceilings},
     "speed": {
         "Speed: BERT-base FirstP": first_passages,
-        **{f"Speed: {SPED[name]}": measure for name, measure in OF_FULL_DOCUMENTS.items()},
+        **{f"Speed: {MODELS[name]}": measure for name, measure in OF_FULL_DOCUMENTS.items()},
     },
     "latency": {f"Latency: {AIMS[name].name}": measure for name, measure in LATENCIES.items()},
     "saturation": {"Saturation": saturation},
-    "forms": {f"Forms: {FORMED[name]}": measure for name, measure in FORMS.items()},
+    "forms": {f"Forms: {COMPILED_MODELS[name]}": measure for name, measure in FORMS.items()},
     "rankings": {"Rankings: trained weights": trained, "Rankings: random weights": untrained},
 }
 
@@ -55,8 +62,8 @@ def measure_sections(names: Sequence[str], bench: Bench) -> tuple[dict[str, list
     for title, measure in (part for name in names for part in SECTIONS[name].items()):
         print(title, flush=True)
         try:
-            with bounded(bench.extent.limit_s):
-                found[title] = measure(bench)
+            bench.limit.begin(bench.extent.limit_s)
+            found[title] = measure(bench)
         except Exception as error:
             traceback.print_exc(file=sys.stderr)
             rows = error.rows if isinstance(error, PartlyFailed) else []
@@ -73,20 +80,34 @@ def let_go() -> None:
     torch.cuda.empty_cache()
 
 
-@contextmanager
-def bounded(limit_s: float) -> Iterator[None]:
-    """Interrupt what takes longer, as soon as it comes back to Python; for the main thread alone.
+def write_report(bench: Bench, sections: Mapping[str, Sequence[Row]], command: str) -> str:
+    """Write the report of `make bench-gpu`; aims are a GPU's, of models at full size."""
+    on_gpu = bench.device.type == "cuda"
+    if bench.tiny or not on_gpu:
+        sections = {
+            title: [replace(row, aim="", reached=None) for row in rows] for title, rows in sections.items()
+        }
+    warnings = [*([] if on_gpu else [NOT_A_GPU]), *([TINY_MODELS] if bench.tiny else [])]
+    notes = NOTES.format(repeats=bench.extent.repeats, calls=bench.extent.calls)
+    title, device = TITLE if on_gpu else NO_GPU, device_line(bench.device)
+    report = heading(title, command, notes, packages=PACKAGES, warnings=warnings, device=device)
+    return report + tables(sections)
 
-    Raises: TimeoutError.
-    """
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"not done after {limit_s:g} s")
+def device_line(device: torch.device) -> str:
+    """Name a device, its driver and the CUDA that torch was built for."""
+    if device.type != "cuda":
+        return f"{device}, no GPU"
+    found = torch.cuda.get_device_properties(device)
+    memory, cuda = found.total_memory / 2**30, torch.version.cuda
+    return f"{found.name}, {memory:.0f} GiB; driver {driver()}; CUDA {cuda}"
 
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
+
+def driver() -> str:
+    """Ask nvidia-smi for the driver's version; "unknown" without it."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return done.stdout.partition("\n")[0].strip() or "unknown"

@@ -2,18 +2,17 @@
 
 import asyncio
 import time
-import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from farrank_bench.calls import BenchCall
+from farrank_bench.calls import call_of
 from farrank_bench.gpu.bench import Bench, Extent, seconds_of
 from farrank_bench.gpu.encoding import Request, score
-from farrank_bench.gpu.texts import LONG_QUERY, full_texts
+from farrank_bench.gpu.inputs import LONG_QUERY, full_texts
 from farrank_bench.report import Row, at_least, below, spread
 from farrank_cli.spawn import SpawnedServer, spawned_server
 from farrank_rankers.files.save import save_ranker
@@ -66,20 +65,24 @@ AIMS: Mapping[str, Aim] = {
 
 def latency_of(name: str, bench: Bench) -> list[Row]:
     """Send a request of full documents again and again, then score it without a server."""
-    # A machine that has no client still measures what needs none.
-    from farrank_bench.online import run_one_by_one
+    # Imported here: a machine that has no client still measures what needs none.
+    from farrank_bench.served import answer_all
 
     ranker, aim, calls = bench.model(name), AIMS[name], bench.extent.calls
     texts = full_texts(bench.corpus, ranker.reader, bench.extent.documents)
     request = Request(ranker.reader, LONG_QUERY, texts)
     with serving(bench, ranker) as server:
-        call = BenchCall(LONG_QUERY, texts)
-        run_one_by_one(server.address, call, UNMEASURED)
-        served = run_one_by_one(server.address, call, calls)
+        call = call_of(LONG_QUERY, texts)
+        answer_all(server.address, [call] * UNMEASURED, 1)
+        served = answer_all(server.address, [call] * calls, 1)
     runtime, form = bench.open(ranker, "packed")
     runtime.warm_up()
-    alone_s = [seconds_of(partial(score, runtime, request), bench.device) for _ in range(UNMEASURED + calls)]
+    alone_s = []
+    for _ in range(UNMEASURED + calls):
+        bench.limit.check()
+        alone_s.append(seconds_of(partial(score, runtime, request), bench.device))
     alone_ms = [seconds * 1e3 for seconds in alone_s[UNMEASURED:]]
+    served_ms, model_ms = ([1e3 * each for each in times] for times in (served.latencies_s, served.model_s))
     tokens = sum(item.tokens for item in request.inputs)
     return [
         Row(
@@ -87,8 +90,8 @@ def latency_of(name: str, bench: Bench) -> list[Row]:
             f"{len(texts)} documents, {len(request.inputs)} inputs, {tokens} tokens",
         ),
         Row("runtime", form),
-        Row("from text, through an idle server, ms", spread([seconds * 1e3 for seconds, _ in served], ".1f")),
-        Row("the model's time in these calls, ms", spread([model * 1e3 for _, model in served], ".1f")),
+        Row("from text, through an idle server, ms", spread(served_ms, ".1f")),
+        Row("the model's time in these calls, ms", spread(model_ms, ".1f")),
         below("tokenized in advance, the runtime alone, ms", alone_ms, aim.tokenized_ms, ".1f"),
     ]
 
@@ -112,12 +115,21 @@ class Counted:
 
 def saturation(bench: Bench) -> list[Row]:
     """Let callers ask without a pause, and watch the server in the middle of it."""
+    from farrank_bench.served import watch_loaded
+
     ranker, extent = bench.model(MODEL), bench.extent
-    texts = full_texts(bench.corpus, ranker.reader, extent.documents)
+    call = call_of(LONG_QUERY, full_texts(bench.corpus, ranker.reader, extent.documents))
     shares, speeds = [], []
     with serving(bench, ranker) as server:
         for _ in range(extent.repeats):
-            before, after = asyncio.run(_loaded(server, texts, extent))
+            bench.limit.check()
+            before, after = watch_loaded(
+                server.address,
+                call,
+                extent.callers,
+                extent.settling_s + extent.load_s,
+                partial(_watch, server.metrics_url, extent),
+            )
             seconds = after.at_s - before.at_s
             shares.append((after.busy_s - before.busy_s) / seconds)
             speeds.append((after.chunks - before.chunks) / seconds)
@@ -128,47 +140,16 @@ def saturation(bench: Bench) -> list[Row]:
     ]
 
 
-async def _loaded(server: SpawnedServer, texts: Sequence[str], extent: Extent) -> tuple[Counted, Counted]:
-    """Load a server; give what it had counted at two times under load."""
-    # A machine that has no client still measures what needs none.
-    from farrank_bench.online import CALL_TIMEOUT_S, NO_RETRY
-    from farrank_client import AsyncClient
-
-    async with AsyncClient(server.address, retry=NO_RETRY) as client, asyncio.TaskGroup() as group:
-
-        async def ask() -> None:
-            await client.rerank(LONG_QUERY, texts, timeout_s=CALL_TIMEOUT_S)
-
-        async def ask_on() -> None:
-            while True:
-                await ask()
-
-        # Once before: counters are there from a server's first batch on.
-        await ask()
-        callers = [group.create_task(ask_on()) for _ in range(extent.callers)]
-        await asyncio.sleep(extent.settling_s)
-        before = await asyncio.to_thread(_count, server.metrics_url)
-        await asyncio.sleep(extent.load_s)
-        after = await asyncio.to_thread(_count, server.metrics_url)
-        for caller in callers:
-            caller.cancel()
-    return before, after
+async def _watch(url: str, extent: Extent) -> tuple[Counted, Counted]:
+    await asyncio.sleep(extent.settling_s)
+    before = await asyncio.to_thread(_count, url)
+    await asyncio.sleep(extent.load_s)
+    return before, await asyncio.to_thread(_count, url)
 
 
 def _count(url: str) -> Counted:
     """Read a server's counters."""
-    with urllib.request.urlopen(url) as page:
-        lines = page.read().decode().splitlines()
-    now_s = time.perf_counter()
-    return Counted(now_s, *(_summed(lines, name) for name in (BUSY, CHUNKS)))
+    from farrank_bench.served import read_metrics
 
-
-def _summed(lines: Sequence[str], name: str) -> float:
-    """Sum a metric's samples over all labels, in Prometheus's text format.
-
-    Raises: ValueError if there is none.
-    """
-    found = [line.rpartition(" ")[2] for line in lines if line.startswith((f"{name} ", f"{name}{{"))]
-    if not found:
-        raise ValueError(f"the server's metrics have no {name}")
-    return sum(map(float, found))
+    busy_s, chunks = read_metrics(url, BUSY, CHUNKS)
+    return Counted(time.perf_counter(), busy_s, chunks)

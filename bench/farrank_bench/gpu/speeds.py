@@ -98,14 +98,13 @@ def measure(bench: Bench, ranker: Ranker, work: Work) -> Speeds:
     """Let all forms encode the work in turns."""
     padded, _ = bench.open(ranker, "padded")
     packed, _ = bench.open(ranker, "packed")
-    passes = bench.extent.passes
     longest_first = sorted(work.inputs, key=lambda item: -item.tokens)
     forms = {
-        PACKED: Form(packed, work.inputs, passes, padded=False),
-        SORTED: Form(padded, longest_first, passes, padded=True),
+        PACKED: Form(packed, work.inputs, bench.extent.passes, padded=False, limit=bench.limit),
+        SORTED: Form(padded, longest_first, bench.extent.passes, padded=True, limit=bench.limit),
     }
     if longest_first[0].tokens != longest_first[-1].tokens:
-        forms[UNSORTED] = Form(padded, work.inputs, passes, padded=True)
+        forms[UNSORTED] = Form(padded, work.inputs, bench.extent.passes, padded=True, limit=bench.limit)
     found = measure_rounds(forms, bench.extent.repeats)
     peak = statistics.median(bench.ceilings.flops_per_s)
     of_input = work.flops / len(work.inputs)
@@ -130,3 +129,41 @@ def _held(what: str, values: Sequence[float], aim: float | None) -> Row:
     if not values:
         return not_measured(what, "a form failed", "" if aim is None else f"at least {aim:g}")
     return Row(what, spread(values, ".3f")) if aim is None else at_least(what, values, aim)
+
+
+WRITTEN, COMPILED = "packed, as written", "packed, compiled"
+
+COMPILED_MODELS: Mapping[str, str] = {
+    "firstp-bert": "BERT",
+    "firstp-deberta": "DeBERTa",
+    "longp-longformer": "Longformer",
+    "longp-bigbird": "BigBird",
+}
+
+
+def forms_of(name: str, bench: Bench) -> list[Row]:
+    """Encode documents of mixed lengths in every form, in turns. Raises: PartlyFailed."""
+    ranker = bench.model(name)
+    documents = mixed_documents(ranker.reader, bench.extent.documents)
+    inputs = [item for document in documents for item in document]
+    longest_first = sorted(inputs, key=lambda item: -item.tokens)
+    written, _ = bench.open(ranker, "packed")
+    compiled, _ = bench.open(ranker, "packed", compile=True)
+    padded, _ = bench.open(ranker, "padded")
+    contenders = {
+        WRITTEN: Form(written, inputs, bench.extent.passes, padded=False, limit=bench.limit),
+        COMPILED: Form(compiled, inputs, bench.extent.passes, padded=False, limit=bench.limit),
+        SORTED: Form(padded, longest_first, bench.extent.passes, padded=True, limit=bench.limit),
+    }
+    attention = attention_row(bench, ranker)
+    found = measure_rounds(contenders, bench.extent.repeats)
+    fastest = max(found.speeds, key=lambda form: statistics.median(found.speeds[form]), default="none")
+    rows = [
+        attention,
+        *(speed_row(name, form, found) for name, form in contenders.items()),
+        Row("fastest", fastest),
+    ]
+    return whole(rows, found)
+
+
+FORMS = {name: partial(forms_of, name) for name in COMPILED_MODELS}

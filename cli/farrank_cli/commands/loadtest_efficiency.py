@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -223,11 +222,11 @@ def _conditions(
     trained: Mapping[str, Path],
 ) -> Conditions:
     from farrank_loadtest.efficiency.run_times import Conditions
-    from farrank_loadtest.machine import describe_machine
+    from farrank_loadtest.machine import describe_machine, installed_versions
 
     return Conditions(
         machine=describe_machine(),
-        versions={name: version(name) for name in _VERSIONS},
+        versions=installed_versions(_VERSIONS),
         precision=args.precision,
         device=args.device,
         settings=settings,

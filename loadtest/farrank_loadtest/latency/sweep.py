@@ -118,6 +118,19 @@ class Watcher(Protocol):
         """All repeats of a load are done."""
 
 
+class Silent:
+    """Hears a sweep and says nothing."""
+
+    def began(self, amount: float, repeat: int) -> None:
+        """Pass over it."""
+
+    def counted(self, answered: int) -> None:
+        """Pass over it."""
+
+    def finished(self, result: StepResult) -> None:
+        """Pass over it."""
+
+
 async def probe(
     target: Target, workload: Workload, plan: Plan, *, timeout_s: float = PROBE_TIMEOUT_S
 ) -> None:

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
-from farrank_bench.calls import BenchCall, encoder_inputs, make_pair_calls
-from farrank_bench.contenders.infinity_environment import VERSION, infinity_command, infinity_versions
-from farrank_bench.contenders.infinity_server import infinity_server
+from farrank_bench.calls import encoder_inputs, make_pair_calls
+from farrank_bench.contenders.infinity import VERSION, infinity_command, infinity_server, infinity_versions
 from farrank_bench.contenders.predict import predicting
 from farrank_bench.contenders.rounds import Contender, ContenderFailed, Rounds, Scores, measure_rounds
-from farrank_bench.contenders.served import Served
-from farrank_bench.cross_encoder import CrossEncoder
+from farrank_bench.exporting import CrossEncoder
 from farrank_bench.offline import Alone
 from farrank_bench.report import Row, at_least, not_measured, spread
+from farrank_bench.served import Served
 from farrank_cli.spawn import spawned_server
 from farrank_client import Client, RankerInfo
 from farrank_exporters.parity import LEAST_TAU, kendall_tau
+from farrank_loadtest.workloads import Call
 from farrank_rankers.files.open import Overrides
 from farrank_rankers.ranker import Ranker
 from farrank_runtimes.choose import open_ranker_runtime
@@ -33,7 +33,7 @@ FARRANK, ALONE, INFINITY = "Farrank", "its runtime alone", f"Infinity {VERSION}"
 LOADED = f"Farrank, {MANY_CALLERS} callers"
 PREDICT = "sentence-transformers' CrossEncoder.predict"
 
-OVER_PREDICT = 3.0
+OVER_PREDICT = 5.0
 OVER_INFINITY = 5.0
 OVER_ALONE = 0.90
 
@@ -66,7 +66,7 @@ def beside_peers(made: CrossEncoder, size: Size, threads: int, cache: Path, scra
     with ExitStack() as stack:
         arguments = ["--ranker", f"{MODEL}={made.artifact}", "--device", "cpu", "--threads", str(threads)]
         server = stack.enter_context(spawned_server([*arguments, "--log-level", "warning"]))
-        served = _served(server.address)
+        served = _served_ranker(server.address)
         contenders[FARRANK] = Served(server.address, MODEL, CALLERS, calls)
         contenders[LOADED] = Served(server.address, MODEL, MANY_CALLERS, calls * TIMES)
         alone = open_ranker_runtime(
@@ -129,7 +129,7 @@ def speed_rows(found: Rounds) -> list[Row]:
     return rows
 
 
-def agreement_rows(found: Rounds, ranker: Ranker, calls: Sequence[BenchCall], precision: str) -> list[Row]:
+def agreement_rows(found: Rounds, ranker: Ranker, calls: Sequence[Call], precision: str) -> list[Row]:
     """Hold everybody's rankings to those of Farrank's ranker in torch, fp32: all must compute the same."""
     sample = calls[:SAMPLED_CALLS]
     expected = tuple(
@@ -168,6 +168,6 @@ def taus(expected: Scores, scores: Scores) -> list[float]:
     ]
 
 
-def _served(address: str) -> RankerInfo:
+def _served_ranker(address: str) -> RankerInfo:
     with Client(address) as client:
         return client.rankers().rankers[0]

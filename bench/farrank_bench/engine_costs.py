@@ -1,0 +1,217 @@
+"""What a call costs on the event loop: its admission, and the longest time that the loop is held up.
+
+The loop is watched in a server of its own process, which runs this file as a program.
+"""
+
+import asyncio
+import itertools
+import json
+import math
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from farrank_bench.report import Row, below, spread
+from farrank_loadtest.loops import Sample, run_closed, started_clock
+from farrank_loadtest.targets import Answer
+from farrank_loadtest.targets.address import open_target
+from farrank_loadtest.workloads import Call
+from farrank_loadtest.workloads.synthetic import Shape, make_up, parse_lengths
+from farrank_rankers.files.save import save_ranker
+from farrank_rankers.files.untrained import new_ranker
+from farrank_server.config.schema import LimitsConfig, ListenConfig, RankerConfig, ServerConfig
+from farrank_server.engine.admission.estimates import Speed, Speeds
+from farrank_server.engine.admission.reservations import Claim, Reservations, Work
+from farrank_server.replica import Server
+from farrank_server.run import SWITCH_INTERVAL_S
+
+RANKER = "bench"
+IN_FLIGHT = (100, 1000, 10_000)
+ADMISSIONS = 30
+TOKENS_PER_S = 5000.0
+CALL_TOKENS = 500
+
+CALLERS = 1000
+IDLE_S = 2.0
+BEAT_S = 0.001
+STALL_BELOW_MS = 10.0
+# Small calls: many of them pass through the loop in a short time.
+WORKLOAD = Shape(calls=200, documents=2, lengths=parse_lengths("constant:30"), query_tokens=6)
+
+
+def admission_cost() -> list[Row]:
+    """Admit one more call beside so many in flight, and give it back: without a server, a model or a wait."""
+    return [
+        Row(f"one admission with {in_flight:,} calls in flight, ms", spread(admissions_ms(in_flight), ".3f"))
+        for in_flight in IN_FLIGHT
+    ]
+
+
+def admissions_ms(in_flight: int) -> list[float]:
+    """Time admissions one by one; deadlines are far, and in no order."""
+    randomly = random.Random(1)
+    limits = LimitsConfig(max_queued_tokens=2 * in_flight * CALL_TOKENS)
+    reservations = Reservations(limits, {RANKER: Speeds.measured(TOKENS_PER_S)}, Speed(1e6))
+
+    def claim() -> Claim:
+        return Claim([Work(RANKER, CALL_TOKENS)], 2000, 2000, 0.0, randomly.uniform(1e6, 2e6))
+
+    for _ in range(in_flight):
+        reservations.admit(claim(), 0.0)
+    took_ms = []
+    for _ in range(ADMISSIONS):
+        one_more = claim()
+        started_s = time.perf_counter()
+        reservation = reservations.admit(one_more, 0.0)
+        took_ms.append((time.perf_counter() - started_s) * 1e3)
+        reservations.release(reservation)
+    return took_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """How the loop was held up: the latest beat and the 99.9th percentile, and the loop's own longest work.
+
+    Beats are late whatever holds them up, other threads and processes included. The loop's own work is the
+    processor time of its thread from one beat to the next.
+    """
+
+    latest_ms: float
+    p999_ms: float
+    longest_work_ms: float
+
+
+def event_loop_stall(folder: Path, load_s: float) -> list[Row]:
+    """Hold a thousand calls in flight for a while, then let all callers hang up at once."""
+    save_ranker(new_ranker("avgp", "embedded", seed=1), folder)
+    with _watched_server(folder) as (address, process):
+        _held(process)
+        time.sleep(IDLE_S)
+        idle = _held(process)
+        statuses = asyncio.run(_load(address, load_s))
+        busy = _held(process)
+        asyncio.run(_hang_up(address))
+        hung_up = _held(process)
+    told = ", ".join(f"{status} {count:,}" for status, count in statuses.most_common())
+    rows = [Row(f"{CALLERS:,} callers of {WORKLOAD.documents} documents for {load_s:g} s", told)]
+    for when, found in (
+        ("with nothing in flight", idle),
+        (f"with {CALLERS:,} calls in flight", busy),
+        (f"when {CALLERS:,} callers hang up", hung_up),
+    ):
+        rows += [
+            below(f"the loop's longest own work, {when}, ms", [found.longest_work_ms], STALL_BELOW_MS, ".1f"),
+            Row(f"its latest beat (p99.9), {when}, ms", f"{found.latest_ms:.1f} ({found.p999_ms:.1f})"),
+        ]
+    return rows
+
+
+async def _load(address: str, load_s: float) -> Counter[str]:
+    statuses: Counter[str] = Counter()
+
+    def count(sample: Sample) -> None:
+        statuses[sample.status] += 1
+
+    await _call(address, load_s, count)
+    return statuses
+
+
+async def _hang_up(address: str) -> None:
+    """Cancel as many calls as there are callers, in one go; their answers are on the way."""
+    loading = asyncio.create_task(_call(address, math.inf, lambda sample: None))
+    await asyncio.sleep(IDLE_S)
+    loading.cancel()
+    await asyncio.wait((loading,))
+    await asyncio.sleep(IDLE_S)
+
+
+async def _call(address: str, load_s: float, sink: Callable[[Sample], None]) -> None:
+    calls = itertools.cycle(make_up(WORKLOAD, seed=1).calls)
+    target = open_target(address)
+
+    async def ask(call: Call) -> Answer:
+        return await target.rerank(call.query, call.documents, timeout_s=60.0)
+
+    try:
+        await run_closed(ask, calls, CALLERS, load_s, sink, started_clock(), max_calls=1_000_000)
+    finally:
+        await target.close()
+
+
+@contextmanager
+def _watched_server(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    command = [sys.executable, "-m", "farrank_bench.engine_costs", str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield _line(process)["address"], process
+        finally:
+            process.kill()
+
+
+def _held(process: subprocess.Popen[str]) -> Held:
+    """Ask for what was seen since the last question."""
+    if process.stdin is None:
+        raise AssertionError("the process was started with pipes")
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return Held(**_line(process))
+
+
+def _line(process: subprocess.Popen[str]) -> dict[str, Any]:
+    if process.stdout is None:
+        raise AssertionError("the process was started with pipes")
+    line = process.stdout.readline()
+    if not line:
+        raise RuntimeError("the watched server ended; its words are above")
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+class Heartbeat:
+    """Beats each millisecond on the running loop, and keeps how late each beat was."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._late_s: list[float] = []
+        self._longest_work_s = 0.0
+        self._schedule()
+
+    def held(self) -> Held:
+        """Give what was seen since the last question."""
+        late_ms = sorted(1e3 * late_s for late_s in self._late_s) or [0.0]
+        found = Held(late_ms[-1], late_ms[int(0.999 * (len(late_ms) - 1))], 1e3 * self._longest_work_s)
+        self._late_s, self._longest_work_s = [], 0.0
+        return found
+
+    def _schedule(self) -> None:
+        self._due_s, self._worked_s = time.perf_counter() + BEAT_S, time.thread_time()
+        self._loop.call_later(BEAT_S, self._beat)
+
+    def _beat(self) -> None:
+        self._late_s.append(time.perf_counter() - self._due_s)
+        self._longest_work_s = max(self._longest_work_s, time.thread_time() - self._worked_s)
+        self._schedule()
+
+
+async def serve_watched(folder: str) -> None:
+    """Serve the ranker, and tell how the loop was held up since the last line of standard input."""
+    limits = LimitsConfig(max_concurrent_calls=2 * CALLERS)
+    listen = ListenConfig(port=0, metrics_port=None)
+    config = ServerConfig(rankers={RANKER: RankerConfig(folder)}, listen=listen, limits=limits)
+    async with Server(config) as server:
+        heartbeat = Heartbeat()
+        print(json.dumps({"address": server.address}), flush=True)
+        while await asyncio.to_thread(sys.stdin.readline):
+            print(json.dumps(asdict(heartbeat.held())), flush=True)
+
+
+if __name__ == "__main__":
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    asyncio.run(serve_watched(sys.argv[1]))
