@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from farrank_cli.exit_codes import REFUSED, TRY_AGAIN, CommandError
+from farrank_cli.numbers import positive
 from farrank_client import Client, DeadlineExceeded, FarrankError, ResourceExhausted, Tls, Unavailable
 
 
@@ -17,7 +18,7 @@ def add_connection_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--timeout-s",
-        type=_positive,
+        type=positive,
         default=60.0,
         metavar="S",
         help="deadline, retries included (%(default)g)",
@@ -40,7 +41,7 @@ def connect(args: argparse.Namespace) -> Iterator[Client]:
     except OSError as error:
         raise CommandError(f"{error.filename}: {error.strerror}") from error
     except ValueError as error:
-        raise CommandError(str(error)) from error
+        raise CommandError(str(error).replace("target: ", "--server: ")) from error
     with client:
         try:
             yield client
@@ -60,10 +61,3 @@ def _exit_code(error: FarrankError) -> int:
         isinstance(error, ResourceExhausted) and error.retry_after_s is not None
     )
     return TRY_AGAIN if again else REFUSED
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value

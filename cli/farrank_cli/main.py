@@ -96,6 +96,9 @@ def _run(given: list[str]) -> int:
     if chosen not in COMMANDS:
         parser.parse_args(given)
         raise AssertionError("argparse lets no unknown command through")
+    if COMMANDS[chosen].extra is None:
+        # These only call a server. What gRPC logs of a failed connection, they say in one line.
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         loaded = COMMANDS[chosen].load()
         loaded.configure(parsers[chosen])

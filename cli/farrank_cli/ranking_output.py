@@ -7,13 +7,17 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from farrank_client import Passage, Ranking, Result
+from farrank_cli.terminal import counted
+from farrank_client import Passage, Ranking, Result, ScoreScale
 
 
 def add_ranking_flags(parser: argparse.ArgumentParser) -> None:
     """Add the query, the options of the call and those of the output."""
     parser.add_argument("--query", required=True, metavar="Q", help="what is asked")
     parser.add_argument("--ranker", metavar="NAME", help="who scores (the server's default)")
+    parser.add_argument(
+        "--score-scale", choices=("raw", "sigmoid"), help="raw: as the ranker scores; sigmoid: 0 to 1 (raw)"
+    )
     parser.add_argument("--top-n", type=count, metavar="N", help="show only the N best (all)")
     parser.add_argument(
         "--max-chunks", type=count, metavar="N", help="read at most N chunks of each document"
@@ -29,6 +33,7 @@ def ranking_options(args: argparse.Namespace) -> dict[str, Any]:
         "top_n": args.top_n,
         "max_chunks": args.max_chunks,
         "return_chunk_scores": args.chunks,
+        "score_scale": args.score_scale and ScoreScale[args.score_scale.upper()],
     }
 
 
@@ -95,6 +100,7 @@ def _as_object(rank: int, result: Result, text: str) -> dict[str, Any]:
         "score": result.score,
         "first_stage_score": result.first_stage_score,
         "tokens_cut": result.tokens_cut,
+        "characters_cut": result.characters_cut,
         "deciding_passage": None if deciding is None else _passage_object(deciding, text),
         "chunks": [_passage_object(chunk, text) for chunk in result.chunks],
     }
@@ -111,13 +117,19 @@ def _passage_object(passage: Passage, text: str) -> dict[str, Any]:
 
 
 def _notes(ranking: Ranking) -> list[str]:
+    ranker, shown = ranking.ranker, counted(len(ranking.results), "document")
+    ran_in = f" in {ranker.precision}" if ranker.precision else ""
     notes = [
-        f"{ranking.ranker.name} {ranking.ranker.version}: {len(ranking.results)} documents shown, "
-        f"{ranking.usage.chunks} chunks scored in {ranking.timings.total_ns / 1e9:.3f} s"
+        f"{ranker.name} {ranker.version}{ran_in}: {shown} shown, {counted(ranking.usage.chunks, 'chunk')} "
+        f"scored in {ranking.timings.total_ns / 1e9:.3f} s"
     ]
     if ranking.query_tokens_cut:
-        notes.append(f"the query was cut: its last {ranking.query_tokens_cut} tokens were not read")
-    cut = [result.tokens_cut for result in ranking.results if result.tokens_cut]
+        notes.append(f"not read of the query: its last {counted(ranking.query_tokens_cut, 'token')}")
+    cut = [result for result in ranking.results if result.tokens_cut or result.characters_cut]
     if cut:
-        notes.append(f"{len(cut)} of the documents shown were cut: {sum(cut)} tokens were not read")
+        characters = sum(result.characters_cut for result in cut)
+        tokens = counted(sum(result.tokens_cut for result in cut), "token")
+        notes.append(
+            f"not read of {len(cut)} of {shown}: about {tokens}, {characters:,} characters at the end"
+        )
     return notes

@@ -6,6 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import TextIO
 
 
+def counted(count: int, what: str) -> str:
+    """Write `1 document`, `2,000 documents`."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
 def print_columns(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows under their heads, each column as wide as its widest cell."""
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]

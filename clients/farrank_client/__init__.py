@@ -6,9 +6,9 @@ with Client("localhost:50051") as client:
 """
 
 from farrank_client.async_client import AsyncClient
+from farrank_client.calls import Document
 from farrank_client.catalog import Catalog, IndexInfo, Limits, Parity, RankerInfo
 from farrank_client.client import Client
-from farrank_client.documents import Document
 from farrank_client.errors import (
     AccessDenied,
     DeadlineExceeded,
@@ -20,7 +20,16 @@ from farrank_client.errors import (
     Unavailable,
     Unimplemented,
 )
-from farrank_client.ranking import Evidence, Passage, RankerVersion, Ranking, Result, Timings, Usage
+from farrank_client.ranking import (
+    Evidence,
+    Passage,
+    RankerVersion,
+    Ranking,
+    Result,
+    ScoreScale,
+    Timings,
+    Usage,
+)
 from farrank_client.retry import RetryPolicy
 from farrank_client.transport import AsyncTransport, Tls, Transport
 
@@ -47,6 +56,7 @@ __all__ = [
     "ResourceExhausted",
     "Result",
     "RetryPolicy",
+    "ScoreScale",
     "Timings",
     "Tls",
     "Transport",

@@ -3,22 +3,35 @@
 Both clients build them here, so that neither knows more than how to send one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from google.protobuf.message import Message
+from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 
 from farrank.v1 import rerank_pb2
-from farrank_client import documents as wire_documents
 from farrank_client.catalog import Catalog
-from farrank_client.documents import Document
-from farrank_client.ranking import Ranking
+from farrank_client.errors import Unavailable
+from farrank_client.ranking import Ranking, ScoreScale
 
 Response = TypeVar("Response", bound=Message)
 Answer = TypeVar("Answer")
 
 _SERVICE = rerank_pb2.DESCRIPTOR.services_by_name["RerankService"].full_name
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One candidate: the caller's name for it, unique within a call, and its whole text."""
+
+    id: str
+    text: str
+
+
+# Plain strings travel without an id; their place tells them apart.
+DocumentLike = str | Document | tuple[str, str] | Mapping[str, str]
+Documents = Sequence[DocumentLike] | Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +45,13 @@ class Call(Generic[Response, Answer]):
 
 
 def rerank(
-    query: str, documents: Sequence[str | Document], options: rerank_pb2.RerankOptions
+    query: str, documents: Documents, options: rerank_pb2.RerankOptions
 ) -> Call[rerank_pb2.RerankResponse, Ranking]:
-    """Rerank documents that the caller brings."""
-    request = rerank_pb2.RerankRequest(
-        query=query, documents=wire_documents.to_pb(documents), options=options
-    )
+    """Rerank documents that the caller brings.
+
+    Raises: TypeError, naming the place, for what is no document.
+    """
+    request = rerank_pb2.RerankRequest(query=query, documents=documents_to_pb(documents), options=options)
     return Call(f"/{_SERVICE}/Rerank", request, rerank_pb2.RerankResponse, Ranking.from_pb)
 
 
@@ -62,6 +76,8 @@ def options_to_pb(
     max_chunks: int | None,
     return_texts: bool,
     return_chunk_scores: bool,
+    score_scale: ScoreScale | None,
+    count_tokens_cut: bool,
 ) -> rerank_pb2.RerankOptions:
     """Put the options on the wire; None leaves a field to the server's default."""
     return rerank_pb2.RerankOptions(
@@ -70,4 +86,56 @@ def options_to_pb(
         max_chunks=max_chunks,
         return_texts=return_texts,
         return_chunk_scores=return_chunk_scores,
+        score_scale=None if score_scale is None else score_scale.value,
+        count_tokens_cut=count_tokens_cut,
     )
+
+
+def documents_to_pb(documents: Documents) -> list[rerank_pb2.Document]:
+    """Put documents on the wire. A mapping of all of them is one of ids to texts.
+
+    Raises: TypeError, naming the place, for what is no document, and for one string instead of several.
+    """
+    if isinstance(documents, str):
+        raise TypeError("documents: a sequence of documents is needed, not one string")
+    given = documents.items() if isinstance(documents, Mapping) else documents
+    return [_document_to_pb(place, document) for place, document in enumerate(given)]
+
+
+def _document_to_pb(place: int, document: object) -> rerank_pb2.Document:
+    match document:
+        case str():
+            doc_id, text = "", document
+        case Document(id=str(doc_id), text=str(text)) | [str(doc_id), str(text)]:
+            pass
+        case {"id": str(doc_id), "text": str(text), **others} if not others:
+            pass
+        case {"text": str(text), **others} if not others:
+            doc_id = ""
+        case _:
+            raise TypeError(
+                f"documents[{place}]: must be a text, a Document, a pair (id, text) or a mapping with text "
+                f"and maybe id, each a str; it is {document!r:.100}"
+            )
+    return rerank_pb2.Document(id=doc_id, text=text)
+
+
+# The standard health check (grpc.health.v1), asked without the package that carries its stubs. That package
+# belongs to the server extra, and a second copy of health.proto in the client would clash with it in
+# protobuf's registry. So its two messages, one string field and one enum field numbered 1, are read as
+# protobuf's own StringValue and Int32Value: the same bytes on the wire.
+# Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
+_HEALTH = "/grpc.health.v1.Health/Check"
+_HEALTH_NAMES = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
+_WHOLE_SERVER = ""
+
+
+def check_health() -> Call[Int32Value, None]:
+    """Ask whether the server as a whole takes work; reading any other answer raises Unavailable."""
+    return Call(_HEALTH, StringValue(value=_WHOLE_SERVER), Int32Value, _read_health)
+
+
+def _read_health(response: Int32Value) -> None:
+    name = _HEALTH_NAMES.get(response.value, str(response.value))
+    if name != "SERVING":
+        raise Unavailable(f"the server answers that its health is {name}")

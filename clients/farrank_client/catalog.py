@@ -1,14 +1,15 @@
 """What a server holds: its rankers, its indexes and the limits it enforces."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Self
 
 from farrank.v1 import rerank_pb2
+from farrank_client.ranking import FlatMessage
 
 
 @dataclass(frozen=True, slots=True)
-class Parity:
+class Parity(FlatMessage):
     """How an export's scores differ from those of its ranker in PyTorch and fp32, measured on `texts`.
 
     `spread` is the standard deviation of the scores within a query; `kendall_tau` and `top10_overlap` are
@@ -22,19 +23,6 @@ class Parity:
     texts: int
     queries: int
     spread: float
-
-    @classmethod
-    def from_pb(cls, message: rerank_pb2.Parity) -> Self:
-        """Read a report off the wire."""
-        return cls(
-            message.max_difference,
-            message.mean_difference,
-            message.kendall_tau,
-            message.top10_overlap,
-            message.texts,
-            message.queries,
-            message.spread,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,40 +50,23 @@ class RankerInfo:
     @classmethod
     def from_pb(cls, message: rerank_pb2.RankerInfo) -> Self:
         """Read a ranker's description off the wire."""
-        return cls(
-            name=message.name,
-            version=message.version,
-            family=message.family,
-            backbone=message.backbone,
-            max_query_tokens=message.max_query_tokens,
-            max_document_tokens=message.max_document_tokens,
-            window=message.window,
-            stride=message.stride,
-            runtime=message.runtime,
-            device=message.device,
-            precision=message.precision,
-            options=dict(message.options),
-            runtime_reason=message.runtime_reason,
-            parity=Parity.from_pb(message.parity) if message.HasField("parity") else None,
-        )
+        values = {each.name: getattr(message, each.name) for each in fields(cls)}
+        parity = Parity.from_pb(message.parity) if message.HasField("parity") else None
+        return cls(**values | {"options": dict(message.options), "parity": parity})
 
 
 @dataclass(frozen=True, slots=True)
-class IndexInfo:
-    """One index of the first stage, how many documents it holds and how it ranks them."""
+class IndexInfo(FlatMessage):
+    """One index: how many documents it holds, how they are ranked, and how many are reranked by default."""
 
     name: str
     documents: int
     first_stage: str
-
-    @classmethod
-    def from_pb(cls, message: rerank_pb2.IndexInfo) -> Self:
-        """Read an index's description off the wire."""
-        return cls(message.name, message.documents, message.first_stage)
+    default_k: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(FlatMessage):
     """What one request may hold; beyond it the server answers `InvalidArgument`."""
 
     max_documents: int
@@ -103,17 +74,7 @@ class Limits:
     max_query_bytes: int
     max_request_bytes: int
     max_queued_tokens: int
-
-    @classmethod
-    def from_pb(cls, message: rerank_pb2.Limits) -> Self:
-        """Read the limits off the wire."""
-        return cls(
-            max_documents=message.max_documents,
-            max_document_bytes=message.max_document_bytes,
-            max_query_bytes=message.max_query_bytes,
-            max_request_bytes=message.max_request_bytes,
-            max_queued_tokens=message.max_queued_tokens,
-        )
+    max_query_terms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,11 @@ from typing import Self
 
 import grpc
 
-from farrank_client import calls, health
-from farrank_client.calls import Answer, Call, Response
+from farrank_client import calls
+from farrank_client.calls import Answer, Call, Documents, Response
 from farrank_client.catalog import Catalog
-from farrank_client.documents import Document
 from farrank_client.errors import DeadlineExceeded, FarrankError, Unavailable
-from farrank_client.ranking import Ranking
+from farrank_client.ranking import Ranking, ScoreScale
 from farrank_client.retry import DEFAULT_RETRY, NO_RETRY, UNTIL_HEALTHY, Attempts, RetryPolicy
 from farrank_client.transport import (
     KEEPALIVE_S,
@@ -32,7 +31,8 @@ class Client:
     `timeout_s` is the deadline of every call that brings none of its own, retries included. `transport`
     replaces the network (see `farrank_client.testing`). Calls raise what the tree in `errors` shows.
     `keepalive_s` is how often a waiting call asks whether its connection lives (None: never).
-    Raises: ValueError for both `tls` and `credentials`; OSError if a file of `tls` cannot be read.
+    Raises: ValueError for a URL as `target`, or both `tls` and `credentials`; OSError if a file of `tls`
+    cannot be read.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Client:
         self._retry = retry
         if transport is None:
             every_option = channel_options(keepalive_s=keepalive_s, tls=tls, extra=options)
-            chosen = channel_credentials(tls, credentials)
+            chosen = channel_credentials(target, tls, credentials)
             channel = (
                 grpc.insecure_channel(target, every_option)
                 if chosen is None
@@ -64,18 +64,25 @@ class Client:
     def rerank(
         self,
         query: str,
-        documents: Sequence[str | Document],
+        documents: Documents,
         *,
         ranker: str | None = None,
         top_n: int | None = None,
         max_chunks: int | None = None,
         return_texts: bool = False,
         return_chunk_scores: bool = False,
+        score_scale: ScoreScale | None = None,
+        count_tokens_cut: bool = False,
         timeout_s: float | None = None,
     ) -> Ranking:
         """Order documents by a query, reading each as a whole.
 
-        All documents are scored; `top_n` limits what is returned, `max_chunks` what is read of each.
+        `documents` are texts, `Document`s, pairs (id, text), mappings with `text` and maybe `id`, or one
+        mapping of ids to texts. All are scored; `top_n` limits what is returned, `max_chunks` what is read of
+        each. Scores are the ranker's own, for a cross-encoder logits: `score_scale=ScoreScale.SIGMOID` puts
+        them between 0 and 1. `count_tokens_cut` makes `Result.tokens_cut` exact, at the price of tokenizing
+        documents to their end.
+        Raises: TypeError for what is no document; FarrankError where the call fails.
         """
         options = calls.options_to_pb(
             ranker=ranker,
@@ -83,6 +90,8 @@ class Client:
             max_chunks=max_chunks,
             return_texts=return_texts,
             return_chunk_scores=return_chunk_scores,
+            score_scale=score_scale,
+            count_tokens_cut=count_tokens_cut,
         )
         return self._perform(calls.rerank(query, documents, options), timeout_s)
 
@@ -97,6 +106,8 @@ class Client:
         max_chunks: int | None = None,
         return_texts: bool = False,
         return_chunk_scores: bool = False,
+        score_scale: ScoreScale | None = None,
+        count_tokens_cut: bool = False,
         timeout_s: float | None = None,
     ) -> Ranking:
         """Search an index of the server for `k` candidates and order them like `rerank`."""
@@ -106,6 +117,8 @@ class Client:
             max_chunks=max_chunks,
             return_texts=return_texts,
             return_chunk_scores=return_chunk_scores,
+            score_scale=score_scale,
+            count_tokens_cut=count_tokens_cut,
         )
         return self._perform(calls.search_and_rerank(query, index, k, options), timeout_s)
 
@@ -116,7 +129,7 @@ class Client:
     def is_healthy(self, *, timeout_s: float = 5.0) -> bool:
         """Ask once whether the server takes work; no answer in time is a no."""
         try:
-            self._perform(health.check(), timeout_s, NO_RETRY)
+            self._perform(calls.check_health(), timeout_s, NO_RETRY)
         except (Unavailable, DeadlineExceeded):
             return False
         return True
@@ -126,7 +139,7 @@ class Client:
 
         Raises: Unavailable or DeadlineExceeded, with the last reason, if it does not in time.
         """
-        self._perform(health.check(), timeout_s, UNTIL_HEALTHY)
+        self._perform(calls.check_health(), timeout_s, UNTIL_HEALTHY)
 
     def close(self) -> None:
         """End calls in flight and let go of the connection."""

@@ -11,6 +11,7 @@ FarrankError               any other code (`code` says which)
 └── Internal               INTERNAL             a bug of the server
 """
 
+import re
 from collections.abc import Iterable
 
 import grpc
@@ -23,10 +24,11 @@ class FarrankError(Exception):
     """A call failed: `message` is the server's, `code` its gRPC status.
 
     `retry_after_s` is the server's hint when to come back; None where it gave none, -1 where it asks
-    not to be asked again.
+    not to be asked again. `reached_server` is False where no connection could be made.
     """
 
     code: grpc.StatusCode = grpc.StatusCode.UNKNOWN
+    reached_server: bool = True
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -93,11 +95,39 @@ def from_status(
 ) -> FarrankError:
     """Make the exception that stands for a call's gRPC status."""
     pushback = next((value for key, value in trailing_metadata if key == _PUSHBACK), None)
+    unreachable = _why_unreachable(message) if code is grpc.StatusCode.UNAVAILABLE else None
     error = _BY_CODE.get(code, FarrankError)(
-        message or code.name, retry_after_s=None if pushback is None else _seconds(pushback)
+        unreachable or message or code.name, retry_after_s=None if pushback is None else _seconds(pushback)
     )
     error.code = code
+    error.reached_server = unreachable is None
     return error
+
+
+# What gRPC says of a connection that failed, and what that means.
+_CONNECTION_FAILURES = (
+    ("Connection refused", "nobody listens there (connection refused)"),
+    ("WRONG_VERSION_NUMBER", "it does not speak TLS: connect without TLS"),
+    ("CERTIFICATE_VERIFY_FAILED", "its certificate is from no authority that is trusted here"),
+    (
+        "Hostname Verification Check failed",
+        "its certificate is for another name than this address",
+    ),
+    ("Socket closed", "it hangs up at once; perhaps it expects TLS, or a certificate of the caller"),
+    ("Domain name not found", "there is no host of that name"),
+    ("Failed to parse port", "its port is no number"),
+    ("last error: OK", "what answers does not speak gRPC"),
+)
+
+
+def _why_unreachable(message: str) -> str | None:
+    """Say why there is no connection; None if gRPC's text is about something else."""
+    if not message.startswith(("failed to connect", "errors resolving")):
+        return None
+    reason = next((plain for told, plain in _CONNECTION_FAILURES if told in message), message)
+    address = re.search(r"(?:ipv[46]|unix):(\S+?): |errors resolving ([^\s\[]+): ", message)
+    where = f" to {address[1] or address[2]}" if address else ""
+    return f"cannot connect{where}: {reason}"
 
 
 def _seconds(pushback: str | bytes) -> float:

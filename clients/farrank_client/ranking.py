@@ -1,17 +1,39 @@
 """The answer to a rerank: documents in their new order, with evidence, usage and timings."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Self
+from typing import Any, Self
+
+from google.protobuf.message import Message
 
 from farrank.v1 import rerank_pb2
 
 
-class Evidence(Enum):
-    """What the score of a passage is, and so why it is said to have decided."""
+class FlatMessage:
+    """A dataclass whose fields are those of its message, by name, and plain values."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_pb(cls, message: Message) -> Self:
+        """Read it off the wire."""
+        names: Any = cls
+        return cls(**{each.name: getattr(message, each.name) for each in fields(names)})
+
+
+class WireEnum(Enum):
+    """An enum of the wire. A value that a newer server added counts as UNSPECIFIED, 0."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self:
+        return cls(0)
+
+
+class Evidence(WireEnum):
+    """What the score of a passage means, and so why the passage counts as the deciding one."""
 
     UNSPECIFIED = rerank_pb2.EVIDENCE_UNSPECIFIED
-    """Not said."""
+    """Not set."""
     CHUNK_SCORE = rerank_pb2.EVIDENCE_CHUNK_SCORE
     """The score that the ranker gives to this chunk alone."""
     ATTENTION = rerank_pb2.EVIDENCE_ATTENTION
@@ -19,13 +41,16 @@ class Evidence(Enum):
     LEAVE_ONE_OUT = rerank_pb2.EVIDENCE_LEAVE_ONE_OUT
     """How much the document's score falls when this chunk is left out."""
 
-    @classmethod
-    def from_pb(cls, value: int) -> Self:
-        """Read the wire's number; one that a newer server added counts as not said."""
-        try:
-            return cls(value)
-        except ValueError:
-            return cls(rerank_pb2.EVIDENCE_UNSPECIFIED)
+
+class ScoreScale(WireEnum):
+    """The scale of scores. It never changes the order."""
+
+    UNSPECIFIED = rerank_pb2.SCORE_SCALE_UNSPECIFIED
+    """Not set: RAW."""
+    RAW = rerank_pb2.SCORE_SCALE_RAW
+    """As the ranker computes them: a cross-encoder's logit, a bi-encoder's cosine or dot product."""
+    SIGMOID = rerank_pb2.SCORE_SCALE_SIGMOID
+    """1 / (1 + exp(-raw)), between 0 and 1: sentence-transformers' default for a cross-encoder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +68,7 @@ class Passage:
     @classmethod
     def from_pb(cls, message: rerank_pb2.Passage) -> Self:
         """Read a passage off the wire."""
-        return cls(message.start, message.end, message.score, Evidence.from_pb(message.evidence))
+        return cls(message.start, message.end, message.score, Evidence(message.evidence))
 
     def text_in(self, document_text: str) -> str:
         """Cut the passage out of its document's text."""
@@ -54,10 +79,11 @@ class Passage:
 class Result:
     """One document of a ranking.
 
-    `index` is its place in the request (after a search: in the first stage's order). `score` is the raw
-    logit, higher is better, comparable only within one query and ranker. `deciding_passage` is None for a
-    document without tokens; `chunks` and `text` are filled where the call asked for them; `tokens_cut`
-    counts the document's tokens that were not read; `first_stage_score` is set after a search.
+    `index` is its place in the request (after a search: in the first stage's order). `score` is higher for
+    better documents, and comparable only within one query and ranker. `deciding_passage` is None for a
+    document without tokens; `chunks` and `text` are filled where the call asked for them. `characters_cut`
+    counts the characters after the last token that was read; `tokens_cut` is estimated from them, unless the
+    call asked to count. `first_stage_score` is set after a search.
     """
 
     id: str
@@ -68,6 +94,7 @@ class Result:
     text: str | None
     tokens_cut: int
     first_stage_score: float | None
+    characters_cut: int = 0
 
     @classmethod
     def from_pb(cls, message: rerank_pb2.Result) -> Self:
@@ -82,11 +109,12 @@ class Result:
             text=message.text if message.HasField("text") else None,
             tokens_cut=message.tokens_cut,
             first_stage_score=message.first_stage_score if message.HasField("first_stage_score") else None,
+            characters_cut=message.characters_cut,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(FlatMessage):
     """What a call took in and cost; `pairs` and `padded_tokens` count what ran on the device for it."""
 
     tokens: int
@@ -95,20 +123,9 @@ class Usage:
     padded_tokens: int
     cached_chunks: int
 
-    @classmethod
-    def from_pb(cls, message: rerank_pb2.Usage) -> Self:
-        """Read the usage off the wire."""
-        return cls(
-            tokens=message.tokens,
-            chunks=message.chunks,
-            pairs=message.pairs,
-            padded_tokens=message.padded_tokens,
-            cached_chunks=message.cached_chunks,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class Timings:
+class Timings(FlatMessage):
     """Where the server's time went; stages overlap, so the parts may sum to more than the total."""
 
     total_ns: int
@@ -118,25 +135,15 @@ class Timings:
     inference_ns: int
     aggregation_ns: int
 
-    @classmethod
-    def from_pb(cls, message: rerank_pb2.Timings) -> Self:
-        """Read the timings off the wire."""
-        return cls(
-            total_ns=message.total_ns,
-            first_stage_ns=message.first_stage_ns,
-            tokenization_ns=message.tokenization_ns,
-            queue_ns=message.queue_ns,
-            inference_ns=message.inference_ns,
-            aggregation_ns=message.aggregation_ns,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class RankerVersion:
-    """Who scored: the name to ask for, and the version that changes with weights and chunking."""
+class RankerVersion(FlatMessage):
+    """Which ranker scored: its name, a version that changes with weights and chunking, and what ran it."""
 
     name: str
     version: str
+    runtime: str = ""
+    precision: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +160,7 @@ class Ranking:
     timings: Timings
     ranker: RankerVersion
     index: str | None = None
+    score_scale: ScoreScale = ScoreScale.UNSPECIFIED
 
     @classmethod
     def from_pb(cls, message: rerank_pb2.RerankResponse | rerank_pb2.SearchAndRerankResponse) -> Self:
@@ -162,6 +170,7 @@ class Ranking:
             query_tokens_cut=message.query_tokens_cut,
             usage=Usage.from_pb(message.usage),
             timings=Timings.from_pb(message.timings),
-            ranker=RankerVersion(message.ranker.name, message.ranker.version),
+            ranker=RankerVersion.from_pb(message.ranker),
             index=message.index if isinstance(message, rerank_pb2.SearchAndRerankResponse) else None,
+            score_scale=ScoreScale(message.score_scale),
         )

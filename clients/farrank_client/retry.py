@@ -79,14 +79,24 @@ class Attempts:
         self._uniform = uniform
         self._deadline_s = clock_s() + timeout_s
         self._failures = 0
+        self._told = ""
 
     def remaining_s(self) -> float:
         """Say how much of the deadline is left for the next attempt."""
         return max(0.0, self._deadline_s - self._clock_s())
 
     def pause_s_after(self, error: FarrankError) -> float | None:
-        """Count a failure and say how long to wait before the next attempt; None: give up."""
+        """Count a failure and say how long to wait before the next attempt; None: give up.
+
+        A server that drained and is gone cannot be reached the next time; what it said before that is added
+        to the error's message.
+        """
         self._failures += 1
+        if error.reached_server:
+            self._told = error.message
+        elif self._told:
+            error.message = f"{error.message}; before that: {self._told}"
+            error.args = (error.message,)
         pause_s = self._policy.pause_s(error, self._failures)
         if pause_s is None:
             return None

@@ -71,12 +71,17 @@ def channel_options(
 
 
 def channel_credentials(
-    tls: Tls | None, credentials: grpc.ChannelCredentials | None
+    target: str, tls: Tls | None, credentials: grpc.ChannelCredentials | None
 ) -> grpc.ChannelCredentials | None:
     """Choose the channel's credentials; None means plain text.
 
-    Raises: ValueError if both are given; OSError if a file of `tls` cannot be read.
+    Raises: ValueError if both are given, or the target is a URL; OSError if a file of `tls` cannot be read.
     """
+    scheme, separator, rest = target.partition("://")
+    if separator and scheme.lower() in ("http", "https"):
+        address = rest.partition("/")[0]
+        hint = ", and ask for TLS if that port speaks it" if scheme.lower() == "https" else ""
+        raise ValueError(f"target: {target!r} is a URL; give HOST:PORT, here {address!r}{hint}")
     if tls is not None and credentials is not None:
         raise ValueError("give either tls or credentials, not both")
     return credentials if tls is None else tls.credentials()

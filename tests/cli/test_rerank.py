@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from farrank.v1 import rerank_pb2
 
 if TYPE_CHECKING:
     from support.commands import Outcome
@@ -40,7 +43,7 @@ def test_a_table_for_people(farrank: Farrank, server: Server, files: list[Path])
     assert "\x1b" not in outcome.out
     assert last.endswith("(no text)")
     assert "counter v1: 3 documents shown, 3 chunks scored in 0.250 s" in outcome.err
-    assert "1 of the documents shown were cut: 2 tokens were not read" in outcome.err
+    assert "not read of 1 of 3 documents: about 2 tokens, 10 characters at the end" in outcome.err
 
 
 def test_json_lines_for_programs(farrank: Farrank, server: Server, files: list[Path]) -> None:
@@ -64,11 +67,13 @@ def test_the_options_reach_the_server(farrank: Farrank, server: Server, files: l
     target, servicer = server
 
     options = ("--ranker", "maxp", "--top-n", "2", "--max-chunks", "3", "--query", "a query of many words")
-    outcome = farrank("rerank", "--server", target, *options, *files)
+    scale = ("--score-scale", "sigmoid")
+    outcome = farrank("rerank", "--server", target, *options, *scale, *files)
 
     (request,) = servicer.requests
     assert (request.options.ranker, request.options.top_n, request.options.max_chunks) == ("maxp", 2, 3)
-    assert "the query was cut: its last 4 tokens were not read" in outcome.err
+    assert request.options.score_scale == rerank_pb2.SCORE_SCALE_SIGMOID
+    assert "not read of the query: its last 4 tokens" in outcome.err
 
 
 def test_json_lines_from_a_file_and_from_stdin(
@@ -163,3 +168,22 @@ def test_wrong_tls_files_are_one_line(farrank: Farrank, files: list[Path], tmp_p
     assert (missing.exit_code, half.exit_code) == (2, 2)
     assert "ca.pem: No such file" in missing.err
     assert "together" in half.err
+
+
+def test_a_url_and_a_wrong_timeout_are_refused_in_one_line(farrank: Farrank, files: list[Path]) -> None:
+    url = farrank("rerank", "--server", "http://localhost:50051", "--query", "q", files[0])
+    timeout = farrank("rerank", "--timeout-s", "inf", "--query", "q", files[0])
+
+    assert (url.exit_code, timeout.exit_code) == (2, 2)
+    assert url.err.startswith("farrank: --server: 'http://localhost:50051' is a URL; give HOST:PORT")
+    assert url.err.count("\n") == 1
+    assert "--timeout-s: inf is not finite" in timeout.err
+
+
+def test_tls_to_a_port_in_plain_text_is_one_line(server: Server, files: list[Path]) -> None:
+    command = [sys.executable, "-m", "farrank_cli", "rerank", "--server", server[0], "--tls", "--query", "q"]
+    done = subprocess.run([*command, "--timeout-s=1", files[0]], capture_output=True, text=True)
+
+    assert done.returncode == 3
+    assert done.stderr.endswith(": it does not speak TLS: connect without TLS [UNAVAILABLE]\n")
+    assert done.stderr.count("\n") == 1

@@ -54,5 +54,7 @@ def test_rankers_as_json(farrank: Farrank, server: Server) -> None:
     catalog = json.loads(farrank("rankers", "--server", server[0], "--json").out)
 
     assert catalog["rankers"][0]["name"] == "counter"
-    assert catalog["indexes"] == [{"name": "stored", "documents": 2, "first_stage": "bm25(k1=0.9,b=0.4)"}]
+    assert catalog["indexes"] == [
+        {"name": "stored", "documents": 2, "first_stage": "bm25(k1=0.9,b=0.4)", "default_k": 20}
+    ]
     assert catalog["limits"]["max_documents"] == 1000

@@ -18,6 +18,7 @@ from farrank_client import (
     RankerInfo,
     RankerVersion,
     Result,
+    ScoreScale,
     Timings,
     Usage,
 )
@@ -173,3 +174,60 @@ def test_metadata_travels_with_every_call(call: Caller, scripted: ScriptedServer
     call(scripted.target, lambda client: client.rankers(), metadata=[("authorization", "Bearer x")])
 
     assert scripted.metadata[0]["authorization"] == "Bearer x"
+
+
+@pytest.mark.parametrize(
+    "documents",
+    [
+        [("a", TEXT), ("b", "x")],
+        [{"id": "a", "text": TEXT}, {"id": "b", "text": "x"}],
+        {"a": TEXT, "b": "x"},
+        [Document("a", TEXT), ["b", "x"]],
+    ],
+    ids=["pairs", "mappings", "one mapping", "mixed"],
+)
+def test_documents_may_be_pairs_and_mappings(call: Caller, scripted: ScriptedServer, documents: Any) -> None:
+    call(scripted.target, lambda client: client.rerank("q", documents))
+
+    (request,) = scripted.requests
+    assert [(each.id, each.text) for each in request.documents] == [("a", TEXT), ("b", "x")]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        7,
+        None,
+        ("a",),
+        ("a", "b", "c"),
+        ("a", 1),
+        {"id": "a"},
+        {"text": "x", "title": "t"},
+        {"text": b"x"},
+        b"x",
+    ],
+    ids=str,
+)
+def test_what_is_no_document_is_named_with_its_place(
+    call: Caller, scripted: ScriptedServer, wrong: Any
+) -> None:
+    with pytest.raises(TypeError, match=r"documents\[1\]: must be a text, a Document, a pair \(id, text\)"):
+        call(scripted.target, lambda client: client.rerank("q", ["fine", wrong]))
+
+    assert scripted.requests == []
+
+
+def test_the_scale_of_scores_is_asked_for_and_told(call: Caller, scripted: ScriptedServer) -> None:
+    def use(client: Any) -> Any:
+        return client.rerank("q", ["x"], score_scale=ScoreScale.SIGMOID, count_tokens_cut=True)
+
+    assert call(scripted.target, use).score_scale is ScoreScale.UNSPECIFIED
+    (request,) = scripted.requests
+    assert request.options == rerank_pb2.RerankOptions(
+        score_scale=rerank_pb2.SCORE_SCALE_SIGMOID, count_tokens_cut=True
+    )
+
+
+def test_an_unknown_value_of_an_enum_counts_as_not_set() -> None:
+    assert ScoreScale(99) is ScoreScale.UNSPECIFIED
+    assert Evidence(99) is Evidence.UNSPECIFIED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,10 @@ import pytest
 
 import farrank_client
 from farrank_client import DeadlineExceeded, FarrankError, ResourceExhausted, RetryPolicy, Unavailable
+from support.scripted_server import ScriptedServer, start_scripted
 
 if TYPE_CHECKING:
-    from support.scripted_server import Caller, ScriptedServer
+    from support.scripted_server import Caller
 
 ONCE = RetryPolicy(max_attempts=1)
 
@@ -96,3 +98,42 @@ def test_errors_survive_pickling() -> None:
     error = pickle.loads(pickle.dumps(ResourceExhausted("no room", retry_after_s=1.5)))
 
     assert (error.message, error.retry_after_s) == ("no room", 1.5)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("127.0.0.1:1", r"cannot connect to 127\.0\.0\.1:1: nobody listens there \(connection refused\)"),
+        ("nowhere.invalid:1", "cannot connect to nowhere.invalid:1: there is no host of that name"),
+        ("localhost:x", "cannot connect to localhost:x: its port is no number"),
+    ],
+)
+def test_a_server_that_cannot_be_reached_is_told_in_one_line(call: Caller, target: str, message: str) -> None:
+    with pytest.raises(Unavailable, match=f"^{message}$"):
+        call(target, lambda client: client.rankers(), retry=ONCE)
+
+
+@pytest.mark.parametrize("scheme", ["http", "HTTPS"])
+def test_a_url_is_no_target(call: Caller, scheme: str) -> None:
+    with pytest.raises(ValueError, match=r"is a URL; give HOST:PORT, here 'localhost:50051'"):
+        call(f"{scheme}://localhost:50051/", lambda client: client.rankers())
+
+
+def test_of_a_server_that_drained_and_ended_both_are_told(call: Caller) -> None:
+    scripted = ScriptedServer()
+    server = start_scripted(scripted, None)
+    scripted.fail(grpc.StatusCode.UNAVAILABLE, "the server is draining")
+
+    def use(client: Any) -> Any:
+        return client.rankers()
+
+    def end() -> None:
+        scripted.arrived.wait(30)
+        server.stop(0.2).wait()
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    patient = RetryPolicy(max_attempts=4, initial_backoff_s=0.4)
+    with pytest.raises(Unavailable, match=r"nobody listens there .*; before that: the server is draining"):
+        call(scripted.target, use, retry=patient)
+    ending.join()

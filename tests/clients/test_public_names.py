@@ -28,6 +28,7 @@ def test_public_names() -> None:
         "ResourceExhausted",
         "Result",
         "RetryPolicy",
+        "ScoreScale",
         "Timings",
         "Tls",
         "Transport",

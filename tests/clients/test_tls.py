@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
+import trustme
 
 from farrank_client import Client, RetryPolicy, Tls, Unavailable
 
@@ -45,8 +46,25 @@ def test_credentials_of_ones_own(call: Caller, server: ScriptedServer, tls_files
 
 
 def test_another_name_is_not_trusted(call: Caller, server: ScriptedServer, tls_files: TlsFiles) -> None:
-    with pytest.raises(Unavailable):
+    with pytest.raises(Unavailable, match="its certificate is for another name than this address"):
         call(server.target, lambda client: client.rankers(), tls=Tls(ca=tls_files.authority), retry=ONCE)
+
+
+def test_another_authority_is_not_trusted(call: Caller, server: ScriptedServer, tmp_path: Path) -> None:
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
+    tls = Tls(ca=tmp_path / "other.pem", server_name="farrank.test")
+
+    with pytest.raises(Unavailable, match="its certificate is from no authority that is trusted here"):
+        call(server.target, lambda client: client.rankers(), tls=tls, retry=ONCE)
+
+
+def test_tls_where_there_is_none_and_none_where_there_is(
+    call: Caller, scripted: ScriptedServer, server: ScriptedServer, tls_files: TlsFiles
+) -> None:
+    with pytest.raises(Unavailable, match=f"cannot connect to {scripted.target}: it does not speak TLS"):
+        call(scripted.target, lambda client: client.rankers(), tls=Tls(tls_files.authority), retry=ONCE)
+    with pytest.raises(Unavailable, match=f"cannot connect to {server.target}: it hangs up at once; perhaps"):
+        call(server.target, lambda client: client.rankers(), retry=ONCE)
 
 
 def test_a_server_that_asks_who_calls(

@@ -40,6 +40,7 @@ class WordCounter(rerank_pb2_grpc.RerankServiceServicer):
                     chunks=[passage, passage] if request.options.return_chunk_scores else [],
                     text=text if request.options.return_texts else None,
                     tokens_cut=len(text) // 100,
+                    characters_cut=len(text) // 100 * 5,
                 )
             )
         results.sort(key=lambda result: -result.score)
@@ -75,6 +76,10 @@ class WordCounter(rerank_pb2_grpc.RerankServiceServicer):
                     ),
                 )
             ],
-            indexes=[rerank_pb2.IndexInfo(name="stored", documents=2, first_stage="bm25(k1=0.9,b=0.4)")],
+            indexes=[
+                rerank_pb2.IndexInfo(
+                    name="stored", documents=2, first_stage="bm25(k1=0.9,b=0.4)", default_k=20
+                )
+            ],
             limits=rerank_pb2.Limits(max_documents=1000),
         )
