@@ -1,5 +1,6 @@
 """The steps from a ranker to an export in its artifact, in their order."""
 
+import itertools
 import secrets
 import shutil
 import tempfile
@@ -80,7 +81,8 @@ def artifact_of(source: str, out: Path | None, *, download: bool = False) -> Ite
         shutil.rmtree(building, ignore_errors=True)
 
 
-Progress = Callable[[str], None]
+# Told of each step as it begins: what it is, how many steps are done, and how many there are.
+Progress = Callable[[str, int, int], None]
 
 # What decides on the graphs and figures of an export.
 _PACKAGES = ("farrank", "torch", "transformers", "onnx", "onnxscript", "onnxruntime", "openvino", "nncf")
@@ -95,12 +97,14 @@ def export_ranker(
     measured: Texts,
     calibration: Texts,
     replace_existing: bool = False,
-    progress: Progress = lambda line: None,
+    allow_drift: bool = False,
+    progress: Progress = lambda text, done, total: None,
 ) -> Export:
     """Export a ranker, opened in fp32 from an artifact, into that artifact.
 
     `measured` are the texts of the parity report, `calibration` those of int8, which are others.
-    In int8 each runtime has a graph of its own, and one whose graph is beyond its bound is left out.
+    In int8 each runtime has a graph of its own, and one whose graph is beyond its bound is left out. With
+    `allow_drift` it serves all the same, and the manifest says so, unless a score is not a number.
     Raises: ExportError if it exists and is not to be replaced, something that it needs is not here, the model
     cannot be traced, or its scores are beyond their bound, in int8 with every runtime; the artifact is left
     as it was.
@@ -109,8 +113,15 @@ def export_ranker(
     name = export_name(form, precision)
     check_free(artifact / EXPORTS / name, replace_existing)
     sources = checksums(artifact, source_files(artifact))
+    queries = len(measured.queries)
+    counter = itertools.count()
+    total = (3 if precision == "int8" else 2) + queries + len(runtimes) * (1 + queries)
+
+    def step(text: str) -> None:
+        progress(text, next(counter), total)
+
     with writing_export(artifact, name, replace=replace_existing) as folder:
-        traced = _write_graphs(ranker, folder, form, precision, calibration, progress)
+        traced = _write_graphs(ranker, folder, form, precision, calibration, step)
         manifest = ExportManifest(
             format=form,
             precision=precision,
@@ -131,12 +142,15 @@ def export_ranker(
             inputs = traced.graphs["encoder"].inputs
             profiles = encoder_profiles(inputs, ranker.reader.max_input_tokens)
             manifest = replace(manifest, profiles=profiles)
-        expected = reference(ranker, measured, progress)
-        parity, refused = _measure(ranker, Export(folder, manifest), expected, progress)
+        expected = reference(ranker, measured, step)
+        parity, refused, drifting = _measure(ranker, Export(folder, manifest), expected, allow_drift, step)
         if not parity or (refused and precision != "int8"):
             reasons = "; ".join(each.reason for each in refused)
-            raise ExportError(f"the export is beyond its bound: {reasons}; nothing was written")
-        manifest = replace(manifest, parity=parity)
+            raise ExportError(
+                f"the export is beyond its bound: {reasons}; nothing was written. With --allow-drift it is "
+                "written all the same, unless scores are not numbers"
+            )
+        manifest = replace(manifest, parity=parity, drifting=drifting)
         if refused:
             manifest = _without(refused, manifest, folder)
         (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
@@ -144,19 +158,25 @@ def export_ranker(
 
 
 def _measure(
-    ranker: Ranker, export: Export, expected: Reference, progress: Progress
-) -> tuple[tuple[Parity, ...], tuple[Refused, ...]]:
-    """Hold every runtime to its bound."""
+    ranker: Ranker, export: Export, expected: Reference, allow_drift: bool, progress: Callable[[str], None]
+) -> tuple[tuple[Parity, ...], tuple[Refused, ...], tuple[str, ...]]:
+    """Compare every runtime with its bound: the reports, who is refused, and who drifts and serves."""
     parity: list[Parity] = []
     refused: list[Refused] = []
+    drifting: list[str] = []
+    precision = export.manifest.precision
     for name in runtimes_for(export.manifest.format, export.manifest.precision):
         progress(f"opening the export with {name}")
         runtime = open_runtime(name, Exported(export, ranker.reader, ranker.version))
         try:
-            parity.append(measure(ranker, runtime, expected, export.manifest.precision, progress))
+            parity.append(measure(ranker, runtime, expected, precision, progress, to_the_end=allow_drift))
         except BeyondBound as error:
-            refused.append(Refused(name, str(error), error.parity))
-    return tuple(parity), tuple(refused)
+            if allow_drift and error.parity is not None:
+                parity.append(error.parity)
+                drifting.append(name)
+            else:
+                refused.append(Refused(name, str(error), error.parity))
+    return tuple(parity), tuple(refused), tuple(drifting)
 
 
 def _without(refused: Sequence[Refused], manifest: ExportManifest, folder: Path) -> ExportManifest:
@@ -182,7 +202,7 @@ def _write_graphs(
     form: ExportFormat,
     precision: ExportPrecision,
     calibration: Texts,
-    progress: Progress,
+    progress: Callable[[str], None],
 ) -> Traced:
     """Write the graphs in the precision that they are stored in."""
     if precision != "int8":

@@ -60,7 +60,7 @@ LEAST_TAU: Mapping[ExportPrecision, float] = {"fp16": 0.99, "bf16": 0.98, "int8"
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What one measure of a parity report must reach, or may not pass."""
+    """What one measure of a parity report must reach, or must not exceed."""
 
     measure: Literal["max_difference", "kendall_tau"]
     limit: float
@@ -70,6 +70,13 @@ class Bound:
         if self.measure == "max_difference":
             return parity.max_difference <= self.limit
         return parity.kendall_tau >= self.limit
+
+    def within_reach(self, parity: Parity, queries: int) -> bool:
+        """Tell after some of the queries whether the bound can still hold after all of them."""
+        if self.measure == "max_difference":
+            return self.holds(parity)
+        best = (parity.kendall_tau * parity.queries + queries - parity.queries) / queries
+        return best >= self.limit
 
     def __str__(self) -> str:
         return f"{self.measure} {'<=' if self.measure == 'max_difference' else '>='} {self.limit:.3g}"
@@ -176,29 +183,37 @@ def measure(
     expected: Reference,
     precision: ExportPrecision,
     progress: Callable[[str], None],
+    *,
+    to_the_end: bool = False,
 ) -> Parity:
-    """Score the texts with a runtime and hold the scores to the precision's bound.
+    """Score the texts with a runtime and compare the scores with the precision's bound.
 
+    Once the bound is out of reach, no more queries are scored, unless `to_the_end`.
     Raises: BeyondBound naming the measure that is beyond its bound, or a score that is not a number.
     """
     capabilities = runtime.capabilities()
-    found: list[Scores] = []
-    for number, query in enumerate(expected.texts.queries, 1):
-        progress(f"scoring with {capabilities.runtime}, query {number} of {len(expected.texts.queries)}")
-        found.append(score_documents(runtime, ranker.reader, query, expected.texts.documents))
     bound = bound_for(precision, ranker.spec.family, expected.scores)
-    parity = compare(
-        expected.scores,
-        found,
-        runtime=capabilities.runtime,
-        device=capabilities.device,
-        computed_in=_arithmetic(capabilities),
-        bound=str(bound),
-    )
+    found: list[Scores] = []
+    queries, so_far = len(expected.texts.queries), ""
+    for number, query in enumerate(expected.texts.queries, 1):
+        progress(f"scoring with {capabilities.runtime}, query {number} of {queries}{so_far}")
+        found.append(score_documents(runtime, ranker.reader, query, expected.texts.documents))
+        parity = compare(
+            expected.scores[:number],
+            found,
+            runtime=capabilities.runtime,
+            device=capabilities.device,
+            computed_in=_arithmetic(capabilities),
+            bound=str(bound),
+        )
+        measured = f"{bound.measure} is {getattr(parity, bound.measure):.3g}"
+        so_far = "" if bound.holds(parity) else f" ({measured} so far, and must be {bound})"
+        if not to_the_end and not bound.within_reach(parity, queries):
+            break
     if not bound.holds(parity):
+        after = "" if number == queries else f" after {number} of {queries} queries"
         raise BeyondBound(
-            f"with {parity.runtime} {bound.measure} is {getattr(parity, bound.measure):.3g}, and it must be "
-            f"{bound}",
+            f"with {parity.runtime} {measured}{after}, and it must be {bound}",
             parity,
         )
     return parity

@@ -81,8 +81,8 @@ def test_a_runtime_that_was_left_out_is_said_and_listed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def measured(*arguments: Any) -> Parity:
-        parity = measure(*arguments)
+    def measured(*arguments: Any, **named: Any) -> Parity:
+        parity = measure(*arguments, **named)
         if parity.runtime == "onnx":
             raise BeyondBound("with onnx the bound is not held", parity)
         return parity
@@ -103,6 +103,18 @@ def test_a_runtime_that_was_left_out_is_said_and_listed(
     assert [line.split()[2] for line in listed[1:]] == ["openvino", "onnx"]
     assert listed[1].endswith("yes")
     assert listed[2].endswith("no, beyond its bound")
+
+    flags = ("--precision", "int8", "--out", tmp_path / "m", "--texts", texts, "--force", "--allow-drift")
+    outcome = farrank("export", ranker, *flags)
+
+    assert outcome.exit_code == 0
+    _, drifting, served = outcome.out.splitlines()
+    assert drifting.startswith("onnx on cpu in int8")
+    assert drifting.endswith("BEYOND ITS BOUND, kept by --allow-drift")
+    assert served.startswith("openvino on cpu in int8")
+    assert " left)" in outcome.err
+    listed = farrank("rankers", "exports", tmp_path / "m").out.splitlines()
+    assert [line.partition("yes")[2] for line in listed[1:]] == [", beyond its bound", ""]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

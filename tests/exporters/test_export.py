@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -101,7 +102,7 @@ def files(artifact: Path) -> dict[str, bytes]:
 @pytest.mark.usefixtures("traced_before")
 def test_every_precision_has_a_folder_of_its_own(artifact: Path, any_tau: None) -> None:
     lines: list[str] = []
-    half = export(artifact, "fp16", progress=lines.append)
+    half = export(artifact, "fp16", progress=lambda text, *_: lines.append(text))
     assert half.manifest.stored_as == "fp16"
     assert [(each.runtime, each.bound) for each in half.manifest.parity] == [("onnx", "kendall_tau >= -1")]
     assert half.manifest.parity[0].max_difference > 1e-6
@@ -148,8 +149,8 @@ def beyond(monkeypatch: pytest.MonkeyPatch, any_tau: None) -> set[str]:
     """Runtimes whose scores are taken to be beyond their bound."""
     names: set[str] = set()
 
-    def measured(*arguments: Any) -> Parity:
-        parity = measure(*arguments)
+    def measured(*arguments: Any, **named: Any) -> Parity:
+        parity = measure(*arguments, **named)
         if parity.runtime in names:
             raise BeyondBound(f"with {parity.runtime} the bound is not held", parity)
         return parity
@@ -214,6 +215,44 @@ def test_beyond_its_bound_nothing_is_left(
 
 
 @pytest.mark.usefixtures("traced_before")
+def test_drift_may_be_allowed_and_is_written_down(artifact: Path, beyond: set[str]) -> None:
+    beyond.update({"onnx", "openvino"})
+    made = export(artifact, "int8", allow_drift=True)
+    manifest = find_export(artifact, "onnx-int8").manifest
+    assert manifest == made.manifest
+    assert manifest.drifting == manifest.runtimes == ("onnx", "openvino")
+    assert [each.runtime for each in manifest.parity] == ["onnx", "openvino"]
+    assert manifest.refused == ()
+
+
+@pytest.mark.usefixtures("traced_before")
+def test_drift_cannot_be_allowed_where_scores_are_no_numbers(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(*_: Any) -> Any:
+        return np.full(len(MEASURED.documents), np.nan)
+
+    monkeypatch.setattr(farrank_exporters.parity, "score_documents", nothing)
+    with pytest.raises(ExportError, match="with onnx query 1, document 1 has the score nan"):
+        export(artifact, allow_drift=True)
+    assert not (artifact / "exports").exists()
+
+
+@pytest.mark.usefixtures("traced_before")
+def test_a_hopeless_export_is_given_up_early(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ranking turned around: after the first of two queries the mean can no longer reach the bound."""
+    monkeypatch.setattr(farrank_exporters.parity, "score_documents", lambda *_: -np.arange(12.0))
+    lines: list[str] = []
+    with pytest.raises(ExportError, match=r"with onnx kendall_tau is \S+ after 1 of 2 queries, and it must"):
+        export(artifact, "fp16", progress=lambda text, *_: lines.append(text))
+    assert lines[-1] == "scoring with onnx, query 1 of 2"
+    lines.clear()
+    made = export(artifact, "fp16", allow_drift=True, progress=lambda text, *_: lines.append(text))
+    assert made.manifest.parity[0].queries == 2
+    assert lines[-1].startswith("scoring with onnx, query 2 of 2 (kendall_tau is ")
+
+
+@pytest.mark.usefixtures("traced_before")
 def test_a_failed_replacement_leaves_the_old_export(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     export(artifact)
     before = files(artifact)
@@ -259,11 +298,12 @@ def test_large_weights_lie_beside_the_graph_and_nothing_is_printed(
     artifact: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(farrank_exporters.trace, "INLINE_BYTES", 1000)
-    lines: list[str] = []
-    made = export(artifact, progress=lines.append)
+    lines: list[tuple[str, int, int]] = []
+    made = export(artifact, progress=lambda *step: lines.append(step))
     assert set(made.manifest.checksums) == {"aggregator.onnx", "encoder.onnx", "encoder.onnx.data"}
     assert (made.folder / "encoder.onnx").stat().st_size < 1_000_000
     assert len({path.stat().st_mode for path in made.folder.iterdir()}) == 1
     assert [parity.runtime for parity in made.manifest.parity] == ["onnx", "openvino"]
-    assert lines[:3] == ["tracing the encoder", "tracing the aggregator", "scoring with torch, query 1 of 2"]
+    assert lines[:2] == [("tracing the encoder", 0, 10), ("tracing the aggregator", 1, 10)]
+    assert lines[-1] == ("scoring with openvino, query 2 of 2", 9, 10)
     assert capfd.readouterr() == ("", "")

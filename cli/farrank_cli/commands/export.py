@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import time
 from pathlib import Path
 from typing import get_args
 
@@ -11,6 +12,11 @@ from farrank_exporters.export import artifact_of, export_ranker
 from farrank_exporters.texts import divide, python_documentation, read_texts
 from farrank_rankers.errors import RankerError
 from farrank_rankers.exports.manifest import ExportFormat, ExportPrecision, Parity, Refused
+
+_INT8 = (
+    "int8 takes minutes, and only then it is known whether the ranker's rankings survive it: an export whose "
+    "Kendall's tau is too low is not written, unless --allow-drift is given"
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +40,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="JSONL",
         help='measure and calibrate with these, one {"text": …} a line, and not with Python\'s documentation',
     )
+    parser.add_argument(
+        "--allow-drift",
+        action="store_true",
+        help="keep an export whose scores are beyond their bound, and say so in its manifest",
+    )
     parser.add_argument("--force", action="store_true", help="replace an export that stands there")
     parser.add_argument("--download", action="store_true", help="fetch from the hub what is not in its cache")
 
@@ -50,11 +61,14 @@ def run(args: argparse.Namespace) -> int:
             sigterm_interrupts() as interrupts,
             artifact_of(args.ranker, args.out, download=args.download) as (ranker, artifact),
         ):
+            steps = _Steps()
+            if args.precision == "int8" and not args.allow_drift:
+                print(_INT8, file=sys.stderr)
 
-            def progress(line: str) -> None:
+            def progress(text: str, done: int, total: int) -> None:
                 # torch's exporter and the runtimes call Python from C++, which may drop an interrupt.
                 interrupts.raise_swallowed()
-                print(line, file=sys.stderr, flush=True)
+                steps.show(text, done, total)
 
             export = export_ranker(
                 ranker,
@@ -64,8 +78,10 @@ def run(args: argparse.Namespace) -> int:
                 measured=measured,
                 calibration=calibration,
                 replace_existing=args.force,
+                allow_drift=args.allow_drift,
                 progress=progress,
             )
+            steps.end()
     except RankerError as error:
         raise CommandError(str(error)) from error
     except OSError as error:
@@ -76,10 +92,32 @@ def run(args: argparse.Namespace) -> int:
         f"{held / 'exports' / export.folder.name}: {args.format} {args.precision}, version {ranker.version}"
     )
     for parity in export.manifest.parity:
-        print(_sentence(parity))
+        drifts = parity.runtime in export.manifest.drifting
+        print(_sentence(parity) + ("; BEYOND ITS BOUND, kept by --allow-drift" if drifts else ""))
     for refused in export.manifest.refused:
         print(_left_out(refused))
     return DONE
+
+
+class _Steps:
+    """Shows an export's steps on stderr: a bar on a terminal, else a line each, with the time left."""
+
+    def __init__(self) -> None:
+        self._started_s = time.monotonic()
+        self._on_terminal = sys.stderr.isatty()
+
+    def show(self, text: str, done: int, total: int) -> None:
+        """Show a step that begins."""
+        left_s = (time.monotonic() - self._started_s) / done * (total - done) if done else None
+        line = text if left_s is None else f"{text} (step {done + 1} of {total}, about {left_s:.0f} s left)"
+        bar = "#" * (20 * done // total)
+        sys.stderr.write(f"\r\x1b[K[{bar:.<20}] {line}" if self._on_terminal else f"{line}\n")
+        sys.stderr.flush()
+
+    def end(self) -> None:
+        """Clear the bar."""
+        if self._on_terminal:
+            sys.stderr.write("\r\x1b[K")
 
 
 def _left_out(refused: Refused) -> str:

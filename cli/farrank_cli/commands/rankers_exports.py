@@ -64,7 +64,10 @@ def run(args: argparse.Namespace) -> int:
 def _rows(export: "Export") -> Iterator[tuple[str, ...]]:
     """Give a row to each runtime that serves the export, and to each that was refused."""
     manifest = export.manifest
-    measured: list[tuple[str, Parity | None, str]] = [(each.runtime, each, "yes") for each in manifest.parity]
+    measured: list[tuple[str, Parity | None, str]] = [
+        (each.runtime, each, "yes, beyond its bound" if each.runtime in manifest.drifting else "yes")
+        for each in manifest.parity
+    ]
     measured += [(each.runtime, each.parity, "no, beyond its bound") for each in manifest.refused]
     for runtime, parity, serves in measured:
         yield (export.folder.name, manifest.stored_as, runtime, *_figures(parity), serves)

@@ -125,7 +125,8 @@ class ExportManifest:
 
     `precision` is what the export is to be computed in, `stored_as` what its weights are stored in: an export
     for bf16 stores fp32, which OpenVINO rounds. `runtimes` are those that may serve it, `refused` those that
-    may not, though there was a graph for them. `weights_digest` and `source_version` are the ranker's, so
+    may not, though there was a graph for them, and `drifting` those that serve it beyond its bound, because
+    whoever made the export allowed it. `weights_digest` and `source_version` are the ranker's, so
     that whoever serves the export knows the version of what it serves without its weights. `sources` and
     `checksums` map file names, of the artifact and of the export, to SHA-256. `profiles` are TensorRT's, for
     each graph a list of shapes by input.
@@ -146,6 +147,7 @@ class ExportManifest:
     checksums: Mapping[str, str]
     parity: tuple[Parity, ...] = ()
     refused: tuple[Refused, ...] = ()
+    drifting: tuple[str, ...] = ()
     profiles: Mapping[str, tuple[Mapping[str, ShapeRange], ...]] = field(default_factory=dict)
     manifest_version: int = MANIFEST_VERSION
 
