@@ -1,16 +1,20 @@
-"""Outcomes become protobuf messages (`to_pb`)."""
+"""Results and descriptions become protobuf messages."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank_rankers.exports.manifest import Parity
 from farrank_rankers.family import ENSEMBLE, EvidenceKind
 from farrank_server.config.schema import LimitsConfig
-from farrank_server.engine.call import RerankResult, ScoredDocument, Scorer
+from farrank_server.engine.call import RerankResult, ScoredDocument
 from farrank_server.engine.ensemble import LoadedEnsemble
 from farrank_server.engine.rankers.loaded import LoadedRanker
 from farrank_server.first_stage import IndexDescription
+
+Response = pb.RerankResponse | pb.SearchAndRerankResponse
+Scorer = LoadedRanker | LoadedEnsemble
 
 EVIDENCE = {
     EvidenceKind.CHUNK_SCORE: pb.EVIDENCE_CHUNK_SCORE,
@@ -19,95 +23,86 @@ EVIDENCE = {
 }
 
 
-def results_to_pb(
-    outcome: RerankResult, ids: Sequence[str], texts: Sequence[str], options: pb.RerankOptions
-) -> list[pb.Result]:
-    """Order the documents, best first and equals as they came, and keep `top_n`."""
-    order = sorted(range(len(ids)), key=lambda index: -outcome.documents[index].score)
-    evidence = EVIDENCE[outcome.scorer.evidence]
-    return [
-        _result_to_pb(outcome.documents[index], index, ids[index], texts[index], evidence, options)
+def describe_scoring(response: Response, scorer: Scorer, options: pb.RerankOptions) -> None:
+    """Say which ranker scores, what runs it, and on which scale its scores are."""
+    runs = [member.runtime.capabilities() for member in members_of(scorer)]
+    response.ranker.name = scorer.name
+    response.ranker.version = scorer.version
+    response.ranker.runtime = _joined(each.runtime for each in runs)
+    response.ranker.precision = _joined(each.precision for each in runs)
+    response.score_scale = pb.SCORE_SCALE_SIGMOID if _is_sigmoid(options) else pb.SCORE_SCALE_RAW
+
+
+def add_ranking(
+    response: Response,
+    result: RerankResult,
+    ids: Sequence[str],
+    texts: Sequence[str],
+    options: pb.RerankOptions,
+) -> None:
+    """Add the documents, best first and equals as they came, no more than `top_n`, and what they cost."""
+    order = sorted(range(len(ids)), key=lambda index: -result.documents[index].score)
+    evidence = EVIDENCE[result.scorer.evidence]
+    response.results.extend(
+        _result_to_pb(result.documents[index], index, ids[index], texts[index], evidence, options)
         for index in order[: options.top_n or None]
-    ]
-
-
-def usage_to_pb(outcome: RerankResult) -> pb.Usage:
-    """What the call took in and what it cost."""
-    return pb.Usage(
-        tokens=outcome.read.tokens,
-        chunks=outcome.read.chunks,
-        pairs=outcome.device.pairs,
-        padded_tokens=outcome.device.padded_tokens,
-        cached_chunks=outcome.read.cached_chunks,
     )
+    read, device = result.read, result.device
+    response.query_tokens_cut = read.query_tokens_cut
+    response.usage.tokens = read.tokens
+    response.usage.chunks = read.chunks
+    response.usage.cached_chunks = read.cached_chunks
+    response.usage.pairs = device.pairs
+    response.usage.padded_tokens = device.padded_tokens
+    response.timings.tokenization_ns = result.tokenization_ns
+    response.timings.queue_ns = device.queue_ns
+    response.timings.inference_ns = device.inference_ns
+    response.timings.aggregation_ns = device.aggregation_ns
 
 
-def timings_to_pb(outcome: RerankResult, total_ns: int, first_stage_ns: int = 0) -> pb.Timings:
-    """Where the call's time went."""
-    return pb.Timings(
-        total_ns=total_ns,
-        first_stage_ns=first_stage_ns,
-        tokenization_ns=outcome.tokenization_ns,
-        queue_ns=outcome.device.queue_ns,
-        inference_ns=outcome.device.inference_ns,
-        aggregation_ns=outcome.device.aggregation_ns,
-    )
+def members_of(scorer: Scorer) -> Sequence[LoadedRanker]:
+    """The rankers whose scores it gives: an ensemble's members, or itself."""
+    return scorer.members if isinstance(scorer, LoadedEnsemble) else (scorer,)
 
 
-def version_to_pb(scorer: Scorer) -> pb.RankerVersion:
-    """Who scored."""
-    return pb.RankerVersion(name=scorer.name, version=scorer.version)
-
-
-def ranker_to_pb(lane: LoadedRanker) -> pb.RankerInfo:
-    """Describe a loaded ranker."""
-    spec, capabilities = lane.spec, lane.runtime.capabilities()
-    return pb.RankerInfo(
-        name=lane.name,
-        version=lane.version,
-        family=spec.family,
-        backbone=spec.backbone,
-        max_query_tokens=spec.max_query_tokens,
-        max_document_tokens=spec.chunking.max_document_tokens,
-        window=spec.chunking.window,
-        stride=spec.chunking.stride,
-        runtime=capabilities.runtime,
-        device=capabilities.device,
-        precision=capabilities.precision,
-        options={name: str(value) for name, value in asdict(spec.options).items()},
-        runtime_reason=lane.runtime_reason,
-        parity=_parity_to_pb(lane.parity) if lane.parity else None,
-    )
-
-
-def ensemble_to_pb(ensemble: LoadedEnsemble) -> pb.RankerInfo:
-    """Describe an ensemble by what its members have in common, or the most that one of them takes in."""
-    members = ensemble.members
-    specs = [lane.spec for lane in members]
-    capabilities = members[0].runtime.capabilities()
-    return pb.RankerInfo(
-        name=ensemble.name,
-        version=ensemble.version,
-        family=ENSEMBLE,
+def ranker_to_pb(ranker: Scorer) -> pb.RankerInfo:
+    """Describe a ranker; an ensemble by what its members share, or by the most that one of them takes."""
+    members = members_of(ranker)
+    first, specs = members[0], [member.spec for member in members]
+    runs = [member.runtime.capabilities() for member in members]
+    info = pb.RankerInfo(
+        name=ranker.name,
+        version=ranker.version,
+        family=first.spec.family,
         backbone=" + ".join(dict.fromkeys(spec.backbone for spec in specs)),
         max_query_tokens=max(spec.max_query_tokens for spec in specs),
         max_document_tokens=max(spec.chunking.max_document_tokens for spec in specs),
-        window=specs[0].chunking.window,
-        stride=specs[0].chunking.stride,
-        runtime=capabilities.runtime,
-        device=capabilities.device,
-        precision=capabilities.precision,
-        options={"members": ", ".join(lane.name for lane in members)},
-        runtime_reason="; ".join(f"{lane.name}: {lane.runtime_reason}" for lane in members),
+        window=first.spec.chunking.window,
+        stride=first.spec.chunking.stride,
+        runtime=_joined(each.runtime for each in runs),
+        device=runs[0].device,
+        precision=_joined(each.precision for each in runs),
+        options={name: str(value) for name, value in asdict(first.spec.options).items()},
+        runtime_reason=first.runtime_reason,
+        parity=_parity_to_pb(first.parity) if first.parity else None,
+    )
+    if isinstance(ranker, LoadedEnsemble):
+        info.family = ENSEMBLE
+        info.options.clear()
+        info.options["members"] = ", ".join(member.name for member in members)
+        info.runtime_reason = "; ".join(f"{member.name}: {member.runtime_reason}" for member in members)
+        info.ClearField("parity")
+    return info
+
+
+def index_to_pb(index: IndexDescription, default_k: int) -> pb.IndexInfo:
+    """Describe an open index."""
+    return pb.IndexInfo(
+        name=index.name, documents=index.documents, first_stage=index.ranking, default_k=default_k
     )
 
 
-def index_to_pb(index: IndexDescription) -> pb.IndexInfo:
-    """Describe an open index."""
-    return pb.IndexInfo(name=index.name, documents=index.documents, first_stage=index.ranking)
-
-
-def limits_to_pb(limits: LimitsConfig) -> pb.Limits:
+def limits_to_pb(limits: LimitsConfig, max_query_terms: int) -> pb.Limits:
     """Say what a request may hold."""
     return pb.Limits(
         max_documents=limits.max_documents,
@@ -115,6 +110,7 @@ def limits_to_pb(limits: LimitsConfig) -> pb.Limits:
         max_query_bytes=limits.max_query_bytes,
         max_request_bytes=limits.max_request_bytes,
         max_queued_tokens=limits.max_queued_tokens,
+        max_query_terms=max_query_terms,
     )
 
 
@@ -138,18 +134,34 @@ def _result_to_pb(
     evidence: "pb.Evidence",
     options: pb.RerankOptions,
 ) -> pb.Result:
+    on_scale = _sigmoid if _is_sigmoid(options) else float
+    on_passage_scale = on_scale if evidence == pb.EVIDENCE_CHUNK_SCORE else float
     passages = [
-        pb.Passage(start=span.start, end=span.end, score=score, evidence=evidence)
+        pb.Passage(start=span.start, end=span.end, score=on_passage_scale(score), evidence=evidence)
         for span, score in zip(document.spans, document.chunk_scores, strict=True)
     ]
     deciding = passages[document.deciding_chunk]
     return pb.Result(
         id=doc_id,
         index=index,
-        score=document.score,
+        score=on_scale(document.score),
         # A document without tokens has one chunk of no characters: nothing there decided.
         deciding_passage=deciding if deciding.end > deciding.start else None,
         chunks=passages if options.return_chunk_scores else (),
         text=text if options.return_texts else None,
         tokens_cut=document.tokens_cut,
     )
+
+
+def _is_sigmoid(options: pb.RerankOptions) -> bool:
+    # A scale that this server does not know is as if none were set; the answer says which was used.
+    return options.score_scale == pb.SCORE_SCALE_SIGMOID
+
+
+def _sigmoid(score: float) -> float:
+    # The form without a large exponent on either side of 0.
+    return 1 / (1 + math.exp(-score)) if score >= 0 else math.exp(score) / (1 + math.exp(score))
+
+
+def _joined(names: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(names))

@@ -1,0 +1,190 @@
+"""What a caller is told when something fails, and what is counted."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+
+from farrank.v1 import rerank_pb2 as pb
+from farrank.v1 import rerank_pb2_grpc
+from farrank_server.config.schema import LimitsConfig, ListenConfig
+from farrank_server.errors import (
+    DeadlineExceeded,
+    DroppedAt,
+    FarrankError,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    Reason,
+    ResourceExhausted,
+    Unavailable,
+)
+from farrank_server.listen import GrpcListener
+from farrank_server.metrics import Metrics
+from farrank_server.wire.guard import Guard
+
+
+class Scripted(rerank_pb2_grpc.RerankServiceServicer):
+    """Does with every Rerank call what a test says."""
+
+    def __init__(self) -> None:
+        self.behave: Callable[[], Awaitable[pb.RerankResponse]] = self.answer
+
+    async def answer(self) -> pb.RerankResponse:
+        return pb.RerankResponse(query_tokens_cut=7)
+
+    async def Rerank(self, request: pb.RerankRequest, context: Any) -> pb.RerankResponse:
+        return await self.behave()
+
+
+@pytest.fixture
+def scripted() -> Scripted:
+    return Scripted()
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest_asyncio.fixture
+async def channel(scripted: Scripted, metrics: Metrics) -> AsyncIterator[grpc.aio.Channel]:
+    door = GrpcListener(ListenConfig(port=0), LimitsConfig())
+    await door.open(Guard(metrics, {"maxp"}, "maxp").handlers(scripted))
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{door.port}") as opened:
+        yield opened
+    await door.close(0)
+
+
+def stub_of(channel: grpc.aio.Channel) -> Any:
+    return rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+
+
+async def refusal(channel: grpc.aio.Channel, **options: Any) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub_of(channel).Rerank(pb.RerankRequest(query="q"), **options)
+    return caught.value
+
+
+async def counted(metrics: Metrics, name: str, **labels: str) -> float:
+    # Counters move once the answer is on its way.
+    await asyncio.sleep(0.05)
+    return metrics.registry.get_sample_value(f"farrank_{name}", labels) or 0.0
+
+
+async def test_an_answer_passes_and_is_counted(channel: grpc.aio.Channel, metrics: Metrics) -> None:
+    answer = await stub_of(channel).Rerank(pb.RerankRequest(query="q"))
+    assert answer.query_tokens_cut == 7
+    assert await counted(metrics, "requests_total", method="Rerank", ranker="maxp", code="OK") == 1
+    assert await counted(metrics, "requests_in_flight", method="Rerank") == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "hint", "counter", "labels"),
+    [
+        (InvalidArgument("query: is empty"), None, "", {}),
+        (NotFound("no ranker"), None, "", {}),
+        (
+            ResourceExhausted("full", reason=Reason.QUEUE_FULL, retry_after_ms=250),
+            "250",
+            "rejections_total",
+            {"reason": "queue_full"},
+        ),
+        (
+            Unavailable("draining", reason=Reason.DRAINING),
+            None,
+            "rejections_total",
+            {"reason": "draining"},
+        ),
+        (
+            DeadlineExceeded("hopeless", reason=Reason.DEADLINE_TOO_SHORT),
+            None,
+            "rejections_total",
+            {"reason": "deadline_too_short"},
+        ),
+        (
+            DeadlineExceeded("late", dropped_at=DroppedAt.FIRST_STAGE),
+            None,
+            "deadline_drops_total",
+            {"stage": "first_stage"},
+        ),
+        (Internal("a bug"), None, "", {}),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, FarrankError) else "",
+)
+async def test_each_error_has_its_code_its_message_and_its_hint(
+    channel: grpc.aio.Channel,
+    scripted: Scripted,
+    metrics: Metrics,
+    error: FarrankError,
+    hint: str | None,
+    counter: str,
+    labels: dict[str, str],
+) -> None:
+    async def fail() -> pb.RerankResponse:
+        raise error
+
+    scripted.behave = fail
+    seen = await refusal(channel)
+    assert (seen.code(), seen.details()) == (error.code, error.message)
+    trailing = dict(seen.trailing_metadata() or ())
+    assert trailing.get("grpc-retry-pushback-ms") == hint
+    assert await counted(metrics, "requests_total", method="Rerank", ranker="maxp", code=error.code.name) == 1
+    for name in ("rejections_total", "deadline_drops_total"):
+        if name == counter:
+            assert await counted(metrics, name, ranker="maxp", **labels) == 1
+
+
+async def test_a_bug_is_logged_and_told_as_no_more_than_that(
+    channel: grpc.aio.Channel, scripted: Scripted, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail() -> pb.RerankResponse:
+        raise KeyError("secret")
+
+    scripted.behave = fail
+    seen = await refusal(channel)
+    assert (seen.code(), seen.details()) == (
+        grpc.StatusCode.INTERNAL,
+        "the server failed; its log says why",
+    )
+    assert "KeyError: 'secret'" in caplog.text
+
+
+async def test_a_caller_that_goes_and_one_that_is_late_are_counted_apart(
+    channel: grpc.aio.Channel, scripted: Scripted, metrics: Metrics
+) -> None:
+    entered = asyncio.Event()
+
+    async def wait() -> pb.RerankResponse:
+        entered.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    scripted.behave = wait
+    call = stub_of(channel).Rerank(pb.RerankRequest(query="q"))
+    await asyncio.wait_for(entered.wait(), 10)
+    call.cancel()
+    async with asyncio.timeout(10):
+        while not await counted(metrics, "cancellations_total", ranker="maxp"):
+            pass
+    assert (await refusal(channel, timeout=0.2)).code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    async with asyncio.timeout(10):
+        while not await counted(metrics, "deadline_drops_total", ranker="maxp", stage="in_flight"):
+            pass
+    assert await counted(metrics, "cancellations_total", ranker="maxp") == 1
+
+
+async def test_bytes_that_are_no_request_and_names_of_the_callers_own(
+    channel: grpc.aio.Channel, metrics: Metrics
+) -> None:
+    send: Any = channel.unary_unary("/farrank.v1.RerankService/Rerank")
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await send(b"\x0a\x02\xff\xfe")
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "is not a message of this method" in (caught.value.details() or "")
+    request = pb.RerankRequest(query="q", options=pb.RerankOptions(ranker="a name of the caller's own"))
+    await stub_of(channel).Rerank(request)
+    assert await counted(metrics, "requests_total", method="Rerank", ranker="unknown", code="OK") == 1

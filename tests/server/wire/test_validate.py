@@ -1,0 +1,90 @@
+"""Each wrong request is refused with the field, the problem and the limit; the rest is handed on as it is."""
+
+import pytest
+
+from farrank.v1 import rerank_pb2 as pb
+from farrank_server.config.schema import LimitsConfig
+from farrank_server.errors import InvalidArgument
+from farrank_server.wire import validate
+
+LIMITS = LimitsConfig(max_documents=3, max_document_bytes=40, max_query_bytes=20, max_request_bytes=300)
+
+
+def request(query: str = "q", documents: int = 1, **options: int) -> pb.RerankRequest:
+    return pb.RerankRequest(
+        query=query,
+        documents=[pb.Document(id=str(n), text=f"text {n}") for n in range(documents)],
+        options=pb.RerankOptions(**options),  # type: ignore[arg-type]  # names and numbers alone
+    )
+
+
+def test_ids_and_texts_are_handed_on() -> None:
+    assert validate.documents_of(request(documents=3), LIMITS) == (
+        ["0", "1", "2"],
+        ("text 0", "text 1", "text 2"),
+    )
+
+
+@pytest.mark.parametrize("text", ["x" * 40, "é" * 20, "\U0001f600" * 10, ""])
+def test_a_text_may_have_as_many_bytes_as_the_limit(text: str) -> None:
+    document = pb.Document(text=text)
+    assert validate.documents_of(pb.RerankRequest(query="q", documents=[document]), LIMITS)[1] == (text,)
+    longer = pb.Document(text=text + "y" * (41 - len(text.encode())))
+    with pytest.raises(
+        InvalidArgument, match=r"^documents\[0\]\.text: has 41 bytes; max_document_bytes is 40$"
+    ):
+        validate.documents_of(pb.RerankRequest(query="q", documents=[longer]), LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (request(""), "query: is empty; it must hold at least one word"),
+        (request(" \t"), "query: is blank; it must hold at least one word"),
+        (request("é" * 11), "query: has 22 bytes; max_query_bytes is 20"),
+        (request(documents=0), "documents: is empty; at least 1 document is needed"),
+        (request(documents=4), "documents: has 4 entries; max_documents is 3"),
+        (request(top_n=-1), "options.top_n: is -1; it must be 0 "),
+        (request(max_chunks=-2), "options.max_chunks: is -2; it must be 0 "),
+        (
+            pb.RerankRequest(query="q", documents=[pb.Document(text="x" * 400)]),
+            "request: has 409 bytes; max_request_bytes is 300",
+        ),
+        (
+            pb.RerankRequest(
+                query="q", documents=[pb.Document(id="a"), pb.Document(id="b"), pb.Document(id="a")]
+            ),
+            "documents[2].id: 'a' stands at documents[0], too; ids must be unique",
+        ),
+        (
+            pb.RerankRequest(query="q", documents=[pb.Document(), pb.Document(), pb.Document(id="a")]),
+            "documents[1].id: '' stands at documents[0], too; ids must be unique",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(wrong: pb.RerankRequest, message: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        validate.documents_of(wrong, LIMITS)
+    assert str(caught.value).startswith(message)
+
+
+def test_ids_may_all_be_empty() -> None:
+    documents = [pb.Document(text="a"), pb.Document(text="a")]
+    assert validate.documents_of(pb.RerankRequest(query="q", documents=documents), LIMITS)[0] == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (pb.SearchAndRerankRequest(query=""), "query: is empty"),
+        (pb.SearchAndRerankRequest(query="q", k=-1), "k: is -1; it must be 0 "),
+        (pb.SearchAndRerankRequest(query="q", k=4), "k: is 4; max_documents is 3"),
+        (pb.SearchAndRerankRequest(query="q", index="x" * 400), "request: has "),
+        (pb.SearchAndRerankRequest(query="q", options=pb.RerankOptions(top_n=-5)), "options.top_n: is -5"),
+    ],
+)
+def test_a_search_is_checked_alike(wrong: pb.SearchAndRerankRequest, message: str) -> None:
+    validate.check_search(pb.SearchAndRerankRequest(query="q", k=3), LIMITS)
+    with pytest.raises(InvalidArgument) as caught:
+        validate.check_search(wrong, LIMITS)
+    assert str(caught.value).startswith(message)
