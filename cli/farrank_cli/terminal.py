@@ -20,29 +20,50 @@ def print_columns(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 _TERMINAL_EVERY_S = 0.1
 _LOG_EVERY_S = 10.0
+_BAR_WIDTH = 24
 
 
 class Progress:
-    """Counts of `what`, shown no more often than a reader or a log can bear. Call it, then `end` it."""
+    """How far a command is: a bar with the time left on a terminal, elsewhere a line now and then.
+
+    Call it with the count of `what` so far, then `end` it. Without a `total` it shows the count alone; what
+    is known to last `lasts_s` shows the time left as well. `every_s` is how often at most it shows.
+    """
 
     def __init__(
-        self, what: str, stream: TextIO | None = None, clock_s: Callable[[], float] = time.monotonic
+        self,
+        what: str,
+        total: int | None = None,
+        *,
+        lasts_s: float | None = None,
+        every_s: float | None = None,
+        stream: TextIO | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._what = what
+        self._total = total
+        self._lasts_s = lasts_s
         self._stream = sys.stderr if stream is None else stream
         self._clock_s = clock_s
         self._on_terminal = self._stream.isatty()
-        self._every_s = _TERMINAL_EVERY_S if self._on_terminal else _LOG_EVERY_S
-        self._shown_s = clock_s()
+        usual_s = _TERMINAL_EVERY_S if self._on_terminal else _LOG_EVERY_S
+        self._every_s = usual_s if every_s is None else every_s
+        self._began_s = self._shown_s = clock_s()
 
-    def __call__(self, count: int) -> None:
-        """Tell the count so far."""
+    def __call__(self, count: int, note: str = "") -> None:
+        """Tell the count so far, and perhaps what is being done."""
         now_s = self._clock_s()
         if now_s - self._shown_s < self._every_s:
             return
         self._shown_s = now_s
-        line = f"{count:,} {self._what}"
+        line = self._line(count, note, now_s - self._began_s)
         self._stream.write(f"\r\x1b[K{line}" if self._on_terminal else f"{line}\n")
+        self._stream.flush()
+
+    def say(self, line: str) -> None:
+        """Leave a line that stays."""
+        self.end()
+        self._stream.write(f"{line}\n")
         self._stream.flush()
 
     def end(self) -> None:
@@ -50,3 +71,25 @@ class Progress:
         if self._on_terminal:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
+
+    def _line(self, count: int, note: str, passed_s: float) -> str:
+        of = "" if self._total is None else f" of {self._total:,}"
+        parts = [f"{count:,}{of} {self._what}"]
+        if self._lasts_s is not None:
+            parts.append(time_left(self._lasts_s - passed_s))
+        elif self._total and count:
+            parts.append(time_left(passed_s / count * (self._total - count)))
+        line = ", ".join([*parts, note] if note else parts)
+        if self._total is None or not self._on_terminal:
+            return line
+        filled = _BAR_WIDTH * min(count, self._total) // max(self._total, 1)
+        return f"[{'#' * filled:<{_BAR_WIDTH}}] {line}"
+
+
+def time_left(seconds: float) -> str:
+    """Write `45 s left`, `12 min left`, `3 h 05 min left`."""
+    whole = max(0, round(seconds))
+    if whole < 100:
+        return f"{whole} s left"
+    minutes = round(whole / 60)
+    return f"{minutes} min left" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02} min left"

@@ -2,7 +2,9 @@
 
 import io
 
-from farrank_cli.terminal import Progress
+import pytest
+
+from farrank_cli.terminal import Progress, time_left
 
 
 class Terminal(io.StringIO):
@@ -27,7 +29,7 @@ def count_to(progress: Progress, clock: Clock, seconds: int) -> None:
 def test_a_terminal_sees_one_line_that_changes() -> None:
     stream, clock = Terminal(), Clock()
 
-    count_to(Progress("documents", stream, clock), clock, 1)
+    count_to(Progress("documents", stream=stream, clock_s=clock), clock, 1)
 
     assert "\n" not in stream.getvalue()
     assert stream.getvalue().endswith("1,000 documents\r\x1b[K")
@@ -36,6 +38,45 @@ def test_a_terminal_sees_one_line_that_changes() -> None:
 def test_a_log_gets_a_line_now_and_then() -> None:
     stream, clock = io.StringIO(), Clock()
 
-    count_to(Progress("documents", stream, clock), clock, 25)
+    count_to(Progress("documents", stream=stream, clock_s=clock), clock, 25)
 
     assert stream.getvalue() == "10,000 documents\n20,000 documents\n"
+
+
+def test_a_terminal_sees_a_bar_with_the_time_left() -> None:
+    stream, clock = Terminal(), Clock()
+    progress = Progress("steps", 40, stream=stream, clock_s=clock)
+
+    clock.now_s = 30.0
+    progress(10, "tracing")
+
+    assert stream.getvalue() == "\r\x1b[K[######                  ] 10 of 40 steps, 90 s left, tracing"
+
+
+def test_a_log_sees_the_time_left_too() -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress("queries", 1000, stream=stream, clock_s=clock)
+
+    clock.now_s = 600.0
+    progress(500)
+    progress.say("done")
+
+    assert stream.getvalue() == "500 of 1,000 queries, 10 min left\ndone\n"
+
+
+def test_what_lasts_a_known_time_needs_no_count() -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress("calls", lasts_s=25, stream=stream, clock_s=clock)
+
+    clock.now_s = 11.0
+    progress(0)
+
+    assert stream.getvalue() == "0 calls, 14 s left\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"),
+    [(-1, "0 s left"), (99, "99 s left"), (120, "2 min left"), (11_100, "3 h 05 min left")],
+)
+def test_times_are_written_as_people_say_them(seconds: float, written: str) -> None:
+    assert time_left(seconds) == written

@@ -3,7 +3,7 @@
 import argparse
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     if bool(args.jsonl) == args.pydoc:
         raise CommandError("index: give either JSONL files or --pydoc")
     fields = _fields(args.fields) if args.fields else None
-    progress = Progress("documents indexed")
+    progress = Progress("documents indexed", None if args.pydoc else _lines_of(args.jsonl))
     left_out = 0
     with contextlib.ExitStack() as opened:
         listed = _open_list(args.skip_bad, opened)
@@ -103,3 +103,14 @@ def _open_list(path: Path | None, opened: contextlib.ExitStack) -> IO[str]:
         return opened.enter_context((path or Path(os.devnull)).open("w", encoding="utf-8"))
     except OSError as error:
         raise CommandError(f"--skip-bad {path}: {error.strerror}") from error
+
+
+def _lines_of(paths: Sequence[str]) -> int | None:
+    """Count the lines, which are about the documents; None where that takes reading a pipe or an archive."""
+    if any(path == "-" or path.endswith(".gz") or not Path(path).is_file() for path in paths):
+        return None
+    lines = 0
+    for path in paths:
+        with open(path, "rb") as file:
+            lines += sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
+    return lines or None

@@ -294,7 +294,7 @@ class _SweepProgress:
     def __call__(self, ranker: str, done: int, of: int) -> None:
         if ranker != self._ranker:
             self._shown.end()
-            self._ranker, self._shown = ranker, Progress(f"of {of:,} queries reranked by {ranker}")
+            self._ranker, self._shown = ranker, Progress(f"queries reranked by {ranker}", of)
         self._shown(done)
 
     def end(self) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from farrank_cli.exit_codes import DONE, CommandError
 from farrank_cli.numbers import at_least, listed, positive
 from farrank_cli.spawn import SpawnError, spawned_server
+from farrank_cli.terminal import Progress
 from farrank_cli.terminated import sigterm_interrupts
 from farrank_loadtest.efficiency.published import LIMIT, PAPERS_LENGTHS
 
@@ -193,11 +194,16 @@ def _measure(
     from farrank_loadtest.efficiency.points import make_points
 
     ended = False
+    wanted = {pair.ranker.name for pair in chosen}
+    already = len(wanted & kept.measured.keys())
+    progress = Progress("rankers measured", len(wanted) - already, every_s=0)
     try:
         for results in sweep.run(chosen, kept):
             kept = results
+            progress(len(wanted & kept.measured.keys()) - already)
         ended = True
     finally:
+        progress.end()
         table = write_report(sweep.folder, kept, make_points(kept.measured, gains, pairs))
         done = sum(pair.ranker.name in kept.measured for pair in chosen)
         how = "" if ended else "; --resume goes on from there"

@@ -1,11 +1,15 @@
 """`farrank loadtest latency`: load a server in steps, and report how fast it answers at each."""
 
+from __future__ import annotations
+
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from farrank_cli.exit_codes import DONE, INTERRUPTED, TRY_AGAIN, CommandError
 from farrank_cli.numbers import at_least, listed, not_negative, positive
+from farrank_cli.terminal import Progress
 from farrank_cli.terminated import run_interruptible
 from farrank_loadtest.latency.plan import FORM, Caps, Plan, parse_objective
 from farrank_loadtest.latency.steps import Climb, Listed, Steps
@@ -13,6 +17,9 @@ from farrank_loadtest.loops import SCHEDULES
 from farrank_loadtest.workloads import Workload
 from farrank_loadtest.workloads.recorded import read_candidates, read_jsonl
 from farrank_loadtest.workloads.synthetic import FORMS, Shape, make_up, parse_lengths
+
+if TYPE_CHECKING:
+    from farrank_loadtest.latency.sweep import StepResult
 
 
 def add_workload_flags(parser: argparse.ArgumentParser) -> None:
@@ -183,7 +190,6 @@ def run(args: argparse.Namespace) -> int:
     Raises: CommandError or LoadtestError, one line, if it cannot be done; ModuleNotFoundError if the loadtest
     extra is not installed.
     """
-    from farrank_cli.load_progress import LoadProgress
     from farrank_loadtest.latency.latency_report import (
         PAGE,
         describe_setting,
@@ -224,3 +230,55 @@ def run(args: argparse.Namespace) -> int:
         why = f": {found.steps[-1].whole.failures}" if found.steps else ""
         raise CommandError(f"{args.target}: no call was answered{why}", TRY_AGAIN)
     return DONE
+
+
+class LoadProgress:
+    """Hears a sweep and shows it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._progress = Progress("calls")
+
+    def began(self, amount: float, repeat: int) -> None:
+        """Show the load and the repeat."""
+        load = self._plan.describe_load(amount)
+        self._progress.end()
+        self._progress = Progress(
+            f"calls answered at {load} (repeat {repeat} of {self._plan.repeats})",
+            lasts_s=self._plan.warm_up_s + self._plan.duration_s,
+        )
+
+    def counted(self, answered: int) -> None:
+        """Show the count."""
+        self._progress(answered)
+
+    def finished(self, result: StepResult) -> None:
+        """Leave a line for the load."""
+        self._progress.end()
+        print(summary(self._plan, result), file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Leave the line clear."""
+        self._progress.end()
+
+
+def summary(plan: Plan, result: StepResult) -> str:
+    """Tell one load in a line: what failed and why, then how fast the answered calls were."""
+    from farrank_loadtest.latency.recorder import duration_text
+
+    whole = result.whole
+    words = [f"{plan.describe_load(result.amount)}: {whole.goodput_per_s:.4g} good/s"]
+    if whole.failed:
+        words.append(whole.failures)
+    answered = whole.latency.count
+    if answered:
+        # A percentile that no answer lies beyond is but the slowest answer.
+        known = [percent for percent in (50, 99, 99.9) if answered * (100 - percent) >= 100]
+        times = [f"p{percent:g} {duration_text(whole.latency.percentile_s(percent))}" for percent in known]
+        times.append(f"max {duration_text(whole.latency.max_s)}")
+        words.append((f"the {answered:,} answered: " if whole.failed else "") + ", ".join(times))
+    if result.generator_bound:
+        words.append("generator-bound")
+    elif result.held is not None:
+        words.append("holds" if result.held else "breaks the objective")
+    return ", ".join(words)
