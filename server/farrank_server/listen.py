@@ -4,17 +4,15 @@ import errno
 import logging
 import socket
 import ssl
-import threading
 from collections.abc import Callable, Iterable
-from socketserver import ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from wsgiref.simple_server import WSGIServer
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
-from prometheus_client import make_wsgi_app
+from prometheus_client import start_http_server
 
 from farrank_server.config.schema import LimitsConfig, ListenConfig, TlsConfig
 from farrank_server.errors import ConfigError
@@ -85,22 +83,20 @@ class MetricsPage:
         if config.metrics_port is None:
             return
         check_port("listen.metrics_port", config.host, config.metrics_port)
-        page = make_wsgi_app(metrics.registry)
+        self._server, self._thread = start_http_server(
+            config.metrics_port, config.host.strip("[]"), registry=metrics.registry
+        )
+        self.port = self._server.server_port
+        page = self._server.get_app()
 
         def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-            if environ["PATH_INFO"] == "/metrics":
-                body: Iterable[bytes] = page(environ, start_response)
-                return body
+            if environ["PATH_INFO"] == "/metrics" and page is not None:
+                return page(environ, start_response)
             start_response("404 Not Found", [("Content-Type", "text/plain")])
             return [b"the metrics are at /metrics\n"]
 
-        host = config.host.strip("[]")
-        server_class = _Ipv6Server if ":" in host else _MetricsServer
-        self._server = server_class((host, config.metrics_port), _QuietHandler)
+        # The library's own page answers at every path.
         self._server.set_app(answer)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-        self.port = self._server.server_port
 
     def close(self) -> None:
         """Free the port."""
@@ -108,19 +104,6 @@ class MetricsPage:
             self._server.shutdown()
             self._server.server_close()
             self._thread.join()
-
-
-class _MetricsServer(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-
-class _Ipv6Server(_MetricsServer):
-    address_family = socket.AF_INET6
-
-
-class _QuietHandler(WSGIRequestHandler):
-    def log_message(self, format: str, *args: Any) -> None:
-        """Scrapes are no news."""
 
 
 def host_and_port(host: str, port: int) -> str:

@@ -9,7 +9,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +53,6 @@ def read_manifest(folder: Path) -> IndexManifest | None:
         return IndexManifest(**json.loads((folder / _MANIFEST).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
-
-
-def created_by() -> str:
-    """Name this version of Farrank."""
-    try:
-        return f"farrank {version('farrank')}"
-    except PackageNotFoundError:
-        return "farrank (not installed)"
 
 
 class IndexingError(RuntimeError):
@@ -185,7 +177,7 @@ def build_index(
                 raise IndexingError(f"Lucene took {held} of {sent} documents:\n{writer.last_lines}")
         if skipped:
             _log.warning("left out %d document%s without text", skipped, "" if skipped == 1 else "s")
-        IndexManifest(held, skipped, created_by()).write(building)
+        IndexManifest(held, skipped, f"farrank {version('farrank')}").write(building)
         _put_in_place(building, out, overwrite)
     return held
 
