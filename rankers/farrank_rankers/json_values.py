@@ -2,14 +2,14 @@
 
 import enum
 import json
-import math
+import sys
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from farrank_rankers.errors import ExportError, SourceError
+from farrank_rankers.errors import RankerError, SourceError
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -35,11 +35,10 @@ def read_json_list(path: Path) -> list[dict[str, Any]]:
 
 
 def _parse(path: Path) -> object:
+    text = read_text(path)
     try:
-        parsed: object = json.loads(read_text(path))
+        parsed: object = json.loads(text)
     except ValueError as error:
-        if isinstance(error, SourceError):
-            raise
         raise SourceError(f"{path} is not JSON: {error}") from error
     return parsed
 
@@ -60,67 +59,74 @@ def read_text(path: Path) -> str:
 T = TypeVar("T")
 
 
-def read_fields(kind: type[T], value: object, where: str) -> T:
-    """Construct a dataclass from a JSON object.
+class _Unfit(ValueError):
+    """A value does not fit its field."""
+
+
+def read_fields(
+    kind: type[T],
+    value: object,
+    name: str,
+    error: type[RankerError],
+    kinds: Mapping[str, type] | None = None,
+) -> T:
+    """Construct a dataclass from a JSON object, called `name` in messages.
 
     Fields may be strings, numbers, enumerations, literals, dataclasses, and tuples, mappings and optionals of
-    these.
-    Raises: ExportError naming the key that is missing, unknown or of another type.
+    these; `kinds` gives fields more exact types than their annotations.
+    Raises: `error` naming the key that is missing, unknown or of another type, and what it must be.
     """
+    try:
+        return _fields(kind, value, name, "", kinds or {})
+    except _Unfit as problem:
+        raise error(str(problem)) from None
+
+
+def _fields(kind: type[T], value: object, name: str, prefix: str, kinds: Mapping[str, type]) -> T:
     if not isinstance(value, dict):
-        raise ExportError(f"{where} is {value!r}; it must be an object")
+        raise _Unfit(f"{name} is {value!r}; it must be an object")
     known = {item.name: item for item in fields(kind)}  # type: ignore[arg-type]
     unknown = sorted(value.keys() - known.keys())
     if unknown:
-        raise ExportError(f"{where} has the unknown key {unknown[0]}; known are {', '.join(known)}")
-    for name, item in known.items():
-        if name not in value and item.default is MISSING and item.default_factory is MISSING:
-            raise ExportError(f"{where} lacks the key {name}")
-    hints = get_type_hints(kind)
-    return kind(**{name: _read(hints[name], each, f"{where}: {name}") for name, each in value.items()})
+        raise _Unfit(
+            f"{name} has the unknown key {', '.join(unknown)}; known are {', '.join(known) or 'none'}"
+        )
+    required = [key for key, item in known.items() if item.default is item.default_factory is MISSING]
+    missing = sorted(set(required) - value.keys())
+    if missing:
+        raise _Unfit(f"{name} lacks the key {', '.join(missing)}")
+    hints = {**get_type_hints(kind), **kinds}
+    return kind(**{key: _read(hints[key], each, prefix + key) for key, each in value.items()})
 
 
-def _read(hint: Any, value: object, where: str) -> Any:
+def _read(hint: Any, value: Any, name: str) -> Any:
     origin, arguments = get_origin(hint), get_args(hint)
-    if origin is Literal:
-        if value not in arguments:
-            raise ExportError(f"{where} is {value!r}; it must be one of {', '.join(map(str, arguments))}")
-        return value
     if origin in (Union, types.UnionType):
         (other,) = (each for each in arguments if each is not type(None))
-        return None if value is None else _read(other, value, where)
+        return None if value is None else _read(other, value, name)
     if origin is tuple:
         if not isinstance(value, list):
-            raise ExportError(f"{where} is {value!r}; it must be a list")
-        return tuple(_read(arguments[0], each, f"{where}[{index}]") for index, each in enumerate(value))
-    if origin is not None and issubclass(origin, Mapping):
+            raise _Unfit(f"{name} is {value!r}; it must be a list")
+        return tuple(_read(arguments[0], each, f"{name}[{index}]") for index, each in enumerate(value))
+    if origin is not None and origin is not Literal and issubclass(origin, Mapping):
         if not isinstance(value, dict):
-            raise ExportError(f"{where} is {value!r}; it must be an object")
-        return {key: _read(arguments[1], each, f"{where}.{key}") for key, each in value.items()}
+            raise _Unfit(f"{name} is {value!r}; it must be an object")
+        return {key: _read(arguments[1], each, f"{name}.{key}") for key, each in value.items()}
     if is_dataclass(hint):
-        return read_fields(hint, value, where)  # type: ignore[arg-type]
-    return _read_plain(hint, value, where)
-
-
-def _read_plain(hint: Any, value: object, where: str) -> Any:
-    if issubclass(hint, enum.Enum):
-        listed = [member.value for member in hint]
+        return value if isinstance(value, hint) else _fields(hint, value, name, f"{name}.", {})  # type: ignore[arg-type]
+    if origin is Literal or issubclass(hint, enum.Enum):
+        listed = arguments or [member.value for member in hint]
         if value not in listed:
-            raise ExportError(f"{where} is {value!r}; it must be one of {', '.join(listed)}")
-        return hint(value)
+            raise _Unfit(f"{name} is {value!r}; it must be one of {', '.join(map(str, listed))}")
+        return value if origin is Literal else hint(value)
     if hint is float and type(value) in (int, float):
-        return _finite(value, where)
+        # Python's parser lets NaN and Infinity pass, and integers without end.
+        if abs(value) <= sys.float_info.max:
+            return float(value)
+        raise _Unfit(f"{name} must be a finite number")
     if type(value) is not hint:
-        raise ExportError(f"{where} is {value!r}; it must be of type {hint.__name__}")
+        raise _Unfit(f"{name} is {value!r}; it must be {_CALLED.get(hint, hint.__name__)}")
     return value
 
 
-def _finite(value: Any, where: str) -> float:
-    """Read a number; Python's parser lets NaN and Infinity pass, and integers without end."""
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise ExportError(f"{where} must be a finite number")
-    return number
+_CALLED = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}

@@ -3,17 +3,17 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
-from typing import Any, TypeVar, get_type_hints
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeVar
 
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import Options, Plan, check_count, family_named
+from farrank_rankers.json_values import read_fields
 from farrank_rankers.tokenizer import TokenizerFiles
 
 __all__ = ["Chunking", "Plan", "RankerSpec"]
 
-T = TypeVar("T")
 OptionsT = TypeVar("OptionsT", bound=Options)
 
 
@@ -88,14 +88,10 @@ class RankerSpec:
             values = json.loads(text)
         except ValueError as error:
             raise SpecError(f"the text is not JSON: {error}") from error
-        values = dict(_object(values, "the text"))
-        family = family_named(values.get("family", ""))
-        for key, kind in (("chunking", Chunking), ("options", family.options)):
-            if key in values:
-                values[key] = _build(kind, _object(values[key], key), key)
-        if "provenance" in values:
-            _object(values["provenance"], "provenance")
-        return _build(cls, values, "the spec")
+        if not isinstance(values, dict):
+            raise SpecError(f"the text is {values!r}; it must be an object")
+        kinds = {"options": family_named(values.get("family", "")).options}
+        return read_fields(cls, values, "the spec", SpecError, kinds)
 
 
 def changed_options(options: Options, changes: Mapping[str, Any]) -> Options:
@@ -103,45 +99,7 @@ def changed_options(options: Options, changes: Mapping[str, Any]) -> Options:
 
     Raises: SpecError naming the option that is unknown or out of its limits.
     """
-    return _build(type(options), asdict(options) | dict(changes), "options")
-
-
-def _object(value: object, where: str) -> Mapping[str, Any]:
-    """Return a JSON object.
-
-    Raises: SpecError if it is anything else.
-    """
-    if not isinstance(value, dict):
-        raise SpecError(f"{where} is {value!r}; it must be an object")
-    return value
-
-
-def _build(kind: type[T], values: Mapping[str, Any], where: str) -> T:
-    """Construct a dataclass, and those among its fields, from a JSON object.
-
-    Raises: SpecError naming unknown and missing keys.
-    """
-    known = {item.name: item for item in fields(kind)}  # type: ignore[arg-type]
-    unknown = sorted(values.keys() - known.keys())
-    if unknown:
-        listed = ", ".join(known) or "none"
-        raise SpecError(f"{where} has the unknown key {', '.join(unknown)}; known are {listed}")
-    missing = sorted(
-        name
-        for name, item in known.items()
-        if name not in values and item.default is MISSING and item.default_factory is MISSING
-    )
-    if missing:
-        raise SpecError(f"{where} lacks the key {', '.join(missing)}")
-    hints = get_type_hints(kind)
-    return kind(
-        **{
-            name: _build(hints[name], _object(value, f"{where}.{name}"), f"{where}.{name}")
-            if is_dataclass(hints[name]) and not is_dataclass(value)
-            else value
-            for name, value in values.items()
-        }
-    )
+    return read_fields(type(options), asdict(options) | dict(changes), "options", SpecError)
 
 
 def content_version(

@@ -205,7 +205,9 @@ class ExportManifest:
                 "export the ranker again"
             )
         check_sealed(values)
-        return read_fields(cls, {key: values[key] for key in values if key != DIGEST}, "the manifest")
+        return read_fields(
+            cls, {key: values[key] for key in values if key != DIGEST}, "the manifest", ExportError
+        )
 
 
 def export_name(form: ExportFormat, precision: ExportPrecision) -> str:

@@ -58,7 +58,7 @@ def write(artifact: Path, file: str, keys: str, value: object) -> None:
         ("options.layers", HUGE, "it must be at most 128"),
         ("options.heads", 7, "heads is 7; it must divide the width of 32"),
         ("options.positions", HUGE, "it must be at most 1,048,576"),
-        ("options.use_separators", 1, "use_separators is 1; it must be of type bool"),
+        ("options.use_separators", 1, "options.use_separators is 1; it must be true or false"),
         ("options", None, "options is None; it must be an object"),
         ("family", ["maxp"], "family is ['maxp']; it must be one of firstp"),
     ],
