@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 INDEX := .cache/pydoc-index
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test check format serve bench bench-gpu clean
+.PHONY: demo test lint check hooks format serve bench bench-gpu clean
 .DELETE_ON_ERROR:
 
 $(READY): pyproject.toml constraints.txt hatch_build.py proto/farrank/v1/rerank.proto
@@ -28,13 +28,17 @@ serve: $(READY) $(INDEX)  ## keep a server up with the embedded ranker and index
 test: $(READY)  ## the whole test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=logical --maxprocesses=4 --no-loadscope-reorder $(PYTEST_ARGS)
 
-check: $(READY)  ## format, lint, types, import rules, proto lint, tests
+lint: $(READY)  ## format, lint, types, import rules, proto lint
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/buf lint
-	$(MAKE) test
+
+check: lint test  ## everything: lint and the whole test suite
+
+hooks: $(READY)  ## run what lint runs at every commit
+	$(BIN)/pre-commit install
 
 format: $(READY)  ## rewrite the sources in the house's format
 	$(BIN)/ruff format .
