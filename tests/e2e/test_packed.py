@@ -73,5 +73,5 @@ def test_packed_exports_stop_the_start(tiny_exports: dict[str, Path]) -> None:
         [*command, "--set=rankers.mine.packing=packed"], capture_output=True, text=True, timeout=240
     )
     assert ended.returncode == 2
-    line = "farrank serve: rankers.mine.packing: packed batches are torch's alone; onnx reads padded ones"
+    line = "farrank serve: rankers.mine.packing: only torch packs batches; onnx pads them"
     assert line in ended.stderr
