@@ -12,6 +12,7 @@ import hypothesis
 import pytest
 import trustme
 
+import farrank_runtimes  # noqa: F401  # before any test imports ONNX Runtime or OpenVINO itself
 from farrank_cli.main import main
 from farrank_rankers.exports.export_folder import MANIFEST, checksums, source_files, writing_export
 from farrank_rankers.exports.manifest import ExportManifest, Parity
@@ -19,13 +20,9 @@ from farrank_rankers.family import FAMILIES, TransformerShape
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
-from farrank_runtimes.telemetry import switch_off_telemetry
 from support.commands import Outcome
 from support.made_once import made_once
 from support.tls_files import TlsFiles
-
-# Before any test imports ONNX Runtime or OpenVINO itself.
-switch_off_telemetry()
 
 # Whoever starts the tests in the background may have them ignore Ctrl-C, and so all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

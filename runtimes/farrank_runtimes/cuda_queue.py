@@ -16,8 +16,8 @@ from torch import Tensor
 
 from farrank_rankers.features import Features
 from farrank_rankers.packed.stream import Packing, TokenStream
+from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.runtime import Encoding
-from farrank_runtimes.torch_failures import device_failures
 
 
 @dataclass(frozen=True, slots=True)

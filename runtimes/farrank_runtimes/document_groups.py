@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from farrank_rankers.features import Features, batched, stacked
+from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.runtime import DocumentScores, OutOfMemory
-from farrank_runtimes.torch_failures import device_failures
 
 # A runtime's aggregator.
 # Shapes: features (D, C, …), chunk mask (D, C), query (D, …) -> scores (D,), chunk scores (D, C).

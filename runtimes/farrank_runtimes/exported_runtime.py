@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,30 +18,23 @@ from farrank_runtimes.warm_up import measure_speed
 GROUP_LIMIT = GroupLimit(feature_bytes=2**26, positions=2**13)
 
 
+# Runs a loaded graph on its inputs by name; outputs come in its order. Raises: OutOfMemory, DeviceLost.
 RunGraph = Callable[[Mapping[str, Tensor]], list[Tensor]]
 
 
-class LoadedGraph(Protocol):
-    """A graph that a library has loaded, in one session or in several."""
-
-    def run(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
-        """Run the graph; outputs come in its order. Raises: OutOfMemory, DeviceLost."""
-        ...
-
-
 class ExportedRuntime:
-    """A ranker as two loaded graphs. `longest_input`, in tokens, and `pad_id` are the reader's."""
+    """A ranker as the two graphs of its export. `longest_input`, in tokens, and `pad_id` are the reader's."""
 
     def __init__(
         self,
-        encoder: LoadedGraph,
-        aggregator: LoadedGraph,
+        run_encoder: RunGraph,
+        run_aggregator: RunGraph,
         capabilities: Capabilities,
         longest_input: int,
         pad_id: int = 0,
     ) -> None:
-        self._run_encoder: RunGraph = encoder.run
-        self._run_aggregator: RunGraph = aggregator.run
+        self._run_encoder = run_encoder
+        self._run_aggregator = run_aggregator
         self._capabilities = capabilities
         self._device = torch.device(capabilities.device)
         self._longest_input = longest_input

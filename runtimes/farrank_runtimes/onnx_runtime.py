@@ -2,8 +2,7 @@
 
 import importlib
 import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -12,12 +11,11 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
+from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.devices import batch_tokens, choose_device, max_kept_bytes, usable_cores
-from farrank_runtimes.exported_runtime import ExportedRuntime
+from farrank_runtimes.exported_runtime import ExportedRuntime, RunGraph
 from farrank_runtimes.runtime import (
     Capabilities,
-    DeviceLost,
-    OutOfMemory,
     Placement,
     Precision,
     RuntimeAbsent,
@@ -132,10 +130,6 @@ def _session_options(threads: int) -> "onnxruntime.SessionOptions":
 
 _NUMPY = {torch.int64: np.int64, torch.float32: np.float32, torch.bool: np.bool_}
 
-# What the messages of ONNX Runtime's arenas, of CUDA and its libraries, and of TensorRT hold, in lower case.
-_OUT_OF_MEMORY = ("failed to allocate memory", "out of memory", "alloc_failed", "bad_alloc", "outofmemory")
-_DEVICE_LOST = ("cuda failure", "cuda error", "cudnn failure", "cublas failure")
-
 
 class OnnxGraph:
     """A loaded graph. What an exporter found unused is no input of the graph, and is left out here, too."""
@@ -155,7 +149,7 @@ class OnnxGraph:
         """
         # Held until the run is over: the session sees addresses alone.
         contiguous = {name: inputs[name].contiguous() for name in self._inputs}
-        with _device_failures():
+        with device_failures():
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)  # the session's stream does not wait for torch's
             binding = self._session.io_binding()
@@ -168,23 +162,6 @@ class OnnxGraph:
             self._session.run_with_iobinding(binding)
             binding.synchronize_outputs()
         return [from_dlpack(value) for value in binding.get_outputs_as_ortvaluevector()]
-
-
-@contextmanager
-def _device_failures() -> Iterator[None]:
-    """Translate what ONNX Runtime raises when the device, not the model, is at fault."""
-    try:
-        yield
-    except MemoryError as error:
-        raise OutOfMemory("the host's memory is exhausted") from error
-    # Its own exceptions have no base but this one, and their types say less than their messages.
-    except Exception as error:
-        message = str(error).strip()
-        if any(sign in message.lower() for sign in _OUT_OF_MEMORY):
-            raise OutOfMemory(message) from error
-        if any(sign in message.lower() for sign in _DEVICE_LOST):
-            raise DeviceLost(message) from error
-        raise
 
 
 def check(precision: Precision, placement: Placement) -> None:
@@ -205,8 +182,8 @@ def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
     configured = [cpu_options() if provider == "cpu" else cuda_options(device.index or 0)]
     threads = placement.threads or usable_cores()
 
-    def load(graph: Path) -> OnnxGraph:
-        return OnnxGraph(open_session(graph, provider, configured, threads), device)
+    def load(graph: Path) -> RunGraph:
+        return OnnxGraph(open_session(graph, provider, configured, threads), device).run
 
     return ExportedRuntime(
         load(files.encoder),

@@ -1,20 +1,19 @@
 """OpenVINO on an exported ranker's two graphs, on the CPU."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
+from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.devices import batch_tokens, choose_device, usable_cores
-from farrank_runtimes.exported_runtime import ExportedRuntime, LoadedGraph
+from farrank_runtimes.exported_runtime import ExportedRuntime
 from farrank_runtimes.runtime import (
     Capabilities,
     DeviceAbsent,
     DeviceLost,
-    OutOfMemory,
     Placement,
     Precision,
     PrecisionAbsent,
@@ -27,9 +26,6 @@ if TYPE_CHECKING:
 
 
 FloatType = Literal["f32", "bf16"]
-
-# What its messages hold when memory is short, in lower case; oneDNN's come through it unchanged.
-_OUT_OF_MEMORY = ("bad_alloc", "failed to allocate", "can't alloc", "cannot allocate", "out of memory")
 
 
 class OpenVinoGraph:
@@ -65,7 +61,7 @@ class OpenVinoGraph:
 
         Raises: as `run` does, once none of them runs any more.
         """
-        with _device_failures():
+        with device_failures():
             compiled = self._compiled or self._compile_again()
             # A new request has no earlier batch's outputs to give, and is to be had in microseconds.
             requests = [compiled.create_infer_request() for _ in parts]
@@ -91,7 +87,11 @@ class OpenVinoGraph:
         return openvino.Core().compile_model(str(self._path), "CPU", self._options)
 
     def _compile_again(self) -> "openvino.CompiledModel":
-        if _identity(self._path) != self._loaded:
+        try:
+            changed = _identity(self._path) != self._loaded
+        except OSError as error:
+            raise DeviceLost(str(error)) from error
+        if changed:
             raise DeviceLost(f"{self._path} changed since it was loaded")
         return self._compile()
 
@@ -118,38 +118,19 @@ def _identity(path: Path) -> tuple[int, int, int]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-@contextmanager
-def _device_failures() -> Iterator[None]:
-    """Translate what OpenVINO raises when memory, not the model, is at fault."""
-    try:
-        yield
-    except MemoryError as error:
-        raise OutOfMemory("the host's memory is exhausted") from error
-    except OSError as error:
-        raise DeviceLost(str(error)) from error
-    except RuntimeError as error:
-        message = str(error).strip()
-        if any(sign in message.lower() for sign in _OUT_OF_MEMORY):
-            raise OutOfMemory(message) from error
-        raise
-
-
 class HalvedEncoder:
     """An encoder whose batches run in two halves, each on half of the threads.
 
-    Threads that share a batch wait for each other at every layer, for whichever the machine has just held up;
-    halves wait once. A row that is left over, as the only one of a small call, has all threads to itself.
+    Threads that share a batch wait for each other at every layer, whichever of them the machine has just held
+    up; halves wait once. A row that is left over, as the only one of a small call, has all threads.
     """
 
-    def __init__(self, whole: LoadedGraph, halves: OpenVinoGraph) -> None:
+    def __init__(self, whole: OpenVinoGraph, halves: OpenVinoGraph) -> None:
         self._whole = whole
         self._halves = halves
 
     def run(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
-        """Run a batch, one half beside the other. Shapes: (P, L) each -> (P, …) each.
-
-        Raises: OutOfMemory, DeviceLost.
-        """
+        """Run a batch. Shapes: (P, L) each -> (P, …) each. Raises: OutOfMemory, DeviceLost."""
         rows = len(next(iter(inputs.values())))
         half = rows // 2
         parts = []
@@ -193,13 +174,15 @@ def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
     threads = placement.threads or usable_cores()
     # An int8 encoder rounds twice, and says so.
     served = "int8+bf16" if (files.precision, float_type) == ("int8", "bf16") else files.precision
-    encoder: LoadedGraph = OpenVinoGraph(files.encoder, float_type, threads)
+    encoder = OpenVinoGraph(files.encoder, float_type, threads)
+    run_encoder = encoder.run
     if threads > 1:
-        encoder = HalvedEncoder(encoder, OpenVinoGraph(files.encoder, float_type, threads, streams=2))
+        halves = OpenVinoGraph(files.encoder, float_type, threads, streams=2)
+        run_encoder = HalvedEncoder(encoder, halves).run
     cpu = torch.device("cpu")
     return ExportedRuntime(
-        encoder,
-        OpenVinoGraph(files.aggregator, "f32", threads),
+        run_encoder,
+        OpenVinoGraph(files.aggregator, "f32", threads).run,
         Capabilities("openvino", str(cpu), served, batch_tokens(cpu)),
         files.longest_input,
         files.pad_id,

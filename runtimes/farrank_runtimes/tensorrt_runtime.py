@@ -16,7 +16,7 @@ from torch import Tensor
 
 from farrank_rankers.exports.export_folder import checksum
 from farrank_runtimes.devices import batch_tokens, choose_device, max_kept_bytes
-from farrank_runtimes.exported_runtime import ExportedRuntime, LoadedGraph
+from farrank_runtimes.exported_runtime import ExportedRuntime, RunGraph
 from farrank_runtimes.onnx_runtime import (
     NAMES,
     Configured,
@@ -161,7 +161,7 @@ class GroupedEncoder:
     first of them (microsoft/onnxruntime#31624).
     """
 
-    def __init__(self, graphs: Mapping[LengthGroup, LoadedGraph]) -> None:
+    def __init__(self, graphs: Mapping[LengthGroup, RunGraph]) -> None:
         self._graphs = graphs
         self._groups = tuple(graphs)
 
@@ -174,7 +174,7 @@ class GroupedEncoder:
         rows, length = inputs["input_ids"].shape
         group = group_for(self._groups, length)
         pieces = [
-            self._graphs[group].run({name: each[start : start + group.rows] for name, each in inputs.items()})
+            self._graphs[group]({name: each[start : start + group.rows] for name, each in inputs.items()})
             for start in range(0, rows, group.rows)
         ]
         return [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*pieces, strict=True)]
@@ -203,7 +203,7 @@ def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
     budget = max(placement.max_batch_tokens or batch_tokens(device), files.longest_input)
     engines = files.encoder.parent / ENGINES / engine_key(files.encoder, files.precision, device).folder()
     cuda = cuda_options(index)
-    graphs: dict[LengthGroup, LoadedGraph] = {}
+    graphs: dict[LengthGroup, RunGraph] = {}
     for group in length_groups(files.longest_input, budget):
         options = tensorrt_options(
             group,
@@ -214,10 +214,10 @@ def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
         )
         log.info("opening the engine for inputs of %d to %d tokens", group.shortest, group.longest)
         session = open_session(files.encoder, "tensorrt", [options, cuda], threads=1)
-        graphs[group] = OnnxGraph(session, device)
+        graphs[group] = OnnxGraph(session, device).run
     return ExportedRuntime(
-        GroupedEncoder(graphs),
-        OnnxGraph(open_session(files.aggregator, "cuda", [cuda], threads=1), device),
+        GroupedEncoder(graphs).run,
+        OnnxGraph(open_session(files.aggregator, "cuda", [cuda], threads=1), device).run,
         Capabilities("tensorrt", str(device), files.precision, budget, max_kept_bytes=max_kept_bytes(device)),
         files.longest_input,
         files.pad_id,

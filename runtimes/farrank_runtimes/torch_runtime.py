@@ -19,6 +19,7 @@ from farrank_rankers.packed.stream import TokenStream, pack
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import EncoderInput, LongArray, collate
 from farrank_runtimes.cuda_queue import CudaFeed, beside
+from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.devices import (
     affordable_tokens,
     batch_tokens,
@@ -40,7 +41,6 @@ from farrank_runtimes.runtime import (
     Runtime,
     closed,
 )
-from farrank_runtimes.torch_failures import device_failures
 from farrank_runtimes.warm_up import COMPILED_INPUTS, measure_speed, query_input
 
 # What documents that are scored together may take, by type of device. A GPU has the room, and would be idle

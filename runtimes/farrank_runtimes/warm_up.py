@@ -36,12 +36,15 @@ def measure_speed(encode: Encode, longest_input: int, max_batch_tokens: int) -> 
     """
     fastest = 0.0
     for length in (SHORT_INPUT, longest_input, longest_input, longest_input):
-        ids = np.ones(length, dtype=np.int32)
-        roles = np.full_like(ids, Role.DOCUMENT)
-        roles[0] = Role.SPECIAL
-        one = EncoderInput(ids, roles, np.zeros_like(ids))
-        fastest = max(fastest, _speed(encode, [one] * max(1, max_batch_tokens // length)))
+        fastest = max(fastest, _speed(encode, even_batch(max(1, max_batch_tokens // length), length)))
     return fastest
+
+
+def even_batch(rows: int, length: int) -> list[EncoderInput]:
+    """Make a batch of equal inputs of so many tokens."""
+    roles = np.full(length, Role.DOCUMENT, dtype=np.int32)
+    roles[0] = Role.SPECIAL
+    return [EncoderInput(np.ones_like(roles), roles, np.zeros_like(roles))] * rows
 
 
 def _speed(encode: Encode, inputs: Sequence[EncoderInput]) -> float:

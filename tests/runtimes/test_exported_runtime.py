@@ -12,7 +12,7 @@ from farrank_rankers.features import Features
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import Role
-from farrank_runtimes.exported_runtime import GROUP_LIMIT, ExportedRuntime, LoadedGraph, RunGraph
+from farrank_runtimes.exported_runtime import GROUP_LIMIT, ExportedRuntime, RunGraph
 from farrank_runtimes.onnx_runtime import open_graphs
 from farrank_runtimes.runtime import Capabilities, Placement
 from farrank_runtimes.runtime_table import GraphFiles
@@ -23,16 +23,16 @@ DOCUMENTS, CHUNKS, TOKENS, QUERY_TOKENS = 40, 3, 120, 6
 class Observed:
     """Runs a graph and keeps the shapes that it was given."""
 
-    def __init__(self, run: RunGraph) -> None:
-        self.run_graph = run
+    def __init__(self, graph: RunGraph) -> None:
+        self.graph = graph
         self.seen: list[dict[str, tuple[int, ...]]] = []
 
-    def run(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
+    def __call__(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
         self.seen.append({name: tuple(each.shape) for name, each in inputs.items()})
-        return self.run_graph(inputs)
+        return self.graph(inputs)
 
 
-def runtime_of(aggregator: LoadedGraph) -> ExportedRuntime:
+def runtime_of(aggregator: RunGraph) -> ExportedRuntime:
     return ExportedRuntime(aggregator, aggregator, Capabilities("onnx", "cpu", "fp32", 1024), 64)
 
 

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 
 from farrank_rankers.features import stacked
 from farrank_rankers.files.open import open_ranker
+from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.exported_runtime import ExportedRuntime
 from farrank_runtimes.onnx_runtime import OnnxGraph, cpu_options, open_graphs, open_session
 from farrank_runtimes.runtime import DeviceLost, OutOfMemory, Placement, RuntimeAbsent
@@ -125,9 +126,7 @@ def test_the_models_own_failures_stay_what_they_are(expanding: OnnxGraph) -> Non
     ],
 )
 def test_the_devices_failures_are_told_from_the_models(message: str, told: type[Exception]) -> None:
-    from farrank_runtimes.onnx_runtime import _device_failures
-
-    with pytest.raises(told) as failed, _device_failures():
+    with pytest.raises(told) as failed, device_failures():
         raise RuntimeError(message)
     assert type(failed.value) is told
 

@@ -124,7 +124,7 @@ class Recorded:
 
 def test_a_batch_runs_in_its_groups_session_in_pieces_if_need_be() -> None:
     graphs = {LengthGroup(1, 4, 3, 2): Recorded(), LengthGroup(5, 8, 2, 1): Recorded()}
-    encoder = GroupedEncoder(graphs)
+    encoder = GroupedEncoder({group: graph.run for group, graph in graphs.items()})
     for rows, length in ((7, 2), (3, 4), (1, 5), (2, 8)):
         ids = torch.arange(rows * length).reshape(rows, length)
         vectors, roles = encoder.run({"input_ids": ids, "roles": ids + 1})

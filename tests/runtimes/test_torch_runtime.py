@@ -7,9 +7,9 @@ import torch
 
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.tokens import EncoderInput
+from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.devices import choose_device, usable_cores
 from farrank_runtimes.runtime import DeviceAbsent, DeviceLost, OutOfMemory, Precision, PrecisionAbsent
-from farrank_runtimes.torch_failures import device_failures
 from farrank_runtimes.torch_runtime import TorchRuntime
 from support.runtime_scores import QUERY, TEXTS, scores_through
 
