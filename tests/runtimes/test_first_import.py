@@ -1,3 +1,5 @@
+"""What importing the package sets before any library can be imported."""
+
 import os
 import subprocess
 import sys
@@ -43,3 +45,36 @@ def test_no_runtime_reports_anything_or_leaves_an_identifier(module: str, tmp_pa
     )
     assert told.stdout == "[]\n"
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+# Prints what OpenMP finds in the environment when torch is first imported.
+WAITING = """
+import os, sys
+found = []
+note = lambda event, args: found.append(os.environ.get("OMP_WAIT_POLICY"))
+sys.addaudithook(lambda event, args: note(event, args) if event == "import" and args[0] == "torch" else None)
+import {module}, torch
+print(found[0])
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "set_to", "used"),
+    [
+        ("farrank_server.run", None, "PASSIVE"),
+        ("farrank_bench.__main__", None, "PASSIVE"),
+        ("farrank_runtimes.devices", "ACTIVE", "ACTIVE"),
+    ],
+)
+def test_torchs_threads_sleep_while_they_wait_unless_told_to_spin(
+    module: str, set_to: str | None, used: str
+) -> None:
+    kept = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
+    told = subprocess.run(
+        [sys.executable, "-c", WAITING.format(module=module)],
+        env=kept if set_to is None else kept | {"OMP_WAIT_POLICY": set_to},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout == f"{used}\n"
