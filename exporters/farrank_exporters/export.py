@@ -46,8 +46,8 @@ from farrank_rankers.ranker import Ranker
 def artifact_of(source: str, out: Path | None, *, download: bool = False) -> Iterator[tuple[Ranker, Path]]:
     """Open a ranker and give the artifact that holds it.
 
-    Without `out` the source must be an artifact. With it, an artifact of the ranker is written there, which
-    stays only if the block ends well; one of the same ranker that stands there already is used as it is.
+    Without `out` the source must be an artifact. With it, an artifact of the ranker is written there, and
+    stays only if the block raises nothing; an artifact of the same ranker that is there already is used.
     Raises: ExportError if there is no place for the artifact; whatever opening the source raises.
     """
     folder = locate(source, download=download).folder
@@ -56,7 +56,7 @@ def artifact_of(source: str, out: Path | None, *, download: bool = False) -> Ite
         raise ExportError(f"{source} cannot be exported: {reason}")
     if out is None:
         if not (folder / SPEC_FILE).is_file():
-            raise ExportError(f"--out is missing: {source} is no artifact, and an export needs one to lie in")
+            raise ExportError(f"--out is missing: {source} is no artifact, and an export is kept in one")
         yield open_ranker(folder), folder
         return
     ranker = open_ranker(source, download=download)

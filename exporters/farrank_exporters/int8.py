@@ -1,21 +1,21 @@
 """The encoder in int8: a graph for ONNX Runtime, one for OpenVINO and one for TensorRT."""
 
-import io
 import logging
 import tempfile
-import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import onnx
 
 from farrank_exporters.texts import Texts, calibration_batches
+from farrank_exporters.trace import quiet
 from farrank_rankers.exports.manifest import ExportFormat, Graph
 from farrank_rankers.reader import Reader
-from farrank_rankers.tokens import Batch, LongArray
+from farrank_rankers.tokens import Batch
 
 if TYPE_CHECKING:
     import openvino
@@ -36,10 +36,10 @@ _OF_WEIGHTS = frozenset({"Cast", "Identity", "Transpose"})
 
 
 def products_after_activations(graph: onnx.GraphProto) -> list[str]:
-    """Name the products of weights with what comes out of an activation: each feed-forward block's second.
+    """Name the products of weights and an activation's output: the second of each feed-forward block.
 
-    What an activation lets through has outliers in a few of its thousands of dimensions: rounded at one scale
-    with them, all others lose their digits.
+    An activation's output has outliers in a few of its thousands of dimensions: the others would lose their
+    digits if they were rounded at the same scale.
     """
     producers = {output: node for node in graph.node for output in node.output}
     weights = _weights(graph)
@@ -53,13 +53,13 @@ def products_after_activations(graph: onnx.GraphProto) -> list[str]:
 
 
 def products_without_weights(graph: onnx.GraphProto) -> list[str]:
-    """Name the products of two values that each input has its own of: attention's."""
+    """Name attention's products, in which neither factor is a weight."""
     weights = _weights(graph)
     return [node.name for node in graph.node if node.op_type in _PRODUCTS and node.input[1] not in weights]
 
 
 def embeddings(graph: onnx.GraphProto) -> list[str]:
-    """Name the look-ups in tables of weights: they take no arithmetic that int8 could speed up."""
+    """Name the look-ups in tables of weights, which int8 cannot speed up."""
     weights = _weights(graph)
     return [node.name for node in graph.node if node.op_type == "Gather" and node.input[0] in weights]
 
@@ -92,34 +92,24 @@ def _from_activation(value: str, producers: Mapping[str, onnx.NodeProto]) -> boo
 FILE = "encoder.onnx"
 DATA_SUFFIX = ".data"
 
-# Values that share a scale, of a weight and of an activation. One scale for a whole batch, as in ONNX
-# Runtime's dynamic quantization, leaves MiniLM-L6 a Kendall's tau of 0.95, where an outlier decides on all
-# digits, companions' too; blocks of 128 leave it 0.97 at 1.45 times the speed of fp32, of 32 0.98 at 1.28.
+# So many values of a weight or an activation share a scale. With one scale for a whole batch, as in ONNX
+# Runtime's dynamic quantization, an outlier costs all other values their digits, in other inputs too:
+# MiniLM-L6 keeps a Kendall's tau of 0.95. Blocks of 128 keep 0.97 at 1.45 times the speed of fp32, blocks of
+# 32 keep 0.98 at 1.28 times.
 BLOCK = 128
 # What the operator's `accuracy_level` calls products of int8 with int8.
 INT8_PRODUCTS = 4
 
 
 def quantize_onnx(encoder: Path, folder: Path) -> tuple[str, ...]:
-    """Write an fp32 encoder's graph in int8 into a folder, its products with weights by blocks.
+    """Write an fp32 encoder's graph in int8 into a folder, for ONNX Runtime; name the files.
 
-    For machines without OpenVINO; it needs no calibration, and a row's values depend on no other row.
-    Returns the names of the files written.
+    It needs no calibration: activations are rounded by the range of each row's block as they come, so that a
+    row's values depend on no other row.
     """
-    large = encoder.with_name(encoder.name + DATA_SUFFIX).exists()
-    with tempfile.TemporaryDirectory(dir=folder) as scratch, quiet_quantization():
-        from onnxruntime.quantization import quant_pre_process
+    with _prepared(encoder, folder) as (prepared, large):
         from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
-        # Weights are constants of the graph only once their transpositions are folded.
-        prepared = Path(scratch) / FILE
-        quant_pre_process(
-            encoder,
-            prepared,
-            skip_symbolic_shape=True,
-            save_as_external_data=large,
-            all_tensors_to_one_file=True,
-        )
         quantizer = MatMulNBitsQuantizer(
             onnx.load(prepared),
             bits=8,
@@ -134,24 +124,24 @@ def quantize_onnx(encoder: Path, folder: Path) -> tuple[str, ...]:
 
 
 @contextmanager
-def quiet_quantization() -> Iterator[None]:
-    """Keep back what is logged on the way, and the root logger from being configured for everybody."""
-    root, silence = logging.getLogger(), logging.NullHandler()
-    library = logging.getLogger("onnxruntime.quantization")
-    level = library.level
-    root.addHandler(silence)
-    root.addFilter(_nothing)
-    library.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        library.setLevel(level)
-        root.removeFilter(_nothing)
-        root.removeHandler(silence)
+def _prepared(encoder: Path, folder: Path) -> Iterator[tuple[Path, bool]]:
+    """Give a graph whose weights are constants, which they are once their transpositions are folded.
 
+    The second value tells whether its weights lie in a file of their own.
+    """
+    large = encoder.with_name(encoder.name + DATA_SUFFIX).exists()
+    with tempfile.TemporaryDirectory(dir=folder) as scratch, quiet("onnxruntime.quantization"):
+        from onnxruntime.quantization import quant_pre_process
 
-def _nothing(record: logging.LogRecord) -> bool:
-    return False
+        prepared = Path(scratch) / FILE
+        quant_pre_process(
+            encoder,
+            prepared,
+            skip_symbolic_shape=True,
+            save_as_external_data=large,
+            all_tensors_to_one_file=True,
+        )
+        yield prepared, large
 
 
 FILES = ("encoder.xml", "encoder.bin")
@@ -160,14 +150,14 @@ FILES = ("encoder.xml", "encoder.bin")
 def quantize_openvino(encoder: Path, folder: Path, inputs: Sequence[Batch]) -> tuple[str, ...]:
     """Write an fp32 encoder's ONNX graph as OpenVINO's, in int8, into a folder; name the files.
 
-    Products of what an activation lets through stay as they are, embeddings too.
+    The products of an activation's output stay in fp32, and so do embeddings.
     Raises: ValueError if there is no input to calibrate with.
     """
     if not inputs:
         raise ValueError("inputs is empty; calibration needs at least 1")
     graph = onnx.load(encoder, load_external_data=False).graph
     sensitive = {*products_after_activations(graph), *embeddings(graph)}
-    with _quiet():
+    with quiet("nncf"):
         import nncf
         import openvino
         from openvino.passes import ConstantFolding, Manager
@@ -194,55 +184,32 @@ def quantize_openvino(encoder: Path, folder: Path, inputs: Sequence[Batch]) -> t
 
 
 def _names_in(model: "openvino.Model", names: set[str]) -> list[str]:
-    """Name what OpenVINO made of nodes: of a Gemm, a product called NAME/WithoutBiases and an addition.
+    """Name what OpenVINO made of nodes: a Gemm becomes a product NAME/WithoutBiases and an addition.
 
-    A look-up whose positions are constants is a constant itself, and no longer there.
+    A look-up at constant positions has become a constant and is left out.
     """
     read = [op.get_friendly_name() for op in model.get_ops() if op.get_type_name() in ("Gather", "MatMul")]
     return [name for name in read if name in names or name.rpartition("/")[0] in names]
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep back progress bars and warnings, and the logger class and levels that NNCF gives to everybody."""
-    logger_class = logging.getLoggerClass()
-    levels = [(handler, handler.level) for handler in logging.getLogger().handlers]
-    try:
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.setLoggerClass(logger_class)
-        for handler, level in levels:
-            handler.setLevel(level)
-
-
 def quantize_tensorrt(encoder: Path, folder: Path, inputs: Sequence[Batch]) -> tuple[str, ...]:
-    """Write an fp32 encoder's graph with its products with weights in int8 into a folder; name the files.
+    """Write an fp32 encoder's graph with int8 products into a folder, for TensorRT; name the files.
 
-    All scales lie around zero, as TensorRT asks: of weights one for each output, of activations one, by the
-    range measured on `inputs`. Products of what an activation lets through stay as they are, and attention's.
+    All scales are symmetric, as TensorRT asks: one for each output of a weight, one for an activation, whose
+    range is measured on `inputs`. Attention's products and those of an activation's output stay in fp32.
     Raises: ValueError if there is no input to calibrate with.
     """
     if not inputs:
         raise ValueError("inputs is empty; calibration needs at least 1")
-    large = encoder.with_name(encoder.name + DATA_SUFFIX).exists()
-    with tempfile.TemporaryDirectory(dir=folder) as scratch, quiet_quantization():
-        from onnxruntime.quantization import QuantFormat, QuantType, quant_pre_process, quantize_static
+    with _prepared(encoder, folder) as (prepared, large):
+        from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
-        prepared = Path(scratch) / FILE
-        quant_pre_process(
-            encoder,
-            prepared,
-            skip_symbolic_shape=True,
-            save_as_external_data=large,
-            all_tensors_to_one_file=True,
-        )
         graph = onnx.load(prepared, load_external_data=False).graph
+        feeds = iter([{item.name: getattr(batch, item.name) for item in graph.input} for batch in inputs])
         quantize_static(
             prepared,
             folder / FILE,
-            _Reader([item.name for item in graph.input], inputs),
+            SimpleNamespace(get_next=lambda: next(feeds, None)),
             quant_format=QuantFormat.QDQ,
             op_types_to_quantize=["MatMul"],
             nodes_to_exclude=[*products_after_activations(graph), *products_without_weights(graph)],
@@ -260,20 +227,7 @@ def quantize_tensorrt(encoder: Path, folder: Path, inputs: Sequence[Batch]) -> t
     return (FILE, FILE + DATA_SUFFIX) if large else (FILE,)
 
 
-class _Reader:
-    """Gives the calibrator one input after the other, by the graph's names."""
-
-    def __init__(self, names: Sequence[str], inputs: Sequence[Batch]) -> None:
-        self._left: Iterator[Mapping[str, LongArray]] = iter(
-            [{name: getattr(batch, name) for name in names} for batch in inputs]
-        )
-
-    def get_next(self) -> Mapping[str, LongArray] | None:
-        """Give the next input, None behind the last."""
-        return next(self._left, None)
-
-
-# What a runtime's encoder may lie in.
+# The files of each runtime's encoder.
 _FILES: Mapping[str, tuple[str, ...]] = {"onnx": (FILE, FILE + DATA_SUFFIX), "openvino": FILES}
 
 

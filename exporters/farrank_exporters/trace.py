@@ -5,7 +5,7 @@ import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.manifest import Graph
 from farrank_rankers.features import Features, batched, stacked
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.tokens import Chunk, EncoderInput, collate
+from farrank_rankers.tokens import Chunk, EncoderInput
 
 ENCODER_INPUTS = ("input_ids", "roles", "token_type_ids")
 # The second is the features' roles, of tokens alone; a graph has no two values of one name.
@@ -73,11 +73,6 @@ class AggregatorGraph(nn.Module):
         return result.scores, result.chunk_scores
 
 
-def half_precision(encoder: Encoder) -> Encoder:
-    """Copy an encoder in fp16; its families widen what fp16 cannot hold, as they do for bf16."""
-    return copy.deepcopy(encoder).half()
-
-
 QUERIES = ("how does a long query find its document", "which document", "what is a passage of evidence")
 CHUNKS_OF_DOCUMENTS = (5, 2, 4)
 CHUNK_TOKENS = 17
@@ -90,7 +85,7 @@ TEXT = (
 def encoder_example(ranker: Ranker) -> dict[str, Tensor]:
     """Give one batch by input name. Shapes: (2, L) each, int64."""
     inputs = _chunk_inputs(ranker, QUERIES[0], 2)
-    return dict(zip(ENCODER_INPUTS, _batch(ranker, inputs), strict=True))
+    return dict(zip(ENCODER_INPUTS, ranker.tensors(inputs), strict=True))
 
 
 def aggregator_example(ranker: Ranker) -> dict[str, Tensor]:
@@ -129,22 +124,17 @@ def _chunk_inputs(ranker: Ranker, query: str, count: int) -> list[EncoderInput]:
 
 def _encode(ranker: Ranker, inputs: Sequence[EncoderInput]) -> list[Features]:
     with torch.no_grad():
-        features: Features = ranker.encoder(*_batch(ranker, inputs))
+        features: Features = ranker.encoder(*ranker.tensors(inputs))
         return features._replace(vectors=features.vectors.float()).rows()
 
 
-def _batch(ranker: Ranker, inputs: Sequence[EncoderInput]) -> list[Tensor]:
-    return [torch.from_numpy(array) for array in collate(inputs, ranker.reader.pad_id)]
-
-
-# From 23 on attention is one operator, which ONNX Runtime's dynamic quantization did not know; no quantizer
-# that is used now has been tried on it.
+# From 23 on attention is one operator. The quantizers have not been tried on it.
 OPSET = 20
 
-# A protobuf message ends at 2 GiB; weights of more than this go into a file beside the graph.
+# A protobuf message has at most 2 GiB; larger weights go into a file beside the graph.
 INLINE_BYTES = 2**30
 
-# How many leading dimensions of each input have any size; those after them belong to the model.
+# How many leading dimensions of each input may have any size.
 _DYNAMIC_DIMENSIONS = {
     "input_ids": 2,
     "roles": 3,
@@ -174,10 +164,13 @@ def trace_ranker(
     """
     ranker.eval()
     progress("tracing the encoder")
-    encoder = EncoderGraph(half_precision(ranker.encoder) if half else ranker.encoder)
+    encoder = EncoderGraph(copy.deepcopy(ranker.encoder).half() if half else ranker.encoder)
     aggregator_inputs = aggregator_example(ranker)
     outputs = ENCODER_OUTPUTS if "roles" in aggregator_inputs else ENCODER_OUTPUTS[:1]
-    with dense_attention(encoder.encoder.backbone), _nothing_in_vain(encoder.encoder):
+    # Only what is read of the last layer is computed.
+    backbone = encoder.encoder.backbone
+    read = last_layer_for_first_tokens(backbone) if ranker.encoder.reads_first_tokens_alone else nullcontext()
+    with dense_attention(backbone), read:
         graphs = {"encoder": _trace(encoder, encoder_example(ranker), outputs, folder / "encoder.onnx")}
     progress("tracing the aggregator")
     aggregator = AggregatorGraph(ranker.aggregator)
@@ -186,17 +179,10 @@ def trace_ranker(
     return Traced(graphs, OPSET)
 
 
-def _nothing_in_vain(encoder: Encoder) -> AbstractContextManager[None]:
-    """Leave out what a last layer computes for tokens that nobody reads."""
-    return (
-        last_layer_for_first_tokens(encoder.backbone) if encoder.reads_first_tokens_alone else nullcontext()
-    )
-
-
 def _trace(module: nn.Module, example: Mapping[str, Tensor], outputs: tuple[str, ...], path: Path) -> Graph:
     shapes = {name: _dynamic(name, tensor, example) for name, tensor in example.items()}
     weights = sum(tensor.nbytes for tensor in module.state_dict().values())
-    with _quiet(), torch.no_grad():
+    with quiet("torch.onnx"), torch.no_grad():
         try:
             torch.onnx.export(
                 module.eval(),
@@ -238,14 +224,26 @@ def _dynamic(name: str, tensor: Tensor, example: Mapping[str, Tensor]) -> dict[i
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep back what the exporter prints of its stages and warns about itself."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
+def quiet(library: str) -> Iterator[None]:
+    """Keep back what a library prints, logs and warns of, and leave everybody's logging as it was."""
+    root, silence = logging.getLogger(), logging.NullHandler()
+    kind, logger = logging.getLoggerClass(), logging.getLogger(library)
+    level, levels = logger.level, [(handler, handler.level) for handler in root.handlers]
+    root.addHandler(silence)  # a root logger without handlers would be configured
+    root.addFilter(_nothing)
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
+        root.removeFilter(_nothing)
+        root.removeHandler(silence)
+        logging.setLoggerClass(kind)
         logger.setLevel(level)
+        for handler, its_level in levels:
+            handler.setLevel(its_level)
+
+
+def _nothing(record: logging.LogRecord) -> bool:
+    return False

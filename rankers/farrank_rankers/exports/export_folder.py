@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
@@ -16,7 +16,6 @@ from farrank_rankers.chunking import chunk_count
 from farrank_rankers.errors import ExportError, SpecError, naming
 from farrank_rankers.exports.manifest import ExportManifest
 from farrank_rankers.family import (
-    ENSEMBLE,
     LateInteractionOptions,
     ParadePretrOptions,
     ParadeQueryOptions,
@@ -46,38 +45,13 @@ def checksums(folder: Path, names: Iterable[str]) -> dict[str, str]:
     return {name: checksum(folder / name) for name in sorted(names)}
 
 
-def verify(folder: Path, expected: Mapping[str, str]) -> None:
-    """Hold files to the checksums that were taken when they were written.
-
-    Raises: ExportError naming the file that is missing, unreadable or changed.
-    """
-    for name, value in expected.items():
-        path = folder / name
-        try:
-            found = checksum(path)
-        except FileNotFoundError as error:
-            raise ExportError(f"{path} is missing") from error
-        except OSError as error:
-            raise ExportError(f"{path} cannot be read: {error.strerror}") from error
-        if found != value:
-            raise ExportError(
-                f"{path} is damaged: its SHA-256 is {found}, not {value} as its manifest says; "
-                "export the ranker again"
-            )
-
-
-# By family. Those of `family.FAMILIES` all have a graph.
-NOT_EXPORTABLE: Mapping[str, str] = {
-    ENSEMBLE: "an ensemble has no model of its own; export each of its members",
-}
-
-
 def why_not_exportable(folder: Path) -> str | None:
     """Say why the ranker in a folder cannot be exported; None if it can.
 
     Raises: SourceError if its ranker.json is damaged.
     """
-    return NOT_EXPORTABLE[ENSEMBLE] if lists_members(folder) else None
+    lists = lists_members(folder)
+    return "an ensemble has no model of its own; export each of its members" if lists else None
 
 
 EXPORTS = "exports"
@@ -107,11 +81,23 @@ class Export:
         return cls(folder, manifest)
 
     def verify(self) -> None:
-        """Read every file that the manifest names and hold it to its checksum.
+        """Compare every file that the manifest names with its checksum.
 
-        Raises: ExportError naming the file that is missing or changed.
+        Raises: ExportError naming the file that is missing, unreadable or changed.
         """
-        verify(self.folder, self.manifest.checksums)
+        for name, expected in self.manifest.checksums.items():
+            path = self.folder / name
+            try:
+                found = checksum(path)
+            except FileNotFoundError as error:
+                raise ExportError(f"{path} is missing") from error
+            except OSError as error:
+                raise ExportError(f"{path} cannot be read: {error.strerror}") from error
+            if found != expected:
+                raise ExportError(
+                    f"{path} is damaged: its SHA-256 is {found}, not {expected} as its manifest says; "
+                    "export the ranker again"
+                )
 
     def path(self, graph: str, runtime: str) -> Path:
         """Find the file that a runtime opens for a graph ("encoder", "aggregator")."""
@@ -144,9 +130,9 @@ def find_export(artifact: Path, name: str) -> Export:
 
 @contextlib.contextmanager
 def writing_export(artifact: Path, name: str, *, replace: bool = False) -> Iterator[Path]:
-    """Give a folder to write an export into, and put it in its place once the block has ended well.
+    """Give a folder to write an export into, and rename it to its place when the block ends.
 
-    A block that raises leaves the artifact as it was.
+    If the block raises, the artifact stays as it was.
     Raises: ExportError if the folder is no artifact, or the export exists and is not to be replaced.
     """
     if not (artifact / SPEC_FILE).is_file():
@@ -177,7 +163,7 @@ def check_free(place: Path, replace: bool) -> None:
 
 
 def _put(building: Path, place: Path) -> None:
-    """Rename a folder to its place; what stood there goes only once the new one stands."""
+    """Rename a folder to its place, and remove what was there only then."""
     with _sibling(place) as old:
         replaces = place.exists()
         if replaces:
@@ -208,13 +194,13 @@ _WEIGHTS = ".safetensors"
 # Families whose aggregator has a table of positions for chunks, which the ranker in torch is held to.
 _PLACE_CHUNKS = (ParadeRandOptions, ParadePretrOptions, ParadeQueryOptions, LateInteractionOptions)
 
-# Backbones whose kind of attention follows from the longest input, in the graph for good.
+# Backbones whose attention depends on the longest input: it is fixed in the graph.
 _LENGTH_DECIDES = frozenset({"big_bird"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exported:
-    """An export with the half of its ranker that reads text; `version` is the ranker's, in torch and here."""
+    """An export with its ranker's reader and version."""
 
     export: Export
     reader: Reader
@@ -268,7 +254,7 @@ def check_current(export: Export, artifact: Path) -> None:
 
 
 def check_within(made_for: Reader, asked: Reader) -> None:
-    """Refuse what the ranker in torch may be told to do and a graph made before cannot.
+    """Refuse overrides that change what is fixed in the graph.
 
     Raises: SpecError naming the field.
     """
