@@ -1,11 +1,11 @@
 """What the command's exit code says, and the failure that carries one.
 
 0    done
-1    the server refused the call, or failed at it: asking again brings the same
+1    the server refused the call or failed; the same call will fail again
 2    wrong usage: a flag, an input file, the configuration, or an extra that is not installed
-3    the server is not there, is full or was too late: asking again may help
+3    the server is unreachable, full or too late; the same call may succeed later
 130  interrupted
-141  whoever read the output has gone
+141  the reader of the output has gone
 """
 
 DONE = 0

@@ -72,7 +72,7 @@ def _print(catalog: Catalog) -> None:
     )
     print()
     print_columns(
-        ("ranker", "served by", "differs from its ranker in torch, fp32, by"),
+        ("ranker", "served by", "scores differ from torch fp32 by"),
         [(each.name, each.runtime_reason, _parity(each.parity)) for each in catalog.rankers],
     )
     print()
