@@ -1,22 +1,21 @@
 """What a call costs on the event loop: its admission, and the longest time that the loop is held up.
 
-The loop is watched in a server of its own process, which runs this file as a program.
+The loop is watched in a server of its own process.
 """
 
 import asyncio
 import itertools
-import json
 import math
 import random
-import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from multiprocessing import Pipe, get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 from farrank_bench.report import Row, below, spread
 from farrank_loadtest.loops import Sample, run_closed, started_clock
@@ -91,14 +90,14 @@ class Held:
 def event_loop_stall(folder: Path, load_s: float) -> list[Row]:
     """Hold a thousand calls in flight for a while, then let all callers hang up at once."""
     save_ranker(new_ranker("avgp", "embedded", seed=1), folder)
-    with _watched_server(folder) as (address, process):
-        _held(process)
+    with _watched_server(folder) as (address, server):
+        _held(server)
         time.sleep(IDLE_S)
-        idle = _held(process)
+        idle = _held(server)
         statuses = asyncio.run(_load(address, load_s))
-        busy = _held(process)
+        busy = _held(server)
         asyncio.run(_hang_up(address))
-        hung_up = _held(process)
+        hung_up = _held(server)
     told = ", ".join(f"{status} {count:,}" for status, count in statuses.most_common())
     rows = [Row(f"{CALLERS:,} callers of {WORKLOAD.documents} documents for {load_s:g} s", told)]
     for when, found in (
@@ -146,31 +145,22 @@ async def _call(address: str, load_s: float, sink: Callable[[Sample], None]) -> 
 
 
 @contextmanager
-def _watched_server(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    command = [sys.executable, "-m", "farrank_bench.engine_costs", str(folder)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield _line(process)["address"], process
-        finally:
-            process.kill()
+def _watched_server(folder: Path) -> Iterator[tuple[str, Connection]]:
+    ours, theirs = Pipe()
+    process = get_context("spawn").Process(target=serve_watched, args=(str(folder), theirs), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        yield ours.recv(), ours
+    finally:
+        process.terminate()
+        process.join()
 
 
-def _held(process: subprocess.Popen[str]) -> Held:
+def _held(server: Connection) -> Held:
     """Ask for what was seen since the last question."""
-    if process.stdin is None:
-        raise AssertionError("the process was started with pipes")
-    process.stdin.write("\n")
-    process.stdin.flush()
-    return Held(**_line(process))
-
-
-def _line(process: subprocess.Popen[str]) -> dict[str, Any]:
-    if process.stdout is None:
-        raise AssertionError("the process was started with pipes")
-    line = process.stdout.readline()
-    if not line:
-        raise RuntimeError("the watched server ended; its words are above")
-    found: dict[str, Any] = json.loads(line)
+    server.send(None)
+    found: Held = server.recv()
     return found
 
 
@@ -200,18 +190,19 @@ class Heartbeat:
         self._schedule()
 
 
-async def serve_watched(folder: str) -> None:
-    """Serve the ranker, and tell how the loop was held up since the last line of standard input."""
+def serve_watched(folder: str, asked: Connection) -> None:
+    """Serve the ranker, send the address, and answer each message with how the loop was held up since."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     limits = LimitsConfig(max_concurrent_calls=2 * CALLERS)
     listen = ListenConfig(port=0, metrics_port=None)
     config = ServerConfig(rankers={RANKER: RankerConfig(folder)}, listen=listen, limits=limits)
-    async with Server(config) as server:
-        heartbeat = Heartbeat()
-        print(json.dumps({"address": server.address}), flush=True)
-        while await asyncio.to_thread(sys.stdin.readline):
-            print(json.dumps(asdict(heartbeat.held())), flush=True)
 
+    async def serve() -> None:
+        async with Server(config) as server:
+            heartbeat = Heartbeat()
+            asked.send(server.address)
+            while True:
+                await asyncio.to_thread(asked.recv)
+                asked.send(heartbeat.held())
 
-if __name__ == "__main__":
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    asyncio.run(serve_watched(sys.argv[1]))
+    asyncio.run(serve())

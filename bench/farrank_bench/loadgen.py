@@ -17,6 +17,7 @@ import grpc
 
 from farrank.v1 import rerank_pb2
 from farrank_loadtest.latency.plan import Caps, Plan
+from farrank_loadtest.latency.recorder import duration_text
 from farrank_loadtest.latency.steps import Listed
 from farrank_loadtest.latency.sweep import Silent, StepResult, Sweep, probe, sweep
 from farrank_loadtest.targets.address import open_target
@@ -31,15 +32,12 @@ class Printing(Silent):
     """Prints each rate when it is done."""
 
     def finished(self, result: StepResult) -> None:
-        """Print the rate's figures."""
-        whole = result.whole
-        lags = ", ".join(f"{each.lag.percentile_s(99) * 1e3:.1f}" for each in result.repeats)
+        """Print how late the generator was, and how busy."""
+        lag = result.whole.lag
         print(
-            f"{result.amount:6,.0f} calls/s: answered {whole.goodput_per_s:8,.1f}/s, lag p50 "
-            f"{whole.lag.percentile_s(50) * 1e3:.2f} ms, p99 {whole.lag.percentile_s(99) * 1e3:.2f} ms "
-            f"(each repeat: {lags}); latency p50 {whole.latency.percentile_s(50) * 1e3:.2f} ms, p99 "
-            f"{whole.latency.percentile_s(99) * 1e3:.2f} ms; generator's thread busy {whole.busy:.0%}"
-            f"{'; GENERATOR-BOUND' if result.generator_bound else ''}",
+            f"{result.amount:6,.0f} calls/s: answered {result.whole.goodput_per_s:8,.1f}/s, lag p50 "
+            f"{duration_text(lag.percentile_s(50))}, p99 {duration_text(lag.percentile_s(99))}, thread busy "
+            f"{result.whole.busy:.0%}{'; GENERATOR-BOUND' if result.generator_bound else ''}",
             flush=True,
         )
 

@@ -116,11 +116,19 @@ def test_trained_weights_that_are_not_here_are_named(monkeypatch: pytest.MonkeyP
     )
 
 
-@pytest.mark.parametrize("given", ["0", "-1", "x", "1.5"])
-def test_repeats_are_a_number(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("0", "0 is below 1"),
+        ("-1", "-1 is below 1"),
+        ("x", "'x' is not a whole number"),
+        ("1.5", "'1.5' is not a whole number"),
+    ],
+)
+def test_repeats_are_a_number(given: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         command.main([f"--repeats={given}"])
-    assert f"'{given}' is no number of runs; it must be at least 1" in capsys.readouterr().err
+    assert f"--repeats: {says}" in capsys.readouterr().err
 
 
 def test_repeats_are_as_many_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

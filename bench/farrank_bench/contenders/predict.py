@@ -69,6 +69,9 @@ def predicting(model: Path, calls: Sequence[Call], threads: int) -> Iterator[Pre
 
 def answer_pairs(folder: str, threads: int) -> None:
     """Load the model in fp32 on the CPU and answer until standard input ends."""
+    if not Path(folder).is_dir():
+        # Said before packages are imported for seconds; a name would be looked up on the hub.
+        sys.exit(f"{folder}: no such folder")
     # Imported here: the benchmark itself needs none of them.
     import torch
     from sentence_transformers import CrossEncoder

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from farrank_bench.gpu.bench import FULL, QUICK, TINY, Bench
 from farrank_bench.gpu.sections import SECTIONS, measure_sections, write_report
+from farrank_cli.numbers import at_least
 from farrank_runtimes.devices import choose_device
 from farrank_runtimes.runtime import DeviceAbsent
 
@@ -52,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help=f"of {', '.join(SECTIONS)}; default all",
     )
-    parser.add_argument("--repeats", type=_positive, help="runs of which the median counts, default 5")
+    parser.add_argument("--repeats", type=at_least(1), help="runs of which the median counts, default 5")
     parser.add_argument("--quick", action="store_true", help="one short run of everything: a smoke test")
     parser.add_argument("--device", default="cuda:0", help="what to measure (%(default)s)")
     parser.add_argument(
@@ -62,13 +63,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", type=Path, help="write the report here, too")
     return parser
-
-
-def _positive(text: str) -> int:
-    number = int(text) if text.isdigit() else 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of runs; it must be at least 1")
-    return number
 
 
 if __name__ == "__main__":

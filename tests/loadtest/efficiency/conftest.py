@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from farrank_rankers.papers import models
-from farrank_rankers.papers.models import BACKBONES
 
 if TYPE_CHECKING:
     from support.commands import Outcome
 
-from support.efficiency_runs import PASSAGE, TINY
+from support.efficiency_runs import PASSAGE, tiny_backbones
 
 
 @pytest.fixture
 def tiny_papers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the papers' models small; only those whose size is all in these keys are measured."""
-    tiny = {name: {**config, **TINY} for name, config in BACKBONES.items()}
-    monkeypatch.setattr(models, "BACKBONES", tiny)
+    """Make the papers' models small."""
+    monkeypatch.setattr(models, "BACKBONES", tiny_backbones())
 
 
 @pytest.fixture(scope="session")

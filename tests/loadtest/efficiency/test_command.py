@@ -7,14 +7,18 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from farrank_cli.main import main
 from farrank_loadtest.efficiency.efficiency_report import CSV, PNG, SVG, TABLE
 from farrank_loadtest.efficiency.run_times import FILE, Results
-from support.efficiency_runs import start
+from farrank_rankers.papers import models
+from support.efficiency_runs import start, tiny_backbones
 
 if TYPE_CHECKING:
     from support.commands import Outcome
@@ -39,10 +43,13 @@ def flags(collection: Path, tiny_rankers: dict[str, Path]) -> list[str]:
 def two(flags: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     """A folder with two rankers measured, and what was printed to stdout and stderr."""
     folder = tmp_path_factory.mktemp("two") / "new" / "folder"
-    with start(*flags, "--rankers=maxp-bert,longp-e5-4k", f"--out={folder}") as process:
-        out, err = process.communicate(timeout=240)
-    assert process.returncode == 0, err
-    return folder, out, err
+    out, err = StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(models, "BACKBONES", tiny_backbones())
+        command = ["loadtest", "efficiency", *flags, "--rankers=maxp-bert,longp-e5-4k", f"--out={folder}"]
+        exit_code = main(command)
+    assert exit_code == 0, err.getvalue()
+    return folder, out.getvalue(), err.getvalue()
 
 
 def test_rankers_are_measured_beside_their_firstp(two: tuple[Path, str, str]) -> None:
