@@ -42,7 +42,7 @@ class Extent:
 FULL = Extent(100, 5, 10, 20, 6, 16, 5.0, 30.0, 8192, 2**30, 20, 900.0)
 QUICK = Extent(100, 1, 2, 3, 2, 16, 2.0, 5.0, 8192, 2**28, 5, 300.0)
 # For tiny models on any device: nothing here says how fast anything is.
-TINY = Extent(3, 1, 1, 1, 1, 2, 0.1, 0.5, 64, 2**16, 1, 300.0)
+TINY = Extent(2, 1, 1, 1, 1, 2, 0.1, 0.5, 64, 2**16, 1, 300.0)
 
 
 def wait_for(device: torch.device) -> None:
