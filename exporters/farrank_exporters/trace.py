@@ -5,7 +5,7 @@ import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from farrank_rankers.aggregate import Aggregator
-from farrank_rankers.backbones.forms import dense_attention, last_layer_for_first_tokens
+from farrank_rankers.backbones.forms import dense_attention
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.manifest import Graph
@@ -167,10 +167,7 @@ def trace_ranker(
     encoder = EncoderGraph(copy.deepcopy(ranker.encoder).half() if half else ranker.encoder)
     aggregator_inputs = aggregator_example(ranker)
     outputs = ENCODER_OUTPUTS if "roles" in aggregator_inputs else ENCODER_OUTPUTS[:1]
-    # Only what is read of the last layer is computed.
-    backbone = encoder.encoder.backbone
-    read = last_layer_for_first_tokens(backbone) if ranker.encoder.reads_first_tokens_alone else nullcontext()
-    with dense_attention(backbone), read:
+    with dense_attention(encoder.encoder.backbone), encoder.encoder.without_unread():
         graphs = {"encoder": _trace(encoder, encoder_example(ranker), outputs, folder / "encoder.onnx")}
     progress("tracing the aggregator")
     aggregator = AggregatorGraph(ranker.aggregator)

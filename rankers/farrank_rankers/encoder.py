@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from farrank_rankers.backbones.build_backbone import build_backbone
 from farrank_rankers.backbones.facts import BackboneFacts
-from farrank_rankers.backbones.forms import forms_of
+from farrank_rankers.backbones.forms import forms_of, last_layer_for_first_tokens
 from farrank_rankers.features import Features, Layout, Padded
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokens import Role
@@ -21,7 +22,7 @@ class Encoder(nn.Module):
     A family writes `read`, which makes features of the backbone's output. What it may change besides: `build`
     makes the backbone; with `keeps_hidden_states` the output has those of the embeddings and of every layer;
     `position_step` is the distance between tokens' positions; `reads_first_tokens_alone` says that `read`
-    needs no other vector of the last layer, so that exports need not compute them.
+    needs no other vector of the last layer: see `without_unread`.
     `config` is the backbone's parsed config.json. Called with input_ids, roles (of `tokens.Role`) and
     token_type_ids.
     Shapes: (P, L) each -> `Features` of P inputs, (P, F) or (P, S, F…).
@@ -43,10 +44,23 @@ class Encoder(nn.Module):
         """Build the backbone, with random weights."""
         return build_backbone(spec, config)
 
+    def without_unread(self) -> AbstractContextManager[None]:
+        """Leave out, for a while, what the last layer computes for tokens that nothing reads.
+
+        For inference: nothing is dropped out.
+        """
+        return last_layer_for_first_tokens(self.backbone) if self.reads_first_tokens_alone else nullcontext()
+
     def forward(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> Features:
         """Shapes: (P, L) each -> (P, …)."""
         output = self.run(input_ids, roles, token_type_ids, hidden_states=self.keeps_hidden_states)
         return self.read(output, Padded(roles))
+
+    def infer(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> Features:
+        """Do as `forward` does, without what nothing reads. Shapes: (P, L) each -> (P, …)."""
+        with self.without_unread():
+            features: Features = self(input_ids, roles, token_type_ids)
+        return features
 
     @property
     def feature_values(self) -> int:

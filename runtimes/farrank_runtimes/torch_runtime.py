@@ -81,7 +81,7 @@ class TorchRuntime:
             torch.set_num_threads(threads or usable_cores())
         place(ranker.encoder.eval(), self._device, dtype)
         place(ranker.aggregator.eval(), self._device, torch.float32)
-        self._encoder: Callable[..., Features] = ranker.encoder
+        self._encoder: Callable[..., Features] = ranker.encoder.infer
         self._explain: Callable[..., tuple[Tensor, Tensor]] = ranker.aggregator.explain
         self._reader = ranker.reader
         max_batch_tokens = batch_tokens(self._device)

@@ -44,6 +44,18 @@ def test_a_precision_that_torch_does_not_serve_is_refused(tiny_rankers: dict[str
         TorchRuntime(open_ranker(tiny_rankers["avgp"]), "int8", "cpu")
 
 
+def test_the_last_layer_leaves_out_tokens_that_nothing_reads(tiny_rankers: dict[str, Path]) -> None:
+    ranker = open_ranker(tiny_rankers["maxp"])
+    runtime = TorchRuntime(ranker, device="cpu", threads=1)
+    tokens: list[int] = []
+    for layer in ranker.encoder.get_submodule("backbone.encoder.layer").children():
+        layer.get_submodule("intermediate").register_forward_hook(
+            lambda _, given, __: tokens.append(given[0].shape[1])
+        )
+    runtime.encode([EncoderInput(*(np.ones(9, dtype=np.int32) for _ in range(3)))])
+    assert tokens == [9, 1]
+
+
 def test_warming_up_measures_a_speed(tiny_rankers: dict[str, Path]) -> None:
     assert TorchRuntime(open_ranker(tiny_rankers["maxp"]), device="cpu").warm_up() > 0
 

@@ -1,7 +1,6 @@
 """Streams of random heads, and patterns of every kind over them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -10,27 +9,20 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from farrank_rankers.packed.attention_blocks import BLOCK
-from farrank_rankers.packed.pattern import CAUSAL, EVERY_TOKEN, Attention, Pattern
+from farrank_rankers.packed.pattern import CAUSAL, EVERY_TOKEN, Attention, Heads, Pattern
 from farrank_rankers.packed.plain_attention import plain_attention
-from farrank_rankers.packed.stream import Segments
+from farrank_rankers.packed.stream import InputBounds
 
 NEAR = 40
 CLOSEST = 150
 
 
-def segments_of(lengths: tuple[int, ...], device: str = "cpu") -> Segments:
-    return Segments(torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device), lengths)
+def bounds_of(lengths: tuple[int, ...], device: str = "cpu") -> InputBounds:
+    return InputBounds(torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device), lengths)
 
 
-@dataclass(frozen=True)
-class Heads:
+class RandomHeads(Heads):
     """Queries of one stream, keys and values of the same or of another."""
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    asking: Segments
-    seen: Segments
 
     @classmethod
     def random(
@@ -41,9 +33,9 @@ class Heads:
         shared_by: int = 1,
         width: int = 16,
         device: str = "cpu",
-    ) -> "Heads":
-        own = segments_of(asking, device)
-        other = own if seen is None else segments_of(seen, device)
+    ) -> "RandomHeads":
+        own = bounds_of(asking, device)
+        other = own if seen is None else bounds_of(seen, device)
         generator = torch.Generator().manual_seed(sum(asking) + heads)
 
         def drawn(tokens: int, count: int) -> Tensor:
@@ -53,20 +45,20 @@ class Heads:
         return cls(drawn(sum(asking), heads), key, value, own, other)
 
     def through(self, attention: Attention, pattern: Pattern, scale: float | None = None) -> Tensor:
-        return attention(self.query, self.key, self.value, self.asking, self.seen, pattern, scale)
+        return attention(self, pattern, scale)
 
     def plainly(self, pattern: Pattern, scale: float | None = None) -> Tensor:
         return self.through(plain_attention, pattern, scale)
 
-    def to(self, dtype: torch.dtype) -> "Heads":
+    def to(self, dtype: torch.dtype) -> "RandomHeads":
         query, key, value = (each.to(dtype) for each in (self.query, self.key, self.value))
-        return Heads(query, key, value, self.asking, self.seen)
+        return RandomHeads(query, key, value, self.asking, self.seen)
 
 
-def places_of(segments: Segments) -> Tensor:
+def places_of(bounds: InputBounds) -> Tensor:
     """Shapes: -> (T,) int32, counted from each input's beginning."""
-    places = [torch.arange(length, dtype=torch.int32) for length in segments.lengths]
-    return torch.cat(places).to(segments.offsets.device)
+    places = [torch.arange(length, dtype=torch.int32) for length in bounds.lengths]
+    return torch.cat(places).to(bounds.offsets.device)
 
 
 def every_token(heads: Heads) -> Pattern:

@@ -39,11 +39,11 @@ from farrank_rankers.packed.packed_backbone import (
     Compile,
     PackedLayer,
     PackedOutput,
+    Reading,
     are_plain,
     run_packed_layers,
 )
-from farrank_rankers.packed.pattern import Attention, Pattern, Score
-from farrank_rankers.packed.stream import TokenStream
+from farrank_rankers.packed.pattern import Pattern, Score
 
 # The memory-efficient kernels copy a bias whose rows do not start at multiples of this, once in every layer.
 ALIGNMENT = 16
@@ -355,27 +355,12 @@ class PackedAlibiBert:
         """Whether all projections can be fused."""
         return all(are_plain(layer.attention.projections) for layer in model.layers)
 
-    def __call__(
-        self,
-        stream: TokenStream,
-        positions: Tensor,
-        attention: Attention,
-        *,
-        hidden_states: bool = False,
-        first_tokens: bool = False,
-    ) -> PackedOutput:
-        """Shapes: positions (T,), which nothing reads -> last_hidden_state (T, H)."""
+    def __call__(self, given: Reading) -> PackedOutput:
+        """Shapes: T tokens -> last_hidden_state (T, H)."""
+        stream = given.stream
         hidden: Tensor = self._embeddings(stream.input_ids, stream.token_type_ids)  # (T, H)
         pattern = self._dense if stream.is_dense else Pattern(rescored=by_places(self._slopes, stream.places))
-        return run_packed_layers(
-            self._layers,
-            stream,
-            hidden,
-            attention,
-            pattern,
-            hidden_states=hidden_states,
-            first_tokens=first_tokens,
-        )
+        return run_packed_layers(self._layers, given, hidden, pattern)
 
 
 def by_places(slopes: Tensor, places: Tensor) -> Score:

@@ -12,10 +12,12 @@ from farrank_rankers.packed.packed_backbone import (
     Compile,
     PackedLayer,
     PackedOutput,
+    Reading,
     are_plain,
+    embedded,
     run_packed_layers,
 )
-from farrank_rankers.packed.pattern import EVERY_TOKEN, Attention, Pattern
+from farrank_rankers.packed.pattern import EVERY_TOKEN, Pattern
 from farrank_rankers.packed.stream import TokenStream
 
 # What a padded key adds to its score. Against the 0 that a token's own position adds, e^-30000 is 0 in every
@@ -60,32 +62,12 @@ class PackedBert:
         """Whether all layers are an encoder's, told of positions by the embeddings alone, and run whole."""
         return all(_is_packable(layer) for layer in model.encoder.layer)
 
-    def __call__(
-        self,
-        stream: TokenStream,
-        positions: Tensor,
-        attention: Attention,
-        *,
-        hidden_states: bool = False,
-        first_tokens: bool = False,
-    ) -> PackedOutput:
-        """Shapes: positions (T,) -> last_hidden_state (T, H), or (P, H) of first tokens."""
-        hidden: Tensor = self._embeddings(
-            input_ids=stream.input_ids[None],
-            token_type_ids=stream.token_type_ids[None],
-            position_ids=positions[None],
-        )[0]  # (T, E)
+    def __call__(self, given: Reading) -> PackedOutput:
+        """Shapes: T tokens -> last_hidden_state (T, H), or (P, H) of first tokens."""
+        hidden = embedded(self._embeddings, given)  # (T, E)
         if self._widened is not None:
             hidden = self._widened(hidden)  # (T, H)
-        return run_packed_layers(
-            self._layers,
-            stream,
-            hidden,
-            attention,
-            self.pattern(stream),
-            hidden_states=hidden_states,
-            first_tokens=first_tokens,
-        )
+        return run_packed_layers(self._layers, given, hidden, self.pattern(given.stream))
 
     def pattern(self, stream: TokenStream) -> Pattern:
         """Say who sees whom in every layer."""

@@ -234,7 +234,7 @@ class PackedBigBird(PackedBert):
         """Let blocks see each other as in evaluation."""
         if not self._is_sparse:
             return EVERY_TOKEN
-        last = stream.places.index_select(0, stream.segments.offsets[1:] - 1)  # (P,)
+        last = stream.places.index_select(0, stream.bounds.offsets[1:] - 1)  # (P,)
         blocks = blocks_of(stream.places, last.index_select(0, stream.inputs), self._sizes)  # (T,)
 
         def at(tokens: Tensor) -> Blocks:

@@ -15,17 +15,24 @@ from farrank_rankers.packed.packed_backbone import (
     Compile,
     FusedLinear,
     PackedOutput,
+    Reading,
     are_plain,
+    embedded,
     run_layers,
 )
-from farrank_rankers.packed.pattern import EVERY_TOKEN, Attention, Pattern, Score
+from farrank_rankers.packed.pattern import (
+    EVERY_TOKEN,
+    Heads,
+    Pattern,
+    Score,
+)
 from farrank_rankers.packed.stream import TokenStream
 
 
 class Slots(NamedTuple):
     """Which row of the table of distances each of the distances -R … R has; those beyond have the ends'.
 
-    `reach`, R, is a tensor as well: a mod that is compiled for streams of any length must capture no number.
+    `reach`, R, is a tensor as well: a function that is compiled for streams of any length must hold no number.
     Shapes: rows (2R + 1,) int32, reach ().
     """
 
@@ -56,27 +63,14 @@ class PackedDeberta:
         plain = all(are_plain(_projections(own)) for own in owns)
         return attends_alone and halved and plain
 
-    def __call__(
-        self,
-        stream: TokenStream,
-        positions: Tensor,
-        attention: Attention,
-        *,
-        hidden_states: bool = False,
-        first_tokens: bool = False,
-    ) -> PackedOutput:
-        """Shapes: positions (T,) -> last_hidden_state (T, H)."""
-        hidden: Tensor = self._embeddings(
-            input_ids=stream.input_ids[None],
-            token_type_ids=stream.token_type_ids[None],
-            position_ids=positions[None],
-        )[0]  # (T, H)
+    def __call__(self, given: Reading) -> PackedOutput:
+        """Shapes: T tokens -> last_hidden_state (T, H)."""
+        hidden = embedded(self._embeddings, given)  # (T, H)
         distances: Tensor | None = self._encoder.get_rel_embedding()  # (2S, H), no more rows are trained
         steps = [
-            partial(layer, stream=stream, distances=distances, slots=self._slots, attention=attention)
-            for layer in self._layers
+            partial(layer, given=given, distances=distances, slots=self._slots) for layer in self._layers
         ]
-        return run_layers(steps, stream, hidden, hidden_states)
+        return run_layers(steps, given, hidden)
 
 
 class PackedDebertaLayer:
@@ -100,18 +94,18 @@ class PackedDebertaLayer:
     def __call__(
         self,
         hidden: Tensor,
-        stream: TokenStream,
+        given: Reading,
         distances: Tensor | None,
         slots: Slots | None,
-        attention: Attention,
     ) -> Tensor:
         """Shapes: hidden (T, H), distances (2S, H) -> (T, H)."""
         projected = self._projected(hidden).view(len(hidden), 3, self._heads, -1)  # (T, 3, A, D)
         query, key, value = projected.unbind(1)  # (T, A, D) each
         pattern = EVERY_TOKEN
         if distances is not None and slots is not None:
-            pattern = self._pattern(query, key, stream.places, distances, slots)
-        mixed = attention(query, key, value, stream.segments, stream.segments, pattern, self._scale)
+            pattern = self._pattern(query, key, given.stream.places, distances, slots)
+        bounds = given.stream.bounds
+        mixed = given.attention(Heads(query, key, value, bounds, bounds), pattern, self._scale)
         output: Tensor = self._transformed(mixed.flatten(1), hidden)  # (T, H)
         return output
 

@@ -9,10 +9,11 @@ from farrank_rankers.packed.packed_backbone import (
     Compile,
     PackedLayer,
     PackedOutput,
+    Reading,
     are_plain,
     run_packed_layers,
 )
-from farrank_rankers.packed.pattern import EVERY_TOKEN, Attention
+from farrank_rankers.packed.pattern import EVERY_TOKEN
 from farrank_rankers.packed.stream import TokenStream
 
 
@@ -55,29 +56,14 @@ class PackedDistilBert:
             for layer in model.transformer.layer
         )
 
-    def __call__(
-        self,
-        stream: TokenStream,
-        positions: Tensor,
-        attention: Attention,
-        *,
-        hidden_states: bool = False,
-        first_tokens: bool = False,
-    ) -> PackedOutput:
-        """Shapes: positions (T,) -> last_hidden_state (T, H), or (P, H) of first tokens."""
+    def __call__(self, given: Reading) -> PackedOutput:
+        """Shapes: T tokens -> last_hidden_state (T, H), or (P, H) of first tokens."""
         # Part by part: before transformers 5 the embeddings as a whole take no positions.
         parts = self._embeddings
-        embedded = parts.word_embeddings(stream.input_ids) + parts.position_embeddings(positions)  # (T, H)
+        words = parts.word_embeddings(given.stream.input_ids)  # (T, H)
+        embedded = words + parts.position_embeddings(given.positions)  # (T, H)
         hidden: Tensor = parts.dropout(parts.LayerNorm(embedded))  # (T, H)
-        return run_packed_layers(
-            self._layers,
-            stream,
-            hidden,
-            attention,
-            EVERY_TOKEN,
-            hidden_states=hidden_states,
-            first_tokens=first_tokens,
-        )
+        return run_packed_layers(self._layers, given, hidden, EVERY_TOKEN)
 
 
 def pooled_first(model: Any, tokens: TokenStream, hidden: Tensor) -> Tensor:

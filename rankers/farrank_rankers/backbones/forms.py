@@ -18,9 +18,9 @@ from farrank_rankers.packed.packed_backbone import (
     PackedBackbone,
     PackedForm,
     PackedOutput,
+    Reading,
     as_written,
 )
-from farrank_rankers.packed.pattern import Attention
 from farrank_rankers.packed.stream import TokenStream
 
 # Called with the backbone, the roles of its inputs' positions (P, L), and the backbone's own keywords.
@@ -105,11 +105,9 @@ class PackedClassifier:
         self._classifier = classifier
         self._head = head
 
-    def __call__(
-        self, stream: TokenStream, positions: Tensor, attention: Attention, **asked: bool
-    ) -> PackedOutput:
-        """Shapes: positions (T,) -> last_hidden_state (T, H) or (P, H), logits (P, labels)."""
-        output = self._backbone(stream, positions, attention, **asked)
+    def __call__(self, given: Reading) -> PackedOutput:
+        """Shapes: T tokens -> last_hidden_state (T, H) or (P, H), logits (P, labels)."""
+        output = self._backbone(given)
         return output._replace(logits=self._head(self._classifier, output.tokens, output.last_hidden_state))
 
 

@@ -12,11 +12,16 @@ from farrank_rankers.packed.packed_backbone import (
     Compile,
     FusedLinear,
     PackedOutput,
+    Reading,
     are_plain,
     run_layers,
 )
-from farrank_rankers.packed.pattern import CAUSAL, Attention
-from farrank_rankers.packed.stream import Segments, TokenStream
+from farrank_rankers.packed.pattern import (
+    CAUSAL,
+    Attention,
+    Heads,
+)
+from farrank_rankers.packed.stream import InputBounds, TokenStream
 
 # Ways to stretch rotary positions by the longest input of a batch: companions would change scores.
 BY_THE_BATCH = frozenset({"dynamic", "longrope"})
@@ -42,27 +47,20 @@ class PackedLlama:
         fusible = all(are_plain(_projections(layer)) for layer in model.layers)
         return fusible and model.rotary_emb.rope_type not in BY_THE_BATCH
 
-    def __call__(
-        self,
-        stream: TokenStream,
-        positions: Tensor,
-        attention: Attention,
-        *,
-        hidden_states: bool = False,
-        first_tokens: bool = False,
-    ) -> PackedOutput:
-        """Shapes: positions (T,) -> last_hidden_state (T, H)."""
-        hidden: Tensor = self._embeddings(stream.input_ids)  # (T, H)
-        cosine, sine = self._rotary(hidden[None], positions[None])  # (1, T, D) each
+    def __call__(self, given: Reading) -> PackedOutput:
+        """Shapes: T tokens -> last_hidden_state (T, H)."""
+        hidden: Tensor = self._embeddings(given.stream.input_ids)  # (T, H)
+        cosine, sine = self._rotary(hidden[None], given.positions[None])  # (1, T, D) each
         turn = (cosine[0, :, None], sine[0, :, None])  # (T, 1, D) each
         steps = [
-            partial(layer, turn=turn, segments=stream.segments, attention=attention) for layer in self._layers
+            partial(layer, turn=turn, bounds=given.stream.bounds, attention=given.attention)
+            for layer in self._layers
         ]
-        output = run_layers(steps, stream, hidden, hidden_states)
+        output = run_layers(steps, given, hidden)
         last: Tensor = self._norm(output.last_hidden_state)  # (T, H)
         # transformers gives the last layer's states behind the norm, the others before it.
         states = output.hidden_states and (*output.hidden_states[:-1], last)
-        return PackedOutput(stream, last, states)
+        return PackedOutput(given.stream, last, states)
 
 
 class PackedLlamaLayer:
@@ -82,11 +80,11 @@ class PackedLlamaLayer:
         self._transformed = compile_by(self.transformed)
 
     def __call__(
-        self, hidden: Tensor, turn: tuple[Tensor, Tensor], segments: Segments, attention: Attention
+        self, hidden: Tensor, turn: tuple[Tensor, Tensor], bounds: InputBounds, attention: Attention
     ) -> Tensor:
         """Shapes: hidden (T, H), turn (T, 1, D) each -> (T, H)."""
         query, key, value = self._asked(hidden, *turn)  # (T, A, D), (T, B, D), (T, B, D)
-        mixed = attention(query, key, value, segments, segments, CAUSAL)  # (T, A, D)
+        mixed = attention(Heads(query, key, value, bounds, bounds), CAUSAL)  # (T, A, D)
         output: Tensor = self._transformed(mixed.flatten(1), hidden)
         return output
 
@@ -119,7 +117,7 @@ def last_token(model: Any, tokens: TokenStream, hidden: Tensor) -> Tensor:
     transformers knows padding by its id: a text's own token of that id at an input's end is passed over too.
     Shapes: (T, H) -> (P, labels).
     """
-    first = tokens.segments.offsets[:-1].long()  # (P,)
+    first = tokens.bounds.offsets[:-1].long()  # (P,)
     places = torch.arange(len(hidden), device=hidden.device)  # (T,)
     pad = model.config.pad_token_id
     if pad is not None:

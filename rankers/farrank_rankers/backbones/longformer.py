@@ -22,11 +22,18 @@ from farrank_rankers.packed.packed_backbone import (
     Compile,
     FusedLinear,
     PackedOutput,
+    Reading,
     are_plain,
+    embedded,
     run_layers,
 )
-from farrank_rankers.packed.pattern import EVERY_TOKEN, Attention, Pattern
-from farrank_rankers.packed.stream import Segments, TokenStream
+from farrank_rankers.packed.pattern import (
+    EVERY_TOKEN,
+    Attention,
+    Heads,
+    Pattern,
+)
+from farrank_rankers.packed.stream import InputBounds, TokenStream
 from farrank_rankers.tokens import Role
 
 Array = TypeVar("Array", Tensor, NDArray[Any])
@@ -108,13 +115,13 @@ def _unpadded(
 class GlobalTokens:
     """A stream's global tokens; all of them are among the first `leading` or last `trailing` of their inputs.
 
-    `segments` divide them into inputs.
+    `bounds` divide them into inputs.
     Shapes: flags (T,) bool, indices (G,) int64, ascending.
     """
 
     flags: Tensor
     indices: Tensor
-    segments: Segments
+    bounds: InputBounds
     leading: int
     trailing: int
 
@@ -122,9 +129,9 @@ class GlobalTokens:
 def first_tokens(stream: TokenStream) -> GlobalTokens:
     """Make each input's first token global."""
     firsts = stream.firsts()
-    indices = stream.segments.offsets[:-1].long()  # (P,)
+    indices = stream.bounds.offsets[:-1].long()  # (P,)
     flags = torch.zeros_like(stream.inputs, dtype=torch.bool).index_fill(0, indices, True)  # (T,)
-    return GlobalTokens(flags, indices, firsts.segments, leading=1, trailing=0)
+    return GlobalTokens(flags, indices, firsts.bounds, leading=1, trailing=0)
 
 
 def frames_and_queries(stream: TokenStream) -> GlobalTokens:
@@ -132,18 +139,18 @@ def frames_and_queries(stream: TokenStream) -> GlobalTokens:
 
     How many there are is counted on the host, so that nothing waits for the device.
     """
-    lengths = np.asarray(stream.segments.lengths)  # (P,)
+    lengths = np.asarray(stream.bounds.lengths)  # (P,)
     starts = np.cumsum(lengths) - lengths  # (P,)
     firsts = np.repeat(starts, lengths)  # (T,), each token's input's first
     on_host = is_global(stream.host_roles, _counted(stream.host_roles, firsts))  # (T,)
     counts = tuple(np.add.reduceat(on_host, starts, dtype=np.int64).tolist())
     leading, trailing = _ends(on_host, lengths, starts, np.arange(len(firsts)) - firsts)
-    offsets = stream.segments.offsets
+    offsets = stream.bounds.offsets
     special = _counted(stream.roles, offsets.index_select(0, stream.inputs).long())  # (T,)
     flags = is_global(stream.roles, special)  # (T,)
     passed = torch.nn.functional.pad(flags.cumsum(0), (1, 0))  # (T + 1,), before each token
-    segments = Segments(passed.index_select(0, offsets).to(offsets.dtype), counts)
-    return GlobalTokens(flags, _indices(flags, passed, sum(counts)), segments, leading, trailing)
+    bounds = InputBounds(passed.index_select(0, offsets).to(offsets.dtype), counts)
+    return GlobalTokens(flags, _indices(flags, passed, sum(counts)), bounds, leading, trailing)
 
 
 def _counted(roles: Array, firsts: Array) -> Array:
@@ -186,7 +193,7 @@ class PackedLongformer:
         self._embeddings = model.embeddings
         self._layers = [PackedLongformerLayer(layer, compile_by) for layer in model.encoder.layer]
         device = model.embeddings.word_embeddings.weight.device
-        # Tensors, each (): a mod that is compiled for streams of any length must capture no number.
+        # Tensors, each (): a mask that is compiled for streams of any length must hold no number.
         self._windows = {layer.window: torch.tensor(layer.window, device=device) for layer in self._layers}
 
     @staticmethod
@@ -198,37 +205,25 @@ class PackedLongformer:
         """Say which tokens are global."""
         return frames_and_queries(stream)
 
-    def __call__(
-        self,
-        stream: TokenStream,
-        positions: Tensor,
-        attention: Attention,
-        *,
-        hidden_states: bool = False,
-        first_tokens: bool = False,
-    ) -> PackedOutput:
-        """Shapes: positions (T,) -> last_hidden_state (T, H)."""
-        hidden: Tensor = self._embeddings(
-            input_ids=stream.input_ids[None],
-            token_type_ids=stream.token_type_ids[None],
-            position_ids=positions[None],
-        )[0]  # (T, H)
-        everywhere = self.global_tokens(stream)
+    def __call__(self, given: Reading) -> PackedOutput:
+        """Shapes: T tokens -> last_hidden_state (T, H)."""
+        hidden = embedded(self._embeddings, given)  # (T, H)
+        everywhere = self.global_tokens(given.stream)
         patterns = {
-            window: near_or_global(stream.places, window, reach, everywhere)
+            window: near_or_global(given.stream.places, window, reach, everywhere)
             for window, reach in self._windows.items()
         }
         steps = [
             partial(
                 layer,
-                segments=stream.segments,
+                bounds=given.stream.bounds,
                 pattern=patterns[layer.window],
                 everywhere=everywhere,
-                attention=attention,
+                attention=given.attention,
             )
             for layer in self._layers
         ]
-        return run_layers(steps, stream, hidden, hidden_states)
+        return run_layers(steps, given, hidden)
 
 
 class PackedLongformerInClassifier(PackedLongformer):
@@ -253,7 +248,7 @@ class PackedLongformerLayer:
     def __call__(
         self,
         hidden: Tensor,
-        segments: Segments,
+        bounds: InputBounds,
         pattern: Pattern,
         everywhere: GlobalTokens,
         attention: Attention,
@@ -261,16 +256,11 @@ class PackedLongformerLayer:
         """Shapes: (T, H) -> (T, H)."""
         projected = self._projected(hidden).view(len(hidden), 5, self._heads, -1)  # (T, 5, A, D)
         query, key, value, global_key, global_value = projected.unbind(1)  # (T, A, D) each
-        mixed = attention(query, key, value, segments, segments, pattern).flatten(1)  # (T, H)
+        mixed = attention(Heads(query, key, value, bounds, bounds), pattern).flatten(1)  # (T, H)
         asking = hidden.index_select(0, everywhere.indices)  # (G, H)
-        over_all = attention(
-            self._global_query(asking).unflatten(1, (self._heads, -1)),  # (G, A, D)
-            global_key,
-            global_value,
-            everywhere.segments,
-            segments,
-            EVERY_TOKEN,
-        )  # (G, A, D)
+        global_query = self._global_query(asking).unflatten(1, (self._heads, -1))  # (G, A, D)
+        heads = Heads(global_query, global_key, global_value, everywhere.bounds, bounds)
+        over_all = attention(heads, EVERY_TOKEN)  # (G, A, D)
         mixed = mixed.index_copy(0, everywhere.indices, over_all.flatten(1))  # (T, H)
         output: Tensor = self._transformed(mixed, hidden)
         return output

@@ -1,9 +1,7 @@
-"""Which blocks of a stream's tokens have anything to say to each other, found from lengths alone.
+"""Which blocks of pairs FlexAttention must compute, found from the inputs' lengths, and listed as it reads them.
 
-FlexAttention skips blocks of pairs that no token needs. It can find them by asking the mask about every pair,
-more than 4 billion in a stream of 65,536 tokens; inputs are few, and where they lie is known on the host.
-
-Blocks as FlexAttention reads them: how many each row has, and which.
+FlexAttention could find them by evaluating the mask for every pair: more than 4 billion in a stream of 65,536
+tokens. The host knows where the inputs lie, and they are few.
 """
 
 from typing import NamedTuple
@@ -22,9 +20,9 @@ Flags = NDArray[np.bool_]
 
 
 class Touched(NamedTuple):
-    """Blocks of pairs, by the blocks of those who ask and of those who are seen.
+    """Blocks of pairs: rows are blocks of queries, columns blocks of keys.
 
-    `partly` hold pairs that see each other and must be asked about; of `wholly`, all do.
+    In blocks of `partly` some pairs see each other, and the mask says which; in those of `wholly` all do.
     Shapes: (Q, K) each.
     """
 
@@ -114,7 +112,7 @@ def _blocks(tokens: int) -> int:
 
 
 class BlockLists(NamedTuple):
-    """Blocks of each row, ascending, on the device; no `wholly` where a mask is asked about every pair.
+    """Blocks of each row, ascending, on the device; no `wholly` where a pattern has a mask of its own.
 
     Shapes: counts (1, 1, Q), partly, wholly (1, 1, Q, K), int32.
     """

@@ -1,4 +1,4 @@
-"""Which kernels serve streams on a device: chosen at the start, and said."""
+"""Choose the attention kernels for a device once, at the start, and say which and why."""
 
 from functools import cached_property
 from typing import NamedTuple
@@ -13,15 +13,14 @@ from farrank_rankers.packed.flash_kernels import (
     VarlenAttention,
     is_for_flash,
 )
-from farrank_rankers.packed.pattern import Attention, Pattern
+from farrank_rankers.packed.pattern import Attention, Heads, Pattern
 from farrank_rankers.packed.plain_attention import plain_attention
-from farrank_rankers.packed.stream import Segments
 
 OLDEST_CAPABILITY = (8, 0)
 
 
 class Chosen(NamedTuple):
-    """Attention for a device; `name` is for reports, `missing` says why it is not a faster one."""
+    """Attention for a device; `name` goes into reports, `missing` says why it is not a faster one."""
 
     attention: Attention
     name: str
@@ -29,7 +28,7 @@ class Chosen(NamedTuple):
 
 
 class FusedAttention:
-    """Give every pattern to the fastest kernel that serves it; FlexAttention comes when it is needed.
+    """Give every pattern to the fastest kernel that takes it; FlexAttention is imported when it is needed.
 
     Raises: AttentionAbsent at the first pattern that needs FlexAttention, where it cannot be compiled.
     """
@@ -38,20 +37,10 @@ class FusedAttention:
         self._flash = flash
         self._takes_slopes = takes_slopes
 
-    def __call__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        asking: Segments,
-        seen: Segments,
-        pattern: Pattern,
-        scale: float | None = None,
-    ) -> Tensor:
+    def __call__(self, heads: Heads, pattern: Pattern, scale: float | None = None) -> Tensor:
         """Shapes: query (T, A, D), key and value (U, B, D) -> (T, A, D)."""
-        is_flash = is_for_flash(pattern, asking, seen, self._takes_slopes)
-        kernel = self._flash if is_flash else self._flex
-        return kernel(query, key, value, asking, seen, pattern, scale)
+        kernel = self._flash if is_for_flash(pattern, heads, self._takes_slopes) else self._flex
+        return kernel(heads, pattern, scale)
 
     @cached_property
     def _flex(self) -> Attention:

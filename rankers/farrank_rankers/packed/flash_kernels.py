@@ -12,11 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from farrank_rankers.errors import AttentionAbsent
-from farrank_rankers.packed.pattern import Pattern
-from farrank_rankers.packed.stream import Segments
+from farrank_rankers.packed.pattern import Heads, Pattern
 
 HALF_PRECISION = (torch.float16, torch.bfloat16)
 # Both kernels read 16 bytes of a head at once.
@@ -43,20 +41,11 @@ class FlashAttention:
         self.version = _served_version()
         self._kernel = _flash_kernel(self.version)
 
-    def __call__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        asking: Segments,
-        seen: Segments,
-        pattern: Pattern,
-        scale: float | None = None,
-    ) -> Tensor:
+    def __call__(self, heads: Heads, pattern: Pattern, scale: float | None = None) -> Tensor:
         """Shapes: query (T, A, D), key and value (U, B, D) -> (T, A, D)."""
-        _check(query, asking, seen, pattern, FLASH_ATTN)
-        width = query.shape[-1]
-        query, key, value = widened(HEAD_MULTIPLE, query, key, value)
+        _check(heads, pattern, FLASH_ATTN)
+        width = heads.query.shape[-1]
+        query, key, value, asking, seen = heads.padded(HEAD_MULTIPLE)
         mixed: Tensor = self._kernel(
             query,
             key,
@@ -94,27 +83,18 @@ class VarlenAttention:
         self._kernel: Callable[..., Any] = kernel or varlen_attn
         self._shares_heads = "enable_gqa" in parameters if shares_heads is None else shares_heads
 
-    def __call__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        asking: Segments,
-        seen: Segments,
-        pattern: Pattern,
-        scale: float | None = None,
-    ) -> Tensor:
+    def __call__(self, heads: Heads, pattern: Pattern, scale: float | None = None) -> Tensor:
         """Shapes: query (T, A, D), key and value (U, B, D) -> (T, A, D)."""
-        _check(query, asking, seen, pattern, TORCH_VARLEN)
+        _check(heads, pattern, TORCH_VARLEN)
         if pattern.slopes is not None:
             raise ValueError(f"pattern has slopes; {TORCH_VARLEN} takes none")
-        width, shared = query.shape[-1], query.shape[1] // key.shape[1]
+        width, shared = heads.query.shape[-1], heads.query.shape[1] // heads.key.shape[1]
+        query, key, value, asking, seen = heads.padded(HEAD_MULTIPLE)
         options: dict[str, Any] = {}
         if self._shares_heads:
             options["enable_gqa"] = shared > 1
         elif shared > 1:
             key, value = (each.repeat_interleave(shared, dim=1) for each in (key, value))  # (U, A, D) each
-        query, key, value = widened(HEAD_MULTIPLE, query, key, value)
         mixed: Tensor = self._kernel(
             query,
             key,
@@ -130,7 +110,7 @@ class VarlenAttention:
         return mixed[..., :width]
 
 
-def is_for_flash(pattern: Pattern, asking: Segments, seen: Segments, takes_slopes: bool) -> bool:
+def is_for_flash(pattern: Pattern, heads: Heads, takes_slopes: bool) -> bool:
     """Whether a flash kernel takes a pattern.
 
     Flash kernels put the last token that asks beside the last one that is seen, `Pattern` the first beside
@@ -138,25 +118,16 @@ def is_for_flash(pattern: Pattern, asking: Segments, seen: Segments, takes_slope
     """
     if pattern.is_general or (pattern.slopes is not None and not takes_slopes):
         return False
-    return asking is seen or not pattern.is_placed or asking.lengths == seen.lengths
+    return not pattern.is_placed or heads.asking.lengths == heads.seen.lengths
 
 
-def widened(multiple: int, *heads: Tensor) -> tuple[Tensor, ...]:
-    """Put zeros behind every head, which change no score; most are wide enough and stay as they are.
-
-    Shapes: (T, A, D) each -> (T, A, D rounded up).
-    """
-    missing = -heads[0].shape[-1] % multiple
-    return tuple(pad(each, (0, missing)) for each in heads) if missing else heads
-
-
-def _check(query: Tensor, asking: Segments, seen: Segments, pattern: Pattern, kernel: str) -> None:
+def _check(heads: Heads, pattern: Pattern, kernel: str) -> None:
     """Refuse what flash kernels cannot take, before they are called."""
-    if query.dtype not in HALF_PRECISION:
-        raise ValueError(f"query is in {query.dtype}; {kernel} takes only float16 and bfloat16")
+    if heads.query.dtype not in HALF_PRECISION:
+        raise ValueError(f"query is in {heads.query.dtype}; {kernel} takes only float16 and bfloat16")
     if pattern.is_general:
         raise ValueError(f"pattern has a mask or scores of its own; {kernel} takes neither")
-    if not is_for_flash(pattern, asking, seen, takes_slopes=True):
+    if not is_for_flash(pattern, heads, takes_slopes=True):
         raise ValueError(f"asking and seen differ in length; {kernel} counts places from their ends")
 
 

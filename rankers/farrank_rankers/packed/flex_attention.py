@@ -1,4 +1,4 @@
-"""FlexAttention: every pattern, masks and scores of one's own among them."""
+"""FlexAttention: the kernel for every pattern, also for those with a mask or scores of their own."""
 
 import os
 import shutil
@@ -14,13 +14,12 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from farrank_rankers.errors import AttentionAbsent
 from farrank_rankers.packed.attention_blocks import BLOCK, BlockLists, touched_blocks
-from farrank_rankers.packed.flash_kernels import widened
-from farrank_rankers.packed.pattern import Mask, Pattern, Score
-from farrank_rankers.packed.stream import Segments
+from farrank_rankers.packed.pattern import Heads, Mask, Pattern, Score
+from farrank_rankers.packed.stream import InputBounds
 
 
 class Standing(NamedTuple):
-    """A token's place in the stream of those seen, its input's first token there, the one behind the last.
+    """Where each query's input lies among the keys: its first key, the one behind its last, and its own place.
 
     Shapes: (T,) int32 each.
     """
@@ -30,8 +29,8 @@ class Standing(NamedTuple):
     place: Tensor
 
     @classmethod
-    def of(cls, asking: Segments, seen: Segments) -> "Standing":
-        """Look up on the device, without waiting for it."""
+    def of(cls, asking: InputBounds, seen: InputBounds) -> "Standing":
+        """Compute on the device, without waiting for it."""
         lengths, tokens = asking.offsets.diff(), sum(asking.lengths)
 
         def of_tokens(of_inputs: Tensor) -> Tensor:
@@ -45,22 +44,22 @@ class Standing(NamedTuple):
 
 
 # Triton's matrix product takes no head narrower than this.
-WIDTH = 16
-# What is compiled: once for each way to mask and score, number of heads, width and dtype. Past torch's own
-# limit of 8 a layer would fail.
+NARROWEST = 16
+# The kernel is compiled once for each way to mask and score, number of heads, width and dtype. Beyond torch's
+# own limit of 8 a layer would fail.
 COMPILED_FORMS = 64
 
 TRITON = "triton"
-# What it looks for where CC names none.
+# The C compilers that Triton looks for where CC names none.
 COMPILERS = ("gcc", "clang", "cc")
 
 Kind = tuple[bool, bool, int | None, int, int]
 
 
 def check_compiler() -> None:
-    """Look for what FlexAttention is compiled with on a GPU: Triton, and the C compiler that it calls.
+    """Make sure that FlexAttention can be compiled on a GPU: by Triton, which calls a C compiler.
 
-    Raises: AttentionAbsent naming what is absent and what helps.
+    Raises: AttentionAbsent naming what is missing and what helps.
     """
     helps = "or serve padded batches with packing: padded"
     if find_spec(TRITON) is None:
@@ -75,7 +74,7 @@ def check_compiler() -> None:
 def compiled_kernel() -> Callable[..., Any]:
     """Compile FlexAttention for streams of any length, once for the process.
 
-    Whole or not at all: uncompiled, it writes out the scores of every pair of tokens in the stream.
+    As one graph: uncompiled, it would write out the scores of every pair of tokens in the stream.
     """
     limits = torch._dynamo.config
     limits.recompile_limit = max(limits.recompile_limit, COMPILED_FORMS)
@@ -84,58 +83,49 @@ def compiled_kernel() -> Callable[..., Any]:
 
 
 class _Prepared(NamedTuple):
-    """What layers share that attend within the same inputs; a pattern's kind decides about its blocks."""
+    """What layers share that attend within the same inputs; blocks depend on the kind of pattern, too."""
 
     standing: Standing
     blocks: dict[Kind, BlockLists]
 
 
 class FlexAttention:
-    """Attend as `interface.Attention` says, in one kernel over the stream; what a stream needs is made once.
+    """Attention of any pattern, in one kernel over the stream; block lists are made once for a stream.
 
-    `kernel` is `flex_attention`, compiled; uncompiled it is for tests on a CPU.
+    `kernel` is `flex_attention`, compiled; tests on a CPU hand it over uncompiled.
     """
 
     def __init__(self, kernel: Callable[..., Any] | None = None) -> None:
         self._kernel = kernel or compiled_kernel()
-        self._prepared: WeakKeyDictionary[Segments, WeakKeyDictionary[Segments, _Prepared]] = (
+        self._prepared: WeakKeyDictionary[InputBounds, WeakKeyDictionary[InputBounds, _Prepared]] = (
             WeakKeyDictionary()
         )
 
-    def __call__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        asking: Segments,
-        seen: Segments,
-        pattern: Pattern,
-        scale: float | None = None,
-    ) -> Tensor:
+    def __call__(self, heads: Heads, pattern: Pattern, scale: float | None = None) -> Tensor:
         """Shapes: query (T, A, D), key and value (U, B, D) -> (T, A, D)."""
+        width = heads.query.shape[-1]
+        query, key, value, asking, seen = heads.padded(NARROWEST) if width < NARROWEST else heads
         prepared = self._prepare(asking, seen)
-        width = query.shape[-1]
-        wide = widened(WIDTH, query, key, value) if width < WIDTH else (query, key, value)
         mixed: Tensor = self._kernel(
-            *(each.transpose(0, 1)[None] for each in wide),  # (1, A, T, D), (1, B, U, D) twice
+            *(each.transpose(0, 1)[None] for each in (query, key, value)),  # (1, A, T, D), (1, B, U, D) twice
             score_mod=_score(pattern, prepared.standing),
             block_mask=_block_mask(asking, seen, pattern, prepared),
             scale=width**-0.5 if scale is None else scale,
             enable_gqa=query.shape[1] != key.shape[1],
-            # Its kernel for short queries is one more to compile, for streams that are hardly ever so short.
+            # The kernel for short queries would be one more to compile, and streams are hardly ever so short.
             kernel_options={"FORCE_USE_FLEX_ATTENTION": True},
         )  # (1, A, T, D)
         return mixed[0, ..., :width].transpose(0, 1)
 
-    def _prepare(self, asking: Segments, seen: Segments) -> _Prepared:
-        """Look up what these inputs need, or make it; it is gone when they are."""
+    def _prepare(self, asking: InputBounds, seen: InputBounds) -> _Prepared:
+        """Look up what these inputs need, or make it; it lives as long as their bounds."""
         of_asking = self._prepared.setdefault(asking, WeakKeyDictionary())
         if seen not in of_asking:
             of_asking[seen] = _Prepared(Standing.of(asking, seen), {})
         return of_asking[seen]
 
 
-def _block_mask(asking: Segments, seen: Segments, pattern: Pattern, prepared: _Prepared) -> BlockMask:
+def _block_mask(asking: InputBounds, seen: InputBounds, pattern: Pattern, prepared: _Prepared) -> BlockMask:
     """Say which blocks to compute and which pairs of them see each other."""
     masked = pattern.sees is not None
     kind = (pattern.causal, masked, pattern.near, pattern.far_seen, pattern.far_seen_last)
@@ -151,7 +141,7 @@ def _block_mask(asking: Segments, seen: Segments, pattern: Pattern, prepared: _P
         BLOCK_SIZE=BLOCK,
         mask_mod=_mask(pattern, prepared.standing),
         seq_lengths=(sum(asking.lengths), sum(seen.lengths)),
-        # For gradients alone.
+        # Only gradients need them.
         compute_q_blocks=False,
     )
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from farrank_rankers.packed.pattern import EVERY_TOKEN, Attention, Pattern
-from farrank_rankers.packed.stream import Segments, TokenStream
+from farrank_rankers.packed.pattern import EVERY_TOKEN, Attention, Heads, Pattern
+from farrank_rankers.packed.stream import InputBounds, TokenStream
 
 # A function of tensors (T, …) that treats each token by itself, and what turns one into another that does the
 # same. Attention stays outside: its kernels are fast as they are, and read lengths that no graph should hold.
@@ -16,11 +16,26 @@ PositionWise = Callable[..., Any]
 Compile = Callable[[PositionWise], PositionWise]
 
 
+class Reading(NamedTuple):
+    """What a packed backbone is given: a stream, its tokens' positions, and a kernel for attention.
+
+    With `hidden_states` the states of the embeddings and of every layer are wanted as well; with
+    `first_tokens` the last layer may compute each input's first token only.
+    Shapes: positions (T,), as the backbone numbers them.
+    """
+
+    stream: TokenStream
+    positions: Tensor
+    attention: Attention
+    hidden_states: bool = False
+    first_tokens: bool = False
+
+
 class PackedOutput(NamedTuple):
     """What `Encoder.read` reads of transformers' outputs, and the stream whose tokens have these vectors.
 
-    `tokens` is the stream that was given, or its first tokens where only those were asked for.
-    Shapes: last_hidden_state (T, H); hidden_states, if asked for, likewise, of embeddings and layers; logits
+    `tokens` is the stream that was given, or that of its first tokens.
+    Shapes: last_hidden_state (T, H); hidden_states, if wanted, likewise, of embeddings and layers; logits
     (P, labels), of classifiers only.
     """
 
@@ -30,26 +45,9 @@ class PackedOutput(NamedTuple):
     logits: Tensor | None = None
 
 
-class PackedBackbone(Protocol):
-    """A backbone that reads a stream, on the weights of the one that reads padded batches.
-
-    It is for inference: whatever mode its modules are in, no attention weight is dropped.
-    """
-
-    def __call__(
-        self,
-        stream: TokenStream,
-        positions: Tensor,
-        attention: Attention,
-        *,
-        hidden_states: bool = False,
-        first_tokens: bool = False,
-    ) -> PackedOutput:
-        """Encode; with `first_tokens` the last layer may compute each input's first token only.
-
-        Shapes: positions (T,), as the backbone numbers them -> last_hidden_state (T, H) or (P, H).
-        """
-        ...
+# A backbone that reads a stream, on the weights of the one that reads padded batches. It is for inference:
+# whatever mode its modules are in, no attention weight is dropped.
+PackedBackbone = Callable[[Reading], PackedOutput]
 
 
 class PackedForm(Protocol):
@@ -132,11 +130,11 @@ class PackedLayer:
         self._heads = heads
         self._rest = compile_by(rest)
 
-    def __call__(self, hidden: Tensor, segments: Segments, attention: Attention, pattern: Pattern) -> Tensor:
+    def __call__(self, hidden: Tensor, bounds: InputBounds, attention: Attention, pattern: Pattern) -> Tensor:
         """Shapes: (T, H) -> (T, H)."""
         projected = self._projected(hidden).view(len(hidden), 3, self._heads, -1)  # (T, 3, A, D)
         query, key, value = projected.unbind(1)  # (T, A, D) each
-        mixed = attention(query, key, value, segments, segments, pattern)  # (T, A, D)
+        mixed = attention(Heads(query, key, value, bounds, bounds), pattern)  # (T, A, D)
         output: Tensor = self._rest(mixed.flatten(1), hidden)
         return output
 
@@ -144,46 +142,45 @@ class PackedLayer:
         """Compute the first token of each input, which reads all others. Shapes: (T, H) -> (P, H)."""
         first, width = stream.first(hidden), hidden.shape[1]  # (P, H)
         query = self._projected.part(first, slice(width)).view(len(first), self._heads, -1)  # (P, A, D)
-        both = self._projected.part(hidden, slice(width, None)).view(
-            len(hidden), 2, self._heads, -1
-        )  # (T, 2, A, D)
+        both = self._projected.part(hidden, slice(width, None)).view(len(hidden), 2, self._heads, -1)
         key, value = both.unbind(1)  # (T, A, D) each
-        mixed = attention(query, key, value, firsts.segments, stream.segments, EVERY_TOKEN)  # (P, A, D)
+        mixed = attention(Heads(query, key, value, firsts.bounds, stream.bounds), EVERY_TOKEN)  # (P, A, D)
         output: Tensor = self._rest(mixed.flatten(1), first)
         return output
 
 
-def run_layers(
-    layers: Iterable[Callable[[Tensor], Tensor]], stream: TokenStream, hidden: Tensor, hidden_states: bool
-) -> PackedOutput:
-    """Apply one layer after the other, and keep all states if asked to. Shapes: (T, H) -> (T, H)."""
+def embedded(embeddings: Any, given: Reading) -> Tensor:
+    """Call embeddings as transformers' BERT has them. Shapes: T tokens -> (T, E)."""
+    stream = given.stream
+    hidden: Tensor = embeddings(
+        input_ids=stream.input_ids[None],
+        token_type_ids=stream.token_type_ids[None],
+        position_ids=given.positions[None],
+    )
+    return hidden[0]
+
+
+def run_layers(layers: Iterable[Callable[[Tensor], Tensor]], given: Reading, hidden: Tensor) -> PackedOutput:
+    """Apply one layer after the other, and keep all states if they are wanted. Shapes: (T, H) -> (T, H)."""
     states = [hidden]
     for layer in layers:
         hidden = layer(hidden)  # (T, H)
-        if hidden_states:
+        if given.hidden_states:
             states.append(hidden)
-    return PackedOutput(stream, hidden, tuple(states) if hidden_states else None)
+    return PackedOutput(given.stream, hidden, tuple(states) if given.hidden_states else None)
 
 
 def run_packed_layers(
-    layers: Sequence[PackedLayer],
-    stream: TokenStream,
-    hidden: Tensor,
-    attention: Attention,
-    pattern: Pattern,
-    *,
-    hidden_states: bool,
-    first_tokens: bool,
+    layers: Sequence[PackedLayer], given: Reading, hidden: Tensor, pattern: Pattern
 ) -> PackedOutput:
     """Apply layers of one pattern, the last one for first tokens only if nothing reads the others.
 
     Shapes: (T, H) -> (T, H) or (P, H).
     """
-    steps = [
-        partial(layer, segments=stream.segments, attention=attention, pattern=pattern) for layer in layers
-    ]
-    if not first_tokens or hidden_states or pattern is not EVERY_TOKEN:
-        return run_layers(steps, stream, hidden, hidden_states)
-    before = run_layers(steps[:-1], stream, hidden, hidden_states=False).last_hidden_state  # (T, H)
+    stream, attention = given.stream, given.attention
+    steps = [partial(layer, bounds=stream.bounds, attention=attention, pattern=pattern) for layer in layers]
+    if not given.first_tokens or given.hidden_states or pattern is not EVERY_TOKEN:
+        return run_layers(steps, given, hidden)
+    before = run_layers(steps[:-1], given, hidden).last_hidden_state  # (T, H)
     firsts = stream.firsts()
     return PackedOutput(firsts, layers[-1].first(before, stream, firsts, attention))

@@ -6,7 +6,7 @@ from farrank_rankers.backbones.forms import packed_backbone
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.errors import SourceError
 from farrank_rankers.features import Features
-from farrank_rankers.packed.packed_backbone import Compile, as_written
+from farrank_rankers.packed.packed_backbone import Compile, Reading, as_written
 from farrank_rankers.packed.pattern import Attention
 from farrank_rankers.packed.stream import TokenStream
 
@@ -38,17 +38,19 @@ class PackedEncoder:
         Nothing here waits for the device; taking rows apart may.
         Shapes: T tokens of P inputs -> (P, F), or with roles (T, F…) or (P, S, F…).
         """
-        output = self._backbone(
+        encoder = self._encoder
+        given = Reading(
             stream,
             self._positions(stream),
             self._attention,
-            hidden_states=self._encoder.keeps_hidden_states,
-            first_tokens=self._encoder.reads_first_tokens_alone,
+            hidden_states=encoder.keeps_hidden_states,
+            first_tokens=encoder.reads_first_tokens_alone,
         )
-        return self._encoder.read(output, output.tokens)
+        output = self._backbone(given)
+        return encoder.read(output, output.tokens)
 
     def _positions(self, stream: TokenStream) -> Tensor:
         """Number tokens as the backbone does. Shapes: -> (T,)."""
-        offsets = stream.segments.offsets
+        offsets = stream.bounds.offsets
         lengths = offsets.diff().index_select(0, stream.inputs)  # (T,)
         return self._encoder.stepped(stream.places, lengths) + self._encoder.facts.first_position

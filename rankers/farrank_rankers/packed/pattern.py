@@ -2,17 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
+from torch.nn.functional import pad
 
-from farrank_rankers.packed.stream import Segments
+from farrank_rankers.packed.stream import InputBounds
 
-# Called with batch (always 0), head, and the places in the stream of the token that asks and of the one that
-# is seen, tensors of any shapes that fit together: a fused kernel asks for single pairs, a plain one for all.
-# Fused kernels ask about tokens of different inputs, too, and do not heed the answer.
+# Called with batch (always 0), head, and the places in the stream of the query's token and of the key's. These
+# are tensors of any shapes that fit together: a fused kernel evaluates single pairs, a plain one all at once.
+# Fused kernels evaluate pairs of different inputs, too, and ignore the result.
 Mask = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-# Called with a pair's score before them.
+# The same, with a pair's score in front.
 Score = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -49,23 +50,32 @@ EVERY_TOKEN = Pattern()
 CAUSAL = Pattern(causal=True)
 
 
-class Attention(Protocol):
-    """Attention within the inputs of a stream, or of those who ask in one stream for those in another.
+class Heads(NamedTuple):
+    """Queries of a stream's inputs, and keys and values of the same inputs or of as many in another stream.
 
-    Scores are scaled by 1/√D, or by `scale`. Heads of keys and values may be fewer than of queries, each
-    shared by as many queries' heads in turn.
-    Shapes: query (T, A, D), key and value (U, B, D), B dividing A -> (T, A, D).
+    `asking` divides the queries into inputs, `seen` the keys and values. There may be fewer heads of keys and
+    values than of queries, each shared by as many queries' heads in turn.
+    Shapes: query (T, A, D), key and value (U, B, D), B dividing A.
     """
 
-    def __call__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        asking: Segments,
-        seen: Segments,
-        pattern: Pattern,
-        scale: float | None = None,
-    ) -> Tensor:
-        """Attend; `asking` divides the queries, `seen` keys and values, into as many inputs."""
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    asking: InputBounds
+    seen: InputBounds
+
+    def padded(self, multiple: int) -> "Heads":
+        """Put zeros behind every head up to a multiple of so many values; they change no score."""
+        missing = -self.query.shape[-1] % multiple
+        if not missing:
+            return self
+        query, key, value = (pad(each, (0, missing)) for each in self[:3])
+        return Heads(query, key, value, self.asking, self.seen)
+
+
+class Attention(Protocol):
+    """Attention of each input's queries to its own keys; scores are scaled by 1/√D, or by `scale`."""
+
+    def __call__(self, heads: Heads, pattern: Pattern, scale: float | None = None) -> Tensor:
+        """Attend. Shapes: heads of (T, A, D) and (U, B, D) -> (T, A, D)."""
         ...

@@ -1,30 +1,18 @@
-"""Attention input by input, for every device: slow, and what the fast kernels are compared with."""
+"""Attention input by input, on any device: slow, and the reference for the fast kernels."""
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from farrank_rankers.packed.pattern import Pattern
-from farrank_rankers.packed.stream import Segments
+from farrank_rankers.packed.pattern import Heads, Pattern
 
 
-def plain_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    asking: Segments,
-    seen: Segments,
-    pattern: Pattern,
-    scale: float | None = None,
-) -> Tensor:
-    """Attend as `interface.Attention` says, each input by itself.
-
-    Shapes: query (T, A, D), key and value (U, B, D) -> (T, A, D).
-    """
+def plain_attention(heads: Heads, pattern: Pattern, scale: float | None = None) -> Tensor:
+    """Attend as `pattern.Attention` says. Shapes: query (T, A, D), key and value (U, B, D) -> (T, A, D)."""
     mixed = []
     starts = (0, 0)
-    queries = torch.split(query, list(asking.lengths))
-    keys, values = (torch.split(each, list(seen.lengths)) for each in (key, value))
+    queries = torch.split(heads.query, list(heads.asking.lengths))
+    keys, values = (torch.split(each, list(heads.seen.lengths)) for each in (heads.key, heads.value))
     for q, k, v in zip(queries, keys, values, strict=True):
         mixed.append(_attend(q, k, v, starts, pattern, scale))  # (L, A, D)
         starts = (starts[0] + len(q), starts[1] + len(k))

@@ -14,10 +14,10 @@ from farrank_rankers.tokens import EncoderInput, IntArray, Role
 
 
 class Packing(NamedTuple):
-    """What becomes a stream on the device.
+    """Inputs end to end on the host, before they are copied to a device.
 
-    Shapes: tokens (5, T) int32, their ids, roles, segments, places within their inputs, and inputs; offsets
-    (P + 1,) int32, where each input begins and the last one ends; lengths P.
+    Shapes: tokens (5, T) int32: ids, roles, token types, places within their inputs, and numbers of their
+    inputs; offsets (P + 1,) int32, where each input begins and the last one ends; lengths P.
     """
 
     tokens: IntArray
@@ -44,9 +44,9 @@ def pack(inputs: Sequence[EncoderInput]) -> Packing:
     return Packing(tokens, offsets, tuple(lengths))
 
 
-# Kernels keep what they made for the inputs of a stream as long as these.
+# Weakly referenced: FlexAttention keeps what it made for a stream until its bounds are gone.
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Segments:
+class InputBounds:
     """Where the inputs of a stream begin and end, on the device and on the host.
 
     Shapes: offsets (P + 1,) int32, from 0 to T; lengths P, none of them 0.
@@ -65,10 +65,9 @@ class Segments:
 class TokenStream:
     """Tokens of P inputs; a layout (`farrank_rankers.features`) of values (T, F…).
 
-    `places` count from 0 in every input, padding inside it included, which itself is not here; `is_dense`
-    says that no input has any, so that tokens stand as far apart as in the stream. `inputs` say which input a
-    token belongs to.
-    `host_roles` are the roles on the host, where some must be counted.
+    `places` number an input's tokens from 0. Padding inside an input is counted there, but has no token in the
+    stream; `is_dense` says that there is none. `inputs` say which input a token belongs to. `host_roles` are a
+    copy of the roles on the host, to count tokens without waiting for a GPU.
     Shapes: input_ids, token_type_ids, places, inputs, host_roles (T,) int32, roles (T,) int64.
     """
 
@@ -77,13 +76,13 @@ class TokenStream:
     token_type_ids: Tensor
     places: Tensor
     inputs: Tensor
-    segments: Segments
+    bounds: InputBounds
     host_roles: IntArray
     is_dense: bool
 
     @classmethod
     def of(cls, tokens: Tensor, offsets: Tensor, packing: Packing) -> "TokenStream":
-        """Read a packing and what was copied of it to the device. Shapes: tokens (5, T), offsets (P + 1,)."""
+        """Name the parts of a packing after its copy to a device. Shapes: tokens (5, T), offsets (P + 1,)."""
         input_ids, roles, token_type_ids, places, inputs = tokens.unbind()  # (T,) each
         last = packing.tokens[3, packing.offsets[1:] - 1]  # (P,)
         return cls(
@@ -92,45 +91,45 @@ class TokenStream:
             token_type_ids=token_type_ids,
             places=places,
             inputs=inputs,
-            segments=Segments(offsets, packing.lengths),
+            bounds=InputBounds(offsets, packing.lengths),
             host_roles=packing.tokens[1],
             is_dense=bool((last + 1 == packing.lengths).all()),
         )
 
     def firsts(self) -> "TokenStream":
         """Give the stream of each input's first token. Shapes: P tokens of P inputs."""
-        begins, count = self.segments.offsets[:-1], len(self.segments.lengths)
+        begins, count = self.bounds.offsets[:-1], len(self.bounds.lengths)
         offsets = torch.arange(count + 1, dtype=begins.dtype, device=begins.device)
         input_ids, roles, token_type_ids, places, inputs = (
             self.first(each)
             for each in (self.input_ids, self.roles, self.token_type_ids, self.places, self.inputs)
         )
-        starts = np.cumsum((0, *self.segments.lengths[:-1]))
+        starts = np.cumsum((0, *self.bounds.lengths[:-1]))
         return TokenStream(
             input_ids=input_ids,
             roles=roles,
             token_type_ids=token_type_ids,
             places=places,
             inputs=inputs,
-            segments=Segments(offsets, (1,) * count),
+            bounds=InputBounds(offsets, (1,) * count),
             host_roles=self.host_roles[starts],
             is_dense=True,
         )
 
     def first(self, values: Tensor) -> Tensor:
         """Shapes: (T, F…) -> (P, F…)."""
-        return values.index_select(0, self.segments.offsets[:-1])
+        return values.index_select(0, self.bounds.offsets[:-1])
 
     def mean(self, values: Tensor) -> Tensor:
         """Shapes: (T, H) -> (P, H)."""
-        # Unsafe: what it would check, it would have to wait for.
-        return torch.segment_reduce(values, "mean", offsets=self.segments.offsets, unsafe=True)
+        # "Unsafe" leaves out checks that would have to wait for the device.
+        return torch.segment_reduce(values, "mean", offsets=self.bounds.offsets, unsafe=True)
 
     def leading(self, values: Tensor, count: int) -> Tensor:
         """Shapes: (T, F…) -> (P, count, F…)."""
-        # A place more, for all tokens that stand further behind; it is cut off.
+        # One slot more for all tokens beyond `count`; it is cut off.
         slots = self.inputs * (count + 1) + self.places.clamp(max=count)  # (T,)
-        taken = values.new_zeros(len(self.segments.lengths) * (count + 1), *values.shape[1:])
+        taken = values.new_zeros(len(self.bounds.lengths) * (count + 1), *values.shape[1:])
         taken = taken.index_copy(0, slots.long(), values)
         return taken.reshape(-1, count + 1, *values.shape[1:])[:, :count].contiguous()
 
@@ -139,8 +138,8 @@ class TokenStream:
         if features.roles is None or features.roles.dim() > 1:
             return features.rows()
         of_inputs = zip(
-            torch.split(features.vectors, list(self.segments.lengths)),
-            torch.split(features.roles, list(self.segments.lengths)),
+            torch.split(features.vectors, list(self.bounds.lengths)),
+            torch.split(features.roles, list(self.bounds.lengths)),
             strict=True,
         )
         return [Features(vectors, roles) for vectors, roles in of_inputs]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from farrank_rankers.backbones.facts import ARCHITECTURES
-from farrank_rankers.backbones.forms import forms_of, last_layer_for_first_tokens, nothing
+from farrank_rankers.backbones.forms import forms_of, nothing
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import collate
@@ -49,7 +49,7 @@ def test_first_tokens_are_what_they_were(make_model: MakeModel, architecture: st
     assert ranker.encoder.reads_first_tokens_alone
     whole = features(ranker)
     length = tokens_fed_forward(ranker)[0]
-    with last_layer_for_first_tokens(ranker.encoder.backbone):
+    with ranker.encoder.without_unread():
         torch.testing.assert_close(features(ranker), whole, rtol=1e-6, atol=1e-6)
         assert tokens_fed_forward(ranker) == [length, 1]
     assert tokens_fed_forward(ranker) == [length, length]
@@ -60,7 +60,7 @@ def test_first_tokens_are_what_they_were(make_model: MakeModel, architecture: st
 def test_others_stay_as_they_are(make_model: MakeModel, architecture: str) -> None:
     ranker = new_ranker("cross-encoder", make_model(architecture), seed=1, max_query_tokens=16).eval()
     whole = features(ranker)
-    with last_layer_for_first_tokens(ranker.encoder.backbone):
+    with ranker.encoder.without_unread():
         assert torch.equal(features(ranker), whole)
 
 

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 import torch
@@ -11,10 +10,9 @@ from torch import Tensor
 from farrank_rankers.errors import AttentionAbsent
 from farrank_rankers.packed import flex_attention as flex
 from farrank_rankers.packed.attention_choice import FusedAttention, choose_attention
-from farrank_rankers.packed.pattern import CAUSAL, EVERY_TOKEN, Pattern
+from farrank_rankers.packed.pattern import CAUSAL, EVERY_TOKEN, Heads, Pattern
 from farrank_rankers.packed.plain_attention import plain_attention
-from farrank_rankers.packed.stream import Segments
-from support.attention_heads import PATTERNS, Heads
+from support.attention_heads import PATTERNS, RandomHeads
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -25,9 +23,9 @@ class Noted:
     def __init__(self, name: str, calls: list[str]) -> None:
         self._name, self._calls = name, calls
 
-    def __call__(self, query: Tensor, *rest: Any, **named: Any) -> Tensor:
+    def __call__(self, heads: Heads, pattern: Pattern, scale: float | None = None) -> Tensor:
         self._calls.append(self._name)
-        return query
+        return heads.query
 
 
 @pytest.fixture
@@ -90,7 +88,7 @@ def test_each_pattern_goes_to_the_fastest_kernel_that_serves_it(takes_slopes: bo
     calls: list[str] = []
     fused = FusedAttention(Noted("flash", calls), takes_slopes)
     fused.__dict__["_flex"] = Noted("flex", calls)
-    heads = Heads.random((5, 20))
+    heads = RandomHeads.random((5, 20))
     for make in PATTERNS.values():
         heads.through(fused, make(heads))
     sloped = "flash" if takes_slopes else "flex"
@@ -111,7 +109,7 @@ def test_places_in_inputs_of_other_lengths_go_to_flex() -> None:
     fused = FusedAttention(Noted("flash", calls), takes_slopes=True)
     fused.__dict__["_flex"] = Noted("flex", calls)
     for seen in ((7, 3), (5, 20)):
-        heads = Heads.random((5, 20), seen)
+        heads = RandomHeads.random((5, 20), seen)
         heads.through(fused, EVERY_TOKEN)
         heads.through(fused, CAUSAL)
     assert calls == ["flash", "flex", "flash", "flash"]
@@ -127,12 +125,11 @@ def test_attention_that_cannot_be_compiled_says_what_is_absent(
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(flex, "COMPILERS", compilers)
     monkeypatch.setattr(flex, "TRITON", triton)
-    heads = torch.zeros(3, 2, 8)
-    segments = Segments(torch.tensor([0, 3], dtype=torch.int32), (3,))
+    heads = RandomHeads.random((3,), heads=2)
     fused = FusedAttention(Noted("flash", []), takes_slopes=False)
     slopes = Pattern(slopes=torch.ones(2))
     with pytest.raises(AttentionAbsent, match=f"{named}.*packing: padded"):
-        fused(heads, heads, heads, segments, segments, slopes)
+        fused(heads, slopes)
 
 
 def test_nothing_is_imported_before_it_is_needed() -> None:

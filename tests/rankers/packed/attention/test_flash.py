@@ -12,7 +12,7 @@ from torch import Tensor
 from farrank_rankers.errors import AttentionAbsent
 from farrank_rankers.packed.flash_kernels import FlashAttention
 from farrank_rankers.packed.pattern import CAUSAL, EVERY_TOKEN, Pattern
-from support.attention_heads import Heads, alibi, rescored
+from support.attention_heads import RandomHeads, alibi, rescored
 
 
 class StandIn(ModuleType):
@@ -56,7 +56,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 
 def test_every_token(stand_in: StandIn) -> None:
-    heads = Heads.random((5, 20), (7, 3), heads=6, shared_by=3).to(torch.bfloat16)
+    heads = RandomHeads.random((5, 20), (7, 3), heads=6, shared_by=3).to(torch.bfloat16)
     attention = FlashAttention()
     mixed = heads.through(attention, EVERY_TOKEN)
     assert attention.version == "2.8.3"
@@ -72,7 +72,7 @@ def test_every_token(stand_in: StandIn) -> None:
 
 
 def test_slopes_are_given_in_fp32(stand_in: StandIn) -> None:
-    heads = Heads.random((5, 20), width=26).to(torch.float16)
+    heads = RandomHeads.random((5, 20), width=26).to(torch.float16)
     slopes = alibi(heads).slopes
     assert slopes is not None
     mixed = heads.through(FlashAttention(), Pattern(causal=True, slopes=slopes.half()), 0.5)
@@ -86,7 +86,7 @@ def test_slopes_are_given_in_fp32(stand_in: StandIn) -> None:
 
 
 def test_what_it_cannot_take_is_refused(stand_in: StandIn) -> None:
-    heads = Heads.random((5,), (7,))
+    heads = RandomHeads.random((5,), (7,))
     with pytest.raises(ValueError, match=r"^query is in torch.float32; flash_attn takes only float16"):
         heads.through(FlashAttention(), EVERY_TOKEN)
     half = heads.to(torch.float16)

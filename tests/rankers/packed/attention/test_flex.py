@@ -14,8 +14,8 @@ from farrank_rankers.packed.flex_attention import FlexAttention
 from farrank_rankers.packed.pattern import CAUSAL, EVERY_TOKEN
 from support.attention_heads import (
     PATTERNS,
-    Heads,
     MakePattern,
+    RandomHeads,
     alibi,
     block_by_block,
     window,
@@ -43,7 +43,7 @@ def attention() -> FlexAttention:
 @example(lengths=(1,))
 @settings(max_examples=15)
 def test_inputs_that_see_themselves(make: MakePattern, lengths: tuple[int, ...]) -> None:
-    heads = Heads.random(lengths)
+    heads = RandomHeads.random(lengths)
     pattern = make(heads)
     torch.testing.assert_close(heads.through(attention(), pattern), heads.plainly(pattern), rtol=0, atol=1e-5)
 
@@ -55,7 +55,7 @@ def test_inputs_that_see_themselves(make: MakePattern, lengths: tuple[int, ...])
 def test_inputs_that_see_other_streams(
     make: MakePattern, asking: tuple[int, ...], seen: tuple[int, ...]
 ) -> None:
-    heads = Heads.random(asking, (seen * len(asking))[: len(asking)])
+    heads = RandomHeads.random(asking, (seen * len(asking))[: len(asking)])
     pattern = make(heads)
     torch.testing.assert_close(heads.through(attention(), pattern), heads.plainly(pattern), rtol=0, atol=1e-5)
 
@@ -63,7 +63,7 @@ def test_inputs_that_see_other_streams(
 @each_pattern
 @pytest.mark.parametrize(("width", "scale"), [(8, None), (16, 0.3), (26, 1.0)])
 def test_shared_heads_of_any_width_and_scale(make: MakePattern, width: int, scale: float | None) -> None:
-    heads = Heads.random((5, 200, 60), heads=6, shared_by=3, width=width)
+    heads = RandomHeads.random((5, 200, 60), heads=6, shared_by=3, width=width)
     pattern = make(heads)
     mixed = heads.through(attention(), pattern, scale)
     assert mixed.shape == heads.query.shape
@@ -84,7 +84,7 @@ class Recording:
 def test_layers_share_what_their_inputs_need() -> None:
     kernel = Recording()
     flex = FlexAttention(kernel)
-    heads = Heads.random((40, 300))
+    heads = RandomHeads.random((40, 300))
     sliding = window(heads)
     for pattern in (EVERY_TOKEN, EVERY_TOKEN, CAUSAL, sliding, sliding, alibi(heads)):
         heads.through(flex, pattern)
@@ -97,7 +97,7 @@ def test_layers_share_what_their_inputs_need() -> None:
 
 def test_what_a_stream_needed_goes_with_it() -> None:
     flex = attention()
-    heads = Heads.random((40, 30))
+    heads = RandomHeads.random((40, 30))
     heads.through(flex, EVERY_TOKEN)
     assert len(flex._prepared) == 1
     del heads
@@ -108,17 +108,16 @@ def test_what_a_stream_needed_goes_with_it() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # torch's compiler uses it itself
-@pytest.mark.parametrize("make", [PATTERNS["causal"], PATTERNS["window"]], ids=["causal", "window"])
-def test_compiled_once_for_streams_of_any_length(make: MakePattern, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_once_for_streams_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled, FlexAttention reads the block lists, and computes nothing else."""
+    torch.compiler.reset()
     monkeypatch.setattr(torch_flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", False)
     flex = FlexAttention()
 
     def agree(*lengths: int) -> None:
-        heads = Heads.random(lengths)
-        pattern = make(heads)
-        mixed = heads.through(flex, pattern)
-        torch.testing.assert_close(mixed, heads.plainly(pattern), rtol=0, atol=1e-5)
+        heads = RandomHeads.random(lengths)
+        mixed = heads.through(flex, CAUSAL)
+        torch.testing.assert_close(mixed, heads.plainly(CAUSAL), rtol=0, atol=1e-5)
 
     agree(70, 300)
     with torch.compiler.set_stance("fail_on_recompile"):

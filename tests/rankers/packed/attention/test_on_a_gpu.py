@@ -8,7 +8,7 @@ from farrank_rankers.packed.attention_choice import choose_attention
 from farrank_rankers.packed.flash_kernels import FlashAttention, VarlenAttention
 from farrank_rankers.packed.flex_attention import FlexAttention
 from farrank_rankers.packed.pattern import Attention
-from support.attention_heads import PATTERNS, Heads, MakePattern, alibi, causal, every_token
+from support.attention_heads import PATTERNS, MakePattern, RandomHeads, alibi, causal, every_token
 
 pytestmark = [
     pytest.mark.gpu,
@@ -26,7 +26,7 @@ BOUND = 2e-2
 each_pattern = pytest.mark.parametrize("make", PATTERNS.values(), ids=PATTERNS)
 
 
-def check(attention: Attention, make: MakePattern, heads: Heads) -> None:
+def check(attention: Attention, make: MakePattern, heads: RandomHeads) -> None:
     pattern = make(heads)
     half = heads.to(torch.bfloat16)
     # From the same rounded numbers: what is measured is the kernel.
@@ -37,8 +37,8 @@ def check(attention: Attention, make: MakePattern, heads: Heads) -> None:
     torch.testing.assert_close(mixed.float(), wanted, rtol=0, atol=BOUND)
 
 
-def heads_of(width: int, shared_by: int = 1) -> Heads:
-    return Heads.random(LENGTHS, heads=12, shared_by=shared_by, width=width, device="cuda")
+def heads_of(width: int, shared_by: int = 1) -> RandomHeads:
+    return RandomHeads.random(LENGTHS, heads=12, shared_by=shared_by, width=width, device="cuda")
 
 
 def flash_attention() -> FlashAttention:
@@ -73,7 +73,7 @@ def test_flex(make: MakePattern, width: int, shared_by: int) -> None:
 
 @each_pattern
 def test_flex_between_two_streams(make: MakePattern) -> None:
-    few = Heads.random((1, 2, 3, 4), (1431, 5, 300, 128), heads=12, width=64, device="cuda")
+    few = RandomHeads.random((1, 2, 3, 4), (1431, 5, 300, 128), heads=12, width=64, device="cuda")
     check(FlexAttention(), make, few)
 
 
@@ -84,7 +84,7 @@ def test_flex_is_compiled_once_for_streams_of_any_length(make: MakePattern) -> N
     # Kernels differ below one block of tokens, and from there on serve all.
     with torch.compiler.set_stance("fail_on_recompile"):
         for lengths in ((300,), (1431, 20), (128,) * 8):
-            check(flex, make, Heads.random(lengths, heads=12, width=64, device="cuda"))
+            check(flex, make, RandomHeads.random(lengths, heads=12, width=64, device="cuda"))
 
 
 @each_pattern

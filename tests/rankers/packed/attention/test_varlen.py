@@ -10,7 +10,7 @@ from torch.nn.attention.varlen import varlen_attn
 
 from farrank_rankers.packed.flash_kernels import VarlenAttention
 from farrank_rankers.packed.pattern import CAUSAL, EVERY_TOKEN, Pattern
-from support.attention_heads import Heads, alibi, rescored
+from support.attention_heads import RandomHeads, alibi, rescored
 
 
 class Recording:
@@ -28,7 +28,7 @@ class Recording:
 
 def test_offsets_and_longest_of_both_streams_are_given() -> None:
     kernel = Recording()
-    heads = Heads.random((5, 20), (7, 3)).to(torch.bfloat16)
+    heads = RandomHeads.random((5, 20), (7, 3)).to(torch.bfloat16)
     mixed = heads.through(VarlenAttention(kernel), EVERY_TOKEN)
     assert torch.equal(mixed, heads.query)
     given = kernel.given
@@ -44,7 +44,7 @@ def test_offsets_and_longest_of_both_streams_are_given() -> None:
 
 def test_causal_is_a_window_that_ends_at_the_token() -> None:
     kernel = Recording()
-    heads = Heads.random((5, 20)).to(torch.float16)
+    heads = RandomHeads.random((5, 20)).to(torch.float16)
     heads.through(VarlenAttention(kernel), CAUSAL, 0.5)
     assert kernel.given["window_size"] == (-1, 0)
     assert kernel.given["scale"] == 0.5
@@ -52,7 +52,7 @@ def test_causal_is_a_window_that_ends_at_the_token() -> None:
 
 def test_shared_heads_are_the_kernels_affair_where_it_knows_them() -> None:
     kernel = Recording()
-    heads = Heads.random((5, 20), heads=6, shared_by=3).to(torch.float16)
+    heads = RandomHeads.random((5, 20), heads=6, shared_by=3).to(torch.float16)
     heads.through(VarlenAttention(kernel, shares_heads=True), EVERY_TOKEN)
     assert kernel.given["enable_gqa"] is True
     assert kernel.given["key"].shape == (25, 2, 16)
@@ -60,7 +60,7 @@ def test_shared_heads_are_the_kernels_affair_where_it_knows_them() -> None:
 
 def test_shared_heads_are_repeated_where_it_does_not() -> None:
     kernel = Recording()
-    heads = Heads.random((5, 20), heads=6, shared_by=3).to(torch.float16)
+    heads = RandomHeads.random((5, 20), heads=6, shared_by=3).to(torch.float16)
     heads.through(VarlenAttention(kernel, shares_heads=False), EVERY_TOKEN)
     assert "enable_gqa" not in kernel.given
     for name, shared in (("key", heads.key), ("value", heads.value)):
@@ -71,7 +71,7 @@ def test_shared_heads_are_repeated_where_it_does_not() -> None:
 
 def test_heads_of_an_odd_width_are_widened_and_cut_again() -> None:
     kernel = Recording()
-    heads = Heads.random((5, 20), width=26).to(torch.float16)
+    heads = RandomHeads.random((5, 20), width=26).to(torch.float16)
     mixed = heads.through(VarlenAttention(kernel), EVERY_TOKEN)
     assert kernel.given["query"].shape == kernel.given["value"].shape == (25, 4, 32)
     assert not kernel.given["key"][..., 26:].any()
@@ -81,13 +81,13 @@ def test_heads_of_an_odd_width_are_widened_and_cut_again() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_full_precision_is_refused(dtype: torch.dtype) -> None:
-    heads = Heads.random((5,)).to(dtype)
+    heads = RandomHeads.random((5,)).to(dtype)
     with pytest.raises(ValueError, match=rf"^query is in {dtype}; .* takes only float16 and bfloat16$"):
         heads.through(VarlenAttention(), EVERY_TOKEN)
 
 
 def test_patterns_of_other_kernels_are_refused() -> None:
-    heads = Heads.random((5,)).to(torch.bfloat16)
+    heads = RandomHeads.random((5,)).to(torch.bfloat16)
     with pytest.raises(ValueError, match=r"^pattern has slopes; .* takes none$"):
         heads.through(VarlenAttention(), alibi(heads))
     with pytest.raises(ValueError, match=r"^pattern has a mask or scores of its own; .* takes neither$"):
@@ -95,6 +95,6 @@ def test_patterns_of_other_kernels_are_refused() -> None:
 
 
 def test_places_it_would_count_from_the_end_are_refused() -> None:
-    heads = Heads.random((5,), (7,)).to(torch.bfloat16)
+    heads = RandomHeads.random((5,), (7,)).to(torch.bfloat16)
     with pytest.raises(ValueError, match=r"^asking and seen differ in length; .* counts places from their"):
         heads.through(VarlenAttention(), Pattern(causal=True))

@@ -5,18 +5,20 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 
-from farrank_rankers.encoder import Encoder
 from farrank_rankers.packed.packed_backbone import PositionWise, compiled
 from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
-from farrank_rankers.tokens import EncoderInput
-from support.packed_backbones import CASES, Case, MakeEncoder, inputs_of, packed_states
+from support.packed_backbones import CASES, LENGTHS, MakeEncoder, inputs_of, packed_states
 
 LAYERS = 4  # twice as many as usual
+# One for each way to write a layer.
+WRITTEN = ("bert", "deberta-v2", "distilbert", "jina", "llama", "llama with biases", "longformer")
 
 
-def test_graphs_give_the_same_and_serve_all_layers(case: Case, make_encoder: MakeEncoder) -> None:
+@pytest.mark.parametrize("name", WRITTEN)
+def test_graphs_give_the_same_and_serve_all_layers(name: str, make_encoder: MakeEncoder) -> None:
     torch.compiler.reset()
+    case = CASES[name]
     counter = CompileCounterWithBackend("aot_eager")
     functions = 0
 
@@ -41,8 +43,10 @@ def test_graphs_give_the_same_and_serve_all_layers(case: Case, make_encoder: Mak
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # inductor, when imported
-def test_compiled_code_gives_the_same(encoder: Encoder, inputs: list[EncoderInput]) -> None:
+def test_compiled_code_gives_the_same(make_encoder: MakeEncoder) -> None:
     torch.compiler.reset()
+    encoder = make_encoder(CASES["bert"])
+    inputs = inputs_of(encoder, LENGTHS)
     plain = PackedEncoder(encoder, plain_attention)
     packed = PackedEncoder(encoder, plain_attention, compiled)
     for found, expected in zip(packed_states(packed, inputs), packed_states(plain, inputs), strict=True):

@@ -54,10 +54,10 @@ FRAMES = {
 def counted(stated: GlobalTokens, lengths: Sequence[int]) -> None:
     """Check that what a stream's global tokens say of themselves is so."""
     flags = torch.split(stated.flags, list(lengths))
-    assert stated.segments.lengths == tuple(int(each.sum()) for each in flags)
+    assert stated.bounds.lengths == tuple(int(each.sum()) for each in flags)
     assert torch.equal(stated.indices, stated.flags.nonzero()[:, 0])
-    assert stated.segments.offsets.dtype == torch.int32
-    assert stated.segments.offsets.diff().tolist() == list(stated.segments.lengths)
+    assert stated.bounds.offsets.dtype == torch.int32
+    assert stated.bounds.offsets.diff().tolist() == list(stated.bounds.lengths)
     for each in flags:
         assert not each[stated.leading : max(stated.leading, len(each) - stated.trailing)].any()
 
@@ -70,7 +70,7 @@ def test_global_tokens_are_those_of_padded_batches(inputs: list[str], reach: tup
     roles = torch.from_numpy(collate(read, 0).roles)
     assert torch.equal(found.flags, global_positions(roles)[roles != Role.PADDING])
     assert (found.leading, found.trailing) == reach
-    counted(found, stream.segments.lengths)
+    counted(found, stream.bounds.lengths)
 
 
 def test_a_classifiers_global_tokens_are_the_first() -> None:
@@ -78,7 +78,7 @@ def test_a_classifiers_global_tokens_are_the_first() -> None:
     found = first_tokens(stream)
     assert found.indices.tolist() == [0, 5, 6]
     assert (found.leading, found.trailing) == (1, 0)
-    counted(found, stream.segments.lengths)
+    counted(found, stream.bounds.lengths)
 
 
 @pytest.mark.parametrize("padding", [0, 23])

@@ -8,30 +8,21 @@ from torch import Tensor
 
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.packed.packed_encoder import PackedEncoder
-from farrank_rankers.packed.pattern import Pattern
-from farrank_rankers.packed.stream import Segments
+from farrank_rankers.packed.pattern import Heads, Pattern
 from farrank_rankers.tokens import EncoderInput
 from support.packed_backbones import CASES, packed_states
 
 
-def shaped(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    asking: Segments,
-    seen: Segments,
-    pattern: Pattern,
-    scale: float | None = None,
-) -> Tensor:
+def shaped(heads: Heads, pattern: Pattern, scale: float | None = None) -> Tensor:
     """Stand in for a kernel; it asks what a pattern says of pairs, as kernels do."""
-    nothing = asking.offsets.new_zeros(1)
+    nothing = heads.asking.offsets.new_zeros(1)
     if pattern.rescored is not None:
-        assert pattern.rescored(query.new_zeros(1), nothing, nothing, nothing, nothing).shape == (1,)
+        assert pattern.rescored(heads.query.new_zeros(1), nothing, nothing, nothing, nothing).shape == (1,)
     if pattern.sees is not None:
         assert pattern.sees(nothing, nothing, nothing, nothing).shape == (1,)
-    assert len(query) == sum(asking.lengths)
-    assert len(key) == sum(seen.lengths)
-    return torch.empty_like(query)
+    assert len(heads.query) == sum(heads.asking.lengths)
+    assert len(heads.key) == sum(heads.seen.lengths)
+    return torch.empty_like(heads.query)
 
 
 # Llama's rotary positions, transformers' own, know no meta device.

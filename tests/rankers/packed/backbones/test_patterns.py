@@ -6,9 +6,9 @@ from torch import Tensor
 
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.packed.packed_encoder import PackedEncoder
-from farrank_rankers.packed.pattern import Pattern
+from farrank_rankers.packed.pattern import Heads, Pattern
 from farrank_rankers.packed.plain_attention import plain_attention
-from farrank_rankers.packed.stream import Segments
+from farrank_rankers.packed.stream import InputBounds
 from support.packed_backbones import CASES, MakeEncoder, inputs_of, packed_states
 
 SPARSE = ("big_bird", "longformer")
@@ -21,23 +21,14 @@ class Recording:
     """Plain attention that keeps what it was told."""
 
     def __init__(self) -> None:
-        self.seen: list[tuple[Segments, Pattern]] = []
+        self.seen: list[tuple[InputBounds, Pattern]] = []
 
-    def __call__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        asking: Segments,
-        seen: Segments,
-        pattern: Pattern,
-        scale: float | None = None,
-    ) -> Tensor:
-        self.seen.append((asking, pattern))
-        return plain_attention(query, key, value, asking, seen, pattern, scale)
+    def __call__(self, heads: Heads, pattern: Pattern, scale: float | None = None) -> Tensor:
+        self.seen.append((heads.asking, pattern))
+        return plain_attention(heads, pattern, scale)
 
 
-def recorded(encoder: Encoder, lengths: tuple[int, ...], padding: int) -> list[tuple[Segments, Pattern]]:
+def recorded(encoder: Encoder, lengths: tuple[int, ...], padding: int) -> list[tuple[InputBounds, Pattern]]:
     attention = Recording()
     packed_states(PackedEncoder(encoder, attention), inputs_of(encoder, lengths, padding))
     return attention.seen

@@ -1,0 +1,49 @@
+"""Where only first tokens are read, a packed last layer may leave out all others, with the same result."""
+
+import torch
+from torch import Tensor
+
+from farrank_rankers.encoder import Encoder
+from farrank_rankers.features import Features, Layout
+from farrank_rankers.packed.packed_encoder import PackedEncoder
+from farrank_rankers.packed.pattern import EVERY_TOKEN, Heads, Pattern
+from farrank_rankers.packed.plain_attention import plain_attention
+from farrank_rankers.tokens import EncoderInput
+from support.packed_backbones import stream_of
+
+
+class Watched:
+    """Plain attention that notes how many tokens asked, and with which pattern."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, Pattern]] = []
+
+    def __call__(self, heads: Heads, pattern: Pattern, scale: float | None = None) -> Tensor:
+        self.calls.append((len(heads.query), pattern))
+        return plain_attention(heads, pattern, scale)
+
+
+def first_vectors(encoder: Encoder, inputs: list[EncoderInput], attention: Watched, alone: bool) -> Tensor:
+    """Each input's first vector of the last layer. Shapes: -> (P, H)."""
+
+    def read(output: object, tokens: Layout) -> Features:
+        return Features(tokens.first(getattr(output, "last_hidden_state")))  # noqa: B009  # of any output
+
+    encoder.keeps_hidden_states, encoder.reads_first_tokens_alone = False, alone
+    encoder.read = read  # type: ignore[method-assign]
+    with torch.inference_mode():
+        return PackedEncoder(encoder, attention).encode(stream_of(inputs)).vectors
+
+
+def test_first_tokens_are_what_they_were(encoder: Encoder, inputs: list[EncoderInput]) -> None:
+    whole, less = Watched(), Watched()
+    expected = first_vectors(encoder, inputs, whole, alone=False)
+    found = first_vectors(encoder, inputs, less, alone=True)
+    assert found.shape == (len(inputs), encoder.backbone.config.hidden_size)  # type: ignore[union-attr]
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    # Layers with patterns of their own are computed whole, and Llama's first token knows of no other.
+    is_less = all(pattern is EVERY_TOKEN for _, pattern in whole.calls) and (
+        encoder.facts.architecture != "deberta-v2"
+    )
+    assert less.calls[-1][0] == (len(inputs) if is_less else whole.calls[-1][0])
+    assert less.calls[:-1] == whole.calls[:-1] or not is_less
