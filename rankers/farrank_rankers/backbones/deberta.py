@@ -32,7 +32,7 @@ from farrank_rankers.packed.stream import TokenStream
 class Slots(NamedTuple):
     """Which row of the table of distances each of the distances -R … R has; those beyond have the ends'.
 
-    `reach`, R, is a tensor as well: a function that is compiled for streams of any length must hold no number.
+    `reach`, R, is a tensor as well: a function that is compiled for any length must hold no number.
     Shapes: rows (2R + 1,) int32, reach ().
     """
 

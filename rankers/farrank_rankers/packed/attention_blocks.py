@@ -1,4 +1,4 @@
-"""Which blocks of pairs FlexAttention must compute, found from the inputs' lengths, and listed as it reads them.
+"""Which blocks of pairs FlexAttention must compute, found from inputs' lengths, and listed as it reads them.
 
 FlexAttention could find them by evaluating the mask for every pair: more than 4 billion in a stream of 65,536
 tokens. The host knows where the inputs lie, and they are few.

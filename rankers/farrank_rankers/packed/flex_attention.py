@@ -19,7 +19,7 @@ from farrank_rankers.packed.stream import InputBounds
 
 
 class Standing(NamedTuple):
-    """Where each query's input lies among the keys: its first key, the one behind its last, and its own place.
+    """Where each query's input lies among the keys: its first key, the one behind its last, its own place.
 
     Shapes: (T,) int32 each.
     """

@@ -9,8 +9,8 @@ from torch.nn.functional import pad
 
 from farrank_rankers.packed.stream import InputBounds
 
-# Called with batch (always 0), head, and the places in the stream of the query's token and of the key's. These
-# are tensors of any shapes that fit together: a fused kernel evaluates single pairs, a plain one all at once.
+# Called with batch (always 0), head, and the places in the stream of the query's token and of the key's,
+# tensors of any shapes that fit together: a fused kernel evaluates single pairs, a plain one all at once.
 # Fused kernels evaluate pairs of different inputs, too, and ignore the result.
 Mask = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 # The same, with a pair's score in front.

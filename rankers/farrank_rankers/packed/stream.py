@@ -65,9 +65,9 @@ class InputBounds:
 class TokenStream:
     """Tokens of P inputs; a layout (`farrank_rankers.features`) of values (T, F…).
 
-    `places` number an input's tokens from 0. Padding inside an input is counted there, but has no token in the
-    stream; `is_dense` says that there is none. `inputs` say which input a token belongs to. `host_roles` are a
-    copy of the roles on the host, to count tokens without waiting for a GPU.
+    `places` number an input's tokens from 0. Padding inside an input is counted there, but has no token in
+    the stream; `is_dense` says that there is none. `inputs` say which input a token belongs to. `host_roles`
+    are a copy of the roles on the host, to count tokens without waiting for a GPU.
     Shapes: input_ids, token_type_ids, places, inputs, host_roles (T,) int32, roles (T,) int64.
     """
 
