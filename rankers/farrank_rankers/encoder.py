@@ -57,7 +57,10 @@ class Encoder(nn.Module):
         return self.read(output, Padded(roles))
 
     def infer(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> Features:
-        """Do as `forward` does, without what nothing reads. Shapes: (P, L) each -> (P, …)."""
+        """Do as `forward` does, without what nothing reads; for one thread at a time.
+
+        Shapes: (P, L) each -> (P, …).
+        """
         with self.without_unread():
             features: Features = self(input_ids, roles, token_type_ids)
         return features

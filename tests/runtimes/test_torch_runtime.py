@@ -67,7 +67,7 @@ class Failing(torch.nn.Module):
         super().__init__()
         self.error = error
 
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+    def infer(self, *inputs: torch.Tensor) -> torch.Tensor:
         raise self.error
 
 
