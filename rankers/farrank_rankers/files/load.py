@@ -28,13 +28,12 @@ def without_weights() -> Iterator[None]:
     building = threading.get_ident()
 
     def emptied(module: nn.Module, name: str, parameter: Tensor | None) -> Tensor | None:
-        # The hook is the process's; modules that another thread builds meanwhile are none of ours. A tied
-        # parameter comes here a second time and must stay itself.
+        # The hook is called for modules of all threads. A tied parameter comes twice and must stay itself.
         if parameter is None or parameter.is_meta or threading.get_ident() != building:
             return None
         return nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
 
-    # Its annotation says that hooks return nothing; what they do return is registered.
+    # torch registers what the hook returns, although its annotation says that hooks return nothing.
     hook = register_module_parameter_registration_hook(emptied)  # type: ignore[arg-type]
     try:
         yield
@@ -43,10 +42,10 @@ def without_weights() -> Iterator[None]:
 
 
 def place(module: nn.Module, device: torch.device, dtype: torch.dtype, *, copy: bool = False) -> None:
-    """Bring weights to a device in a float type, one tensor after the other, so that few are there twice.
+    """Move weights to a device and a float type, one tensor at a time to save memory.
 
-    Buffers that no file holds change their device alone: rotary frequencies in bf16 would turn distant tokens
-    to where others are. With `copy`, what is already as wished is copied too, into memory of its own.
+    Buffers that are in no file keep their type: rotary frequencies in bf16 would mix up distant positions.
+    With `copy`, tensors that already fit are copied, too, into memory of their own.
     """
     weights = {id(tensor) for tensor in module.state_dict(keep_vars=True).values()}
     for tensor in chain(module.parameters(), module.buffers()):

@@ -10,8 +10,6 @@ from farrank_rankers.errors import SourceError
 from farrank_rankers.family import ENSEMBLE, BiEncoderOptions, Pooling
 from farrank_rankers.json_values import read_json, read_json_list
 
-_PREFIX = "sentence_transformers.models."
-
 
 def backbone_folder(folder: Path) -> Path:
     """Find the folder of the transformer inside the model's."""
@@ -58,15 +56,8 @@ def _modules(folder: Path) -> list[dict[str, Any]]:
 
 
 def _pooling(config: dict[str, Any], folder: Path) -> Pooling:
-    modes = {name.removeprefix("pooling_mode_") for name, on in config.items() if on is True}
-    modes &= {
-        "cls_token",
-        "mean_tokens",
-        "max_tokens",
-        "mean_sqrt_len_tokens",
-        "weightedmean_tokens",
-        "lasttoken",
-    }
+    prefix = "pooling_mode_"
+    modes = {name.removeprefix(prefix) for name, on in config.items() if on is True and prefix in name}
     named = config.get("pooling_mode")  # newer releases name the one mode
     if modes == {"mean_tokens"} or named == "mean":
         return "mean"
@@ -90,19 +81,10 @@ def _refuse_lowercasing(folder: Path) -> None:
 ModelKind = Literal["artifact", "cross-encoder", "biencoder", "backbone"]
 SPEC_FILE = "ranker.json"
 
-# Says how a model was stored or asked for its answers, not what it computes.
+# Keys that say how a model was stored or called, not what it computes.
 _IMMATERIAL = frozenset(
-    {
-        "_name_or_path",
-        "auto_map",
-        "dtype",
-        "output_attentions",
-        "output_hidden_states",
-        "return_dict",
-        "torch_dtype",
-        "torchscript",
-        "transformers_version",
-    }
+    {"_name_or_path", "auto_map", "dtype", "output_attentions", "output_hidden_states", "return_dict"}
+    | {"torch_dtype", "torchscript", "transformers_version"}
 )
 
 
@@ -148,15 +130,12 @@ def lists_members(folder: Path) -> bool:
 
 def _read_config(folder: Path) -> dict[str, Any]:
     config = read_json(folder / "config.json")
-    # That of a backbone which is written out here says which code its weights were trained with.
+    # For JinaBERT and MosaicBERT, auto_map says which code the weights were trained with.
     immaterial = _IMMATERIAL if own_backbone(config) is None else _IMMATERIAL - {"auto_map"}
     config = {name: value for name, value in config.items() if name not in immaterial}
-    if "model_type" not in config:
-        raise SourceError(
-            f"{folder / 'config.json'} lacks model_type, by which transformers knows architectures"
-        )
-    if not isinstance(config["model_type"], str):
-        raise SourceError(
-            f"{folder / 'config.json'}: model_type is {config['model_type']!r}; it must be a name"
-        )
+    path, name = folder / "config.json", config.get("model_type")
+    if name is None:
+        raise SourceError(f"{path} lacks model_type, by which transformers knows architectures")
+    if not isinstance(name, str):
+        raise SourceError(f"{path}: model_type is {name!r}; it must be a name")
     return config

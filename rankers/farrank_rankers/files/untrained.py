@@ -1,7 +1,7 @@
 """Rankers with a random head: to be trained, or measured where only speed matters."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from farrank_rankers.reader import PositionBudget, Reader
 from farrank_rankers.spec import changed_options
 from farrank_rankers.tokenizer import TextTokenizer, TokenizerFiles
 
-# What the aggregators' BERT is built with and a spec does not say: a checkpoint must agree.
+# How the aggregators' BERT is built, which a spec does not say: a checkpoint must agree.
 _BUILT_WITH = {
     "model_type": "bert",
     "hidden_act": "gelu",
@@ -30,45 +30,14 @@ _BUILT_WITH = {
     "is_decoder": False,
 }
 
-
 # By `new_ranker`'s keyword, the option that holds the size; the aggregator's module has the same name.
 _OPTIONS = {"aggregator_backbone": "transformer", "interaction_backbone": "interaction"}
 
-
-@dataclass(frozen=True, slots=True)
-class AggregatorPart:
-    """One transformer's files."""
-
-    location: Location
-    files: ModelFiles
-
-    @property
-    def shape(self) -> TransformerShape:
-        """Read the size off config.json.
-
-        Raises: SourceError naming the key that no aggregator can follow.
-        """
-        config = transformers_config(self.files.config)
-        for key, expected in _BUILT_WITH.items():
-            found = getattr(config, key, expected)
-            if found != expected:
-                raise SourceError(
-                    f"config.json of {self.location.name}: {key} is {found!r}; "
-                    f"the transformer of an aggregator has {expected!r}"
-                )
-        return TransformerShape(
-            layers=config.num_hidden_layers,
-            heads=config.num_attention_heads,
-            width=config.hidden_size,
-            intermediate=config.intermediate_size,
-            positions=config.max_position_embeddings,
-            vocabulary=config.vocab_size,
-        )
+# A pretrained transformer that an aggregator starts from.
+_Part = tuple[Location, ModelFiles]
 
 
-def find_parts(
-    family: str, sources: Mapping[str, str | Path | None], *, download: bool
-) -> dict[str, AggregatorPart]:
+def _find_parts(family: str, sources: Mapping[str, str | Path | None], download: bool) -> dict[str, _Part]:
     """Find the transformers that keywords of `new_ranker` give, by the option that holds their size.
 
     Raises: SpecError if the family has no such option; SourceError if there is no model.
@@ -78,22 +47,36 @@ def find_parts(
     for keyword, source in sources.items():
         if source is None:
             continue
-        name = _OPTIONS[keyword]
-        if name not in known:
+        if _OPTIONS[keyword] not in known:
             raise SpecError(
                 f"{keyword} is {str(source)!r}; it must be none: family {family} has no such transformer"
             )
         location = locate(source, download=download)
-        parts[name] = AggregatorPart(location, ModelFiles.find(location.folder))
+        parts[_OPTIONS[keyword]] = location, ModelFiles.find(location.folder)
     return parts
 
 
-def with_shapes(family: str, options: Options | None, parts: Mapping[str, AggregatorPart]) -> Options | None:
-    """Give options the sizes of the transformers that were found."""
-    if not parts:
-        return options
-    chosen = family_named(family).options() if options is None else options
-    return replace(chosen, **{name: part.shape for name, part in parts.items()})
+def _shape(location: Location, files: ModelFiles) -> TransformerShape:
+    """Read a transformer's size from its config.json.
+
+    Raises: SourceError naming the key that an aggregator cannot have.
+    """
+    config = transformers_config(files.config)
+    for key, expected in _BUILT_WITH.items():
+        found = getattr(config, key, expected)
+        if found != expected:
+            raise SourceError(
+                f"config.json of {location.name}: {key} is {found!r}; "
+                f"the transformer of an aggregator has {expected!r}"
+            )
+    return TransformerShape(
+        layers=config.num_hidden_layers,
+        heads=config.num_attention_heads,
+        width=config.hidden_size,
+        intermediate=config.intermediate_size,
+        positions=config.max_position_embeddings,
+        vocabulary=config.vocab_size,
+    )
 
 
 def new_ranker(
@@ -129,12 +112,12 @@ def new_ranker(
         facts = BackboneFacts.from_config(files.config)
     limits = Overrides(max_query_tokens=max_query_tokens, pad_query_to=pad_query_to)
     sources = {"aggregator_backbone": aggregator_backbone, "interaction_backbone": interaction_backbone}
-    parts = find_parts(family, sources, download=download)
+    parts = _find_parts(family, sources, download)
     if not isinstance(options, Options):
         options = changed_options(default_options(family, facts), options or {})
-    options = with_shapes(family, options, parts)
+    options = replace(options, **{name: _shape(*part) for name, part in parts.items()})
     provenance = {"model": location.name, "head": f"random, seed {seed}"}
-    provenance |= {name: part.location.name for name, part in parts.items()}
+    provenance |= {name: location.name for name, (location, _) in parts.items()}
     spec = fitted_spec(family, location.name, options, limits, PositionBudget(tokenizer, facts), provenance)
     chunking = adjusted(
         chunking or spec.chunking, window=window, stride=stride, max_document_tokens=max_document_tokens
@@ -147,7 +130,7 @@ def new_ranker(
     ranker = build(Reader(spec, tokenizer, facts), config, seed)
     if pretrained:
         fill_published(ranker.encoder.backbone, files, new_head=family == "cross-encoder")
-        for name, part in parts.items():
-            fill_backbone(ranker.aggregator.get_submodule(f"{name}.bert"), part.files.transformer)
+        for name, (_, its_files) in parts.items():
+            fill_backbone(ranker.aggregator.get_submodule(f"{name}.bert"), its_files.transformer)
     ranker.aggregator.start_from(ranker.encoder.backbone, tokenizer.pair)
     return ranker
