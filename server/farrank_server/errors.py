@@ -28,6 +28,8 @@ class Reason(StrEnum):
     DEADLINE_TOO_SHORT = "deadline_too_short"
     DRAINING = "draining"
     WORKER_DIED = "worker_died"
+    DEVICE_RELOADING = "device_reloading"
+    DEVICE_HUNG = "device_hung"
     DEVICE_LOST = "device_lost"
     OUT_OF_MEMORY = "out_of_memory"
     FIRST_STAGE_DOWN = "first_stage_down"

@@ -62,8 +62,13 @@ class GrpcListener:
             (SERVICE.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME), self.server
         )
         await self.server.start()
+        await self.report(serving=True)
+
+    async def report(self, *, serving: bool) -> None:
+        """Tell load balancers whether to send calls here; `report_not_serving` has the last word."""
+        answer = health_pb2.HealthCheckResponse
         for name in ("", SERVICE.full_name):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+            await self._health.set(name, answer.SERVING if serving else answer.NOT_SERVING)
 
     async def report_not_serving(self) -> None:
         """Tell load balancers to go elsewhere; calls are still answered."""

@@ -54,7 +54,7 @@ CODES = (
     "CANCELLED",
     "INTERNAL",
 )
-BATCH_FAILURES = ("out_of_memory", "error")
+BATCH_FAILURES = ("out_of_memory", "not_finite", "error")
 
 
 class Metrics:
@@ -116,7 +116,7 @@ class Metrics:
             "batch_failures_total", "Batches that failed and were split or given up", "ranker", "reason"
         )
         self.device_busy_seconds = counter("device_busy_seconds_total", "Time the device worked", "device")
-        self.worker_restarts = counter("worker_restarts_total", "Times the device worker was restarted")
+        self.worker_restarts = counter("worker_restarts_total", "Times the device was brought back")
 
         self.document_chunks = histogram("document_chunks", "Chunks of a document", CHUNKS, "ranker")
         self.deciding_chunk = histogram(

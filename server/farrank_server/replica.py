@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 
 from farrank_server.config.schema import ServerConfig
-from farrank_server.engine.device.device_loop import device_thread
+from farrank_server.engine.device.device_loop import DeviceState, DeviceThread
 from farrank_server.engine.engine import Engine
 from farrank_server.engine.rankers.document_cache import DocumentCache
 from farrank_server.engine.rankers.loading import load_rankers
@@ -32,6 +32,7 @@ class Server:
         self._cache = DocumentCache(config.cache_bytes)
         self._first_stage = LuceneFirstStage(config.first_stage)
         self._opened = AsyncExitStack()
+        self._reporting: set[asyncio.Future[None]] = set()
 
     async def __aenter__(self) -> "Server":
         """Bind, load, warm up, then report healthy.
@@ -65,25 +66,25 @@ class Server:
         opened.callback(self._metrics_door.close)
         opened.push_async_callback(self._first_stage.stop)
         self._door = GrpcListener(config.listen, config.limits)
-        device = device_thread()
-        opened.callback(device.shutdown)
+        device = DeviceThread()
         # Opening indexes waits for another process: rankers load meanwhile.
         searching = asyncio.create_task(self._first_stage.start())
         try:
-            loop = asyncio.get_running_loop()
-            lanes, ensembles = await loop.run_in_executor(device, load_rankers, config, self._cache)
+            loading = device.submit(load_rankers, config, self._cache)
+            rankers, ensembles = await asyncio.wrap_future(loading)
             await searching
         except BaseException:
             searching.cancel()
             await asyncio.wait((searching,))
             await self._door.close(0)
+            device.shutdown(timeout_s=1.0)
             raise
-        self.engine = Engine(config, lanes, device, self._cache, self.metrics, ensembles)
+        self.engine = Engine(config, rankers, device, self._cache, self.metrics, ensembles)
         opened.push_async_callback(asyncio.to_thread, self.engine.close)
         opened.push_async_callback(self._door.close, CUT_GRACE_S)
         self.metrics.name_limits(config.limits, config.cache_bytes)
-        for lane in lanes:
-            self.metrics.name_ranker(lane.name, lane.version, lane.spec.family, lane.runtime.capabilities())
+        for ranker in rankers:
+            self.metrics.name_ranker(ranker.name, ranker.version, ranker.spec.family, ranker.capabilities)
         for ensemble in ensembles:
             self.metrics.begin_counters(ensemble.name)
         servicer = RerankServicer(config, self.engine, self._first_stage, self.metrics)
@@ -91,6 +92,13 @@ class Server:
             self.metrics, self.engine.loaded.keys() | self.engine.ensembles.keys(), config.default_ranker
         )
         await self._door.open(guard.handlers(servicer))
+        self.engine.device.on_change.append(self._report_health)
+
+    def _report_health(self, state: DeviceState) -> None:
+        """Let load balancers send calls elsewhere while the device is not ready."""
+        reporting = asyncio.ensure_future(self._door.report(serving=state is DeviceState.READY))
+        self._reporting.add(reporting)
+        reporting.add_done_callback(self._reporting.discard)
 
     @property
     def host(self) -> str:

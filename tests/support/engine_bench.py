@@ -4,16 +4,24 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import Capabilities, DocumentScores, Encoding, Runtime
-from farrank_server.config.schema import BatchingConfig, LimitsConfig, RankerConfig, ServerConfig
-from farrank_server.engine.call import RerankCall, RerankResult
-from farrank_server.engine.device.device_loop import device_thread
+from farrank_server.batching.batcher import Batcher
+from farrank_server.config.schema import (
+    BatchingConfig,
+    DeviceConfig,
+    LimitsConfig,
+    RankerConfig,
+    ServerConfig,
+)
+from farrank_server.engine.call import QueuedInput, RerankCall, RerankResult
+from farrank_server.engine.device.device_loop import DeviceState, DeviceThread
+from farrank_server.engine.device.work_queue import Inputs
 from farrank_server.engine.engine import Engine
 from farrank_server.engine.ensemble import LoadedEnsemble
 from farrank_server.engine.rankers.document_cache import DocumentCache
@@ -92,18 +100,33 @@ class Bench(Generic[R]):
             RerankCall(ranker, QUERY, texts, max_chunks, now_s, now_s + timeout_s)
         )
 
+    def is_ready(self) -> bool:
+        """Whether the device takes calls."""
+        return self.engine.device.state is DeviceState.READY
+
+    def batcher(self, ranker: str = "maxp") -> Batcher[QueuedInput]:
+        """A ranker's queue, of which the device's thread is the owner."""
+        return self.engine.device.loop.work.queues[ranker].batcher
+
+    def waiting(self, ranker: str = "maxp") -> int:
+        """Count the inputs that wait, those in the inbox included."""
+        messages = self.engine.device.loop.inbox.peek()
+        arrived = [each for each in messages if isinstance(each, Inputs) and each.call.ranker.name == ranker]
+        return len(self.batcher(ranker)) + sum(len(each.inputs) for each in arrived)
+
     def count(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
 
 
 @asynccontextmanager
 async def opened_bench(
-    tiny_rankers: dict[str, Path], wrap: Callable[[Runtime], R], **limits: int
+    tiny_rankers: dict[str, Path], wrap: Callable[[Runtime], R], hang_after_s: float = 60.0, **limits: int
 ) -> AsyncIterator[Bench[R]]:
     """Open an engine whose runtimes are wrapped."""
     config = ServerConfig(
         rankers={name: RankerConfig(str(tiny_rankers[name])) for name in ("maxp", "biencoder")},
         batching=BatchingConfig(max_batch_tokens=1024),
+        device=DeviceConfig(hang_after_s=hang_after_s),
         limits=LimitsConfig(**limits),
     )
     cache, metrics = DocumentCache(config.cache_bytes), Metrics()
@@ -111,8 +134,10 @@ async def opened_bench(
     runtimes = {lane.name: wrap(lane.runtime) for lane in lanes}
     for lane in lanes:
         lane.runtime = runtimes[lane.name]
+        lane.capabilities = lane.runtime.capabilities()
+        lane.policy = replace(lane.policy, packed=lane.capabilities.packed)
     both = LoadedEnsemble("both", tuple(lanes))
-    engine = Engine(config, lanes, device_thread(), cache, metrics, [both])
+    engine = Engine(config, lanes, DeviceThread(), cache, metrics, [both])
     try:
         yield Bench(engine, runtimes, metrics)
     finally:

@@ -2,8 +2,8 @@
 
 Order: every input gets a due time, its request's arrival plus the time the device would need for the
 inputs before it in the same request, had the request the device to itself (the virtual clock of L. Zhang,
-SIGCOMM 1990). Small requests so pass a large one that arrived before them, yet nothing starves: an
-arrival is never due before now, so what waits is overtaken only by what arrived before its due time.
+SIGCOMM 1990). Small requests pass a large one that arrived before them, yet nothing starves: no input is
+due before its request arrived, so what waits is overtaken only by requests that arrived before it was due.
 
 Batch: the input due first always goes. Where inputs are padded to their longest companion, others of like
 length keep it company, chosen among the inputs due next, so that batches are full, hardly padded, and
@@ -13,7 +13,7 @@ until the batch is full.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, count
 from typing import Generic, TypeVar
 
@@ -69,9 +69,6 @@ def _end_of_length(lengths: Sequence[int], position: int) -> int:
     return end
 
 
-T = TypeVar("T")
-
-
 @dataclass(frozen=True, slots=True)
 class BatchPolicy:
     """Bounds of a batch. See `config.BatchingConfig`.
@@ -90,36 +87,40 @@ class BatchPolicy:
 
 
 @dataclass(slots=True, eq=False)
-class Waiting(Generic[T]):
-    """One encoder input in the queue.
+class Queued:
+    """One encoder input in the queue; whoever queues it derives a class that says what it belongs to.
 
     `tokens` counts the padding inside a query, too. Packed it costs nothing, but what admission, due times
-    and callers are told is one number, and a budget held with it is held without.
+    and callers are told is one number, and a budget held with it is held without. The batcher sets the other
+    fields when it takes the input in.
     """
 
-    request_id: int
     tokens: int
-    payload: T
-    due_s: float
-    order: int
-    enqueued_s: float
+    request_id: int = field(init=False, default=0)
+    due_s: float = field(init=False, default=0.0)
+    order: int = field(init=False, default=0)
+    enqueued_s: float = field(init=False, default=0.0)
+
+
+Q = TypeVar("Q", bound=Queued)
 
 
 @dataclass(slots=True, eq=False)
-class _Request(Generic[T]):
+class _Request:
     deadline_s: float
     next_due_s: float
-    waiting: set[Waiting[T]]
+    inputs: int = 0
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Batch(Generic[T]):
+class Batch(Generic[Q]):
     """What runs next, and which requests were dropped because their deadline had passed.
 
     `padded_tokens`: positions that the device computes.
     """
 
-    items: tuple[Waiting[T], ...]
+    items: tuple[Q, ...]
     expired: tuple[int, ...]
     padded_tokens: int
 
@@ -129,72 +130,89 @@ class Batch(Generic[T]):
         return sum(item.tokens for item in self.items)
 
 
-class Batcher(Generic[T]):
-    """The queue of one ranker. Not thread-safe; times are seconds of one clock of the caller's."""
+class Batcher(Generic[Q]):
+    """The queue of one ranker. Not thread-safe; times are seconds of one clock of the caller's.
+
+    Closing a request only forgets it. Its inputs are left where they are until a batch is formed there, or
+    until more are left over than wait: a large request is so given up at once.
+    """
 
     def __init__(self, policy: BatchPolicy) -> None:
         self.policy = policy
         self.budget = TokenBudget(policy.max_batch_tokens)
         self.queued_tokens = 0
-        self._queue: SortedKeyList = SortedKeyList(key=lambda item: (item.due_s, item.order))
-        self._requests: dict[int, _Request[T]] = {}
+        self._waiting = 0
+        self._queue = _sorted([])
+        self._requests: dict[int, _Request] = {}
         self._order = count()
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return self._waiting
 
     def open(self, request_id: int, *, arrival_s: float, deadline_s: float) -> None:
         """Announce a request, so that inputs added to it in parts keep one place in the order."""
-        self._requests[request_id] = _Request(deadline_s, arrival_s, set())
+        self._requests[request_id] = _Request(deadline_s, arrival_s)
 
-    def add(
-        self, request_id: int, inputs: Iterable[tuple[int, T]], *, now_s: float, tokens_per_s: float
-    ) -> None:
-        """Queue (tokens, payload) pairs of an open request; of a request no longer open, nothing."""
+    def add(self, request_id: int, inputs: Iterable[Q], *, now_s: float, tokens_per_s: float) -> None:
+        """Queue inputs of an open request; of a request no longer open, nothing."""
         request = self._requests.get(request_id)
         if request is None:
             return
-        for tokens, payload in inputs:
-            item = Waiting(request_id, tokens, payload, request.next_due_s, next(self._order), now_s)
-            request.next_due_s += tokens / tokens_per_s
-            request.waiting.add(item)
+        for item in inputs:
+            item.request_id, item.order = request_id, next(self._order)
+            item.due_s, item.enqueued_s = request.next_due_s, now_s
+            request.next_due_s += item.tokens / tokens_per_s
             self._queue.add(item)
-            self.queued_tokens += tokens
+            self._count(request, 1, item.tokens)
 
     def close(self, request_id: int) -> int:
         """Forget a request, finished or abandoned. Returns how many inputs were still waiting."""
         request = self._requests.pop(request_id, None)
         if request is None:
             return 0
-        for item in request.waiting:
-            self._queue.remove(item)
-            self.queued_tokens -= item.tokens
-        return len(request.waiting)
+        left = request.inputs
+        self._count(request, -left, -request.tokens)
+        if len(self._queue) > 2 * self._waiting + 64:
+            self._queue = _sorted(item for item in self._queue if item.request_id in self._requests)
+        return left
 
     def due_s(self) -> float | None:
         """When the first input is due, None when nothing waits: queues of several rankers compare by it."""
-        return self._queue[0].due_s if self._queue else None
+        first = self._first()
+        return None if first is None else first.due_s
 
     def first_queued_s(self) -> float | None:
         """When the input that is due first was queued."""
-        return self._queue[0].enqueued_s if self._queue else None
+        first = self._first()
+        return None if first is None else first.enqueued_s
 
-    def take(self, now_s: float) -> Batch[T]:
+    def take(self, now_s: float) -> Batch[Q]:
         """Remove and return the next batch; empty when nothing waits.
 
         Requests found past their deadline are closed, none of their inputs runs.
         """
         expired: list[int] = []
-        window = self._window(now_s, expired)
-        items = self._together(window)
+        items = self._grouped(self._window(now_s, expired))
         for item in items:
             self._queue.remove(item)
-            self._requests[item.request_id].waiting.discard(item)
-            self.queued_tokens -= item.tokens
+            self._count(self._requests[item.request_id], -1, -item.tokens)
         positions = sum(self.policy.positions([item.tokens for item in items]))
         return Batch(items, tuple(expired), positions)
 
-    def _together(self, window: list[Waiting[T]]) -> tuple[Waiting[T], ...]:
+    def _count(self, request: _Request, inputs: int, tokens: int) -> None:
+        """Count inputs of a request in, or (negative) out."""
+        request.inputs += inputs
+        request.tokens += tokens
+        self._waiting += inputs
+        self.queued_tokens += tokens
+
+    def _first(self) -> Q | None:
+        while self._queue and self._queue[0].request_id not in self._requests:
+            self._queue.pop(0)
+        first: Q | None = self._queue[0] if self._queue else None
+        return first
+
+    def _grouped(self, window: list[Q]) -> tuple[Q, ...]:
         """Choose the batch: the first of the window, and those that go with it."""
         if not window:
             return ()
@@ -210,25 +228,33 @@ class Batcher(Generic[T]):
         )
         return tuple(by_length[position] for position in run)
 
-    def _window(self, now_s: float, expired: list[int]) -> list[Waiting[T]]:
+    def _window(self, now_s: float, expired: list[int]) -> list[Q]:
         """The inputs due first: a batch is chosen among so many.
 
         Those that fill `window_batches` batches; packed, where there is nothing to choose, one.
         """
-        while True:
-            window: list[Waiting[T]] = []
-            late: set[int] = set()
-            room = self.policy.max_batch_tokens * (1 if self.policy.packed else self.policy.window_batches)
-            for item in self._queue:
-                if self._requests[item.request_id].deadline_s <= now_s:
-                    late.add(item.request_id)
-                    continue
-                window.append(item)
-                room -= item.tokens
-                if room <= 0:
-                    break
-            if not late:
-                return window
-            expired.extend(sorted(late))
-            for request_id in late:
-                self.close(request_id)
+        window: list[Q] = []
+        left_over: list[Q] = []
+        room = self.policy.max_batch_tokens * (1 if self.policy.packed else self.policy.window_batches)
+        for item in self._queue:
+            request = self._requests.get(item.request_id)
+            if request is not None and request.deadline_s <= now_s:
+                # Not `close`, which may sweep the queue: it is being walked through.
+                expired.append(item.request_id)
+                del self._requests[item.request_id]
+                self._count(request, -request.inputs, -request.tokens)
+                request = None
+            if request is None:
+                left_over.append(item)
+                continue
+            window.append(item)
+            room -= item.tokens
+            if room <= 0:
+                break
+        for item in left_over:
+            self._queue.remove(item)
+        return window
+
+
+def _sorted(items: Iterable[Queued]) -> SortedKeyList:
+    return SortedKeyList(items, key=lambda item: (item.due_s, item.order))

@@ -113,12 +113,14 @@ class DeviceConfig(_Checked):
     """The device that this replica owns. None: chosen from what the machine has.
 
     With `compile` torch compiles, at the start, what packed rankers do between one attention and the next. It
-    is off because nobody has measured yet what it gains.
+    is off because nobody has measured yet what it gains. A step on the device has hung when it takes longer
+    than `hang_after_s` and 20 times longer than it should: the device is then brought back on another thread.
     """
 
     name: str | None = None
     threads: int | None = _at_least(1, None)
     compile: bool = False
+    hang_after_s: float = _above_0(60.0)
 
 
 @dataclass(frozen=True, slots=True)

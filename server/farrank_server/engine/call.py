@@ -3,12 +3,16 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from farrank_rankers.family import EvidenceKind
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
+from farrank_server.batching.batcher import Queued
 from farrank_server.engine.admission.reservations import Outstanding, Reservation
+
+if TYPE_CHECKING:
+    from farrank_server.engine.rankers.loaded import LoadedRanker
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,8 @@ class ScoredDocument:
 class PendingDocument:
     """A document whose chunks are being encoded.
 
-    `features` has a place for each chunk; `whole` holds all of them at once when they came from the cache.
+    `features` has a place for each chunk; `kept_bytes` of them are in the device's memory. `whole` holds all
+    of them at once when they came from the cache.
     """
 
     index: int
@@ -63,13 +68,14 @@ class PendingDocument:
     tokens_cut: int
     features: list[Features | None]
     missing: int
+    kept_bytes: int = 0
     whole: Features | None = None
     cache_key: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTally:
-    """What was read of a job. Slices are added up on the event loop."""
+    """What was read of a call. Slices are added up on the event loop."""
 
     tokens: int = 0
     chunks: int = 0
@@ -87,7 +93,7 @@ class ReadTally:
 
 @dataclass(slots=True)
 class DeviceTally:
-    """What ran on the device for a job, and where its time went. The worker's thread alone writes it.
+    """What ran on the device for a call, and where its time went. The device's thread alone writes it.
 
     `queue_ns`: the longest that an input waited, also on the device behind another batch. `inference_ns`:
     what the batches that held its inputs took, each from its start on the device, summed.
@@ -102,31 +108,39 @@ class DeviceTally:
 
 @dataclass(slots=True, eq=False)
 class ActiveCall:
-    """A request from its admission to its answer.
+    """One ranker's part of an admitted call, from its admission to its answer.
 
-    `finished` belongs to the event loop: stages on other threads settle it through `resolve` and `fail`.
+    `finished`, `read` and `tokenization_ns` belong to the event loop; other threads settle `finished` through
+    `resolve` and `fail`. What follows them belongs to the device's thread.
     """
 
     id: int
     call: RerankCall
+    ranker: "LoadedRanker"
     reservation: Reservation
     outstanding: Outstanding
-    needs_query: bool
     loop: asyncio.AbstractEventLoop
     finished: asyncio.Future[None]
+    read: ReadTally = field(default_factory=ReadTally)
+    tokenization_ns: int = 0
+
     query_features: Features | None = None
     waiting_for_query: list[PendingDocument] = field(default_factory=list)
     results: dict[int, ScoredDocument] = field(default_factory=dict)
-    read: ReadTally = field(default_factory=ReadTally)
-    tokenization_ns: int = 0
     device: DeviceTally = field(default_factory=DeviceTally)
+    kept_bytes: int = 0
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anybody still waits for it. Any thread may ask."""
+        return not self.finished.done()
 
     def ready_with(self, document: PendingDocument) -> list[PendingDocument]:
         """Say which documents can be scored now that all chunks of this one are encoded.
 
-        A dual ranker's must wait for the query. Guarded, like `query_arrived`, by the worker's lock.
+        A dual ranker's must wait for the query.
         """
-        if self.needs_query and self.query_features is None:
+        if self.ranker.is_dual and self.query_features is None:
             self.waiting_for_query.append(document)
             return []
         return [document]
@@ -138,32 +152,34 @@ class ActiveCall:
         return waited
 
     def score(self, document: PendingDocument, score: float, chunk_scores: Sequence[float]) -> None:
-        """Take in a document's score; the last one resolves the job."""
-        spans = document.spans
-        evidence = tuple(round(each, SCORE_DECIMALS) for each in chunk_scores[: len(spans)])
+        """Take in a document's score."""
+        evidence = tuple(round(each, SCORE_DECIMALS) for each in chunk_scores)
         self.results[document.index] = ScoredDocument(
-            round(score, SCORE_DECIMALS), evidence, spans, document.tokens_cut
+            round(score, SCORE_DECIMALS), evidence, document.spans, document.tokens_cut
         )
-        if len(self.results) == len(self.call.texts):
-            self.resolve()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every document has its score."""
+        return len(self.results) == len(self.call.texts)
 
     def resolve(self) -> None:
         """Say, from any thread, that every document has its score."""
         self._settle(None)
 
     def fail(self, error: Exception) -> None:
-        """Say, from any thread, that the job will not be answered."""
+        """Say, from any thread, that the call will not be answered."""
         self._settle(error)
 
     def close(self) -> None:
-        """Let stages that still work on the job see that nobody waits for it any more."""
+        """Let stages that still work on the call see that nobody waits for it any more."""
         if not self.finished.cancel() and not self.finished.cancelled():
             # Failed by one stage while another's error was on its way: asked for, or asyncio complains.
             self.finished.exception()
 
     def _settle(self, error: Exception | None) -> None:
         def settle() -> None:
-            # The caller may have gone, or another stage have failed the job first.
+            # The caller may have gone, or another stage have failed the call first.
             if self.finished.done():
                 return
             if error is None:
@@ -174,11 +190,11 @@ class ActiveCall:
         self.loop.call_soon_threadsafe(settle)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One encoder input of a job: a chunk of a document, or (plan dual) the query."""
+@dataclass(slots=True, eq=False)
+class QueuedInput(Queued):
+    """One encoder input of a call: a chunk of a document, or (plan dual) the query."""
 
-    job: ActiveCall
+    call: ActiveCall
     input: EncoderInput
     document: PendingDocument | None = None
     chunk: int = 0

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
@@ -14,7 +13,8 @@ from farrank_server.engine.admission.concurrency_limit import ConcurrencyLimit
 from farrank_server.engine.admission.estimates import Speed
 from farrank_server.engine.admission.reservations import Claim, Reservation, Reservations, Work
 from farrank_server.engine.call import ActiveCall, RerankCall, RerankResult
-from farrank_server.engine.device.device_loop import Worker
+from farrank_server.engine.device.device_loop import DeviceState, DeviceThread
+from farrank_server.engine.device.supervision import Device
 from farrank_server.engine.ensemble import LoadedEnsemble, mean_of_members
 from farrank_server.engine.rankers.document_cache import DocumentCache, EncodedDocument
 from farrank_server.engine.rankers.loaded import LoadedRanker
@@ -40,15 +40,15 @@ class _Known:
 class Engine:
     """Everything online but the sockets. Belongs to the event loop that made it.
 
-    `device` is the thread that loaded the rankers, see `device_thread`. `lost` is set when the device cannot
-    be brought back: every call is refused from then on.
+    `device` is the thread that loaded the rankers. `lost` is set when the device cannot be brought back:
+    every call is refused from then on.
     """
 
     def __init__(
         self,
         config: ServerConfig,
         loaded: Sequence[LoadedRanker],
-        device: ThreadPoolExecutor,
+        device: DeviceThread,
         cache: DocumentCache,
         metrics: Metrics,
         ensembles: Sequence[LoadedEnsemble] = (),
@@ -65,9 +65,10 @@ class Engine:
         self._reservations = Reservations(
             config.limits, {ranker.name: ranker.speeds for ranker in loaded}, reading
         )
-        self._worker = Worker(loaded, device, self._reservations, metrics, self._on_lost)
-        self._preparation = TokenizerPool(
-            config.tokenizer_threads, reading, self._reservations, self._worker.submit
+        self.device = Device(loaded, device, self._reservations, metrics, config.device.hang_after_s)
+        self.device.on_change.append(self._on_device_change)
+        self._tokenizers = TokenizerPool(
+            config.tokenizer_threads, reading, self._reservations, self.device.submit
         )
         self._show_state(cache)
 
@@ -108,6 +109,7 @@ class Engine:
         For a ranker with a document cache no tokens are reserved: which texts it holds is not known yet.
         Raises: as `Reservations.admit`; NotFound.
         """
+        self.device.check_ready()
         work, least = [], 0
         for member in self._members(self.scorer(ranker)):
             counted = () if member.cache is not None else lengths
@@ -115,7 +117,7 @@ class Engine:
             least += member.estimate(query, counted, max_chunks, least=True).tokens
         unread = sum(lengths) if any(each.tokens for each in work) else 0
         claim = Claim(work, unread, sum(lengths), arrival_s, deadline_s, least)
-        reservation = self._reservations.admit(claim, time.monotonic())
+        reservation = self._admit(claim)
         try:
             yield reservation
         finally:
@@ -128,10 +130,11 @@ class Engine:
         nothing of the call reaches the device any more.
         """
         scorer = self.scorer(call.ranker)
+        self.device.check_ready()
         members = self._members(scorer)
         known = [await self._known(member, call) for member in members]
         # As one: a call is admitted or refused whole, and its texts are held once for all members.
-        reservation = self._admit(call, members, known, reserved)
+        reservation = self._admit(_claim(call, members, known), reserved)
         try:
             if isinstance(scorer, LoadedRanker):
                 return await self._score(scorer, call, known[0], reservation)
@@ -155,13 +158,11 @@ class Engine:
         """Score all documents with one ranker."""
         outstanding = reservation.outstanding[ranker.name]
         finished = self._loop.create_future()
-        active = ActiveCall(
-            next(self._ids), call, reservation, outstanding, ranker.is_dual, self._loop, finished
-        )
+        active = ActiveCall(next(self._ids), call, ranker, reservation, outstanding, self._loop, finished)
         try:
             async with asyncio.timeout_at(call.deadline_s):
-                self._worker.open(ranker, active)
-                await self._preparation.prepare(ranker, active, known.cached, known.keys)
+                self.device.open(active)
+                await self._tokenizers.prepare(active, known.cached, known.keys)
                 self._reservations.correct(outstanding, active.read.tokens, active.read.chunks)
                 await finished
         except TimeoutError:
@@ -171,7 +172,7 @@ class Engine:
             await finished
             raise
         finally:
-            self._worker.close(active)
+            self.device.close(active)
             active.close()
         documents = tuple(active.results[index] for index in range(len(call.texts)))
         result = RerankResult(ranker, documents, active.read, active.tokenization_ns, active.device)
@@ -186,39 +187,29 @@ class Engine:
         """
         if await self.gate.drain(timeout_s):
             return True
-        self._worker.abandon(Unavailable("the server ended before the call was done", reason=Reason.DRAINING))
+        self.device.abandon(Unavailable("the server ended before the call was done", reason=Reason.DRAINING))
         return False
 
     def close(self) -> None:
         """Stop the threads; calls still waiting are not answered."""
-        self._preparation.close()
-        self._worker.stop()
+        self._tokenizers.close()
+        self.device.stop()
 
     def _members(self, scorer: LoadedRanker | LoadedEnsemble) -> Sequence[LoadedRanker]:
         return (scorer,) if isinstance(scorer, LoadedRanker) else scorer.members
 
-    def _admit(
-        self,
-        call: RerankCall,
-        members: Sequence[LoadedRanker],
-        known: Sequence[_Known],
-        reserved: Reservation | None,
-    ) -> Reservation:
-        work: list[Work] = []
-        least = unread = 0
-        for member, its in zip(members, known, strict=True):
-            new = [len(text) for index, text in enumerate(call.texts) if index not in its.cached]
-            estimated = member.estimate(call.query, new, call.max_chunks)
-            cached_chunks = sum(len(document.spans) for document in its.cached.values())
-            work.append(replace(estimated, chunks=estimated.chunks + cached_chunks))
-            least += member.estimate(call.query, new, call.max_chunks, least=True).tokens
-            unread += sum(new)
-        held = sum(map(len, call.texts))
-        claim = Claim(work, unread, held, call.arrival_s, call.deadline_s, least)
-        return self._reservations.admit(claim, time.monotonic(), instead_of=reserved)
+    def _admit(self, claim: Claim, reserved: Reservation | None = None) -> Reservation:
+        try:
+            return self._reservations.admit(claim, time.monotonic(), instead_of=reserved)
+        except DeadlineExceeded:
+            # The measured speed may be wrong, and while calls are refused for it nothing else corrects it.
+            for work in claim.work:
+                self.device.doubt(self.loaded[work.ranker])
+            raise
 
-    def _on_lost(self) -> None:
-        self._loop.call_soon_threadsafe(self.lost.set)
+    def _on_device_change(self, state: DeviceState) -> None:
+        if state is DeviceState.LOST:
+            self.lost.set()
 
     async def _known(self, ranker: LoadedRanker, call: RerankCall) -> _Known:
         """Look up which documents of a call need no encoding."""
@@ -233,7 +224,7 @@ class Engine:
 
         if sum(map(len, call.texts)) <= INLINE_HASH_CHARACTERS:
             return look_up()
-        return await self._preparation.run(look_up)
+        return await self._tokenizers.run(look_up)
 
     def _count(self, ranker: LoadedRanker, result: RerankResult) -> None:
         metrics, name, read, device = self._metrics, ranker.name, result.read, result.device
@@ -257,8 +248,25 @@ class Engine:
     def _show_state(self, cache: DocumentCache) -> None:
         """Let Prometheus read at each scrape what changes too often to be copied."""
         watch, by_ranker = self._metrics.watch, ("ranker",)
-        watch("queue_tokens", "Tokens that wait for the device", by_ranker, self._worker.queue_tokens)
-        watch("queue_age_seconds", "Wait of the input that is due first", by_ranker, self._worker.queue_age_s)
+
+        def queue_tokens() -> dict[tuple[str, ...], float]:
+            return {(name,): float(state.tokens) for name, state in self.device.queue_states().items()}
+
+        def queue_age_s() -> dict[tuple[str, ...], float]:
+            now_s, states = time.monotonic(), self.device.queue_states()
+            return {
+                (name,): 0.0 if state.first_queued_s is None else now_s - state.first_queued_s
+                for name, state in states.items()
+            }
+
+        watch("queue_tokens", "Tokens that wait for the device", by_ranker, queue_tokens)
+        watch("queue_age_seconds", "Wait of the input that is due first", by_ranker, queue_age_s)
+        watch(
+            "device_state",
+            "1 for the state that the device is in",
+            ("state",),
+            lambda: {(state,): float(state is self.device.state) for state in DeviceState},
+        )
         watch(
             "admitted_tokens",
             "Tokens admitted and not yet encoded",
@@ -278,3 +286,18 @@ class Engine:
             lambda: {(name,): ranker.speeds.encoding.per_s for name, ranker in self.loaded.items()},
         )
         watch("cache_bytes", "What the document cache holds", (), lambda: {(): cache.size_bytes})
+
+
+def _claim(call: RerankCall, members: Sequence[LoadedRanker], known: Sequence[_Known]) -> Claim:
+    """Say what a call asks for: its texts are held once, and read by each member that has not cached them."""
+    work: list[Work] = []
+    least = unread = 0
+    for member, its in zip(members, known, strict=True):
+        new = [len(text) for index, text in enumerate(call.texts) if index not in its.cached]
+        estimated = member.estimate(call.query, new, call.max_chunks)
+        cached_chunks = sum(len(document.spans) for document in its.cached.values())
+        work.append(replace(estimated, chunks=estimated.chunks + cached_chunks))
+        least += member.estimate(call.query, new, call.max_chunks, least=True).tokens
+        unread += sum(new)
+    held = sum(map(len, call.texts))
+    return Claim(work, unread, held, call.arrival_s, call.deadline_s, least)

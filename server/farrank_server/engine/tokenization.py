@@ -10,9 +10,8 @@ from farrank_rankers.errors import ReadingStopped
 from farrank_rankers.tokens import TokenizedText
 from farrank_server.engine.admission.estimates import Speed
 from farrank_server.engine.admission.reservations import Reservations
-from farrank_server.engine.call import ActiveCall, Part, PendingDocument, ReadTally, Span
+from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput, ReadTally, Span
 from farrank_server.engine.rankers.document_cache import EncodedDocument
-from farrank_server.engine.rankers.loaded import LoadedRanker
 from farrank_server.errors import InvalidArgument
 
 # A call's documents are read in slices of about this many characters (some 5 ms of a core): the device
@@ -20,7 +19,7 @@ from farrank_server.errors import InvalidArgument
 SLICE_CHARACTERS = 16_384
 
 T = TypeVar("T")
-Submit = Callable[[LoadedRanker, ActiveCall, Sequence[Part], Sequence[PendingDocument]], None]
+Submit = Callable[[ActiveCall, Sequence[QueuedInput], Sequence[PendingDocument]], None]
 
 
 class TokenizerPool:
@@ -43,91 +42,93 @@ class TokenizerPool:
 
     async def prepare(
         self,
-        lane: LoadedRanker,
-        job: ActiveCall,
+        call: ActiveCall,
         cached: Mapping[int, EncodedDocument],
         keys: Sequence[bytes] | None,
     ) -> None:
-        """Read, split and submit all documents of a job.
+        """Read, split and submit all documents of a call.
 
-        Raises: InvalidArgument if the query holds no token; ReadingStopped if the job ended meanwhile.
+        Raises: InvalidArgument if the query holds no token; ReadingStopped if the call ended meanwhile.
         """
         started_ns = time.perf_counter_ns()
         loop = asyncio.get_running_loop()
-        slices = iter(list(_slices(job.call.texts, cached)))
+        slices = iter(list(_slices(call.call.texts, cached)))
         query: list[TokenizedText] = []
 
         def read(indices: Sequence[int]) -> ReadTally:
-            brought = ReadTally() if query else self._read_query(lane, job, query)
-            return brought + self._read_slice(lane, job, query[0], indices, cached, keys)
+            brought = ReadTally() if query else self._read_query(call, query)
+            return brought + self._read_slice(call, query[0], indices, cached, keys)
 
         async def read_on() -> None:
             for indices in slices:
                 tally = await loop.run_in_executor(self._pool, read, indices)
-                job.read += tally
+                call.read += tally
 
         # The first slice brings the query; the others then go side by side, a few at a time.
-        job.read += await loop.run_in_executor(self._pool, read, next(slices))
-        if len(job.call.texts) > 1:
+        call.read += await loop.run_in_executor(self._pool, read, next(slices))
+        if len(call.call.texts) > 1:
             await asyncio.gather(*(read_on() for _ in range(self._threads)))
-        job.tokenization_ns = time.perf_counter_ns() - started_ns
+        call.tokenization_ns = time.perf_counter_ns() - started_ns
 
-    def _read_query(self, lane: LoadedRanker, job: ActiveCall, query: list[TokenizedText]) -> ReadTally:
-        query.append(lane.reader.read_query(job.call.query))
+    def _read_query(self, call: ActiveCall, query: list[TokenizedText]) -> ReadTally:
+        query.append(call.ranker.reader.read_query(call.call.query))
         if len(query[0]) == 0:
             raise InvalidArgument(
-                f"query: holds no token that ranker {lane.name} can read; it needs at least 1"
+                f"query: holds no token that ranker {call.ranker.name} can read; it needs at least 1"
             )
         cut = query[0].tokens_cut or 0
-        if not lane.is_dual:
+        if not call.ranker.is_dual:
             return ReadTally(query_tokens_cut=cut)
-        part = Part(job, lane.reader.query_input(query[0]))
-        self._submit(lane, job, [part], [])
-        return ReadTally(query_tokens_cut=cut, tokens=part.input.tokens)
+        encoder_input = call.ranker.reader.query_input(query[0])
+        self._submit(call, [QueuedInput(encoder_input.tokens, call, encoder_input)], [])
+        return ReadTally(query_tokens_cut=cut, tokens=encoder_input.tokens)
 
     def _read_slice(
         self,
-        lane: LoadedRanker,
-        job: ActiveCall,
+        call: ActiveCall,
         query: TokenizedText,
         indices: Sequence[int],
         cached: Mapping[int, EncodedDocument],
         keys: Sequence[bytes] | None,
     ) -> ReadTally:
-        parts: list[Part] = []
+        inputs: list[QueuedInput] = []
         documents: list[PendingDocument] = []
         for index in indices:
-            if job.finished.done():
-                raise ReadingStopped("the job ended while its documents were read")
+            if call.finished.done():
+                raise ReadingStopped("the call ended while its documents were read")
             if index in cached:
                 documents.append(_from_cache(index, cached[index]))
                 continue
-            document, its_parts = self._read_document(lane, job, query, index)
+            document, its_inputs = self._read_document(call, query, index)
             document.cache_key = keys[index] if keys is not None else None
             documents.append(document)
-            parts.extend(its_parts)
-        self._submit(lane, job, parts, documents)
+            inputs.extend(its_inputs)
+        self._submit(call, inputs, documents)
         return ReadTally(
-            tokens=sum(part.input.tokens for part in parts),
+            tokens=sum(each.tokens for each in inputs),
             chunks=sum(len(document.spans) for document in documents),
             cached_chunks=sum(len(document.spans) for document in documents if document.whole is not None),
         )
 
     def _read_document(
-        self, lane: LoadedRanker, job: ActiveCall, query: TokenizedText, index: int
-    ) -> tuple[PendingDocument, list[Part]]:
-        text, limit = job.call.texts[index], job.call.max_chunks
+        self, call: ActiveCall, query: TokenizedText, index: int
+    ) -> tuple[PendingDocument, list[QueuedInput]]:
+        text, limit = call.call.texts[index], call.call.max_chunks
         started_s = time.perf_counter()
-        read = lane.reader.read_document(text, limit, should_stop=job.finished.done, count_tokens=True)
-        chunks = lane.reader.split(read, limit)
-        with_query = None if lane.is_dual else query
-        inputs = [lane.reader.chunk_input(with_query, chunk) for chunk in chunks]
+        read = call.ranker.reader.read_document(
+            text, limit, should_stop=call.finished.done, count_tokens=True
+        )
+        chunks = call.ranker.reader.split(read, limit)
+        with_query = None if call.ranker.is_dual else query
+        inputs = [call.ranker.reader.chunk_input(with_query, chunk) for chunk in chunks]
         self._reading.observe(len(text) * self._threads, time.perf_counter() - started_s)
-        self._reservations.read(job.reservation, len(text))
-        lane.density.observe(len(text) - read.characters_cut, len(read))
+        self._reservations.read(call.reservation, len(text))
+        call.ranker.density.observe(len(text) - read.characters_cut, len(read))
         spans = tuple(Span(chunk.start, chunk.end) for chunk in chunks)
         document = PendingDocument(index, spans, read.tokens_cut or 0, [None] * len(chunks), len(chunks))
-        return document, [Part(job, input_, document, chunk) for chunk, input_ in enumerate(inputs)]
+        return document, [
+            QueuedInput(each.tokens, call, each, document, chunk) for chunk, each in enumerate(inputs)
+        ]
 
 
 def _from_cache(index: int, encoded: EncodedDocument) -> PendingDocument:

@@ -25,7 +25,7 @@ EVIDENCE = {
 
 def describe_scoring(response: Response, scorer: Scorer, options: pb.RerankOptions) -> None:
     """Say which ranker scores, what runs it, and on which scale its scores are."""
-    runs = [member.runtime.capabilities() for member in members_of(scorer)]
+    runs = [member.capabilities for member in members_of(scorer)]
     response.ranker.name = scorer.name
     response.ranker.version = scorer.version
     response.ranker.runtime = _joined(each.runtime for each in runs)
@@ -69,7 +69,7 @@ def ranker_to_pb(ranker: Scorer) -> pb.RankerInfo:
     """Describe a ranker; an ensemble by what its members share, or by the most that one of them takes."""
     members = members_of(ranker)
     first, specs = members[0], [member.spec for member in members]
-    runs = [member.runtime.capabilities() for member in members]
+    runs = [member.capabilities for member in members]
     info = pb.RankerInfo(
         name=ranker.name,
         version=ranker.version,

@@ -45,7 +45,7 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
         self._engine = engine
         self._first_stage = first_stage
         self._metrics = metrics
-        on_a_cpu = answers.members_of(engine.rankers()[0])[0].runtime.capabilities().device == "cpu"
+        on_a_cpu = answers.members_of(engine.rankers()[0])[0].capabilities.device == "cpu"
         default_k = config.first_stage.default_k or (DEFAULT_K_ON_A_CPU if on_a_cpu else DEFAULT_K)
         self._default_k = min(default_k, config.limits.max_documents)
 

@@ -1,16 +1,24 @@
+import time
 from collections import Counter
+from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farrank_server.batching.batcher import Batch, Batcher, BatchPolicy, longest_prefix, longest_run
+from farrank_server.batching.batcher import Batch, Batcher, BatchPolicy, Queued, longest_prefix, longest_run
 
 BUDGET = 1024
 RATIO = 1.1
 RATE = 1000.0
 FOREVER = 1e9
+
+
+@dataclass(slots=True, eq=False)
+class Named(Queued):
+    name: str
+
 
 lengths = st.integers(1, 512)
 requests = st.lists(st.lists(lengths, min_size=1, max_size=30), min_size=1, max_size=12)
@@ -18,12 +26,12 @@ requests = st.lists(st.lists(lengths, min_size=1, max_size=30), min_size=1, max_
 padded_and_packed = pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 
 
-def make_batcher(budget: int = BUDGET, window: int = 8, *, packed: bool = False) -> Batcher[str]:
+def make_batcher(budget: int = BUDGET, window: int = 8, *, packed: bool = False) -> Batcher[Named]:
     return Batcher(BatchPolicy(budget, RATIO, window, packed))
 
 
 def submit(
-    batcher: Batcher[str],
+    batcher: Batcher[Named],
     request_id: int,
     tokens: list[int],
     *,
@@ -31,11 +39,11 @@ def submit(
     deadline_s: float = FOREVER,
 ) -> None:
     batcher.open(request_id, arrival_s=now_s, deadline_s=deadline_s)
-    pairs = [(length, f"{request_id}:{i}") for i, length in enumerate(tokens)]
-    batcher.add(request_id, pairs, now_s=now_s, tokens_per_s=RATE)
+    inputs = [Named(length, f"{request_id}:{i}") for i, length in enumerate(tokens)]
+    batcher.add(request_id, inputs, now_s=now_s, tokens_per_s=RATE)
 
 
-def drain(batcher: Batcher[str], now_s: float = 0.0) -> list[Batch[str]]:
+def drain(batcher: Batcher[Named], now_s: float = 0.0) -> list[Batch[Named]]:
     batches = []
     while batcher:
         batches.append(batcher.take(now_s))
@@ -48,7 +56,7 @@ def test_nothing_is_lost_or_doubled(packed: bool, many: list[list[int]]) -> None
     batcher = make_batcher(packed=packed)
     for request_id, tokens in enumerate(many):
         submit(batcher, request_id, tokens)
-    taken = Counter(item.payload for batch in drain(batcher) for item in batch.items)
+    taken = Counter(item.name for batch in drain(batcher) for item in batch.items)
     expected = [f"{r}:{i}" for r, tokens in enumerate(many) for i in range(len(tokens))]
     assert taken == Counter(expected)
     assert batcher.queued_tokens == 0
@@ -172,15 +180,15 @@ def test_inputs_added_in_parts_keep_the_requests_place() -> None:
     batcher = make_batcher(budget=512)
     batcher.open(0, arrival_s=0.0, deadline_s=FOREVER)
     submit(batcher, 1, [400], now_s=1.0)
-    batcher.add(0, [(400, "late part")], now_s=2.0, tokens_per_s=RATE)
-    assert [item.payload for item in batcher.take(2.0).items] == ["late part"]
+    batcher.add(0, [Named(400, "late part")], now_s=2.0, tokens_per_s=RATE)
+    assert [item.name for item in batcher.take(2.0).items] == ["late part"]
 
 
 def test_inputs_of_a_closed_request_are_refused() -> None:
     batcher = make_batcher()
     batcher.open(0, arrival_s=0.0, deadline_s=FOREVER)
     batcher.close(0)
-    batcher.add(0, [(10, "x")], now_s=0.0, tokens_per_s=RATE)
+    batcher.add(0, [Named(10, "x")], now_s=0.0, tokens_per_s=RATE)
     assert len(batcher) == 0
 
 
@@ -218,3 +226,49 @@ def test_longest_run_is_the_best_of_all_runs(values: list[int], data: st.DataObj
         (sum(ordered[s:e]) for e in ends for s in range(anchor + 1) if fits(s, e)), default=ordered[anchor]
     )
     assert sum(ordered[i] for i in run) == best
+
+
+operations = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(0, 5), st.lists(lengths, max_size=40)),
+        st.tuples(st.just("close"), st.integers(0, 5), st.just([])),
+        st.tuples(st.just("take"), st.just(0), st.just([])),
+    ),
+    max_size=60,
+)
+
+
+@padded_and_packed
+@given(operations)
+def test_counts_hold_after_any_sequence_of_calls(
+    packed: bool, sequence: list[tuple[str, int, list[int]]]
+) -> None:
+    batcher = make_batcher(packed=packed)
+    waiting: dict[int, list[int]] = {}
+    for number, (what, request_id, tokens) in enumerate(sequence):
+        if what == "add":
+            if request_id not in waiting:
+                batcher.open(request_id, arrival_s=number * 0.01, deadline_s=FOREVER)
+            waiting.setdefault(request_id, []).extend(tokens)
+            inputs = [Named(length, str(request_id)) for length in tokens]
+            batcher.add(request_id, inputs, now_s=0.0, tokens_per_s=RATE)
+        elif what == "close":
+            assert batcher.close(request_id) == len(waiting.pop(request_id, []))
+        else:
+            for item in batcher.take(0.0).items:
+                waiting[item.request_id].remove(item.tokens)
+        assert len(batcher) == sum(map(len, waiting.values()))
+        assert batcher.queued_tokens == sum(map(sum, waiting.values()))
+        assert (batcher.due_s() is None) == (len(batcher) == 0)
+
+
+def test_giving_up_a_large_request_takes_no_time() -> None:
+    batcher = make_batcher()
+    submit(batcher, 0, [20] * 13_000)
+    submit(batcher, 1, [20] * 13_000)
+    started_s = time.perf_counter()
+    batcher.close(0)
+    # Removing them one by one took 30 ms.
+    assert time.perf_counter() - started_s < 0.003
+    assert len(batcher) == 13_000
+    assert {item.request_id for item in batcher.take(0.0).items} == {1}

@@ -19,7 +19,7 @@ from farrank_server.config.schema import DeviceConfig, RankerConfig, ServerConfi
 from farrank_server.engine.admission.estimates import Speeds
 from farrank_server.engine.call import RerankCall
 from farrank_server.engine.device import device_loop as worker
-from farrank_server.engine.device.device_loop import device_thread
+from farrank_server.engine.device.device_loop import DeviceThread
 from farrank_server.engine.engine import Engine
 from farrank_server.engine.rankers.document_cache import DocumentCache
 from farrank_server.engine.rankers.loading import load_rankers
@@ -60,7 +60,7 @@ async def test_a_batch_that_runs_out_of_memory_is_split_and_smaller_ones_follow(
         assert max(rows * length for rows, length in bench.runtimes["maxp"].batches) <= 150
         assert bench.count("farrank_batch_failures_total", ranker="maxp", reason="out_of_memory") > 0
         failures = bench.count("farrank_batch_failures_total", ranker="maxp", reason="out_of_memory")
-        assert bench.engine.loaded["maxp"].batcher.budget.tokens < 1024
+        assert bench.batcher().budget.tokens < 1024
         await bench.rerank(TEXTS[:4])
         assert (
             bench.count("farrank_batch_failures_total", ranker="maxp", reason="out_of_memory") <= failures + 1
@@ -93,8 +93,9 @@ async def test_a_device_found_lost_while_documents_are_put_together_is_brought_b
 
     monkeypatch.setattr(document_groups, "batched", batched)
     async with open_bench() as bench:
-        with pytest.raises(Unavailable, match="worker died"):
+        with pytest.raises(Unavailable, match="is being brought back"):
             await bench.rerank()
+        await until(bench.is_ready)
         assert scores(await bench.rerank()) == pytest.approx(wanted, abs=1e-5)
 
 
@@ -141,9 +142,10 @@ async def test_a_worker_that_dies_is_answered_and_comes_back(
             raise fault
 
     async with open_bench(before) as bench:
-        with pytest.raises(Unavailable, match="worker died") as died:
+        with pytest.raises(Unavailable, match="is being brought back") as died:
             await bench.rerank()
         assert died.value.retry_after_ms
+        await until(bench.is_ready)
         assert scores(await bench.rerank()) == pytest.approx(wanted, abs=1e-5)
         assert bench.count("farrank_worker_restarts_total") == 1
         assert bench.count("farrank_admitted_tokens", ranker="maxp") == 0
@@ -204,7 +206,7 @@ async def test_a_call_that_failed_is_read_no_further(open_bench: OpenBench) -> N
 
         reader.read_document = counted  # type: ignore[assignment,method-assign]
         with pytest.raises(Internal):
-            await bench.rerank(texts)
+            await bench.rerank(texts, timeout_s=3600)
         assert len(read) < 400
 
 
@@ -219,7 +221,7 @@ async def test_two_precisions_of_one_source_share_no_encoding(tiny_rankers: dict
     cache, metrics = DocumentCache(config.cache_bytes), Metrics()
     lanes, _ = load_rankers(config, cache)
     assert lanes[0].version == lanes[1].version
-    engine = Engine(config, lanes, device_thread(), cache, metrics)
+    engine = Engine(config, lanes, DeviceThread(), cache, metrics)
     try:
         bench = Bench[Faulty](engine, {}, metrics)
         await bench.rerank(ranker="full")
@@ -237,7 +239,7 @@ async def test_cached_documents_meet_fresh_ones_on_the_device(tiny_rankers: dict
         device=DeviceConfig("cuda:0"),
     )
     cache, metrics = DocumentCache(config.cache_bytes), Metrics()
-    engine = Engine(config, load_rankers(config, cache)[0], device_thread(), cache, metrics)
+    engine = Engine(config, load_rankers(config, cache)[0], DeviceThread(), cache, metrics)
     try:
         bench = Bench[Faulty](engine, {}, metrics)
         first = await bench.rerank(TEXTS[:6], ranker="bi")
@@ -293,8 +295,7 @@ async def test_inputs_of_all_waiting_calls_share_batches(open_bench: OpenBench) 
         first = asyncio.create_task(bench.rerank(TEXTS[:1]))
         await asyncio.to_thread(hold.reached.wait, 30)
         others = [asyncio.create_task(bench.rerank(("the same words",))) for _ in range(20)]
-        lane = bench.engine.loaded["maxp"]
-        await until(lambda: len(lane.batcher) == 20)
+        await until(lambda: bench.waiting() == 20)
         hold.released.set()
         await asyncio.gather(first, *others)
         assert [rows for rows, _ in bench.runtimes["maxp"].batches] == [1, 20]

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from farrank_rankers.features import Features
 from farrank_runtimes.runtime import DeviceLost, Encoded, Encoding
-from farrank_server.batching.batcher import Waiting
-from farrank_server.engine.call import Part
+from farrank_server.engine.call import QueuedInput
 from farrank_server.engine.device.bisection import forget_locals
-from farrank_server.engine.rankers.loaded import LoadedRanker
+from farrank_server.engine.device.watchdog import Watchdog
+from farrank_server.engine.device.work_queue import RankerQueue
 
-Items = Sequence[Waiting[Part]]
+Items = Sequence[QueuedInput]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,49 +37,63 @@ class BatchInFlight:
     behind another left out; else from its beginning to its end.
     """
 
-    lane: LoadedRanker
+    queue: RankerQueue
     items: Items
-    queued: bool
     encoding: Encoding
     began_s: float
     done_s: float | None = None
     seconds: float = 0.0
 
     @property
-    def in_flight(self) -> bool:
-        """Whether the device may still be at it."""
-        return self.queued and self.done_s is None
+    def is_queued(self) -> bool:
+        """Whether the device takes batches in a queue of its own."""
+        return self.queue.ranker.capabilities.queued
 
-    def wait(self) -> float:
+    @property
+    def may_run(self) -> bool:
+        """Whether the device may still be at it."""
+        return self.is_queued and self.done_s is None
+
+    def wait(self, watchdog: Watchdog) -> float:
         """Wait until the device is done with it, well or not; return when that was.
 
         Raises: DeviceLost.
         """
         if self.done_s is None:
             try:
-                self.encoding = Encoded(self.encoding.rows(), self.encoding.device_s())
+                # Twice: it may have to wait for the batch before it.
+                with watchdog.step(2 * expected_s(self.queue, self.items)):
+                    self.encoding = Encoded(self.encoding.rows(), self.encoding.device_s())
             except DeviceLost:
                 raise
             except Exception as error:
                 self.encoding = Failed(forget_locals(error))
             self.done_s = time.monotonic()
-            self.seconds = self.encoding.device_s() if self.queued else self.done_s - self.began_s
+            self.seconds = self.encoding.device_s() if self.is_queued else self.done_s - self.began_s
         return self.done_s
 
 
-def begin(lane: LoadedRanker, items: Items, *, queued: bool) -> BatchInFlight:
-    """Hand a batch to the device; a failure to do so is kept for who asks for its rows.
+def begin(queue: RankerQueue, items: Items, watchdog: Watchdog) -> BatchInFlight:
+    """Hand a batch to the device; a failure to do so is kept for whoever asks for its rows.
 
-    `queued`: as the runtime's capabilities say.
     Raises: DeviceLost.
     """
     began_s = time.monotonic()
     try:
-        encoding = lane.runtime.encode([item.payload.input for item in items])
+        with watchdog.step(expected_s(queue, items)):
+            encoding = queue.ranker.runtime.encode([item.input for item in items])
     except DeviceLost:
         raise
     except Exception as error:
-        return BatchInFlight(
-            lane, items, queued, Failed(forget_locals(error)), began_s, done_s=time.monotonic()
-        )
-    return BatchInFlight(lane, items, queued, encoding, began_s)
+        return BatchInFlight(queue, items, Failed(forget_locals(error)), began_s, done_s=time.monotonic())
+    return BatchInFlight(queue, items, encoding, began_s)
+
+
+def positions(queue: RankerQueue, items: Items) -> list[int]:
+    """Say how many positions each input takes on the device."""
+    return queue.batcher.policy.positions([item.tokens for item in items])
+
+
+def expected_s(queue: RankerQueue, items: Items) -> float:
+    """Say how long a batch should take at the measured speed."""
+    return sum(positions(queue, items)) / queue.ranker.speeds.encoding.per_s

@@ -1,6 +1,5 @@
 """One loaded ranker with all that its calls need."""
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -10,27 +9,25 @@ from farrank_rankers.exports.manifest import Parity
 from farrank_rankers.family import EvidenceKind
 from farrank_rankers.reader import Reader
 from farrank_rankers.spec import RankerSpec
-from farrank_runtimes.runtime import Runtime
-from farrank_server.batching.batcher import Batcher
+from farrank_rankers.tokens import EncoderInput
+from farrank_runtimes.runtime import Capabilities, Runtime
+from farrank_server.batching.batcher import BatchPolicy
 from farrank_server.engine.admission.estimates import Speeds, TokenDensity
 from farrank_server.engine.admission.reservations import Work
-from farrank_server.engine.call import ActiveCall, Part, PendingDocument
 from farrank_server.engine.rankers.document_cache import DocumentCache
 
 # Fewer tokens per character than texts have: prose has two to three times as many.
 LEAST_DENSITY = 0.1
-
-# A document that needs no more encoding, and the call it belongs to.
-Ready = tuple[ActiveCall, PendingDocument]
 
 
 @dataclass(slots=True, eq=False)
 class LoadedRanker:
     """A ranker, what runs it, and what is known of its speed.
 
-    `ready` holds documents that need no more encoding; guarded, like the batcher, by the worker's lock.
-    `load` makes a fresh runtime after the device was lost. `runtime_reason` says why this runtime; `parity`
-    how close an export comes to its ranker.
+    `runtime` belongs to the device's thread and is absent while the device is brought back; `capabilities`
+    are its own, for everybody else. `load` makes a fresh one and took `load_s` at the start. `probe` is an
+    input that is known to be good. `runtime_reason` says why this runtime; `parity` how close an export comes
+    to its ranker.
     """
 
     name: str
@@ -39,14 +36,27 @@ class LoadedRanker:
     reader: Reader
     evidence: EvidenceKind
     runtime: Runtime
+    capabilities: Capabilities
     load: Callable[[], Runtime]
-    batcher: Batcher[Part]
+    load_s: float
+    policy: BatchPolicy
     speeds: Speeds
     cache: DocumentCache | None
+    probe: EncoderInput
     runtime_reason: str = ""
     parity: Parity | None = None
     density: TokenDensity = field(default_factory=TokenDensity)
-    ready: deque[Ready] = field(default_factory=deque)
+
+    def release(self) -> None:
+        """Let go of the runtime: before another is loaded, or the device would have to hold both."""
+        if hasattr(self, "runtime"):
+            self.runtime.close()
+            del self.runtime
+
+    def reload(self) -> None:
+        """Load a fresh runtime and warm it up."""
+        self.runtime = self.load()
+        self.capabilities = self.runtime.capabilities()
 
     @property
     def is_dual(self) -> bool:
@@ -56,12 +66,7 @@ class LoadedRanker:
     @property
     def cache_name(self) -> str:
         """What encodings depend on beside the text: precisions of the same weights differ, too."""
-        capabilities = self.runtime.capabilities()
-        return f"{self.version}/{capabilities.runtime}/{capabilities.precision}"
-
-    def has_work(self) -> bool:
-        """Whether the worker has anything to do here."""
-        return bool(self.ready) or len(self.batcher) > 0
+        return f"{self.version}/{self.capabilities.runtime}/{self.capabilities.precision}"
 
     def estimate(
         self, query: str, lengths: Sequence[int], max_chunks: int | None, *, least: bool = False

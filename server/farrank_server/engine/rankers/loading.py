@@ -8,6 +8,8 @@ from dataclasses import replace
 from farrank_rankers.ensemble import is_ensemble, member_folders
 from farrank_rankers.errors import AttentionAbsent, RankerError
 from farrank_rankers.files.open import Overrides, open_reader
+from farrank_rankers.reader import Reader
+from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.choose import ServableRanker, open_ranker_runtime
 from farrank_runtimes.runtime import (
     DeviceAbsent,
@@ -17,7 +19,7 @@ from farrank_runtimes.runtime import (
     Runtime,
     RuntimeAbsent,
 )
-from farrank_server.batching.batcher import Batcher, BatchPolicy
+from farrank_server.batching.batcher import BatchPolicy
 from farrank_server.config.schema import RankerConfig, ServerConfig
 from farrank_server.engine.admission.estimates import Speeds
 from farrank_server.engine.ensemble import LoadedEnsemble
@@ -123,13 +125,22 @@ def _load_lane(name: str, source: RankerConfig, config: ServerConfig, cache: Doc
         reader=reader,
         evidence=served.evidence,
         runtime=runtime,
+        capabilities=capabilities,
         load=_loader(name, source, config),
-        batcher=Batcher(policy),
+        load_s=time.monotonic() - started_s,
+        policy=policy,
         speeds=Speeds.measured(tokens_per_s),
         cache=cache if reader.spec.plan == "dual" else None,
+        probe=_probe(reader),
         runtime_reason=served.reason,
         parity=served.parity,
     )
+
+
+def _probe(reader: Reader) -> EncoderInput:
+    """Make an input that no caller brought."""
+    (chunk,) = reader.split(reader.read_document("a text that is known to be good"), max_chunks=1)
+    return reader.chunk_input(None if reader.spec.plan == "dual" else reader.read_query("a query"), chunk)
 
 
 def _loader(name: str, source: RankerConfig, config: ServerConfig) -> Callable[[], Runtime]:

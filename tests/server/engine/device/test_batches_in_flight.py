@@ -16,6 +16,7 @@ from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import Capabilities, DeviceLost, DocumentScores, Encoding, OutOfMemory, Runtime
 from farrank_server.engine.admission.estimates import Speed, Speeds
 from farrank_server.engine.call import ActiveCall
+from farrank_server.engine.device.work_queue import Stop
 from farrank_server.errors import Internal, ResourceExhausted, Unavailable
 from support.engine_bench import (
     POISON,
@@ -147,7 +148,7 @@ class Steps:
     device: Device
 
     def waiting(self, ranker: str = "maxp") -> int:
-        return len(self.bench.engine.loaded[ranker].batcher)
+        return self.bench.waiting(ranker)
 
     async def queued(self, *calls: tuple[tuple[str, ...], str]) -> list[asyncio.Task[list[float]]]:
         """Make calls, one after the other, of which every input waits behind the batch that runs."""
@@ -178,7 +179,6 @@ def open_steps(tiny_rankers: dict[str, Path]) -> Open:
         device = Device(**hooks)  # type: ignore[arg-type]
         async with opened_bench(tiny_rankers, lambda runtime: Queued(runtime, device)) as bench:
             for lane in bench.engine.loaded.values():
-                lane.batcher.policy = replace(lane.batcher.policy, packed=True)
                 # So fast that inputs are due in the order of their calls.
                 lane.speeds = Speeds.measured(1e9)
             try:
@@ -249,7 +249,7 @@ async def test_batches_that_run_out_of_memory_are_split_and_none_is_lost_or_doub
         steps.device.step(ALL)
         assert await first + await many == pytest.approx(wanted[:1] + wanted * 8, abs=1e-5)
         assert sum(map(len, steps.device.ran)) == 1 + 8 * len(TEXTS)
-        assert steps.bench.engine.loaded["maxp"].batcher.budget.tokens < 300
+        assert steps.bench.batcher().budget.tokens < 300
 
 
 @pytest.mark.parametrize("where", ["at_begin", "on_device"])
@@ -269,7 +269,7 @@ async def test_the_budget_shrinks_once_for_a_batch_and_the_one_behind_it_runs(
         (many,) = await steps.queued((TEXTS * 8, "maxp"))
         steps.device.step(ALL)
         assert await first + await many == pytest.approx(wanted[:1] + wanted * 8, abs=1e-5)
-        assert steps.bench.engine.loaded["maxp"].batcher.budget.tokens == failed[0] // 2
+        assert steps.bench.batcher().budget.tokens == failed[0] // 2
         assert sum(map(len, steps.device.ran)) == 1 + 8 * len(TEXTS)
         full = [tokens(inputs) for _, inputs in steps.device.batches if tokens(inputs) > 900]
         # A batch that could not even be begun is met before the next is formed.
@@ -323,7 +323,7 @@ async def test_a_device_lost_with_two_batches_takes_their_calls_once_each_and_no
         device.on_device = gone
         device.step(ALL)
         for doomed in (one, two):
-            with pytest.raises(Unavailable, match="worker died"):
+            with pytest.raises(Unavailable, match="is being brought back"):
                 await doomed
         # It had not begun: the runtime that was loaded anew has it.
         assert await waits == pytest.approx(wanted, abs=1e-5)
@@ -343,7 +343,7 @@ async def test_stopping_ends_after_what_was_begun(open_steps: Open, wanted: list
         await until(lambda: device.happened("rows", 1))
         (waits,) = await steps.queued((TEXTS, "maxp"))
         closing = asyncio.create_task(asyncio.to_thread(engine.close))
-        await until(lambda: engine._worker._stopping)
+        await until(lambda: any(isinstance(each, Stop) for each in engine.device.loop.inbox.peek()))
         device.step(ALL)
         await closing
         assert await one + await two == pytest.approx(wanted * 3, abs=1e-5)
@@ -406,6 +406,7 @@ async def test_a_ranker_whose_runtime_waits_takes_its_turn_when_nothing_else_run
                 return super().encode(inputs)
 
         alone.runtime = Waiting(alone.runtime.inner)  # type: ignore[attr-defined]
+        alone.capabilities = alone.runtime.capabilities()
         await steps.busy()
         calls = [(TEXTS * 4, ranker) for ranker in ("maxp", "biencoder", "maxp", "biencoder")]
         tasks = await steps.queued(*calls)

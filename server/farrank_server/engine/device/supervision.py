@@ -1,0 +1,170 @@
+"""The device as the event loop sees it: its state, its thread, and what happens when that hangs."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from farrank_server.engine.admission.reservations import Reservations
+from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput
+from farrank_server.engine.device.device_loop import DeviceLoop, DeviceState, DeviceThread
+from farrank_server.engine.device.watchdog import TICK_S, Watchdog
+from farrank_server.engine.device.work_queue import Close, Inputs, Measure, Open, QueueState, Stop
+from farrank_server.engine.rankers.loaded import LoadedRanker
+from farrank_server.errors import FarrankError, Reason, Unavailable
+from farrank_server.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+# A speed that was measured so lately is not measured anew because it is doubted.
+MEASURED_LATELY_S = 30.0
+
+
+class Device:
+    """Owns the device's state. Belongs to the event loop, except that any thread may `submit`.
+
+    `thread` is the one that loaded the rankers. Who appends to `on_change` is called with each new state.
+    """
+
+    def __init__(
+        self,
+        rankers: Sequence[LoadedRanker],
+        thread: DeviceThread,
+        reservations: Reservations,
+        metrics: Metrics,
+        hang_after_s: float,
+    ) -> None:
+        self.state = DeviceState.READY
+        self.on_change: list[Callable[[DeviceState], None]] = []
+        self._rankers = rankers
+        self._reservations = reservations
+        self._metrics = metrics
+        self._hang_after_s = hang_after_s
+        self._event_loop = asyncio.get_running_loop()
+        self._open: set[ActiveCall] = set()
+        self._hung: DeviceThread | None = None
+        self._thread = thread
+        self.loop = self._make_loop()
+        self._ended = thread.submit(self.loop.run)
+        self._ticked_s = time.monotonic()
+        self._timer = self._event_loop.call_later(TICK_S, self._tick)
+
+    def check_ready(self) -> None:
+        """Refuse while there is nothing to run calls on.
+
+        Raises: Unavailable, with a hint while the device is being brought back.
+        """
+        if self.state is not DeviceState.READY:
+            raise self._unavailable()
+
+    def open(self, call: ActiveCall) -> None:
+        """Give a call its place in the order. Raises: as `check_ready`."""
+        self.check_ready()
+        self._open.add(call)
+        self.loop.inbox.put(Open(call))
+
+    def submit(
+        self, call: ActiveCall, inputs: Sequence[QueuedInput], documents: Sequence[PendingDocument]
+    ) -> None:
+        """Queue inputs of a call; of `documents` those that miss nothing are ready to be scored."""
+        self.loop.inbox.put(Inputs(call, time.monotonic(), inputs, documents))
+        # The device first: what this thread does next is not waited for.
+        time.sleep(0)
+
+    def close(self, call: ActiveCall) -> None:
+        """Forget a call; what waits of it does not reach the device any more."""
+        self._open.discard(call)
+        self.loop.inbox.put(Close(call))
+
+    def abandon(self, error: FarrankError) -> None:
+        """Answer every open call with an error."""
+        for call in self._open:
+            call.fail(error)
+
+    def doubt(self, ranker: LoadedRanker) -> None:
+        """Have a ranker's speed measured when the device is idle, if that was not done lately."""
+        if ranker.speeds.encoding.age_s > MEASURED_LATELY_S:
+            self.loop.inbox.put(Measure(ranker))
+
+    def stop(self) -> None:
+        """End after what is on the device now; what waits stays unanswered. A hung thread is left behind."""
+        self._event_loop.call_soon_threadsafe(self._timer.cancel)
+        self.loop.inbox.put(Stop())
+        if self._hung is None:
+            self._ended.result()
+        self._thread.shutdown(timeout_s=None if self._hung is None else 1.0)
+
+    def queue_states(self) -> dict[str, QueueState]:
+        """Every ranker's queue as it was after the last turn, and what came into the inbox since."""
+        states = dict(self.loop.work.states)
+        for message in self.loop.inbox.peek():
+            if isinstance(message, Inputs):
+                state = states[message.call.ranker.name]
+                tokens = state.tokens + sum(each.tokens for each in message.inputs)
+                states[message.call.ranker.name] = QueueState(tokens, state.first_queued_s or message.at_s)
+        return states
+
+    def _make_loop(self) -> DeviceLoop:
+        watchdog = Watchdog(self._hang_after_s)
+        return DeviceLoop(self._rankers, self._reservations, self._metrics, watchdog, self._report)
+
+    def _report(self, loop: DeviceLoop, state: DeviceState) -> None:
+        """Hear from the device's thread."""
+        self._event_loop.call_soon_threadsafe(self._take_report, loop, state)
+
+    def _take_report(self, loop: DeviceLoop, state: DeviceState) -> None:
+        # A thread that was given up has nothing to say any more.
+        if loop is self.loop and self.state is not DeviceState.LOST:
+            self._change(state)
+
+    def _change(self, state: DeviceState) -> None:
+        if state is self.state:
+            return
+        log.log(logging.INFO if state is DeviceState.READY else logging.ERROR, "the device is %s", state)
+        self.state = state
+        if state is DeviceState.RELOADING:
+            self._metrics.worker_restarts.inc()
+        if state is DeviceState.LOST:
+            self.abandon(self._unavailable())
+        for listener in self.on_change:
+            listener(state)
+
+    def _unavailable(self) -> Unavailable:
+        if self.state is DeviceState.LOST:
+            return Unavailable(
+                "the device is lost and could not be brought back; ask another replica",
+                reason=Reason.DEVICE_LOST,
+            )
+        return Unavailable(
+            "the device is being brought back; come back, or ask another replica",
+            reason=Reason.DEVICE_RELOADING,
+            retry_after_ms=1000,
+        )
+
+    def _tick(self) -> None:
+        now_s = time.monotonic()
+        if self.loop.watchdog.tick(now_s - self._ticked_s):
+            self._give_up_thread()
+        self._ticked_s = now_s
+        if self.state is not DeviceState.LOST:
+            self._timer = self._event_loop.call_later(TICK_S, self._tick)
+
+    def _give_up_thread(self) -> None:
+        """Answer everybody whom a hung thread keeps waiting, and let another one take over the device."""
+        log.error("the device has hung: a call into it is far beyond its time; its thread is given up")
+        self.loop.watchdog.give_up()
+        hung_before, self._hung = self._hung, self._thread
+        if hung_before is not None and hung_before.is_alive:
+            # Each takes a thread and its runtimes' memory with it: one is borne, not one after the other.
+            self._change(DeviceState.LOST)
+            return
+        self._change(DeviceState.RELOADING)
+        self.abandon(
+            Unavailable(
+                "the device hung and is being brought back", reason=Reason.DEVICE_HUNG, retry_after_ms=1000
+            )
+        )
+        self._thread = DeviceThread()
+        self.loop = self._make_loop()
+        loop = self.loop
+        self._ended = self._thread.submit(lambda: loop.run(load_first=True))

@@ -1,0 +1,66 @@
+"""How the event loop notices that the device's thread hangs in native code."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+# A step may take so many times what it should: a device may be shared, throttled, or busy with another batch.
+SLACK = 20.0
+
+# How often the event loop looks.
+TICK_S = 1.0
+
+
+class GivenUp(BaseException):
+    """Another thread has taken over the device: this one must end and touch nothing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    bound_s: float
+
+
+class Watchdog:
+    """Bounds every native call of one device thread. `least_bound_s` holds where less is expected.
+
+    A hung call cannot be ended from outside. Its callers can be answered, and another thread can take over;
+    the hung one ends as soon as its call returns.
+    """
+
+    def __init__(self, least_bound_s: float) -> None:
+        self._least_bound_s = least_bound_s
+        self._step: _Step | None = None
+        self._watched: _Step | None = None
+        self._watched_s = 0.0
+        self._given_up = False
+
+    @contextmanager
+    def step(self, expected_s: float = 0.0) -> Iterator[None]:
+        """Be in one native call. On the device's thread; raises GivenUp if it was given up meanwhile."""
+        self._check()
+        self._step = _Step(max(self._least_bound_s, SLACK * expected_s))
+        try:
+            yield
+        finally:
+            self._step = None
+            self._check()
+
+    def tick(self, elapsed_s: float) -> bool:
+        """Look, on the event loop, whether a step is beyond its bound; `elapsed_s` since the last look.
+
+        A late tick counts for at most two: in a process that was suspended nothing has hung.
+        """
+        step = self._step
+        if step is not self._watched:
+            self._watched, self._watched_s = step, 0.0
+            return False
+        self._watched_s += min(elapsed_s, 2 * TICK_S)
+        return step is not None and self._watched_s > step.bound_s
+
+    def give_up(self) -> None:
+        """Let the thread end when its call returns."""
+        self._given_up = True
+
+    def _check(self) -> None:
+        if self._given_up:
+            raise GivenUp

@@ -1,0 +1,201 @@
+"""What the device has to do: an inbox that any thread fills, and queues that the device's thread owns.
+
+The device's thread empties the inbox before each turn. Queues, and how far calls are, change only there: none
+of it needs a lock, and giving up a call of thousands of inputs costs the event loop a message.
+"""
+
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from farrank_server.batching.batcher import Batcher
+from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput
+from farrank_server.engine.rankers.loaded import LoadedRanker
+
+# A document that needs no more encoding, and the call it belongs to.
+Ready = tuple[ActiveCall, PendingDocument]
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A call takes its place in the order."""
+
+    call: ActiveCall
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Some documents of a call were read by `at_s`; those of them that miss nothing came from the cache."""
+
+    call: ActiveCall
+    at_s: float
+    inputs: Sequence[QueuedInput]
+    documents: Sequence[PendingDocument]
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Nobody waits for a call any more."""
+
+    call: ActiveCall
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A ranker's speed is doubted: measure it when there is nothing else to do."""
+
+    ranker: LoadedRanker
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End after what is on the device now."""
+
+
+Message = Open | Inputs | Close | Measure | Stop
+
+
+class Inbox:
+    """Messages to the device's thread, taken out in the order they were put in. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._messages: list[Message] = []
+        self._changed = threading.Condition()
+
+    def put(self, message: Message) -> None:
+        """Leave a message."""
+        with self._changed:
+            self._messages.append(message)
+            self._changed.notify()
+
+    def take(self, *, wait: bool) -> list[Message]:
+        """Take out all messages; with `wait`, at least one."""
+        with self._changed:
+            while wait and not self._messages:
+                self._changed.wait()
+            taken, self._messages = self._messages, []
+        return taken
+
+    def peek(self) -> list[Message]:
+        """Look at the messages that were not taken yet."""
+        with self._changed:
+            return list(self._messages)
+
+
+@dataclass(slots=True, eq=False)
+class RankerQueue:
+    """One ranker's inputs that wait for the device, and its documents that wait to be scored."""
+
+    ranker: LoadedRanker
+    batcher: Batcher[QueuedInput]
+    ready: list[Ready] = field(default_factory=list)
+
+    def due_s(self) -> float:
+        """When the first of it is due. What needs no encoding goes at once: it costs next to nothing."""
+        due_s = self.batcher.due_s()
+        if self.ready:
+            return -math.inf
+        return math.inf if due_s is None else due_s
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What the device does next: a batch of one ranker, or documents of it that can be scored."""
+
+    queue: RankerQueue
+    items: Sequence[QueuedInput]
+    ready: Sequence[Ready]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """A queue as gauges show it."""
+
+    tokens: int = 0
+    first_queued_s: float | None = None
+
+
+class WorkQueue:
+    """All rankers' queues. Belongs to the device's thread, except for `states`; times are of one clock.
+
+    `started`: the calls that have something on the device, or had. `kept_bytes`: what features of incomplete
+    documents take of the device's memory.
+    """
+
+    def __init__(self, rankers: Sequence[LoadedRanker]) -> None:
+        self.queues = {ranker.name: RankerQueue(ranker, Batcher(ranker.policy)) for ranker in rankers}
+        self.doubted: list[LoadedRanker] = []
+        self.started: set[ActiveCall] = set()
+        self.kept_bytes = 0
+        self.is_stopping = False
+        # Replaced as a whole after every turn: any thread may read it.
+        self.states = {name: QueueState() for name in self.queues}
+        self._open: dict[int, ActiveCall] = {}
+
+    def apply(self, message: Message) -> None:
+        """Do what a message says. Messages of a call that is not open change nothing."""
+        match message:
+            case Open(call):
+                self._open[call.id] = call
+                batcher = self.queues[call.ranker.name].batcher
+                batcher.open(call.id, arrival_s=call.call.arrival_s, deadline_s=call.call.deadline_s)
+            case Inputs(call, at_s, inputs, documents):
+                if call.id in self._open:
+                    queue, per_s = self.queues[call.ranker.name], call.ranker.speeds.encoding.per_s
+                    queue.batcher.add(call.id, inputs, now_s=at_s, tokens_per_s=per_s)
+                    for document in documents:
+                        if document.missing == 0:
+                            queue.ready.extend((call, each) for each in call.ready_with(document))
+            case Close(call):
+                self.forget(call)
+            case Measure(ranker):
+                if ranker not in self.doubted:
+                    self.doubted.append(ranker)
+            case Stop():
+                self.is_stopping = True
+
+    def forget(self, call: ActiveCall) -> None:
+        """Let nothing more of a call reach the device."""
+        self.started.discard(call)
+        self.count_kept(call, -call.kept_bytes)
+        if self._open.pop(call.id, None) is not None:
+            self.queues[call.ranker.name].batcher.close(call.id)
+
+    def count_kept(self, call: ActiveCall, nbytes: int) -> None:
+        """Count features of a call into the device's memory, or (negative) out of it."""
+        call.kept_bytes += nbytes
+        self.kept_bytes += nbytes
+
+    def is_open(self, call: ActiveCall) -> bool:
+        """Whether a call was neither closed nor answered."""
+        return call.id in self._open and call.is_wanted
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anything waits."""
+        return any(queue.due_s() < math.inf for queue in self.queues.values())
+
+    def next_turn(self, now_s: float) -> tuple[Turn | None, list[ActiveCall]]:
+        """Choose what goes next, and say which calls were found past their deadline; they are closed."""
+        # Due times of all rankers are times of one clock: the ranker that is due first goes first.
+        queue = min(self.queues.values(), key=RankerQueue.due_s)
+        turn, late = None, list[ActiveCall]()
+        if queue.ready:
+            # What is ready jumped the queue; a batch of the same ranker must not do so with it.
+            turn = Turn(queue, (), [each for each in queue.ready if self.is_open(each[0])])
+            queue.ready = []
+        elif queue.due_s() < math.inf:
+            batch = queue.batcher.take(now_s)
+            late = [self._open.pop(request_id) for request_id in batch.expired]
+            self.started.difference_update(late)
+            self.started.update(item.call for item in batch.items)
+            turn = Turn(queue, batch.items, ())
+        return turn, late
+
+    def publish(self) -> None:
+        """Show other threads how long the queues are."""
+        self.states = {
+            name: QueueState(queue.batcher.queued_tokens, queue.batcher.first_queued_s())
+            for name, queue in self.queues.items()
+        }

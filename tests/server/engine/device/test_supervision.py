@@ -1,0 +1,339 @@
+"""Devices that hang, fail every input, give no numbers, or are brought back: real engine, faulty runtimes."""
+
+import asyncio
+import gc
+import math
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from weakref import ref
+
+import pytest
+
+from farrank_rankers.features import Features
+from farrank_rankers.tokens import EncoderInput
+from farrank_runtimes.document_groups import kept
+from farrank_runtimes.runtime import Capabilities, DeviceLost, DocumentScores, OutOfMemory, Runtime
+from farrank_server.engine.admission.estimates import Speeds
+from farrank_server.engine.call import ActiveCall, RerankResult
+from farrank_server.engine.device import batch_results, device_loop, supervision, watchdog
+from farrank_server.engine.device.device_loop import DeviceState
+from farrank_server.errors import DeadlineExceeded, Internal, ResourceExhausted, Unavailable
+from support.engine_bench import (
+    POISON,
+    POISON_ID,
+    TEXTS,
+    Bench,
+    Faulty,
+    OpenBench,
+    Wrapped,
+    opened_bench,
+    scores,
+    until,
+)
+
+Inputs = Sequence[EncoderInput]
+
+
+class Hang:
+    """Hangs in the first batches, until the test ends."""
+
+    def __init__(self, batches: int = 1) -> None:
+        self.left = batches
+        self.reached = threading.Event()
+        self.released = threading.Event()
+
+    def __call__(self, inputs: Inputs) -> None:
+        if self.left:
+            self.left -= 1
+            self.reached.set()
+            self.released.wait(60)
+
+
+@pytest.fixture(autouse=True)
+def quick_watchdog(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "TICK_S", 0.02)
+    monkeypatch.setattr(watchdog, "TICK_S", 0.02)
+    monkeypatch.setattr(device_loop, "RELOAD_DELAYS_S", (0.0, 0.0))
+
+
+def states_of(bench: Bench[Faulty]) -> list[DeviceState]:
+    """The states that the device goes through from now on."""
+    states: list[DeviceState] = []
+    bench.engine.device.on_change.append(states.append)
+    return states
+
+
+async def test_a_hung_device_is_brought_back_on_another_thread_and_its_callers_are_answered(
+    open_bench: OpenBench, wanted: list[float]
+) -> None:
+    hang = Hang()
+    async with open_bench(hang, hang_after_s=0.3) as bench:
+        states = states_of(bench)
+        began_s = time.monotonic()
+        calls = [asyncio.create_task(bench.rerank()) for _ in range(3)]
+        for call in calls:
+            with pytest.raises(Unavailable, match="hung") as answer:
+                await call
+            assert answer.value.retry_after_ms
+        assert time.monotonic() - began_s < 20
+        assert states == [DeviceState.RELOADING]
+        assert bench.count("farrank_device_state", state="reloading") == 1
+        with pytest.raises(Unavailable, match="brought back") as refused:
+            await bench.rerank()
+        assert refused.value.retry_after_ms
+        await until(bench.is_ready)
+        assert scores(await bench.rerank()) == pytest.approx(wanted, abs=1e-5)
+        assert bench.count("farrank_worker_restarts_total") == 1
+        assert bench.count("farrank_admitted_tokens", ranker="maxp") == 0
+        # What hung comes back, long after: it changes nothing.
+        hang.released.set()
+        assert scores(await bench.rerank()) == pytest.approx(wanted, abs=1e-5)
+        assert states == [DeviceState.RELOADING, DeviceState.READY]
+
+
+async def test_a_device_that_hangs_again_while_it_is_loaded_is_lost_and_the_engine_can_still_end(
+    open_bench: OpenBench,
+) -> None:
+    hang, again = Hang(), Hang()
+
+    def load() -> Runtime:
+        again([])
+        raise AssertionError("never reached")
+
+    async with open_bench(hang, hang_after_s=0.2) as bench:
+        for ranker in bench.engine.loaded.values():
+            ranker.load, ranker.load_s = load, 0.0
+        with pytest.raises(Unavailable, match="hung"):
+            await bench.rerank()
+        await asyncio.wait_for(bench.engine.lost.wait(), 20)
+        with pytest.raises(Unavailable, match="lost"):
+            await bench.rerank()
+        assert bench.count("farrank_device_state", state="lost") == 1
+    hang.released.set()
+    again.released.set()
+
+
+async def test_a_slow_batch_is_no_hang(open_bench: OpenBench, wanted: list[float]) -> None:
+    async with open_bench(lambda inputs: time.sleep(0.6), hang_after_s=0.2) as bench:
+        # At this speed such a batch takes seconds: it may take 20 times as many.
+        bench.engine.loaded["maxp"].speeds = Speeds.measured(100.0)
+        assert scores(await bench.rerank()) == pytest.approx(wanted, abs=1e-5)
+        assert bench.count("farrank_worker_restarts_total") == 0
+
+
+@pytest.mark.parametrize("fault", [ZeroDivisionError("a bug"), OutOfMemory("no memory at all")])
+async def test_a_device_that_fails_every_input_is_brought_back_after_a_few_calls(
+    open_bench: OpenBench, wanted: list[float], fault: Exception
+) -> None:
+    attempts = 0
+
+    def before(inputs: Inputs) -> None:
+        nonlocal attempts
+        attempts += 1
+        raise fault
+
+    async with open_bench(before) as bench:
+        states = states_of(bench)
+        answers = await asyncio.gather(*(bench.rerank(TEXTS * 8) for _ in range(6)), return_exceptions=True)
+        own = [each for each in answers if isinstance(each, Internal | ResourceExhausted)]
+        # The runtime that was loaded anew is sound: calls that had not begun are scored there.
+        assert len(own) == 3
+        others = [each for each in answers if each not in own]
+        assert {type(each) for each in others} <= {RerankResult, Unavailable}
+        await until(bench.is_ready)
+        assert states == [DeviceState.RELOADING, DeviceState.READY]
+        assert scores(await bench.rerank()) == pytest.approx(wanted, abs=1e-5)
+        # Three calls' way down to one input each, and the probe.
+        assert attempts < 3 * 9
+
+
+async def test_inputs_that_fail_on_a_sound_device_cost_their_own_calls_alone(
+    open_bench: OpenBench, wanted: list[float]
+) -> None:
+    def before(inputs: Inputs) -> None:
+        if any(POISON_ID in each.input_ids for each in inputs):
+            raise ZeroDivisionError("a bug")
+
+    async with open_bench(before) as bench:
+        for _ in range(8):
+            with pytest.raises(Internal):
+                await bench.rerank((POISON,))
+        assert scores(await bench.rerank()) == pytest.approx(wanted, abs=1e-5)
+        assert bench.count("farrank_worker_restarts_total") == 0
+
+
+async def test_a_device_that_comes_back_in_vain_is_lost(open_bench: OpenBench) -> None:
+    def before(inputs: Inputs) -> None:
+        raise DeviceLost("gone")
+
+    async with open_bench(before) as bench:
+        for ranker in bench.engine.loaded.values():
+            sound = ranker.load
+            ranker.load = lambda sound=sound: Faulty(sound(), before)  # type: ignore[misc]
+        for _ in range(device_loop.RELOADS_IN_VAIN + 1):
+            with pytest.raises(Unavailable):
+                await bench.rerank()
+            await until(lambda: bench.engine.device.state is not DeviceState.RELOADING)
+        assert bench.engine.lost.is_set()
+
+
+async def test_the_old_runtimes_are_gone_before_new_ones_are_loaded(open_bench: OpenBench) -> None:
+    armed = [True]
+
+    def before(inputs: Inputs) -> None:
+        if armed and armed.pop():
+            raise DeviceLost("gone")
+
+    async with open_bench(before) as bench:
+        old = [ref(ranker.runtime.inner) for ranker in bench.engine.loaded.values()]  # type: ignore[attr-defined]
+        alive: list[int] = []
+        for ranker in bench.engine.loaded.values():
+            load = ranker.load
+
+            def counted(load: object = load) -> Runtime:
+                gc.collect()
+                alive.append(sum(each() is not None for each in old))
+                return load()  # type: ignore[operator,no-any-return]
+
+            ranker.load = counted
+        bench.runtimes.clear()
+        with pytest.raises(Unavailable):
+            await bench.rerank()
+        await until(bench.is_ready)
+        assert alive == [0, 0]
+
+
+class Spoiled(Wrapped):
+    """Gives the last document of every run no number."""
+
+    def score(
+        self, documents: Sequence[Features], queries: Sequence[Features] | None = None
+    ) -> DocumentScores:
+        found = self.inner.score(documents, queries)
+        return replace(found, scores=[*found.scores[:-1], math.nan])
+
+
+@pytest.mark.parametrize("ranker", ["maxp", "biencoder"])
+async def test_a_score_that_is_no_number_fails_the_call_and_is_not_kept(
+    open_bench: OpenBench, ranker: str
+) -> None:
+    async with open_bench() as bench:
+        loaded = bench.engine.loaded[ranker]
+        loaded.runtime = Spoiled(loaded.runtime)
+        with pytest.raises(Internal, match=r"documents\[\d+\] has no finite score"):
+            await bench.rerank(TEXTS, ranker=ranker)
+        assert bench.count("farrank_batch_failures_total", ranker=ranker, reason="not_finite") == 1
+        loaded.runtime = loaded.runtime.inner
+        again = await bench.rerank(TEXTS, ranker=ranker)
+        assert all(map(math.isfinite, scores(again)))
+        assert again.read.cached_chunks < len(TEXTS)
+
+
+class Counting(Wrapped):
+    """Counts the documents that it scores, and lets a test see every batch."""
+
+    def __init__(self, inner: Runtime) -> None:
+        super().__init__(inner)
+        self.scored = 0
+
+    def score(
+        self, documents: Sequence[Features], queries: Sequence[Features] | None = None
+    ) -> DocumentScores:
+        self.scored += len(documents)
+        return self.inner.score(documents, queries)
+
+
+async def test_a_call_that_is_given_up_is_neither_scored_nor_run_again_in_halves(
+    open_bench: OpenBench,
+) -> None:
+    hang = Hang()
+
+    def before(inputs: Inputs) -> None:
+        hang(inputs)
+        raise OutOfMemory("too large")
+
+    async with open_bench(before) as bench:
+        given_up = asyncio.create_task(bench.rerank(TEXTS * 3))
+        await asyncio.to_thread(hang.reached.wait, 30)
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+        maxp = bench.runtimes["maxp"]
+        maxp.before = lambda inputs: None
+        hang.released.set()
+        assert len(scores(await bench.rerank(TEXTS[:1]))) == 1
+        assert [rows for rows, _ in maxp.batches] == [1]
+
+
+async def test_documents_of_a_call_that_is_given_up_are_not_scored(open_bench: OpenBench) -> None:
+    hang = Hang()
+    async with open_bench(hang) as bench:
+        loaded = bench.engine.loaded["maxp"]
+        loaded.runtime = counting = Counting(loaded.runtime)
+        given_up = asyncio.create_task(bench.rerank(TEXTS[:4]))
+        await asyncio.to_thread(hang.reached.wait, 30)
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+        hang.released.set()
+        await bench.rerank(TEXTS[:1])
+        assert counting.scored == 1
+
+
+async def test_a_wrong_speed_is_measured_anew_when_calls_are_refused_for_it(
+    open_bench: OpenBench, wanted: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_bench() as bench:
+        speed = bench.engine.loaded["maxp"].speeds.encoding
+        speed.replace(5.0)
+        with pytest.raises(DeadlineExceeded, match="at the measured speed"):
+            await bench.rerank(timeout_s=10)
+        # It was measured a moment ago: once is enough for a while.
+        assert speed.per_s == 5.0
+        monkeypatch.setattr(supervision, "MEASURED_LATELY_S", 0.0)
+        with pytest.raises(DeadlineExceeded):
+            await bench.rerank(timeout_s=10)
+        await until(lambda: speed.per_s > 100)
+        assert scores(await bench.rerank(timeout_s=10)) == pytest.approx(wanted, abs=1e-5)
+
+
+class Small(Wrapped):
+    """Has room for the features of three chunks beside its batches."""
+
+    def capabilities(self) -> Capabilities:
+        return replace(self.inner.capabilities(), max_kept_bytes=3 * 32 * 4)
+
+
+async def test_features_of_incomplete_documents_are_bounded_on_the_device(
+    tiny_rankers: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_host: list[bool] = []
+    counted: list[int] = []
+
+    def watched(row: Features, *, on_host: bool) -> Features:
+        places.append(on_host)
+        return kept(row, on_host=on_host)
+
+    places = on_host
+    monkeypatch.setattr(batch_results, "kept", watched)
+    texts = tuple(f"{n} " + "the river and the sea " * 300 for n in range(4))
+    async with opened_bench(tiny_rankers, Small) as bench:
+        work = bench.engine.device.loop.work
+        count_kept = work.count_kept
+
+        def count(call: ActiveCall, nbytes: int) -> None:
+            count_kept(call, nbytes)
+            counted.append(work.kept_bytes)
+
+        monkeypatch.setattr(work, "count_kept", count)
+        await bench.rerank(texts)
+        await until(lambda: work.kept_bytes == 0)
+        given_up = asyncio.create_task(bench.rerank(texts * 10))
+        await until(lambda: bool(work.kept_bytes))
+        given_up.cancel()
+        await until(lambda: work.kept_bytes == 0)
+    assert set(on_host) == {True, False}
+    assert 0 < max(counted) <= 3 * 32 * 4
