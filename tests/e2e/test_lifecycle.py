@@ -143,7 +143,7 @@ def test_a_signal_before_healthy_ends_the_start() -> None:
     [
         (["--ranker=x=/nowhere"], "rankers.x: "),
         (["--device=cuda:99"], "device.name: 'cuda:99' is not here"),
-        (["--device=toaster"], "device.name: 'toaster' is no device"),
+        (["--device=toaster"], "device.name: 'toaster' is not a device"),
         (["--set=batching.max_batch_tokens=20"], "batching.max_batch_tokens: 20 is too small for ranker"),
         (["--index=x=/nowhere"], "/nowhere"),
         (["--set=rankers.minilm.window=100000"], "window"),
