@@ -18,6 +18,9 @@ from farrank_rankers.tokens import Role
 # Positions that the interaction reads at once: its activations take some 200 MB at a width of 768.
 GROUP_POSITIONS = 2**14
 
+# Each text is encoded as `[CLS] [SEP] text [SEP]`, and these are read with it.
+SPECIAL_TOKENS = 3
+
 
 class TokenEncoder(Encoder):
     """Encode a query or a chunk as the last layer's vectors of all its tokens.
@@ -33,11 +36,11 @@ class TokenEncoder(Encoder):
 class LateInteraction(ParadeTransf):
     """PARADE Transf-PRETR-LATEIR: a transformer reads each chunk with the query, another what comes of that.
 
-    v_i = Int(C, S, q_1 … q_Q, S, t_1 … t_T, S)[0] for the tokens t of chunk i, and the score is
-    F(Agg(C', S', v_1 … v_m, S')[0]). Only the tokens of the texts take part, no special ones around them.
-    Segment ids are 0 throughout in the interaction, as in the published code; 1 for the chunks and 0 for all
-    else in the aggregator. An interaction belongs to its chunk alone: the evidence leaves chunks out of the
-    aggregator only.
+    v_i = Int(C, S, q_1 … q_Q, S, t_1 … t_T, S)[0], where q are all encoded vectors of the query and t those
+    of chunk i, [CLS] and [SEP]s included; the score is F(Agg(C', S', v_1 … v_m, S')[0]). Segment ids are 0
+    throughout in the interaction; 1 for the chunks and 0 for all else in the aggregator. All of this is as in
+    Boytsov et al.'s published code, so that weights trained with it score the same here. An interaction
+    belongs to its chunk alone: the evidence leaves chunks out of the aggregator only.
 
     Shapes: features (D, C, T, H), chunk_mask (D, C), query (D, Q, H) -> scores (D,), chunk_scores (D, C).
     Raises: SpecError if texts may exceed the transformers' positions; ValueError if the query is None.
@@ -60,8 +63,8 @@ class LateInteraction(ParadeTransf):
             raise ValueError("query is None; late interaction reads chunks with the query's vectors")
         if features.roles is None or query.roles is None:
             raise ValueError("features have no roles; late interaction reads vectors of tokens")
-        query_mask = query.roles == Role.QUERY  # (D, Q)
-        doc_mask = (features.roles == Role.DOCUMENT) & chunk_mask[:, :, None]  # (D, C, T)
+        query_mask = query.roles != Role.PADDING  # (D, Q)
+        doc_mask = (features.roles != Role.PADDING) & chunk_mask[:, :, None]  # (D, C, T)
         if torch.compiler.is_compiling():
             rows = torch.arange(chunk_mask.numel(), device=chunk_mask.device)  # (D·C,)
             document = rows // chunk_mask.shape[1]  # (D·C,)
@@ -89,9 +92,10 @@ def check_text_positions(spec: RankerSpec, shape: TransformerShape, beside: int)
     Raises: SpecError naming the fields and the limit.
     """
     window = min(spec.chunking.window, spec.chunking.max_document_tokens)
-    needed = spec.max_query_tokens + window + beside
+    special = beside + 2 * SPECIAL_TOKENS
+    needed = spec.max_query_tokens + window + special
     if needed > shape.positions:
         raise SpecError(
             f"chunking.window is {spec.chunking.window} and max_query_tokens {spec.max_query_tokens}: with "
-            f"{beside} special vectors that makes {needed} positions; the interaction has {shape.positions}"
+            f"{special} special vectors that makes {needed} positions; the interaction has {shape.positions}"
         )

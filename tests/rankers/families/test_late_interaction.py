@@ -135,10 +135,10 @@ def test_scores_follow_the_formula(
     weight, bias = ranker.aggregator.get_submodule("head.linear").state_dict().values()
 
     def text(tokens: list[int], segment: int) -> list[Vector]:
-        """Encode [CLS] [SEP] text [SEP] and keep the text."""
+        """Encode [CLS] [SEP] text [SEP] and keep all of it, as the published code does."""
         ids = [cls, sep, *tokens, sep]
         segments = [0, 0] + [segment] * (len(tokens) + 1)
-        found: list[Vector] = backbone.encode(ids, segments, [1] * len(ids))[2:-1]
+        found: list[Vector] = backbone.encode(ids, segments, [1] * len(ids))
         return found
 
     def score(vectors: list[Vector]) -> float:
@@ -334,12 +334,12 @@ def test_what_does_not_fit_is_named(cross_encoder: Path, small: Callable[[int, i
         )
 
     message = (
-        r"chunking\.window is 53 and max_query_tokens 8: with 4 special vectors that makes 65 positions; "
+        r"chunking\.window is 47 and max_query_tokens 8: with 10 special vectors that makes 65 positions; "
         "the interaction has 64"
     )
     with pytest.raises(SpecError, match=message):
-        made(53, 8)
-    assert made(52, 8).eval().score("query " * 8, ["hello " * 80])[0].chunk_scores
+        made(47, 8)
+    assert made(46, 8).eval().score("query " * 8, ["hello " * 80])[0].chunk_scores
     with pytest.raises(SpecError, match=r"max_document_tokens is 80: .* may be 71 chunks; the 64 positions"):
         made(10, 8)
     with pytest.raises(SpecError, match=r"pad_query_to is 12; it must be none"):
