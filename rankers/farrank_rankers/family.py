@@ -3,6 +3,7 @@
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from types import NoneType
 from typing import Literal, get_args, get_origin, get_type_hints
 
 from farrank_rankers.errors import SpecError
@@ -83,8 +84,9 @@ class Options:
             if get_origin(hint) is Literal:
                 if value not in get_args(hint):
                     raise SpecError(f"{name} is {value!r}; it must be one of {', '.join(get_args(hint))}")
-            elif type(value) is not hint:
-                raise SpecError(f"{name} is {value!r}; it must be of type {hint.__name__}")
+            elif type(value) not in (allowed := get_args(hint) or (hint,)):
+                named = " or ".join("None" if kind is NoneType else kind.__name__ for kind in allowed)
+                raise SpecError(f"{name} is {value!r}; it must be of type {named}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +105,14 @@ class ParadeAttnOptions(VectorOptions):
 
 @dataclass(frozen=True, slots=True)
 class ParadeRandOptions(VectorOptions):
-    """The aggregator transformer of PARADE Transf-RAND: as wide as its backbone, 4 times so inside.
+    """The aggregator transformer of PARADE Transf-RAND, of its backbone's width and intermediate size.
 
-    `use_separators` puts learned vectors around the chunks' as [SEP] stands around texts.
+    `heads` is None for as many as the backbone has. `use_separators` puts learned vectors around the chunks',
+    as [SEP] stands around texts.
     """
 
     layers: int = 2
-    heads: int = 4
+    heads: int | None = None
     positions: int = 512
     use_separators: bool = True
 

@@ -163,9 +163,10 @@ class ParadeTransfRand(ParadeTransf):
         width = backbone.hidden_size
         shape = TransformerShape(
             layers=options.layers,
-            heads=options.heads,
+            heads=backbone.num_attention_heads if options.heads is None else options.heads,
             width=width,
-            intermediate=4 * width,
+            # DistilBERT calls it hidden_dim.
+            intermediate=getattr(backbone, "hidden_dim", None) or backbone.intermediate_size,
             positions=options.positions,
             vocabulary=backbone.vocab_size,
         )

@@ -122,8 +122,8 @@ def by_hand(
             vocab_size=words,
             hidden_size=width,
             num_hidden_layers=2 if ranker.spec.family == RAND else 3,
-            num_attention_heads=4 if ranker.spec.family == RAND else 2,
-            intermediate_size=bert["encoder.layer.0.intermediate.dense.weight"].shape[0],
+            num_attention_heads=ranker.config["num_attention_heads"] if ranker.spec.family == RAND else 2,
+            intermediate_size=ranker.config["intermediate_size"] if ranker.spec.family == RAND else 40,
             max_position_embeddings=len(bert["embeddings.position_embeddings.weight"]),
         ),
         add_pooling_layer=False,
@@ -405,9 +405,22 @@ def test_shapes_in_ranker_json_are_checked(transformer: Any, message: str) -> No
         RankerSpec.from_json(json.dumps(spec))
 
 
-def test_four_heads_must_divide_the_backbone(make_model: MakeModel) -> None:
-    with pytest.raises(SpecError, match="heads is 4; it must divide the width of 30"):
-        new_ranker(RAND, make_model("bert", hidden_size=30, num_attention_heads=3))
+@pytest.mark.parametrize("architecture", ["bert", "distilbert", "llama"])
+def test_rand_is_of_its_backbones_sizes(make_backbone: MakeModel, architecture: str) -> None:
+    inside = "hidden_dim" if architecture == "distilbert" else "intermediate_size"
+    folder = make_backbone(architecture, num_attention_heads=8, **{inside: 56})
+
+    def bert(**options: int) -> BertConfig:
+        ranker = new_ranker(RAND, folder, options=options, pretrained=False)
+        config: BertConfig = ranker.aggregator.get_submodule("transformer.bert").config
+        return config
+
+    assert (bert().num_attention_heads, bert().intermediate_size, bert().hidden_size) == (8, 56, 32)
+    assert bert(heads=2).num_attention_heads == 2
+    with pytest.raises(SpecError, match="heads is 5; it must divide the width of 32"):
+        bert(heads=5)
+    with pytest.raises(SpecError, match="heads is 'all'; it must be of type int or None"):
+        bert(heads="all")  # type: ignore[arg-type]
 
 
 def count(family: str) -> float:
