@@ -65,15 +65,13 @@ TINY_BERT = {
 }
 
 # Aggregators that are transformers themselves, small like the backbone.
-TINY_TRANSFORMER = TransformerShape(
-    layers=2, heads=4, width=24, intermediate=48, positions=128, vocabulary=10
-)
+TINY_TRANSFORMER = TransformerShape(layers=2, heads=4, width=24, intermediate=48, positions=128)
 TINY_OPTIONS: dict[str, dict[str, Any]] = {
     "parade-transf-pretr": {"transformer": TINY_TRANSFORMER},
     "parade-transf-pretr-q": {"transformer": TINY_TRANSFORMER},
     "parade-transf-pretr-lateir": {
         "transformer": TINY_TRANSFORMER,
-        "interaction": TransformerShape(layers=1, heads=4, width=32, intermediate=48, vocabulary=10),
+        "interaction": TransformerShape(layers=1, heads=4, width=32, intermediate=48),
     },
 }
 

@@ -32,8 +32,8 @@ LARGEST_SIZE = 2**20
 class TransformerShape:
     """What a BERT must have for its checkpoint to fit; the defaults are MiniLM's cross-encoder of 6 layers.
 
-    `width` is that of its vectors, `intermediate` that of its feed-forward layers, `vocabulary` counts the
-    word embeddings, which a checkpoint has though vectors take their place.
+    `width` is that of its vectors, `intermediate` that of its feed-forward layers. It has no word embeddings:
+    vectors take their place.
     Raises: SpecError naming field, value and limit.
     """
 
@@ -42,7 +42,6 @@ class TransformerShape:
     width: int = 384
     intermediate: int = 1536
     positions: int = 512
-    vocabulary: int = 30522
 
     def __post_init__(self) -> None:
         """Refuse sizes that make no BERT."""

@@ -57,7 +57,7 @@ class VectorTransformer(nn.Module):
     def __init__(self, input_width: int, shape: TransformerShape, use_separators: bool) -> None:
         super().__init__()
         config = BertConfig(
-            vocab_size=shape.vocabulary,
+            vocab_size=1,
             hidden_size=shape.width,
             num_hidden_layers=shape.layers,
             num_attention_heads=shape.heads,
@@ -65,7 +65,7 @@ class VectorTransformer(nn.Module):
             max_position_embeddings=shape.positions,
         )
         self.bert = BertModel(config, add_pooling_layer=False)
-        self.bert.get_input_embeddings().requires_grad_(False)
+        self.bert.set_input_embeddings(None)
         self.first = nn.Parameter(torch.randn(shape.width) * shape.width**-0.5)  # C
         self.register_parameter("separator", None)
         if use_separators:
@@ -168,7 +168,6 @@ class ParadeTransfRand(ParadeTransf):
             # DistilBERT calls it hidden_dim.
             intermediate=getattr(backbone, "hidden_dim", None) or backbone.intermediate_size,
             positions=options.positions,
-            vocabulary=backbone.vocab_size,
         )
         super().__init__(spec, width, shape, options.use_separators)
 

@@ -75,7 +75,6 @@ def _shape(location: Location, files: ModelFiles) -> TransformerShape:
         width=config.hidden_size,
         intermediate=config.intermediate_size,
         positions=config.max_position_embeddings,
-        vocabulary=config.vocab_size,
     )
 
 

@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from farrank_rankers.families.parade_transformer import VectorTransformer
 from farrank_rankers.families.registry import AGGREGATORS, ENCODERS
 from farrank_rankers.papers.models import PaperModel
 
@@ -19,6 +20,17 @@ def on_meta(model: PaperModel) -> nn.ModuleDict:
         )
 
 
+# Words of BERT, ELECTRA and MiniLM, whose vectors the published aggregator transformers hold and never read.
+VOCABULARY = 30522
+
+
 def count_parameters(module: nn.Module) -> int:
-    """Count what training may change, each shared parameter once."""
-    return sum(parameter.numel() for parameter in module.parameters())
+    """Count parameters as Table 6 does: each shared one once, and word embeddings of aggregators, too.
+
+    The papers' transformers of PARADE have such embeddings, though vectors take their place; ours have none.
+    """
+    widths = (
+        part.bert.config.hidden_size for part in module.modules() if isinstance(part, VectorTransformer)
+    )
+    own = sum(parameter.numel() for parameter in module.parameters())
+    return own + VOCABULARY * sum(widths)
