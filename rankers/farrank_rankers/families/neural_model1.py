@@ -12,6 +12,7 @@ from farrank_rankers.encoder import Encoder
 from farrank_rankers.families.cedr import over_chunks, query_slots, texts
 from farrank_rankers.features import Features, Layout
 from farrank_rankers.spec import RankerSpec
+from farrank_rankers.tokens import Role
 
 WIDTH = 128
 LEAST_PROBABILITY = 1e-7
@@ -19,6 +20,8 @@ LEAST_PROBABILITY = 1e-7
 
 class ProjectedTokenEncoder(Encoder):
     """Encode a query-chunk pair as narrow vectors of its tokens: LayerNorm, tanh and a projection.
+
+    The query's tokens have a projection of their own, P_q beside P_d in the paper.
 
     Shapes: input_ids, roles, token_type_ids (P, S) -> (P, S, 128), roles (P, S).
     Source: Boytsov & Kolter, ECIR 2021 (arXiv 2102.06815).
@@ -28,11 +31,15 @@ class ProjectedTokenEncoder(Encoder):
         super().__init__(spec, config)
         hidden_size = transformers_config(config).hidden_size
         self.norm = nn.LayerNorm(hidden_size)
-        self.projection = nn.Linear(hidden_size, WIDTH)
+        self.query_projection = nn.Linear(hidden_size, WIDTH)
+        self.document_projection = nn.Linear(hidden_size, WIDTH)
 
     def read(self, output: Any, tokens: Layout) -> Features:
         """Shapes: last_hidden_state (…, H) -> (…, 128)."""
-        return Features(self.projection(self.norm(output.last_hidden_state).tanh()), tokens.roles)
+        normed = self.norm(output.last_hidden_state).tanh()  # (…, H)
+        of_query = (tokens.roles == Role.QUERY)[..., None]  # (…, 1)
+        projected = torch.where(of_query, self.query_projection(normed), self.document_projection(normed))
+        return Features(projected, tokens.roles)
 
 
 class Translations(NamedTuple):

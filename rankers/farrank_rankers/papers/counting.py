@@ -29,8 +29,6 @@ def count_parameters(module: nn.Module) -> int:
 
     The papers' transformers of PARADE have such embeddings, though vectors take their place; ours have none.
     """
-    widths = (
-        part.bert.config.hidden_size for part in module.modules() if isinstance(part, VectorTransformer)
-    )
     own = sum(parameter.numel() for parameter in module.parameters())
-    return own + VOCABULARY * sum(widths)
+    readers = (part.bert for part in module.modules() if isinstance(part, VectorTransformer))
+    return own + VOCABULARY * sum(bert.config.hidden_size for bert in readers)

@@ -28,13 +28,12 @@ DOCUMENTS = [
 ]
 
 
-def projected(weights: Mapping[str, Floats], hidden: Floats) -> Floats:
+def projected(weights: Mapping[str, Floats], text: str, hidden: Floats) -> Floats:
     mean = hidden.mean()
     normed = (hidden - mean) / np.sqrt(((hidden - mean) ** 2).mean() + 1e-5)
     normed = normed * weights["encoder.norm.weight"] + weights["encoder.norm.bias"]
-    return np.asarray(
-        weights["encoder.projection.weight"] @ np.tanh(normed) + weights["encoder.projection.bias"]
-    )
+    weight, bias = (weights[f"encoder.{text}_projection.{name}"] for name in ("weight", "bias"))
+    return np.asarray(weight @ np.tanh(normed) + bias)
 
 
 def translation(weights: Mapping[str, Floats], x: Floats, y: Floats) -> float:
@@ -55,8 +54,8 @@ def literal_score(ranker: Ranker, query: Floats, chunks: Sequence[Any]) -> float
     document = [token for chunk in chunks for token in chunk.document]
     score = 0.0
     for q in query:
-        x = projected(weights, q[-1])
-        each = [translation(weights, x, projected(weights, d[-1])) for d in document]
+        x = projected(weights, "query", q[-1])
+        each = [translation(weights, x, projected(weights, "document", d[-1])) for d in document]
         mean = sum(each) / len(each) if each else 0.0
         score += np.log(max(1e-7, mean))
     return float(score)
