@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from farrank_exporters.texts import Texts
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.manifest import ExportPrecision, Parity
+from farrank_rankers.family import family_named
 from farrank_rankers.features import Features, stacked
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
@@ -47,12 +48,6 @@ def top_overlap(first: Scores, second: Scores, depth: int) -> float:
 # is still far below any difference between documents that a judge could see.
 SHARE_OF_SPREAD = 1e-4
 
-# What batching alone may do to a score in fp32, in torch, too: no export can be held to less.
-BATCHING = 1e-5
-
-# A kernel 0.001 wide turns the last digit of a cosine into 6e-5 of the score, for each query token.
-BATCHING_BY_FAMILY: Mapping[str, float] = {"cedr-knrm": 3e-4}
-
 # fp16 keeps 11 bits of a number, bf16 keeps 8, int8 as many of a range that calibration found. How far that
 # moves a score says little by itself; whether documents change places does.
 LEAST_TAU: Mapping[ExportPrecision, float] = {"fp16": 0.99, "bf16": 0.98, "int8": 0.95}
@@ -86,7 +81,8 @@ def bound_for(precision: ExportPrecision, family: str, expected: Sequence[Scores
     """Give the bound of a precision, for what the ranker itself says. Shapes: (D,) for each query."""
     if precision != "fp32":
         return Bound("kendall_tau", LEAST_TAU[precision])
-    least = BATCHING_BY_FAMILY.get(family, BATCHING)
+    # No export can be held to less than what batching alone does to a score in torch.
+    least = family_named(family).rounding
     return Bound("max_difference", max(SHARE_OF_SPREAD * spread(expected), least))
 
 

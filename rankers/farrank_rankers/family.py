@@ -3,10 +3,17 @@
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
 from types import NoneType
-from typing import Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from farrank_rankers.errors import SpecError
+
+if TYPE_CHECKING:
+    from farrank_rankers.aggregate import Aggregator
+    from farrank_rankers.encoder import Encoder
 
 
 def check_count(name: str, value: object, at_least: int, at_most: int | None = None) -> int:
@@ -176,45 +183,160 @@ class BiEncoderOptions(Options):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What the readers of text and specs know of a family; its model is in `farrank_rankers.families`.
+    """One family's row: how texts are read for it, and where its classes are. Its name stands nowhere else.
 
+    `encoder` and `aggregator` name a class as "module:Class"; a module that begins with a dot is in
+    `farrank_rankers.families`. The classes are subclasses of `encoder.Encoder` and `aggregate.Aggregator`,
+    built as `cls(spec, config)` with the backbone's parsed config.json, and imported no earlier.
     `whole` makes the default window as long as a document may be.
     `framed_as_pairs` is for a dual plan that grew out of a pair's: each text is framed as the second of a
     pair whose first is empty ("[CLS] [SEP] text [SEP]"), and has a pair's default limits.
+    `classifier` says that the backbone is a published cross-encoder: it has its head, and a pair's frame.
+    `places_chunks` says that the aggregator has a table of positions for chunks, `compares_tokens` that it
+    compares the query's tokens with those of all chunks. `rounding` is how far another order of additions,
+    which is what batching changes, may move a score in fp32.
     """
 
     plan: Plan
     chunking: ChunkingKind
-    options: type[Options] = Options
+    options: type[Options]
+    encoder: str
+    aggregator: str
     whole: bool = False
     framed_as_pairs: bool = False
+    classifier: bool = False
+    places_chunks: bool = False
+    compares_tokens: bool = False
+    rounding: float = 1e-5
 
     @property
     def reads_as(self) -> Plan:
         """The plan by whose special tokens and default limits texts are read."""
         return "pair" if self.framed_as_pairs else self.plan
 
+    def encoder_class(self) -> "type[Encoder]":
+        """Import the encoder."""
+        found: type[Encoder] = _imported(self.encoder)
+        return found
+
+    def aggregator_class(self) -> "type[Aggregator[Any]]":
+        """Import the aggregator."""
+        found: type[Aggregator[Any]] = _imported(self.aggregator)
+        return found
+
+
+def _imported(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(import_module(module, "farrank_rankers.families"), attribute)
+    except (ImportError, AttributeError) as error:
+        raise SpecError(f"{name} cannot be imported: {error}") from error
+
+
+_VECTORS, _STATES = ".passages:VectorEncoder", ".cedr:HiddenStatesEncoder"
 
 FAMILIES: Mapping[str, Family] = {
-    "firstp": Family("pair", "first", VectorOptions),
-    "longp": Family("pair", "first", VectorOptions, whole=True),
-    "avgp": Family("pair", "disjoint", VectorOptions),
-    "maxp": Family("pair", "sliding", VectorOptions),
-    "sump": Family("pair", "sliding", VectorOptions),
-    "cedr-knrm": Family("pair", "disjoint"),
-    "cedr-pacrr": Family("pair", "disjoint"),
-    "cedr-drmm": Family("pair", "disjoint"),
-    "neural-model1": Family("pair", "disjoint"),
-    "parade-avg": Family("pair", "sliding", VectorOptions),
-    "parade-max": Family("pair", "sliding", VectorOptions),
-    "parade-attn": Family("pair", "sliding", ParadeAttnOptions),
-    "parade-transf-rand": Family("pair", "sliding", ParadeRandOptions),
-    "parade-transf-pretr": Family("pair", "sliding", ParadePretrOptions),
-    "parade-transf-pretr-q": Family("pair", "sliding", ParadeQueryOptions),
-    "parade-transf-pretr-lateir": Family("dual", "sliding", LateInteractionOptions, framed_as_pairs=True),
-    "cross-encoder": Family("pair", "sliding", CrossEncoderOptions),
-    "biencoder": Family("dual", "sliding", BiEncoderOptions),
+    "firstp": Family("pair", "first", VectorOptions, _VECTORS, ".passages:FirstP"),
+    "longp": Family("pair", "first", VectorOptions, _VECTORS, ".passages:LongP", whole=True),
+    "avgp": Family("pair", "disjoint", VectorOptions, _VECTORS, ".passages:AvgP"),
+    "maxp": Family("pair", "sliding", VectorOptions, _VECTORS, ".passages:MaxP"),
+    "sump": Family("pair", "sliding", VectorOptions, _VECTORS, ".passages:SumP"),
+    "cedr-knrm": Family(
+        "pair",
+        "disjoint",
+        Options,
+        _STATES,
+        ".cedr:CedrKnrm",
+        compares_tokens=True,
+        # A kernel 0.001 wide turns the last digit of a cosine into 6e-5 of the score, for each query token.
+        rounding=3e-4,
+    ),
+    "cedr-pacrr": Family("pair", "disjoint", Options, _STATES, ".cedr_pacrr:CedrPacrr", compares_tokens=True),
+    "cedr-drmm": Family("pair", "disjoint", Options, _STATES, ".cedr:CedrDrmm", compares_tokens=True),
+    "neural-model1": Family(
+        "pair",
+        "disjoint",
+        Options,
+        ".neural_model1:ProjectedTokenEncoder",
+        ".neural_model1:NeuralModel1",
+        compares_tokens=True,
+    ),
+    "parade-avg": Family("pair", "sliding", VectorOptions, _VECTORS, ".parade:ParadeAvg"),
+    "parade-max": Family("pair", "sliding", VectorOptions, _VECTORS, ".parade:ParadeMax"),
+    "parade-attn": Family("pair", "sliding", ParadeAttnOptions, _VECTORS, ".parade:ParadeAttn"),
+    "parade-transf-rand": Family(
+        "pair",
+        "sliding",
+        ParadeRandOptions,
+        _VECTORS,
+        ".parade_transformer:ParadeTransfRand",
+        places_chunks=True,
+    ),
+    "parade-transf-pretr": Family(
+        "pair",
+        "sliding",
+        ParadePretrOptions,
+        _VECTORS,
+        ".parade_transformer:ParadeTransfPretr",
+        places_chunks=True,
+    ),
+    "parade-transf-pretr-q": Family(
+        "pair",
+        "sliding",
+        ParadeQueryOptions,
+        ".parade_transformer:QueryEncoder",
+        ".parade_transformer:ParadeTransfQuery",
+        places_chunks=True,
+    ),
+    "parade-transf-pretr-lateir": Family(
+        "dual",
+        "sliding",
+        LateInteractionOptions,
+        ".late_interaction:TokenEncoder",
+        ".late_interaction:LateInteraction",
+        framed_as_pairs=True,
+        places_chunks=True,
+    ),
+    "cross-encoder": Family(
+        "pair",
+        "sliding",
+        CrossEncoderOptions,
+        ".cross_encoder:LogitEncoder",
+        ".cross_encoder:LogitAggregator",
+        classifier=True,
+    ),
+    "biencoder": Family(
+        "dual", "sliding", BiEncoderOptions, ".biencoder:TextEncoder", ".biencoder:SimilarityAggregator"
+    ),
 }
+
+# Other packages offer families by entry points of this group: the family's name = "module:ROW", a `Family`.
+ENTRY_POINTS = "farrank.families"
+
+
+def family_named(name: str) -> Family:
+    """Look a family up, here and among those of other packages.
+
+    Raises: SpecError that lists the known names, or says what is wrong with another package's.
+    """
+    found = FAMILIES.get(name) if isinstance(name, str) else None
+    return found or _from_another_package(name)
+
+
+@cache
+def _from_another_package(name: str) -> Family:
+    offered = entry_points(group=ENTRY_POINTS)
+    if name not in offered.names:
+        known = ", ".join([*FAMILIES, *sorted(offered.names)])
+        raise SpecError(f"family is {name!r}; it must be one of {known}")
+    try:
+        row = offered[name].load()
+    except (ImportError, AttributeError) as error:
+        raise SpecError(f"family {name}: {offered[name].value} cannot be imported: {error}") from error
+    if not isinstance(row, Family):
+        raise SpecError(f"family {name}: {offered[name].value} is {row!r}; it must be a Family")
+    return row
+
 
 # Several rankers that answer as one: no model of its own, see `farrank_rankers.ensemble`.
 ENSEMBLE = "ensemble"
@@ -226,14 +348,3 @@ AGGREGATION_BY_NAME: Mapping[str, tuple[Aggregation, ChunkingKind]] = {
     "maxp": ("max", "sliding"),
     "sump": ("sum", "sliding"),
 }
-
-
-def family_named(name: str) -> Family:
-    """Look a family up.
-
-    Raises: SpecError that lists the known names.
-    """
-    try:
-        return FAMILIES[name]
-    except (KeyError, TypeError):
-        raise SpecError(f"family is {name!r}; it must be one of {', '.join(FAMILIES)}") from None

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from farrank_rankers.aggregate import Aggregator, Explanation
 from farrank_rankers.encoder import Encoder
-from farrank_rankers.families.registry import AGGREGATORS, ENCODERS
+from farrank_rankers.family import family_named
 from farrank_rankers.features import Features, by_document
 from farrank_rankers.reader import Reader
 from farrank_rankers.spec import RankerSpec, content_version
@@ -60,8 +60,9 @@ class Ranker(nn.Module):
         super().__init__()
         self.reader = reader
         self.config = config
-        self.encoder: Encoder = ENCODERS[reader.spec.family](reader.spec, config)
-        self.aggregator: Aggregator[Any] = AGGREGATORS[reader.spec.family](reader.spec, config)
+        family = family_named(reader.spec.family)
+        self.encoder: Encoder = family.encoder_class()(reader.spec, config)
+        self.aggregator: Aggregator[Any] = family.aggregator_class()(reader.spec, config)
         # The weights' digest, and which tensors it was taken of, each as often as it had been changed then.
         self._digest: tuple[list[tuple[int, int]], str] | None = None
 

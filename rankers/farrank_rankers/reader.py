@@ -8,7 +8,7 @@ import numpy as np
 from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.chunking import chunk_bounds, readable_tokens
 from farrank_rankers.errors import SourceError, SpecError
-from farrank_rankers.family import BiEncoderOptions, CrossEncoderOptions, Family, Options, family_named
+from farrank_rankers.family import BiEncoderOptions, Family, Options, family_named
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokenizer import Frame, TextTokenizer
 from farrank_rankers.tokens import Chunk, EncoderInput, IntArray, Role, TokenizedText
@@ -202,7 +202,7 @@ def _frame_of(family: Family, tokenizer: TextTokenizer) -> Frame:
     """
     if family.reads_as != "pair":
         return tokenizer.single
-    return tokenizer.pair if family.options is CrossEncoderOptions else tokenizer.pair.with_one_separator()
+    return tokenizer.pair if family.classifier else tokenizer.pair.with_one_separator()
 
 
 def _with_role(ids: IntArray, role: Role) -> _Roled:

@@ -13,7 +13,7 @@ from farrank_bench.gpu.inputs import build_model, full_documents, leading_tokens
 from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.packed.stream import TokenStream, pack
-from farrank_rankers.papers.models import BACKBONES
+from farrank_rankers.papers import BACKBONES
 from farrank_rankers.tokenizer import TextTokenizer
 from farrank_rankers.tokens import collate
 

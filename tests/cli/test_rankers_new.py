@@ -14,7 +14,7 @@ from farrank_rankers.chunking import Chunking
 from farrank_rankers.family import FAMILIES, BiEncoderOptions, LateInteractionOptions
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.untrained import new_ranker
-from farrank_rankers.papers.models import paper_models
+from farrank_rankers.papers import paper_models
 
 if TYPE_CHECKING:
     from support.commands import Outcome

@@ -22,7 +22,7 @@ SENTENCES = (
 )
 QUERY = "where does the river rise"
 # KNRM: see tests/rankers/test_zoo.py.
-BOUND = dict.fromkeys(FAMILIES, 1e-5) | {"cedr-knrm": 3e-4}
+BOUND = {name: family.rounding for name, family in FAMILIES.items()}
 
 
 def documents(count: int = 12) -> list[Document]:

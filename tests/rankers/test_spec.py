@@ -6,7 +6,6 @@ import pytest
 
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.errors import SpecError
-from farrank_rankers.families.registry import AGGREGATORS, ENCODERS
 from farrank_rankers.family import FAMILIES, BiEncoderOptions, CrossEncoderOptions
 from farrank_rankers.spec import RankerSpec
 
@@ -17,10 +16,6 @@ SPEC = RankerSpec(
     options=BiEncoderOptions(pooling="cls", query_prefix="query: "),
     provenance={"model": "some/model"},
 )
-
-
-def test_every_family_has_its_classes() -> None:
-    assert list(FAMILIES) == list(ENCODERS) == list(AGGREGATORS)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

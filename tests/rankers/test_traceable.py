@@ -43,7 +43,7 @@ SIZES: Sequence[tuple[str, Sequence[int]]] = (
 )
 
 # KNRM's kernel of exact matches is 0.001 wide: a cosine's last digit moves it by up to 6e-5.
-TOLERANCE = dict.fromkeys(FAMILIES, 1e-5) | {"cedr-knrm": 3e-4}
+TOLERANCE = {name: family.rounding for name, family in FAMILIES.items()}
 
 # Of each kind of aggregator the one with the most unusual operators.
 ALSO_IN_OPENVINO = ["parade-attn", "cedr-pacrr", "neural-model1", "parade-transf-pretr-lateir"]

@@ -30,7 +30,7 @@ NARROW = {
     "sliding": Chunking("sliding", 16, 10, 64),
 }
 # As in test_zoo: KNRM's kernel of exact matches makes much of a cosine's last digit.
-TOLERANCE = dict.fromkeys(FAMILIES, 1e-5) | {"cedr-knrm": 3e-4}
+TOLERANCE = {name: family.rounding for name, family in FAMILIES.items()}
 
 
 @pytest.fixture(scope="module")

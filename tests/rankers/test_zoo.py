@@ -38,7 +38,7 @@ NARROW = {
 
 # KNRM's kernel of exact matches has a width of 0.001: a cosine that differs in its last digit, 1e-7, changes
 # it by up to 6e-5. No order of additions in fp32 could hold it to less.
-TOLERANCE = dict.fromkeys(FAMILIES, 1e-5) | {"cedr-knrm": 3e-4}
+TOLERANCE = {name: family.rounding for name, family in FAMILIES.items()}
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "in
 SCRIPT = f"""
 import sys
 from farrank_cli.main import main
-from farrank_rankers.papers import models
-models.BACKBONES = {{name: {{**config, **{TINY!r}}} for name, config in models.BACKBONES.items()}}
+from farrank_rankers import papers
+papers.BACKBONES = {{name: {{**config, **{TINY!r}}} for name, config in papers.BACKBONES.items()}}
 sys.exit(main(["loadtest", "efficiency", *sys.argv[1:]]))
 """
 

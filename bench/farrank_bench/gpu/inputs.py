@@ -11,7 +11,7 @@ import torch
 from farrank_bench.calls import QUERIES
 from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.chunking import Chunking, readable_tokens
-from farrank_rankers.papers.models import PaperModel, paper_models
+from farrank_rankers.papers import PaperModel, paper_models
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokenizer import TextTokenizer, TokenizerFiles

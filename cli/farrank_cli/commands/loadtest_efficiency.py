@@ -164,7 +164,7 @@ def run(args: argparse.Namespace) -> int:
         parse_accuracy,
     )
     from farrank_loadtest.efficiency.run_times import Work
-    from farrank_rankers.papers.models import paper_models
+    from farrank_rankers.papers import paper_models
 
     # Whatever can be wrong is found before the first ranker: what follows may take an hour.
     pairs = all_pairs(paper_models())

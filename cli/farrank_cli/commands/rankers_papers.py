@@ -11,8 +11,7 @@ def run(*, as_json: bool) -> int:
 
     Raises: ModuleNotFoundError if the server extra is not installed.
     """
-    from farrank_rankers.papers.counting import count_parameters, on_meta
-    from farrank_rankers.papers.models import paper_models
+    from farrank_rankers.papers import count_parameters, on_meta, paper_models
 
     models = [
         {

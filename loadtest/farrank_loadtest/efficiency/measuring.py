@@ -22,7 +22,7 @@ from farrank_rankers.files.location import EMBEDDED, locate
 from farrank_rankers.files.model_files import SPEC_FILE
 from farrank_rankers.files.open import open_reader
 from farrank_rankers.files.save import save_ranker
-from farrank_rankers.papers.models import PaperModel
+from farrank_rankers.papers import PaperModel
 from farrank_rankers.reader import Reader
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokenizer import TextTokenizer, TokenizerFiles

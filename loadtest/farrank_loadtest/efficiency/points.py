@@ -14,7 +14,7 @@ from farrank_loadtest.efficiency.published import PUBLISHED, Published
 from farrank_loadtest.efficiency.run_times import Measured
 from farrank_loadtest.errors import LoadtestError
 from farrank_rankers.family import family_named
-from farrank_rankers.papers.models import PaperModel
+from farrank_rankers.papers import PaperModel
 from farrank_rankers.spec import RankerSpec
 from farrank_trec.errors import InputError
 
@@ -125,8 +125,6 @@ def all_gains(measured: Mapping[str, Gain]) -> dict[str, Gain]:
 
 
 Approach = Literal["chunks, aggregated", "chunks, tokens interact", "one long input", "query apart"]
-# Families that compare the query's tokens with those of all chunks.
-_INTERACTION = ("cedr-drmm", "cedr-knrm", "cedr-pacrr", "neural-model1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,4 +179,4 @@ def approach_of(spec: RankerSpec) -> Approach:
         return "query apart"
     if family.whole:
         return "one long input"
-    return "chunks, tokens interact" if spec.family in _INTERACTION else "chunks, aggregated"
+    return "chunks, tokens interact" if family.compares_tokens else "chunks, aggregated"

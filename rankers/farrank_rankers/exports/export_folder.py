@@ -15,12 +15,7 @@ from typing import Unpack
 from farrank_rankers.chunking import chunk_count
 from farrank_rankers.errors import ExportError, SpecError, naming
 from farrank_rankers.exports.manifest import ExportManifest
-from farrank_rankers.family import (
-    LateInteractionOptions,
-    ParadePretrOptions,
-    ParadeQueryOptions,
-    ParadeRandOptions,
-)
+from farrank_rankers.family import family_named
 from farrank_rankers.files.model_files import SPEC_FILE, lists_members
 from farrank_rankers.files.open import Overrides, open_reader, reader_and_files
 from farrank_rankers.json_values import read_text
@@ -191,9 +186,6 @@ def _sibling(place: Path) -> Iterator[Path]:
 _TEXTS = (SPEC_FILE, "config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors.index.json")
 _WEIGHTS = ".safetensors"
 
-# Families whose aggregator has a table of positions for chunks, which the ranker in torch is held to.
-_PLACE_CHUNKS = (ParadeRandOptions, ParadePretrOptions, ParadeQueryOptions, LateInteractionOptions)
-
 # Backbones whose attention depends on the longest input: it is fixed in the graph.
 _LENGTH_DECIDES = frozenset({"big_bird"})
 
@@ -273,7 +265,7 @@ def check_within(made_for: Reader, asked: Reader) -> None:
             f"export was made for {'just' if exactly else 'at most'} {limit}"
         )
     chunks = [chunk_count(spec.chunking, spec.chunking.max_document_tokens) for spec in (then, now)]
-    if isinstance(now.options, _PLACE_CHUNKS) and chunks[1] > chunks[0]:
+    if family_named(now.family).places_chunks and chunks[1] > chunks[0]:
         raise SpecError(
             f"chunking splits a document into up to {chunks[1]} chunks; the export was made for at most "
             f"{chunks[0]}"

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from farrank_rankers.errors import ExportError
-from farrank_rankers.family import FAMILIES, EvidenceKind
+from farrank_rankers.errors import ExportError, SpecError
+from farrank_rankers.family import EvidenceKind, family_named
 from farrank_rankers.json_values import read_fields
 
 DIGEST = "digest"
@@ -153,8 +153,10 @@ class ExportManifest:
 
     def __post_init__(self) -> None:
         """Refuse what no export has: unknown names, missing graphs, files that lie elsewhere."""
-        if self.family not in FAMILIES:
-            raise ExportError(f"family is {self.family!r}; it must be one of {', '.join(FAMILIES)}")
+        try:
+            family_named(self.family)
+        except SpecError as error:
+            raise ExportError(str(error)) from None
         if self.opset < 1:
             raise ExportError(f"opset is {self.opset}; it must be at least 1")
         if not self.runtimes:

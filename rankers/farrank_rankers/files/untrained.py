@@ -123,12 +123,13 @@ def new_ranker(
     )
     spec = replace(spec, chunking=chunking)
     config = dict(files.config)
-    if family == "cross-encoder":
+    classifier = family_named(family).classifier
+    if classifier:
         config.pop("num_labels", None)
         config |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
     ranker = build(Reader(spec, tokenizer, facts), config, seed)
     if pretrained:
-        fill_published(ranker.encoder.backbone, files, new_head=family == "cross-encoder")
+        fill_published(ranker.encoder.backbone, files, new_head=classifier)
         for name, (_, its_files) in parts.items():
             fill_backbone(ranker.aggregator.get_submodule(f"{name}.bert"), its_files.transformer)
     ranker.aggregator.start_from(ranker.encoder.backbone, tokenizer.pair)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from farrank_rankers.papers import models
+from farrank_rankers import papers
 
 if TYPE_CHECKING:
     from support.commands import Outcome
@@ -21,7 +21,7 @@ from support.efficiency_runs import PASSAGE, tiny_backbones
 @pytest.fixture
 def tiny_papers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the papers' models small."""
-    monkeypatch.setattr(models, "BACKBONES", tiny_backbones())
+    monkeypatch.setattr(papers, "BACKBONES", tiny_backbones())
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from farrank_loadtest.efficiency.points import Gain, all_gains, all_pairs, measu
 from farrank_loadtest.efficiency.run_times import FILE, Results, check_same
 from farrank_loadtest.errors import LoadtestError
 from farrank_rankers.backbones.facts import BackboneFacts
-from farrank_rankers.papers.models import paper_models
+from farrank_rankers.papers import paper_models
 from farrank_rankers.reader import Reader
 from farrank_trec.errors import InputError
 from support.efficiency_runs import CONDITIONS, measured

@@ -14,7 +14,7 @@ from farrank_loadtest.efficiency.efficiency_report import CSV, PNG, SVG, TABLE, 
 from farrank_loadtest.efficiency.points import Gain, Point, all_gains, all_pairs, make_points
 from farrank_loadtest.efficiency.published import PUBLISHED
 from farrank_loadtest.efficiency.run_times import Results
-from farrank_rankers.papers.models import paper_models
+from farrank_rankers.papers import paper_models
 from support.efficiency_runs import CONDITIONS, measured
 
 PAIRS = all_pairs(paper_models())

@@ -24,8 +24,7 @@ from farrank_rankers.features import Features, batched
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
-from farrank_rankers.papers.counting import count_parameters, on_meta
-from farrank_rankers.papers.models import BERT, paper_models
+from farrank_rankers.papers import BERT, count_parameters, on_meta, paper_models
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokens import Role

@@ -1,14 +1,22 @@
-"""The papers' backbones and models by name: a spec each, and how many parameters the paper counts."""
+"""The models of "Understanding Performance of Long-Document Ranking Models", at full size, without weights.
+
+A backbone's entry is its published `config.json`, as far as that speaks of size and kind. This module is read
+without torch.
+Source: Boytsov et al., arXiv 2207.01262: its models, Table 6 (parameters) and section 3.1 (limits).
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.chunking import Chunking, default_chunking
 from farrank_rankers.family import Options, family_named
 from farrank_rankers.files.open import default_options
 from farrank_rankers.spec import RankerSpec, changed_options
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Config = Mapping[str, Any]
 
@@ -222,3 +230,33 @@ def _model(
         provenance={"paper": "arXiv 2207.01262"},
     )
     return PaperModel(name, spec, millions or PARAMETERS[backbone])
+
+
+def on_meta(model: PaperModel) -> "nn.ModuleDict":
+    """Build encoder and aggregator at full size on torch's meta device: shapes without memory."""
+    import torch
+
+    family = family_named(model.spec.family)
+    with torch.device("meta"):
+        return torch.nn.ModuleDict(
+            {
+                "encoder": family.encoder_class()(model.spec, model.config),
+                "aggregator": family.aggregator_class()(model.spec, model.config),
+            }
+        )
+
+
+# Words of BERT, ELECTRA and MiniLM, whose vectors the published aggregator transformers hold and never read.
+VOCABULARY = 30522
+
+
+def count_parameters(module: "nn.Module") -> int:
+    """Count parameters as Table 6 does: each shared one once, and word embeddings of aggregators, too.
+
+    The papers' transformers of PARADE have such embeddings, though vectors take their place; ours have none.
+    """
+    from farrank_rankers.families.parade_transformer import VectorTransformer
+
+    own = sum(parameter.numel() for parameter in module.parameters())
+    readers = (part for part in module.modules() if isinstance(part, VectorTransformer))
+    return own + VOCABULARY * sum(reader.first.numel() for reader in readers)
