@@ -6,10 +6,10 @@ from dataclasses import dataclass, fields
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from farrank_rankers.errors import SpecError
+from farrank_rankers.json_values import check_value
 
 if TYPE_CHECKING:
     from farrank_rankers.aggregate import Aggregator
@@ -84,15 +84,8 @@ class Options:
 
     def __post_init__(self) -> None:
         """Hold every field to its annotated type or its listed values."""
-        hints = get_type_hints(type(self))
-        for name in (field.name for field in fields(self)):
-            value, hint = getattr(self, name), hints[name]
-            if get_origin(hint) is Literal:
-                if value not in get_args(hint):
-                    raise SpecError(f"{name} is {value!r}; it must be one of {', '.join(get_args(hint))}")
-            elif type(value) not in (allowed := get_args(hint) or (hint,)):
-                named = " or ".join("None" if kind is NoneType else kind.__name__ for kind in allowed)
-                raise SpecError(f"{name} is {value!r}; it must be of type {named}")
+        for name, hint in get_type_hints(type(self)).items():
+            check_value(hint, getattr(self, name), name, SpecError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,16 +312,17 @@ def family_named(name: str) -> Family:
 
     Raises: SpecError that lists the known names, or says what is wrong with another package's.
     """
-    found = FAMILIES.get(name) if isinstance(name, str) else None
-    return found or _from_another_package(name)
+    if isinstance(name, str) and (found := FAMILIES.get(name) or _from_another_package(name)):
+        return found
+    known = ", ".join([*FAMILIES, *sorted(entry_points(group=ENTRY_POINTS).names)])
+    raise SpecError(f"family is {name!r}; it must be one of {known}")
 
 
 @cache
-def _from_another_package(name: str) -> Family:
+def _from_another_package(name: str) -> Family | None:
     offered = entry_points(group=ENTRY_POINTS)
     if name not in offered.names:
-        known = ", ".join([*FAMILIES, *sorted(offered.names)])
-        raise SpecError(f"family is {name!r}; it must be one of {known}")
+        return None
     try:
         row = offered[name].load()
     except (ImportError, AttributeError) as error:

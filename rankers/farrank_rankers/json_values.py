@@ -82,6 +82,14 @@ def read_fields(
         raise error(str(problem)) from None
 
 
+def check_value(hint: Any, value: object, name: str, error: type[RankerError]) -> None:
+    """Hold a value to an annotated type. Raises: `error` naming the value and what it must be."""
+    try:
+        _read(hint, value, name)
+    except _Unfit as problem:
+        raise error(str(problem)) from None
+
+
 def _fields(kind: type[T], value: object, name: str, prefix: str, kinds: Mapping[str, type]) -> T:
     if not isinstance(value, dict):
         raise _Unfit(f"{name} is {value!r}; it must be an object")

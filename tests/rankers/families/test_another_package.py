@@ -1,5 +1,6 @@
 """A family of another package: one module with its classes, one row, one entry point."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from farrank_rankers import family as families
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import FAMILIES, EvidenceKind, family_named
-from farrank_rankers.features import stacked
+from farrank_rankers.features import Features, stacked
 from farrank_rankers.files.open import open_ranker, open_reader
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
@@ -60,6 +61,7 @@ best-of = lab_family:ROW
 no-row = lab_family:NO_ROW
 no-module = lab_missing:ROW
 """
+ROOT = Path(__file__).parents[3]
 TEXTS = ("a search engine ranks passages of the long document by a query", "hello world", "")
 
 
@@ -134,6 +136,28 @@ def test_an_artifact_without_its_package_names_the_family(
     families._from_another_package.cache_clear()
     with pytest.raises(SpecError, match="family is 'best-of'; it must be one of firstp, "):
         open_reader(tmp_path / "ranker")
+
+
+def test_the_documents_example_works(
+    cross_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs" / "own-family.md").read_text(encoding="utf-8")
+    for name, code in re.findall(r"```python\n# (lab/\w+\.py)\n(.*?)```", page, re.DOTALL):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(code)
+    group, line = re.findall(r"```toml\n\[project\.entry-points\.\"(.*?)\"\]\n(.*?)\n```", page)[0]
+    info = tmp_path / "lab-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lab\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\n{line.replace(chr(34), '')}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    ranker = new_ranker("medianp", cross_encoder, Chunking("sliding", 8, 4, 40), seed=3)
+    assert ranker.spec.family == "medianp"
+    vectors = torch.randn(1, 3, 32)
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    scores = ranker.aggregator.eval().interact(Features(vectors), mask, None)[0].tolist()
+    assert ranker.aggregator(Features(vectors), mask).item() == sorted(scores)[1]
+    assert all(torch.tensor(found.score).isfinite() for found in ranker.score("hello", TEXTS))
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -159,5 +159,5 @@ def test_evidence_says_what_it_is(cross_encoder: Path) -> None:
 
 
 def test_per_dimension_is_yes_or_no() -> None:
-    with pytest.raises(SpecError, match="per_dimension is 1; it must be of type bool"):
+    with pytest.raises(SpecError, match="per_dimension is 1; it must be true or false"):
         ParadeAttnOptions(per_dimension=1)  # type: ignore[arg-type]
