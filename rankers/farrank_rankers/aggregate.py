@@ -15,8 +15,6 @@ from farrank_rankers.family import Aggregation, EvidenceKind
 from farrank_rankers.features import Features
 from farrank_rankers.tokenizer import Frame
 
-__all__ = ["Aggregator", "ChunkScoreAggregator", "EvidenceKind", "Explanation", "combine"]
-
 State = TypeVar("State")
 
 # Chunks that are read at once when some are left out. A transformer 768 wide makes 50 MB of so many.

@@ -121,4 +121,4 @@ def _check_names(names: Sequence[str], where: str) -> None:
         raise SpecError(f"{where} names a member twice: {', '.join(names)}")
     for name in names:
         if not _NAME.fullmatch(name):
-            raise SpecError(f"{where}: {name!r} is no name of a folder: letters, digits and _.- are")
+            raise SpecError(f"{where}: {name!r} cannot be a folder's name; use letters, digits and _.-")

@@ -30,14 +30,14 @@ def check_count(name: str, value: object, at_least: int, at_most: int | None = N
     return value
 
 
-# A slip of the pen must not build a model for hours: no transformer of an aggregator comes near these.
+# A typing error must not build a model for hours. No aggregator's transformer comes near these sizes.
 MOST_LAYERS = 128
 LARGEST_SIZE = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class TransformerShape:
-    """What a BERT must have for its checkpoint to fit; the defaults are MiniLM's cross-encoder of 6 layers.
+    """The sizes of a small BERT; the defaults are those of MiniLM's cross-encoder of 6 layers.
 
     `width` is that of its vectors, `intermediate` that of its feed-forward layers. It has no word embeddings:
     vectors take their place.

@@ -17,7 +17,7 @@ class Features(NamedTuple):
     """One vector for each input (`roles` None), or one for each of its tokens, and what each token is.
 
     Shapes, after one or more leading dimensions (P inputs; D documents of C chunks): vectors (…, F) or
-    (…, S, F…), roles (…, S) of `Role` values. Vectors of role PADDING are never looked at.
+    (…, S, F…), roles (…, S) of `Role` values. Vectors of role PADDING are never read.
     """
 
     vectors: Tensor

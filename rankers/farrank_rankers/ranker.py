@@ -63,7 +63,7 @@ class Ranker(nn.Module):
         family = family_named(reader.spec.family)
         self.encoder: Encoder = family.encoder_class()(reader.spec, config)
         self.aggregator: Aggregator[Any] = family.aggregator_class()(reader.spec, config)
-        # The weights' digest, and which tensors it was taken of, each as often as it had been changed then.
+        # The weights' digest, with each tensor's identity and count of changes at the time.
         self._digest: tuple[list[tuple[int, int]], str] | None = None
 
     @property

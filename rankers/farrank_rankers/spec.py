@@ -12,8 +12,6 @@ from farrank_rankers.family import Options, Plan, check_count, family_named
 from farrank_rankers.json_values import read_fields
 from farrank_rankers.tokenizer import TokenizerFiles
 
-__all__ = ["Chunking", "Plan", "RankerSpec"]
-
 OptionsT = TypeVar("OptionsT", bound=Options)
 
 

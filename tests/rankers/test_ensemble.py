@@ -61,7 +61,7 @@ def test_the_version_knows_members_and_their_order(ensemble: Ensemble) -> None:
         ({"family": "ensemble"}, "members is None; it must be a list"),
         ({"family": "ensemble", "members": ["a"]}, "has 1 names; an ensemble has at least 2"),
         ({"family": "ensemble", "members": ["a", "a"]}, "names a member twice"),
-        ({"family": "ensemble", "members": ["a", "../b"]}, "'../b' is no name of a folder"),
+        ({"family": "ensemble", "members": ["a", "../b"]}, "'../b' cannot be a folder's name"),
         ({"family": "ensemble", "members": ["a", "b"], "weights": [1, 2]}, "unknown key weights"),
     ],
 )

@@ -94,13 +94,13 @@ def _taken_apart(vectors: Tensor, roles: Tensor, chunk_mask: Tensor, query_mask:
     of_document = ((roles == Role.DOCUMENT) & chunk_mask[:, :, None]).flatten(1)  # (N, C·S)
     lengths = of_document.sum(dim=1, keepdim=True)  # (N, 1)
     slots = of_document.shape[1] if torch.compiler.is_compiling() else int(lengths.max())
-    known = of_query.int().argmax(dim=1, keepdim=True)  # (N, 1), where the query's first token stands
-    positions = _positions(of_document, slots, known)  # (N, T)
+    first = of_query.int().argmax(dim=1, keepdim=True)  # (N, 1), where the query's first token stands
+    positions = _positions(of_document, slots, first)  # (N, T)
     doc_mask = torch.arange(slots, device=lengths.device) < lengths  # (N, T)
     chunks = torch.arange(roles.shape[1], device=lengths.device)  # (C,)
     membership = (positions // roles.shape[2])[:, :, None] == chunks  # (N, T, C)
     return Texts(
-        query=_at(_positions(of_query, query_mask.shape[1], known), vectors),
+        query=_at(_positions(of_query, query_mask.shape[1], first), vectors),
         query_mask=query_mask,
         document=_at(positions, vectors),
         doc_mask=doc_mask,

@@ -68,9 +68,9 @@ class LateInteraction(ParadeTransf):
         if torch.compiler.is_compiling():
             rows = torch.arange(chunk_mask.numel(), device=chunk_mask.device)  # (D·C,)
             document = rows // chunk_mask.shape[1]  # (D·C,)
-            asked = Part(query.vectors.index_select(0, document), query_mask.index_select(0, document))
-            read = Part(features.vectors.flatten(0, 1), doc_mask.flatten(0, 1))
-            interacted: Tensor = self.interaction(asked, read)  # (D·C, W)
+            of_query = Part(query.vectors.index_select(0, document), query_mask.index_select(0, document))
+            of_chunk = Part(features.vectors.flatten(0, 1), doc_mask.flatten(0, 1))
+            interacted: Tensor = self.interaction(of_query, of_chunk)  # (D·C, W)
             return ChunkVectors(interacted.reshape(*chunk_mask.shape, -1))
         documents, columns = chunk_mask.nonzero(as_tuple=True)  # (N,) each
         group = max(1, GROUP_POSITIONS // (features.roles.shape[2] + query.roles.shape[1]))
@@ -78,9 +78,9 @@ class LateInteraction(ParadeTransf):
         for document, column in zip(
             torch.split(documents, group), torch.split(columns, group), strict=True
         ):  # (G,) each
-            asked = Part(query.vectors[document], query_mask[document])
-            read = Part(features.vectors[document, column], doc_mask[document, column])
-            vectors.append(self.interaction(asked, read))  # (G, W)
+            of_query = Part(query.vectors[document], query_mask[document])
+            of_chunk = Part(features.vectors[document, column], doc_mask[document, column])
+            vectors.append(self.interaction(of_query, of_chunk))  # (G, W)
         joined = torch.cat(vectors)  # (N, W)
         empty = joined.new_zeros(*chunk_mask.shape, joined.shape[1])  # (D, C, W)
         return ChunkVectors(empty.index_put((documents, columns), joined))

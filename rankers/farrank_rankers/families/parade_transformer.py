@@ -27,19 +27,20 @@ from farrank_rankers.tokens import Role
 class Part(NamedTuple):
     """Vectors that follow each other in the transformer's input, all of one segment.
 
-    `mask` says which of them are read. `placed`, if given, says which take a position: read or not.
-    Shapes: vectors (N, T, H), mask and placed (N, T) bool.
+    `mask` says which of them are read. Those take a position each, and so do others where `takes_position`,
+    if given, says so.
+    Shapes: vectors (N, T, H), mask and takes_position (N, T) bool.
     """
 
     vectors: Tensor
     mask: Tensor
     segment: int = 0
-    placed: Tensor | None = None
+    takes_position: Tensor | None = None
 
     def repeated(self, times: int) -> "Part":
         """Repeat all rows. Shapes: (N, T, H) -> (times·N, T, H)."""
-        placed = None if self.placed is None else self.placed.repeat(times, 1)
-        return Part(self.vectors.repeat(times, 1, 1), self.mask.repeat(times, 1), self.segment, placed)
+        positions = None if self.takes_position is None else self.takes_position.repeat(times, 1)
+        return Part(self.vectors.repeat(times, 1, 1), self.mask.repeat(times, 1), self.segment, positions)
 
 
 class VectorTransformer(nn.Module):
@@ -81,15 +82,15 @@ class VectorTransformer(nn.Module):
         separators = [] if self.separator is None else [_learned(self.separator, rows)]
         sequence = [_learned(self.first, rows), *separators]
         for part in parts:
-            known = part.vectors.masked_fill(~part.mask[:, :, None], 0.0)  # (N, T, H)
-            sequence += [part._replace(vectors=self.project(known)), *separators]
-        placed = [part.mask if part.placed is None else part.placed for part in sequence]
+            present = part.vectors.masked_fill(~part.mask[:, :, None], 0.0)  # (N, T, H)
+            sequence += [part._replace(vectors=self.project(present)), *separators]
+        positions = [part.mask if part.takes_position is None else part.takes_position for part in sequence]
         segments = [torch.full_like(part.mask, part.segment, dtype=torch.long) for part in sequence]
         output = self.bert(
             inputs_embeds=torch.cat([part.vectors for part in sequence], dim=1),  # (N, L, W)
             attention_mask=torch.cat([part.mask for part in sequence], dim=1).long(),  # (N, L)
             token_type_ids=torch.cat(segments, dim=1),  # (N, L)
-            position_ids=torch.cat(placed, dim=1).cumsum(dim=1) - 1,  # (N, L)
+            position_ids=torch.cat(positions, dim=1).cumsum(dim=1) - 1,  # (N, L)
         )
         first: Tensor = output.last_hidden_state[:, 0]
         return first
@@ -251,8 +252,8 @@ class ParadeTransfQuery(ParadeTransf):
         missing = max(0, self.query_positions + 1 - features.roles.shape[2])
         query_vectors = pad(features.vectors[:, 0, 1:], (0, 0, 0, missing))  # (D, Q, H)
         query_mask = pad(features.roles[:, 0, 1:] == Role.QUERY, (0, missing))  # (D, Q)
-        held = torch.arange(query_mask.shape[1], device=query_mask.device) < self.query_positions  # (Q,)
-        before = Part(query_vectors, query_mask, placed=query_mask | held)
+        padded = torch.arange(query_mask.shape[1], device=query_mask.device) < self.query_positions  # (Q,)
+        before = Part(query_vectors, query_mask, takes_position=query_mask | padded)
         return ChunkVectors(features.vectors[:, :, 0], (before,))
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from farrank_rankers.aggregate import Aggregator, ChunkScoreAggregator, EvidenceKind
+from farrank_rankers.aggregate import Aggregator, ChunkScoreAggregator
 from farrank_rankers.backbones.build_backbone import transformers_config
 from farrank_rankers.encoder import Encoder
-from farrank_rankers.family import Aggregation, VectorOptions
+from farrank_rankers.family import Aggregation, EvidenceKind, VectorOptions
 from farrank_rankers.features import Features, Layout
 from farrank_rankers.spec import RankerSpec
 

@@ -9,9 +9,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from farrank_rankers.aggregate import EvidenceKind
 from farrank_rankers.chunking import Chunking
-from farrank_rankers.family import family_named
+from farrank_rankers.family import EvidenceKind, family_named
 from farrank_rankers.features import Features
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker

@@ -184,13 +184,13 @@ def test_texts_are_framed_as_pairs_without_a_first(make: Callable[[Case], Ranker
     assert reader.max_input_tokens == 3 + 16
 
 
-def test_other_tokenizers_bring_their_own_frame(make_model: MakeModel) -> None:
+def test_other_tokenizers_bring_their_own_special_tokens(make_model: MakeModel) -> None:
     ranker = new_ranker(FAMILY, make_model("roberta"), CHUNKING, max_query_tokens=8).eval()
     tokens = ranker.reader.tokenizer.tokenizer
     start, end = tokens.token_to_id("<s>"), tokens.token_to_id("</s>")
     query = ranker.reader.read_query(QUERY)
     found = ranker.reader.query_input(query)
-    assert found.input_ids.tolist() == [start, end, end, *query.ids.tolist(), end]
+    assert found.input_ids.tolist() == [start, end, *query.ids.tolist(), end]
     together = ranker.score(QUERY, DOCUMENTS)
     for document, expected in zip(DOCUMENTS, together, strict=True):
         alone = ranker.score(QUERY, [document], batch_size=1)[0]
