@@ -144,28 +144,13 @@ LONG = {
 SHORT = {"bert": BERT, "electra": ELECTRA, "deberta": DEBERTA}
 E5 = "dwzhu/e5-base-4k"
 
-# Table 6, in millions, from least to most.
-PARAMETERS: Mapping[str, tuple[int, int]] = {
-    BERT: (110, 110),
-    ELECTRA: (110, 110),
-    DEBERTA: (184, 184),
-    LONG["longformer"]: (149, 149),
-    LONG["bigbird"]: (127, 127),
-    LONG["jina"]: (137, 137),
-    LONG["mosaic"]: (137, 137),
-    LONG["tinyllama"]: (1034, 1034),
-    E5: (110, 110),
-}
-PARADE_TRANSFORMER = (132, 148)
-
 
 @dataclass(frozen=True, slots=True)
 class PaperModel:
-    """A model's name, its spec, and the range of Table 6, in millions of parameters."""
+    """A model's name and its spec."""
 
     name: str
     spec: RankerSpec
-    published_millions: tuple[int, int]
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -190,15 +175,13 @@ def _models() -> Iterator[PaperModel]:
     for name, backbone in SHORT.items():
         yield _model(f"parade-attn-{name}", "parade-attn", backbone)
     for name in ("bert", "electra"):
-        yield _model(
-            f"parade-transf-rand-l2-{name}", "parade-transf-rand", SHORT[name], millions=PARADE_TRANSFORMER
-        )
+        yield _model(f"parade-transf-rand-l2-{name}", "parade-transf-rand", SHORT[name])
     for name, family in (
         ("parade-transf-pretr-l6", "parade-transf-pretr"),
         ("parade-transf-pretr-q-l6", "parade-transf-pretr-q"),
         ("parade-transf-pretr-lateir-l6", "parade-transf-pretr-lateir"),
     ):
-        yield _model(f"{name}-bert", family, BERT, millions=PARADE_TRANSFORMER)
+        yield _model(f"{name}-bert", family, BERT)
     for name, backbone in LONG.items():
         yield _model(f"longp-{name}", "longp", backbone)
     options = {"query_prefix": "query: ", "document_prefix": "passage: ", "position_step": 8}
@@ -215,7 +198,6 @@ def _model(
     *,
     chunking: Chunking | None = None,
     options: Mapping[str, Any] | None = None,
-    millions: tuple[int, int] | None = None,
 ) -> PaperModel:
     """Give a model the paper's limits: queries of 32 tokens, padded to as many where chunks hold them."""
     facts = family_named(family)
@@ -229,7 +211,7 @@ def _model(
         options=changed_options(chosen, options or {}),
         provenance={"paper": "arXiv 2207.01262"},
     )
-    return PaperModel(name, spec, millions or PARAMETERS[backbone])
+    return PaperModel(name, spec)
 
 
 def on_meta(model: PaperModel) -> "nn.ModuleDict":

@@ -60,7 +60,6 @@ def test_parameters_are_those_of_table_6(model: PaperModel) -> None:
     if model.name.startswith("parade-transf"):
         low, high = 132, 148
     assert 0.98 * low <= count_parameters(module) / 1e6 <= 1.02 * high
-    assert model.published_millions == (low, high)
 
 
 def test_limits_are_the_papers(model: PaperModel) -> None:
