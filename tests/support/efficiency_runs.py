@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from farrank_loadtest.efficiency.run_times import Conditions, Measured, Timed
-from farrank_rankers.papers.models import BACKBONES
+from farrank_rankers.papers import BACKBONES
 
 TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 # The same change, made by a process of its own that then runs the command.

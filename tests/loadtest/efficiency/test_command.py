@@ -17,7 +17,7 @@ import pytest
 from farrank_cli.main import main
 from farrank_loadtest.efficiency.efficiency_report import CSV, PNG, SVG, TABLE
 from farrank_loadtest.efficiency.run_times import FILE, Results
-from farrank_rankers.papers import models
+from farrank_rankers import papers
 from support.efficiency_runs import start, tiny_backbones
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def two(flags: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     folder = tmp_path_factory.mktemp("two") / "new" / "folder"
     out, err = StringIO(), StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr(models, "BACKBONES", tiny_backbones())
+        patch.setattr(papers, "BACKBONES", tiny_backbones())
         command = ["loadtest", "efficiency", *flags, "--rankers=maxp-bert,longp-e5-4k", f"--out={folder}"]
         exit_code = main(command)
     assert exit_code == 0, err.getvalue()
