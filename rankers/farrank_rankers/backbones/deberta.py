@@ -20,12 +20,7 @@ from farrank_rankers.packed.packed_backbone import (
     embedded,
     run_layers,
 )
-from farrank_rankers.packed.pattern import (
-    EVERY_TOKEN,
-    Heads,
-    Pattern,
-    Score,
-)
+from farrank_rankers.packed.pattern import EVERY_TOKEN, Heads, Pattern, Score
 from farrank_rankers.packed.stream import TokenStream
 
 

@@ -16,11 +16,7 @@ from farrank_rankers.packed.packed_backbone import (
     are_plain,
     run_layers,
 )
-from farrank_rankers.packed.pattern import (
-    CAUSAL,
-    Attention,
-    Heads,
-)
+from farrank_rankers.packed.pattern import CAUSAL, Attention, Heads
 from farrank_rankers.packed.stream import InputBounds, TokenStream
 
 # Ways to stretch rotary positions by the longest input of a batch: companions would change scores.

@@ -27,12 +27,7 @@ from farrank_rankers.packed.packed_backbone import (
     embedded,
     run_layers,
 )
-from farrank_rankers.packed.pattern import (
-    EVERY_TOKEN,
-    Attention,
-    Heads,
-    Pattern,
-)
+from farrank_rankers.packed.pattern import EVERY_TOKEN, Attention, Heads, Pattern
 from farrank_rankers.packed.stream import InputBounds, TokenStream
 from farrank_rankers.tokens import Role
 

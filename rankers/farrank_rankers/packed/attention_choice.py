@@ -7,12 +7,7 @@ import torch
 from torch import Tensor
 
 from farrank_rankers.errors import AttentionAbsent
-from farrank_rankers.packed.flash_kernels import (
-    HALF_PRECISION,
-    FlashAttention,
-    VarlenAttention,
-    is_for_flash,
-)
+from farrank_rankers.packed.flash_kernels import HALF_PRECISION, FlashAttention, VarlenAttention, is_for_flash
 from farrank_rankers.packed.pattern import Attention, Heads, Pattern
 from farrank_rankers.packed.plain_attention import plain_attention
 

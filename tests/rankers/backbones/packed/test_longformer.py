@@ -17,14 +17,7 @@ from farrank_rankers.errors import SourceError
 from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.tokens import EncoderInput, Role, collate
-from support.packed_backbones import (
-    Case,
-    MakeEncoder,
-    inputs_of,
-    packed_states,
-    padded_states,
-    stream_of,
-)
+from support.packed_backbones import Case, MakeEncoder, inputs_of, packed_states, padded_states, stream_of
 
 LETTERS = {"s": Role.SPECIAL, "q": Role.QUERY, "d": Role.DOCUMENT, ".": Role.PADDING}
 

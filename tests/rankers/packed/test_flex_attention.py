@@ -12,14 +12,7 @@ from torch.nn.attention import flex_attention as torch_flex
 
 from farrank_rankers.packed.flex_attention import FlexAttention
 from farrank_rankers.packed.pattern import CAUSAL, EVERY_TOKEN
-from support.attention_heads import (
-    PATTERNS,
-    MakePattern,
-    RandomHeads,
-    alibi,
-    block_by_block,
-    window,
-)
+from support.attention_heads import PATTERNS, MakePattern, RandomHeads, alibi, block_by_block, window
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=4).map(tuple)
 each_pattern = pytest.mark.parametrize("make", PATTERNS.values(), ids=PATTERNS)

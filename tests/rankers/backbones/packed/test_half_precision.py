@@ -11,14 +11,7 @@ from farrank_rankers.packed.flex_attention import FlexAttention
 from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.pattern import Attention
 from farrank_rankers.packed.plain_attention import plain_attention
-from support.packed_backbones import (
-    CASES,
-    Case,
-    MakeEncoder,
-    inputs_of,
-    packed_states,
-    padded_states,
-)
+from support.packed_backbones import CASES, Case, MakeEncoder, inputs_of, packed_states, padded_states
 
 # Backbones with masks or scores of their own; all others are in the hands of kernels that are tested.
 OWN_PATTERNS = ("big_bird", "deberta-v2", "longformer")

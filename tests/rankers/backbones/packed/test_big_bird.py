@@ -7,13 +7,7 @@ import torch
 
 from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
-from support.packed_backbones import (
-    Case,
-    MakeEncoder,
-    inputs_of,
-    packed_states,
-    padded_states,
-)
+from support.packed_backbones import Case, MakeEncoder, inputs_of, packed_states, padded_states
 
 # With 3 random blocks, inputs of up to 12 blocks have 12: of 8 tokens up to 96, of 64 up to 768. transformers
 # would give up sparse attention at 88 and 704.

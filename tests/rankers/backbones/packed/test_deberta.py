@@ -12,13 +12,7 @@ from farrank_rankers.backbones.deberta import distance_slots
 from farrank_rankers.errors import SourceError
 from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
-from support.packed_backbones import (
-    Case,
-    MakeEncoder,
-    inputs_of,
-    packed_states,
-    padded_states,
-)
+from support.packed_backbones import Case, MakeEncoder, inputs_of, packed_states, padded_states
 
 MakeBackbone = Callable[..., Path]
 
