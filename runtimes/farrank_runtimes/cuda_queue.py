@@ -5,11 +5,11 @@ they were begun, whichever ranker's they are, and nothing else waits behind them
 and aggregators have other streams. The server puts features together on the thread's current stream.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Protocol
+from itertools import cycle
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from farrank_runtimes.runtime import Encoding
 
 @dataclass(frozen=True, slots=True)
 class DeviceStreams:
-    """Where what runs; the aggregator's kernels go before those of batches when both wait."""
+    """A device's streams; waiting kernels of the aggregator go before those of batches."""
 
     encoding: torch.cuda.Stream
     copies: torch.cuda.Stream
@@ -31,17 +31,17 @@ class DeviceStreams:
 
 @cache
 def streams_of(device: torch.device) -> DeviceStreams:
-    """Give a CUDA device's streams, once made and the same for all who ask."""
+    """Give a CUDA device's streams, the same ones at every call."""
     stream: Callable[..., torch.cuda.Stream] = torch.cuda.Stream  # torch leaves it without annotations
     return DeviceStreams(stream(device), stream(device), stream(device, priority=-1))
 
 
 @contextmanager
 def beside(device: torch.device) -> Iterator[None]:
-    """Run what is inside on the aggregator's stream, behind what the current stream has; a CPU has but one.
+    """Run what is inside on the aggregator's stream, after what is on the current one; a CPU has only one.
 
-    The current stream goes on when it is done. What either makes, the other may therefore read and free:
-    memory that goes back to the stream it came from is not written before it was read.
+    The current stream goes on when that is done. So each may read and free what the other makes: memory that
+    goes back to its stream is not written again before it was read.
     """
     if device.type != "cuda":
         yield
@@ -56,10 +56,10 @@ def beside(device: torch.device) -> Iterator[None]:
 
 
 def handed_over(features: Features, device: torch.device) -> Features:
-    """Tell torch that features made on another stream, and done, are read on the current one from now on.
+    """Tell torch that features that another stream has finished are read on the current one from now on.
 
-    Their memory is the other stream's: freed, it would go to that stream's next batch at once, before what
-    was begun here has read it.
+    Their memory belongs to the other stream: freed, it would go to that stream's next batch at once, before
+    the current stream has read it.
     """
     if device.type == "cuda":
         reader = torch.cuda.current_stream(device)
@@ -69,29 +69,24 @@ def handed_over(features: Features, device: torch.device) -> Features:
     return features
 
 
-# 128 bytes of int32: every row begins where a warp's reads do, and where compiled kernels expect it.
+# 128 bytes of int32: every row begins where a warp's reads begin, and where compiled kernels expect it.
 ALIGNED = 32
 
 
-class Ended(Protocol):
-    """What tells of a batch's end, such as a CUDA event."""
-
-    def synchronize(self) -> None:
-        """Wait for it."""
-        ...
-
-
 class Stage:
-    """Room for one batch, on the host and again on the device, which grows with the largest one.
-
-    `last` is the end of the batch that had it last: before, neither half may be written.
-    """
+    """Room for one batch's tokens, in pinned memory and on the device; it grows with the largest batch."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._host = torch.empty(0, dtype=torch.int32)
         self._there = torch.empty(0, dtype=torch.int32, device=device)
-        self.last: Ended | None = None
+        self._last: torch.cuda.Event | None = None
+
+    def take(self, end: torch.cuda.Event) -> None:
+        """Wait for the batch that had the stage, which may still read it; `end` is that of the next one."""
+        if self._last is not None:
+            self._last.synchronize()
+        self._last = end
 
     def upload(self, packing: Packing) -> tuple[Tensor, Tensor]:
         """Begin one copy of all that the device needs, on the current stream; give views of it there.
@@ -121,23 +116,6 @@ class Stage:
         )
 
 
-class StagingRing:
-    """A stage for each batch in flight: one that runs, and one that is being brought."""
-
-    def __init__(self, device: torch.device, count: int = 2) -> None:
-        self._stages: Sequence[Stage] = [Stage(device) for _ in range(count)]
-        self._turn = 0
-
-    def free(self) -> Stage:
-        """Give the stage whose batch was begun first, waiting for that batch's end."""
-        stage = self._stages[self._turn]
-        if stage.last is not None:
-            stage.last.synchronize()
-            stage.last = None
-        self._turn = (self._turn + 1) % len(self._stages)
-        return stage
-
-
 def _aligned(count: int) -> int:
     return -(-count // ALIGNED) * ALIGNED
 
@@ -149,28 +127,29 @@ Encode = Callable[[TokenStream], Features]
 class CudaFeed:
     """For a GPU: tokens are copied while the batch before is encoded, and nobody waits before rows are read.
 
-    A third batch waits for the end of the first, whose place in the staging ring it takes. Made when the
-    weights are where they stay: these came, and were fused, on the stream of whoever loaded them.
+    There are two stages, for the batch that runs and for the one that is brought; a third batch waits for the
+    end of the first. Made when the weights are where they stay: they came, and were fused, on the stream of
+    whoever loaded them.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._streams = streams_of(device)
-        self._ring = StagingRing(device)
+        self._stages = cycle([Stage(device), Stage(device)])
         torch.cuda.synchronize(device)
 
     def begin(self, packing: Packing, encode: Encode) -> Encoding:
         """Queue a batch behind the last one."""
-        stage, encoding = self._ring.free(), self._streams.encoding
+        stage, encoding = next(self._stages), self._streams.encoding
         timed_event: Callable[..., torch.cuda.Event] = partial(torch.cuda.Event, enable_timing=True)
         start = timed_event()
-        # Blocking: who waits sleeps, and leaves the core to those who read texts.
+        # Blocking: a thread that waits for it sleeps, and leaves the core to the tokenizers.
         end = timed_event(blocking=True)
-        stage.last = end
+        stage.take(end)
         try:
             with torch.cuda.stream(self._streams.copies):
                 tokens, offsets = stage.upload(packing)
-            # The stage outlives the batch, whose end the next to take it waits for: its memory needs no
+            # The next batch to take the stage waits for the end of this one, so that its memory needs no
             # record of the stream that reads it.
             encoding.wait_stream(self._streams.copies)
             with torch.cuda.stream(encoding):
@@ -178,7 +157,7 @@ class CudaFeed:
                 stream = TokenStream.of(tokens, offsets, packing)
                 features = encode(stream)
         finally:
-            # Of a batch that failed half-way, what was begun runs on, and reads the stage.
+            # What was begun of a batch that failed half-way runs on, and reads the stage.
             end.record(encoding)
         return Queued(features, stream, start, end, self._device)
 
@@ -200,9 +179,9 @@ class Queued:
             return self.stream.rows(handed_over(self.features, self.device))
 
     def device_s(self) -> float:
-        """Say how long it was encoded, from the end of the batch before or its own start, the later one.
+        """Say how long it was encoded; waiting behind another batch does not count.
 
-        All batches of a device run in one stream, whose events come to pass in its order: its start does when
-        the batch before has ended. What the device idles within a batch, for a host that is late, counts.
+        All batches of a device run in one stream, so a batch starts when the one before has ended. Idle time
+        within a batch, when the host is late, counts.
         """
         return float(self.start.elapsed_time(self.end)) / 1e3

@@ -120,11 +120,12 @@ def groups(
     documents: Sequence[Features], queries: Sequence[Features] | None, limit: GroupLimit
 ) -> Iterator[slice]:
     """Divide documents, in their order, into groups within a limit; a group has at least one document."""
-    start, largest = 0, _Size()
+    start = 0
+    largest: tuple[int, ...] = (0, 0, 0, 0)
     for position, document in enumerate(documents):
-        size = _Size.of(document, None if queries is None else queries[position])
-        grown = largest.or_larger(size)
-        if position > start and not grown.fits(position - start + 1, limit):
+        size = _size(document, None if queries is None else queries[position])
+        grown = tuple(map(max, largest, size))  # what padding makes of them
+        if position > start and not _fits(position - start + 1, grown, limit):
             yield slice(start, position)
             start, grown = position, size
         largest = grown
@@ -132,35 +133,17 @@ def groups(
         yield slice(start, len(documents))
 
 
-@dataclass(frozen=True, slots=True)
-class _Size:
-    """How large a document is; `tokens` (of a chunk) and `query_tokens` are 0 for chunk vectors."""
+def _size(document: Features, query: Features | None) -> tuple[int, ...]:
+    """Count chunks, tokens of a chunk, tokens of the query (both 0 for chunk vectors), bytes of a vector."""
+    shape, of_tokens = document.vectors.shape, document.roles is not None
+    vector_bytes = prod(shape[2 if of_tokens else 1 :]) * document.vectors.element_size()
+    query_tokens = 0 if query is None or query.roles is None else len(query.roles)
+    return shape[0], shape[1] if of_tokens else 0, query_tokens, vector_bytes
 
-    chunks: int = 0
-    tokens: int = 0
-    query_tokens: int = 0
-    vector_bytes: int = 0
 
-    @classmethod
-    def of(cls, document: Features, query: Features | None) -> "_Size":
-        shape, of_tokens = document.vectors.shape, document.roles is not None
-        vector = prod(shape[2 if of_tokens else 1 :])
-        asked = 0 if query is None or query.roles is None else len(query.roles)
-        return cls(shape[0], shape[1] if of_tokens else 0, asked, vector * document.vectors.element_size())
-
-    def or_larger(self, other: "_Size") -> "_Size":
-        """Take the larger of each: what padding makes of two documents."""
-        return _Size(
-            max(self.chunks, other.chunks),
-            max(self.tokens, other.tokens),
-            max(self.query_tokens, other.query_tokens),
-            max(self.vector_bytes, other.vector_bytes),
-        )
-
-    def fits(self, documents: int, limit: GroupLimit) -> bool:
-        """Whether so many documents of this size are within a limit."""
-        chunks = documents * self.chunks
-        if chunks * max(1, self.tokens) * self.vector_bytes > limit.feature_bytes:
-            return False
-        beside = max(1 + self.chunks, self.tokens + self.query_tokens)
-        return limit.positions is None or chunks * beside <= limit.positions
+def _fits(documents: int, size: tuple[int, ...], limit: GroupLimit) -> bool:
+    chunks, tokens, query_tokens, vector_bytes = size
+    if documents * chunks * max(1, tokens) * vector_bytes > limit.feature_bytes:
+        return False
+    positions = documents * chunks * max(1 + chunks, tokens + query_tokens)
+    return limit.positions is None or positions <= limit.positions

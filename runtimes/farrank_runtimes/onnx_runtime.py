@@ -36,7 +36,7 @@ NAMES: Mapping[Provider, str] = {
     "tensorrt": "TensorrtExecutionProvider",
 }
 
-# onnxruntime and onnxruntime-gpu write into the same folder: where both are installed, either may be broken.
+# onnxruntime and onnxruntime-gpu write into the same folder; with both installed, either may be broken.
 INSTALL: Mapping[Provider, str] = {
     "cpu": "pip install 'farrank[onnx]'",
     "cuda": "pip uninstall --yes onnxruntime && pip install 'farrank[onnx-gpu]'",
@@ -62,12 +62,12 @@ def check_provider(provider: Provider) -> None:
 
 
 def cpu_options() -> Configured:
-    """Options of the CPU provider: it has none that matter here."""
+    """Options of the CPU provider: none."""
     return NAMES["cpu"], {}
 
 
 def cuda_options(device_index: int) -> Configured:
-    """Options of the CUDA provider: its arena would double and keep what it once had."""
+    """Options of the CUDA provider. By default its arena doubles when it grows, and never shrinks."""
     return NAMES["cuda"], {"device_id": str(device_index), "arena_extend_strategy": "kSameAsRequested"}
 
 
@@ -76,14 +76,14 @@ def open_session(
 ) -> "onnxruntime.InferenceSession":
     """Load a graph onto the first of the configured providers; the others take what it cannot run.
 
-    Raises: RuntimeAbsent if that provider, or another, could not be loaded after all.
+    Raises: RuntimeAbsent if one of them could not be loaded.
     """
     check_provider(provider)
     import onnxruntime
 
     if provider != "cpu":
         _load_libraries(provider)
-    # ONNX Runtime would retry on other providers after a failure, and say so on standard output alone.
+    # ONNX Runtime would retry on other providers after a failure, and only print that.
     session = onnxruntime.InferenceSession(
         str(graph),
         _session_options(threads),
@@ -93,7 +93,7 @@ def open_session(
     session.disable_fallback()
     loaded = session.get_providers()
     for name, _ in configured:
-        # A provider whose libraries are not found is left out with no more than a line on standard error.
+        # A provider whose libraries are not found is left out, with only a line on standard error.
         if name not in loaded:
             raise RuntimeAbsent(
                 f"{name} is built in, but its libraries could not be loaded (standard error says which); "
@@ -117,13 +117,13 @@ def _session_options(threads: int) -> "onnxruntime.SessionOptions":
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    # Between batches the cores belong to tokenizers and sockets. Where others want them, too, spinning costs
-    # even the batches: MiniLM-L6 took 15% longer with it on a busy machine of 2 cores.
+    # Between batches the cores belong to tokenizers and sockets. Beside other processes spinning slows even
+    # the batches: MiniLM-L6 took 15% longer with it on a busy machine of 2 cores.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # A pattern is kept for every shape that was ever seen, and there is no end of shapes here: MiniLM-L6 had
-    # grown to 365 MiB after 60 batches, without patterns to 247, no slower.
+    # A pattern is kept for every shape, and there is no end of shapes here: after 60 batches MiniLM-L6 took
+    # 365 MiB with patterns and 247 without, and was no slower.
     options.enable_mem_pattern = False
-    # Nothing: warnings speak of nodes that run on the CPU on purpose, and errors are raised as well.
+    # Log nothing: warnings are about nodes that run on the CPU on purpose, and errors are raised anyway.
     options.log_severity_level = 4
     return options
 
@@ -132,7 +132,7 @@ _NUMPY = {torch.int64: np.int64, torch.float32: np.float32, torch.bool: np.bool_
 
 
 class OnnxGraph:
-    """A loaded graph. What an exporter found unused is no input of the graph, and is left out here, too."""
+    """A loaded graph. Inputs that the exporter found unused, and left out of the graph, are ignored."""
 
     def __init__(self, session: "onnxruntime.InferenceSession", device: torch.device) -> None:
         self._session = session
@@ -141,13 +141,13 @@ class OnnxGraph:
         self._outputs = [item.name for item in session.get_outputs()]
 
     def run(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
-        """Run the graph; done, not merely enqueued, when it returns.
+        """Run the graph, and wait until it is done.
 
-        Inputs may lie on the host or on the device. Outputs lie on the device, in the graph's order; the
+        Inputs may be on the host or on the device. Outputs are on the device, in the graph's order; the
         session never writes to them again.
         Raises: OutOfMemory, DeviceLost.
         """
-        # Held until the run is over: the session sees addresses alone.
+        # Held until the run is over: the session only knows addresses.
         contiguous = {name: inputs[name].contiguous() for name in self._inputs}
         with device_failures():
             if self._device.type == "cuda":

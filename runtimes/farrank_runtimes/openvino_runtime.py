@@ -31,20 +31,20 @@ FloatType = Literal["f32", "bf16"]
 class OpenVinoGraph:
     """A graph compiled for the CPU; its floating-point arithmetic is in `float_type`.
 
-    Of several `streams`, each has its share of the threads, and runs a batch of its own.
-    Every new shape is made ready when it first comes, in milliseconds: no batch needs padding to a bucket.
+    Each of several `streams` has its share of the threads and runs a batch of its own. A new shape takes
+    milliseconds when it first comes, so that batches need no padding to a few sizes.
     """
 
     def __init__(self, path: Path, float_type: FloatType, threads: int, streams: int = 1) -> None:
         self._path = path
         self._loaded = _identity(path)
         self._options = {
-            # Said outright: left to itself, OpenVINO rounds to whatever the processor has.
+            # Without it, OpenVINO rounds to whatever the processor computes in.
             "INFERENCE_PRECISION_HINT": float_type,
             "INFERENCE_NUM_THREADS": threads,
             "PERFORMANCE_HINT": "LATENCY" if streams == 1 else "THROUGHPUT",
             "NUM_STREAMS": streams,
-            # Bound to cores, two servers on one machine would share the first ones.
+            # Pinned, two servers on one machine would share the first cores.
             "ENABLE_CPU_PINNING": False,
         }
         self._compiled: openvino.CompiledModel | None = self._compile()
@@ -52,23 +52,23 @@ class OpenVinoGraph:
     def run(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
         """Run the graph. Outputs are copies, in its order.
 
-        Raises: OutOfMemory; DeviceLost if the graph is gone that would have to be compiled anew.
+        Raises: OutOfMemory; DeviceLost if the graph must be compiled anew and its file is gone.
         """
         return self.run_beside([inputs])[0]
 
     def run_beside(self, parts: Sequence[Mapping[str, Tensor]]) -> list[list[Tensor]]:
         """Run the graph on several batches at once, each in a stream; give the outputs of each.
 
-        Raises: as `run` does, once none of them runs any more.
+        Raises: as `run` does, after all of them have ended.
         """
         with device_failures():
             compiled = self._compiled or self._compile_again()
-            # A new request has no earlier batch's outputs to give, and is to be had in microseconds.
+            # A new request takes microseconds, and cannot return an earlier batch's outputs.
             requests = [compiled.create_infer_request() for _ in parts]
             arrays = [_by_place(compiled, inputs) for inputs in parts]
-            # What has failed halfway keeps shapes of the batch that failed, for the next to stumble over.
+            # A model that failed halfway keeps shapes of the failed batch, and the next batch would fail too.
             self._compiled = None
-            # Not infer(), which swallows what failed and gives the outputs there were.
+            # Not infer(): it hides failures and returns the outputs of before.
             for request, given in zip(requests, arrays, strict=True):
                 request.start_async(given, share_inputs=True)
             failed = [error for error in map(_failure, requests) if error is not None]
@@ -97,14 +97,12 @@ class OpenVinoGraph:
 
 
 def _by_place(compiled: "openvino.CompiledModel", inputs: Mapping[str, Tensor]) -> list[Any]:
-    """Bring inputs into the graph's order."""
-    # An input has the names of all tensors that turned out to be the same, in no order.
+    # An input has the names of all tensors that turned out to be the same, in no particular order.
     names = [next(name for name in item.names if name in inputs) for item in compiled.inputs]
     return [inputs[name].contiguous().numpy() for name in names]
 
 
 def _failure(request: "openvino.InferRequest") -> Exception | None:
-    """Wait until a request is done, whatever becomes of it."""
     try:
         request.wait()
     except Exception as error:
@@ -113,7 +111,7 @@ def _failure(request: "openvino.InferRequest") -> Exception | None:
 
 
 def _identity(path: Path) -> tuple[int, int, int]:
-    """Tell a file from whatever replaces it."""
+    """Tell a file from one that replaces it."""
     status = path.stat()
     return status.st_ino, status.st_size, status.st_mtime_ns
 
@@ -190,10 +188,7 @@ def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
 
 
 def float_type_for(precision: Precision) -> FloatType:
-    """Name what floating-point arithmetic a precision is served with here.
-
-    Raises: PrecisionAbsent.
-    """
+    """Name the floating-point arithmetic that serves a precision here. Raises: PrecisionAbsent."""
     if precision == "fp32":
         return "f32"
     if precision == "int8":

@@ -12,16 +12,14 @@ Encode = Callable[[Sequence[EncoderInput]], Encoding]
 
 SHORT_INPUT = 16
 
-
-# Inputs of the streams that kernels are compiled with: of 600 tokens, then of 60, for FlexAttention has
-# another kernel below 128. Sizes that are equal by chance torch takes for the same: with the 512 blocks of
-# 65,536 tokens and DeBERTa's 512 rows of distances, it would compile again for the first real stream. 5 is no
-# model's size.
+# How many inputs of 15 tokens are in the streams that kernels are compiled with: 600 tokens, then 60, because
+# FlexAttention has another kernel below 128. 600 tokens are 5 blocks, which is no model's size. torch takes
+# sizes that are equal by chance for one size, and would compile again for the first real stream.
 COMPILED_INPUTS = (40, 4)
 
 
 def query_input(*, padded: bool) -> EncoderInput:
-    """Make an input of 15 tokens; padded, with padding behind its query, as `pad_query_to` puts it there."""
+    """Make an input of 15 tokens; if `padded`, one more, padding behind the query as `pad_query_to` asks."""
     query = (Role.QUERY, Role.PADDING) if padded else (Role.QUERY,)
     front = (Role.SPECIAL, *query, Role.SPECIAL)
     roles = np.array(front + (Role.DOCUMENT,) * 12, dtype=np.int32)
@@ -31,7 +29,7 @@ def query_input(*, padded: bool) -> EncoderInput:
 def measure_speed(encode: Encode, longest_input: int, max_batch_tokens: int) -> float:
     """Run full batches of short and of long inputs; return the best speed seen, in tokens per second.
 
-    The best, not the mean: what else the machine does at its start must not make admission timid.
+    The best, not the mean: whatever else the machine does during a start must not make admission timid.
     Raises: OutOfMemory if not even one input fits.
     """
     fastest = 0.0
@@ -48,7 +46,7 @@ def even_batch(rows: int, length: int) -> list[EncoderInput]:
 
 
 def _speed(encode: Encode, inputs: Sequence[EncoderInput]) -> float:
-    """Run a batch, or half of it where memory is short now, as a server would; return tokens per second."""
+    """Run a batch, or half of it if memory runs out; return tokens per second."""
     started_s = time.perf_counter()
     try:
         encode(inputs).rows()
@@ -57,5 +55,5 @@ def _speed(encode: Encode, inputs: Sequence[EncoderInput]) -> float:
             raise
     else:
         return sum(each.tokens for each in inputs) / (time.perf_counter() - started_s)
-    # Behind the handler, which held the failed batch.
+    # After the handler, which held the failed batch.
     return _speed(encode, inputs[: len(inputs) // 2])

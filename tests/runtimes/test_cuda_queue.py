@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from farrank_rankers.features import Features
 from farrank_rankers.packed.stream import TokenStream
 from farrank_runtimes import cuda_queue
-from farrank_runtimes.cuda_queue import CudaFeed, DeviceStreams, beside, handed_over
+from farrank_runtimes.cuda_queue import ALIGNED, CudaFeed, DeviceStreams, Stage, beside, handed_over
 from support.packings import packing_of
 
 CPU = torch.device("cpu")
@@ -110,13 +112,16 @@ def test_nobody_waits_before_rows_are_asked_for(diary: Diary) -> None:
         assert encoding.device_s() == pytest.approx(1e-3)
 
 
-def test_a_third_batch_waits_for_the_firsts_end(diary: Diary) -> None:
+def test_a_third_batch_waits_for_the_first_ones_end_and_for_no_other(diary: Diary) -> None:
     feed = CudaFeed(CPU)
     for _ in range(2):
         feed.begin(packing_of([3]), encoded())
     diary.lines.clear()
-    feed.begin(packing_of([3]), encoded())
-    assert diary.lines[0] == "host waits for event 2"
+    for _ in range(3):
+        feed.begin(packing_of([3]), encoded())
+    waits = [line for line in diary.lines if line.startswith("host waits")]
+    assert waits == [f"host waits for event {end}" for end in (2, 4, 6)]
+    assert diary.lines[0] == waits[0]
 
 
 def test_the_stage_of_a_batch_that_failed_is_waited_for(diary: Diary) -> None:
@@ -158,3 +163,47 @@ def test_features_are_handed_over_to_the_stream_that_reads_them(diary: Diary) ->
     handed_over(features, torch.device("cuda:0"))
     assert told == [("vectors", "caller"), ("roles", "caller")]
     handed_over(Features(torch.zeros(1)), CPU)
+
+
+@given(st.lists(st.lists(st.integers(1, 70), min_size=1, max_size=40), min_size=1, max_size=5))
+def test_what_arrives_is_what_was_packed(batches: list[list[int]]) -> None:
+    stage = Stage(CPU)
+    for seed, lengths in enumerate(batches):
+        packing = packing_of(lengths, seed)
+        tokens, offsets = stage.upload(packing)
+        assert (tokens.dtype, offsets.dtype) == (torch.int32, torch.int32)
+        assert np.array_equal(tokens.numpy(), packing.tokens)
+        assert np.array_equal(offsets.numpy(), packing.offsets)
+        # Each row whole, and where a kernel's wide reads begin.
+        starts = [row.data_ptr() for row in tokens] + [offsets.data_ptr()]
+        assert {(start - starts[-1]) % (4 * ALIGNED) for start in starts} == {0}
+        assert all(row.is_contiguous() for row in [*tokens, offsets])
+
+
+def test_room_is_kept_for_the_next_batch() -> None:
+    stage = Stage(CPU)
+    large, _ = stage.upload(packing_of([500, 400]))
+    small, _ = stage.upload(packing_of([3]))
+    again, _ = stage.upload(packing_of([500, 400]))
+    assert large.untyped_storage().data_ptr() == again.untyped_storage().data_ptr()
+    assert small.untyped_storage().data_ptr() == again.untyped_storage().data_ptr()
+    larger, _ = stage.upload(packing_of([5000]))
+    assert larger.untyped_storage().nbytes() < 4 * 2 * 5 * 5200
+
+
+def test_room_that_cannot_be_had_leaves_the_stage_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, packing = Stage(CPU), packing_of([5, 7])
+    stage.upload(packing)
+    allocate, left = torch.empty, [1]
+
+    def empty(*size: int, **options: object) -> torch.Tensor:
+        if not left.pop():
+            raise torch.OutOfMemoryError("no more")
+        left.append(0)
+        return allocate(*size, **options)  # type: ignore[call-overload,no-any-return]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "empty", empty)
+        with pytest.raises(torch.OutOfMemoryError):
+            stage.upload(packing_of([5000]))
+    assert np.array_equal(stage.upload(packing_of([5000]))[0].numpy(), packing_of([5000]).tokens)

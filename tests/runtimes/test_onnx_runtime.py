@@ -1,7 +1,10 @@
-"""ONNX Runtime on traced graphs: the ranker's scores in any shape, its failures told from the model's."""
+"""ONNX Runtime on traced graphs: the ranker's own scores in any shape, and what is said when it is absent."""
 
 import random
+import sys
+import tomllib
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import onnx
 import pytest
@@ -10,14 +13,24 @@ from onnx import TensorProto, helper
 
 from farrank_rankers.features import stacked
 from farrank_rankers.files.open import open_ranker
-from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.exported_runtime import ExportedRuntime
-from farrank_runtimes.onnx_runtime import OnnxGraph, cpu_options, open_graphs, open_session
-from farrank_runtimes.runtime import DeviceLost, OutOfMemory, Placement, RuntimeAbsent
+from farrank_runtimes.onnx_runtime import (
+    INSTALL,
+    NAMES,
+    OnnxGraph,
+    Provider,
+    check_provider,
+    cpu_options,
+    open_graphs,
+    open_session,
+)
+from farrank_runtimes.runtime import OutOfMemory, Placement, RuntimeAbsent
 from farrank_runtimes.runtime_table import GraphFiles
 
 QUERY = "where does the river rise"
 TEXTS = [f"the river rises in the mountains {'and goes on ' * n}" for n in (0, 1, 7, 90, 200)]
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+BUILT_WITH = list(NAMES.values())
 
 
 def opened(artifact: Path) -> ExportedRuntime:
@@ -115,23 +128,72 @@ def test_the_models_own_failures_stay_what_they_are(expanding: OnnxGraph) -> Non
         expanding.run({"value": torch.ones(1), "shape": torch.tensor([-7])})
 
 
-@pytest.mark.parametrize(
-    ("message", "told"),
-    [
-        ("CUDA failure 2: out of memory ; GPU=0", OutOfMemory),
-        ("CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED ; GPU=0", OutOfMemory),
-        ("CUDA failure 700: an illegal memory access was encountered ; GPU=0", DeviceLost),
-        ("CUDNN failure 4000: CUDNN_STATUS_INTERNAL_ERROR", DeviceLost),
-        ("Non-zero status code returned while running Gather node", RuntimeError),
-    ],
-)
-def test_the_devices_failures_are_told_from_the_models(message: str, told: type[Exception]) -> None:
-    with pytest.raises(told) as failed, device_failures():
-        raise RuntimeError(message)
-    assert type(failed.value) is told
-
-
 def test_a_provider_that_is_absent_is_never_replaced(tiny_exports: dict[str, Path]) -> None:
     graph = tiny_exports["maxp"] / "exports" / "onnx-fp32" / "encoder.onnx"
     with pytest.raises(RuntimeAbsent, match="pip install"):
         open_session(graph, "cuda", [("CUDAExecutionProvider", {"device_id": "0"})], threads=1)
+
+
+@pytest.mark.parametrize("provider", ["cuda", "tensorrt"])
+def test_a_provider_that_is_not_built_in_names_the_command(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
+    with pytest.raises(RuntimeAbsent) as refused:
+        check_provider(provider)
+    assert str(refused.value) == (
+        f"the installed ONNX Runtime has no {NAMES[provider]}, only CPUExecutionProvider; {INSTALL[provider]}"
+    )
+
+
+def test_a_machine_without_onnx_runtime_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(
+        RuntimeAbsent, match=r"^ONNX Runtime is not installed; pip install 'farrank\[onnx\]'$"
+    ):
+        check_provider("cpu")
+
+
+def test_the_cpu_provider_is_here() -> None:
+    check_provider("cpu")
+
+
+@pytest.mark.parametrize("provider", ["cuda", "tensorrt"])
+def test_a_provider_whose_libraries_are_not_found_is_not_replaced_by_the_cpu(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime opens such a session all the same, with the providers that are left."""
+    seen: list[dict[str, object]] = []
+
+    class Session:
+        def __init__(self, graph: str, options: object, **given: object) -> None:
+            seen.append(given)
+
+        def disable_fallback(self) -> None:
+            pass
+
+        def get_providers(self) -> list[str]:
+            return ["CPUExecutionProvider"]
+
+    class Options(SimpleNamespace):
+        def add_session_config_entry(self, key: str, value: str) -> None:
+            pass
+
+    library = ModuleType("onnxruntime")
+    vars(library).update(
+        get_available_providers=lambda: BUILT_WITH,
+        preload_dlls=lambda: None,
+        InferenceSession=Session,
+        SessionOptions=Options,
+    )
+    monkeypatch.setitem(sys.modules, "onnxruntime", library)
+    with pytest.raises(RuntimeAbsent, match="libraries could not be loaded"):
+        open_session(Path("graph.onnx"), provider, [(NAMES[provider], {"device_id": "0"})], threads=1)
+    assert seen[0]["enable_fallback"] == 0
+    assert seen[0]["providers"] == [(NAMES[provider], {"device_id": "0"})]
+
+
+def test_the_extras_that_are_named_exist() -> None:
+    for command in INSTALL.values():
+        extra = command.rpartition("farrank[")[2].rstrip("]'")
+        assert extra in PROJECT["optional-dependencies"]

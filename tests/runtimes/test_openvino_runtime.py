@@ -21,7 +21,6 @@ from farrank_runtimes.openvino_runtime import OpenVinoGraph, computes_bf16, open
 from farrank_runtimes.runtime import (
     DeviceAbsent,
     DeviceLost,
-    OutOfMemory,
     Placement,
     PrecisionAbsent,
     RuntimeAbsent,
@@ -240,36 +239,6 @@ def test_real_exhaustion_is_told_and_survived(graphs: dict[str, Path]) -> None:
         check=True,
     )
     assert done.stdout.split() == ["told", "True"] * 4
-
-
-class Failing:
-    """Stands where the compiled graph stands, and fails as a request would."""
-
-    inputs: tuple[Any, ...] = ()
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-    def create_infer_request(self) -> None:
-        raise self.error
-
-
-@pytest.mark.parametrize(
-    ("raised", "told"),
-    [
-        (MemoryError(), OutOfMemory),
-        (RuntimeError("Exception from cpu_memory.cpp:257:\nFailed to allocate 50331648 bytes"), OutOfMemory),
-        (RuntimeError("Eltwise shape infer input shapes dim index: 1 mismatch"), RuntimeError),
-    ],
-)
-def test_memorys_failures_are_told_from_the_models(
-    graphs: dict[str, Path], raised: Exception, told: type[Exception]
-) -> None:
-    graph = OpenVinoGraph(graphs["avgp"] / "encoder.onnx", "f32", 1)
-    graph._compiled = Failing(raised)
-    with pytest.raises(told) as failed:
-        graph.run({})
-    assert type(failed.value) is told
 
 
 @pytest.mark.parametrize("change", [lambda path: path.write_bytes(b"other"), Path.unlink])

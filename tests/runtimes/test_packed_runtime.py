@@ -17,7 +17,6 @@ from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.packed.stream import TokenStream
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import EncoderInput
-from farrank_runtimes.devices import affordable_tokens
 from farrank_runtimes.runtime import OutOfMemory, Packing, Placement, Precision, Runtime
 from farrank_runtimes.torch_runtime import PackedRuntime, open_torch
 from support.runtime_scores import QUERY, TEXTS, scores_through
@@ -119,20 +118,6 @@ def test_exhausted_memory_is_told_and_survived(
             runtime.encode(inputs)
     assert held
     assert len(runtime.encode(inputs).rows()) == len(inputs)
-
-
-@pytest.mark.parametrize(
-    ("values", "memory_bytes", "tokens"),
-    [
-        (768, 80 * 2**30, 65_536),  # token vectors of BERT-base
-        (13 * 768, 80 * 2**30, 65_536),  # all of its layers', as CEDR keeps them
-        (13 * 768, 24 * 2**30, 20_164),
-        (13 * 768, 8 * 2**30, 6_721),
-        (10**9, 2**20, 1),
-    ],
-)
-def test_features_bound_a_batch(values: int, memory_bytes: int, tokens: int) -> None:
-    assert affordable_tokens(65_536, values, memory_bytes) == tokens
 
 
 def test_cedr_leaves_every_layer_of_a_token(tiny_rankers: dict[str, Path]) -> None:
