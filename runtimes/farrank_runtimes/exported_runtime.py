@@ -22,6 +22,11 @@ GROUP_LIMIT = GroupLimit(feature_bytes=2**26, positions=2**13)
 RunGraph = Callable[[Mapping[str, Tensor]], list[Tensor]]
 
 
+def joined(parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    """Put the outputs of a batch's parts together. Shapes: (P1, …), (P2, …), … each -> (P, …) each."""
+    return [torch.cat(outputs) if len(outputs) > 1 else outputs[0] for outputs in zip(*parts, strict=True)]
+
+
 class ExportedRuntime:
     """A ranker as the two graphs of its export. `longest_input`, in tokens, and `pad_id` are the reader's."""
 

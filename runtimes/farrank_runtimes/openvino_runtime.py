@@ -9,7 +9,7 @@ from torch import Tensor
 
 from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.devices import batch_tokens, choose_device, usable_cores
-from farrank_runtimes.exported_runtime import ExportedRuntime
+from farrank_runtimes.exported_runtime import ExportedRuntime, joined
 from farrank_runtimes.runtime import (
     Capabilities,
     DeviceAbsent,
@@ -138,9 +138,7 @@ class HalvedEncoder:
             )
         if rows % 2:
             parts.append(self._whole.run({name: each[2 * half :] for name, each in inputs.items()}))
-        return [
-            torch.cat(outputs) if len(outputs) > 1 else outputs[0] for outputs in zip(*parts, strict=True)
-        ]
+        return joined(parts)
 
 
 INSTALL = "pip install 'farrank[openvino]'"

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from farrank_rankers.exports.export_folder import checksum
 from farrank_runtimes.devices import batch_tokens, choose_device, max_kept_bytes
-from farrank_runtimes.exported_runtime import ExportedRuntime, RunGraph
+from farrank_runtimes.exported_runtime import ExportedRuntime, RunGraph, joined
 from farrank_runtimes.onnx_runtime import (
     NAMES,
     Configured,
@@ -28,7 +28,13 @@ from farrank_runtimes.onnx_runtime import (
 from farrank_runtimes.runtime import Capabilities, DeviceAbsent, Placement, Precision
 from farrank_runtimes.runtime_table import GraphFiles
 
+log = logging.getLogger(__name__)
+
 ENGINES = "engines"
+
+# The wheel in which ONNX Runtime's provider finds TensorRT. Where TensorRT comes from elsewhere, it refuses
+# engines of another version itself.
+_WHEEL = "tensorrt-cu13-libs"
 
 # An engine holds a copy of the weights for each group of lengths, and takes a minute to build.
 MOST_GROUPS = 4
@@ -46,7 +52,7 @@ class LengthGroup:
 
     @property
     def name(self) -> str:
-        """Name the folder of the group's engine: engines are called after the graph, which groups share."""
+        """Name the folder of the group's engine; engine files are named after the graph that groups share."""
         return f"{self.shortest}-{self.longest}x{self.rows}"
 
     def shapes(self, inputs: Iterable[str]) -> dict[str, str]:
@@ -66,10 +72,10 @@ class LengthGroup:
 def length_groups(longest_input: int, max_batch_tokens: int) -> tuple[LengthGroup, ...]:
     """Divide the lengths of inputs into groups, each half as long as the next; the shortest first.
 
-    A profile is a box, from 1 × shortest to rows × longest, and an engine takes the memory of its far
-    corner. One box for all lengths would be sized for as many of the longest inputs as a batch may have of
-    the shortest. Within a group no length is twice another, so a box is twice the batcher's budget. The first
-    group takes what is shorter, too; batches of more rows than its box has are run in pieces.
+    A profile is a box, from 1 × shortest to rows × longest, and an engine takes the memory of its far corner.
+    One box for all lengths would have room for as many of the longest inputs as a batch may have of the
+    shortest. Within a group no length is twice another, so a box is at most twice the batcher's budget. The
+    first group also takes all shorter inputs; batches with more rows than its box are run in pieces.
     """
     groups: list[LengthGroup] = []
     longest = longest_input
@@ -102,7 +108,7 @@ def group_for(groups: Sequence[LengthGroup], length: int) -> LengthGroup:
 
 @dataclass(frozen=True, slots=True)
 class EngineKey:
-    """What an engine depends on and the provider does not compare when it finds one in its cache."""
+    """What an engine depends on, but the provider does not compare when it finds one in its cache."""
 
     graph: str  # the file's SHA-256
     precision: Precision
@@ -127,8 +133,8 @@ def tensorrt_options(
 ) -> Configured:
     """Options of the TensorRT provider for a session that serves one group of lengths.
 
-    `engines` is the folder of the group's engine, beside which all groups share a timing cache; None keeps
-    neither.
+    `engines` is the folder of the group's engine; all groups share a timing cache beside it. None: neither is
+    kept.
     """
     options: dict[str, str] = {
         "device_id": str(device_index),
@@ -147,18 +153,11 @@ def tensorrt_options(
     return NAMES["tensorrt"], options
 
 
-log = logging.getLogger(__name__)
-
-# The wheel that ONNX Runtime's provider finds TensorRT in; elsewhere TensorRT itself refuses what another
-# version of it has built.
-_WHEEL = "tensorrt-cu13-libs"
-
-
 class GroupedEncoder:
     """An encoder in one session for each group of lengths.
 
-    One session for all would do with several profiles in an engine, but ONNX Runtime's provider stays on the
-    first of them (microsoft/onnxruntime#31624).
+    One session with several profiles would do, but ONNX Runtime's provider stays on the first profile
+    (microsoft/onnxruntime#31624).
     """
 
     def __init__(self, graphs: Mapping[LengthGroup, RunGraph]) -> None:
@@ -173,11 +172,12 @@ class GroupedEncoder:
         """
         rows, length = inputs["input_ids"].shape
         group = group_for(self._groups, length)
-        pieces = [
-            self._graphs[group]({name: each[start : start + group.rows] for name, each in inputs.items()})
-            for start in range(0, rows, group.rows)
-        ]
-        return [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*pieces, strict=True)]
+        return joined(
+            [
+                self._graphs[group]({name: each[start : start + group.rows] for name, each in inputs.items()})
+                for start in range(0, rows, group.rows)
+            ]
+        )
 
 
 def check(precision: Precision, placement: Placement) -> None:
@@ -245,7 +245,7 @@ def _version(wheel: str) -> str:
 
 
 def _writable(folder: Path) -> Path | None:
-    """Make the folder of an engine; None if the artifact is read-only: each start builds it anew, then."""
+    """Make the folder of an engine; None if the artifact is read-only, so that each start builds it anew."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -7,15 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from farrank_exporters.trace import trace_ranker
+from farrank_exporters.trace import AggregatorGraph
 from farrank_rankers.features import Features
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import Role
 from farrank_runtimes.exported_runtime import GROUP_LIMIT, ExportedRuntime, RunGraph
-from farrank_runtimes.onnx_runtime import open_graphs
-from farrank_runtimes.runtime import Capabilities, Placement
-from farrank_runtimes.runtime_table import GraphFiles
+from farrank_runtimes.onnx_runtime import OnnxGraph, cpu_options, open_session
+from farrank_runtimes.runtime import Capabilities
 
 DOCUMENTS, CHUNKS, TOKENS, QUERY_TOKENS = 40, 3, 120, 6
 
@@ -60,15 +59,21 @@ def taken(features: Features, row: int, chunks: int) -> Features:
     return Features(features.vectors[row, :chunks], features.roles[row, :chunks])
 
 
+def graph_of(ranker: Ranker, artifact: Path | None) -> RunGraph:
+    """Load the aggregator's graph from an artifact's export, or run what would be traced as it is."""
+    if artifact is not None:
+        path = artifact / "exports" / "onnx-fp32" / "aggregator.onnx"
+        return OnnxGraph(open_session(path, "cpu", [cpu_options()], threads=1), torch.device("cpu")).run
+    graph = AggregatorGraph(ranker.aggregator)
+    return lambda inputs: list(graph(**inputs))
+
+
 @pytest.mark.parametrize("family", ["neural-model1", "cedr-knrm", "parade-transf-pretr-lateir"])
-def test_in_several_runs_scores_are_the_aggregators_own(
-    tiny_rankers: dict[str, Path], tmp_path: Path, family: str
+def test_in_several_groups_scores_are_the_aggregators_own(
+    tiny_rankers: dict[str, Path], tiny_exports: dict[str, Path], family: str
 ) -> None:
     ranker = open_ranker(tiny_rankers[family])
-    trace_ranker(ranker, tmp_path)
-    files = GraphFiles(tmp_path / "encoder.onnx", tmp_path / "aggregator.onnx", "fp32", 64)
-    loaded = open_graphs(files, Placement("cpu", 1))
-    observed = Observed(loaded._run_aggregator)
+    observed = Observed(graph_of(ranker, tiny_exports.get(family)))
     with torch.inference_mode():
         features, chunk_mask, query = token_features(ranker, torch.Generator().manual_seed(5))
         wanted = ranker.aggregator.explain(features, chunk_mask, query)

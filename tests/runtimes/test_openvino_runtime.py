@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from farrank_exporters.trace import trace_ranker
 from farrank_rankers.features import stacked
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
@@ -29,19 +28,16 @@ from farrank_runtimes.runtime_table import GraphFiles
 
 QUERY = "where does the river rise"
 TEXTS = [f"the river rises in the mountains {'and goes on ' * n}" for n in range(0, 100, 19)]
-FAMILIES = ("avgp", "biencoder")
+FAMILIES = ("maxp", "biencoder")
 INPUTS = ("input_ids", "roles", "token_type_ids")
 
 needs_bf16 = pytest.mark.skipif(not computes_bf16(), reason="the processor does not compute in bf16")
 
 
-@pytest.fixture(scope="module")
-def graphs(tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+@pytest.fixture
+def graphs(tiny_exports: dict[str, Path]) -> dict[str, Path]:
     """Folders of traced rankers."""
-    folders = {family: tmp_path_factory.mktemp(family) for family in FAMILIES}
-    for family, folder in folders.items():
-        trace_ranker(open_ranker(tiny_rankers[family]), folder)
-    return folders
+    return {family: tiny_exports[family] / "exports" / "onnx-fp32" for family in FAMILIES}
 
 
 def opened(folder: Path, **changes: Any) -> ExportedRuntime:
@@ -94,7 +90,7 @@ def vectors(runtime: ExportedRuntime, inputs: list[EncoderInput]) -> torch.Tenso
 
 
 def test_features_outlive_the_next_batch(graphs: dict[str, Path]) -> None:
-    runtime = opened(graphs["avgp"])
+    runtime = opened(graphs["maxp"])
     first = vectors(runtime, batch(2, 9))
     before = first.clone()
     second = vectors(runtime, batch(2, 9, token=11))
@@ -103,7 +99,7 @@ def test_features_outlive_the_next_batch(graphs: dict[str, Path]) -> None:
 
 
 def test_any_thread_may_run_what_another_loaded(graphs: dict[str, Path]) -> None:
-    runtime = opened(graphs["avgp"])
+    runtime = opened(graphs["maxp"])
     wanted = vectors(runtime, batch(3, 17))
     found: list[torch.Tensor] = []
     thread = threading.Thread(target=lambda: found.append(vectors(runtime, batch(3, 17))))
@@ -114,7 +110,7 @@ def test_any_thread_may_run_what_another_loaded(graphs: dict[str, Path]) -> None
 
 def test_as_many_threads_compute_as_were_given(graphs: dict[str, Path]) -> None:
     for threads in (1, 2):
-        compiled = OpenVinoGraph(graphs["avgp"] / "encoder.onnx", "f32", threads)._compiled
+        compiled = OpenVinoGraph(graphs["maxp"] / "encoder.onnx", "f32", threads)._compiled
         assert compiled is not None
         assert compiled.get_property("INFERENCE_NUM_THREADS") == threads
 
@@ -122,13 +118,13 @@ def test_as_many_threads_compute_as_were_given(graphs: dict[str, Path]) -> None:
 @pytest.mark.parametrize("rows", range(1, 8))
 def test_halves_side_by_side_are_the_whole_in_its_order(graphs: dict[str, Path], rows: int) -> None:
     inputs = [batch(1, length)[0] for length in range(9, 9 + rows)]
-    wanted = vectors(opened(graphs["avgp"]), inputs)
-    assert torch.allclose(vectors(opened(graphs["avgp"], threads=2), inputs), wanted, atol=1e-5)
+    wanted = vectors(opened(graphs["maxp"]), inputs)
+    assert torch.allclose(vectors(opened(graphs["maxp"], threads=2), inputs), wanted, atol=1e-5)
 
 
 def test_a_half_that_fails_is_told_when_the_other_is_done(graphs: dict[str, Path]) -> None:
     """And the next batch is encoded as if nothing had been."""
-    graph = OpenVinoGraph(graphs["avgp"] / "encoder.onnx", "f32", 2, streams=2)
+    graph = OpenVinoGraph(graphs["maxp"] / "encoder.onnx", "f32", 2, streams=2)
     good, bad = ({name: torch.ones(2, length, dtype=torch.int64) for name in INPUTS} for length in (9, 9))
     bad["roles"] = torch.ones(3, 5, dtype=torch.int64)
     wanted = graph.run_beside([good, good])
@@ -140,7 +136,7 @@ def test_a_half_that_fails_is_told_when_the_other_is_done(graphs: dict[str, Path
 
 
 def test_warming_up_measures_a_speed(graphs: dict[str, Path]) -> None:
-    assert opened(graphs["avgp"]).warm_up() > 0
+    assert opened(graphs["maxp"]).warm_up() > 0
 
 
 @pytest.mark.parametrize(
@@ -170,7 +166,7 @@ def test_bf16_is_refused_where_it_would_be_simulated(
 ) -> None:
     monkeypatch.setattr(openvino_runtime, "computes_bf16", lambda: False)
     with pytest.raises(PrecisionAbsent, match="avx512_bf16 or amx_bf16"):
-        opened(graphs["avgp"], precision="bf16")
+        opened(graphs["maxp"], precision="bf16")
 
 
 @pytest.mark.parametrize(
@@ -185,7 +181,7 @@ def test_what_is_not_here_stops_the_start(
     graphs: dict[str, Path], changes: dict[str, str], told: type[Exception], message: str
 ) -> None:
     with pytest.raises(told, match=message):
-        opened(graphs["avgp"], **changes)
+        opened(graphs["maxp"], **changes)
 
 
 def test_absent_openvino_is_told_with_the_command(
@@ -193,7 +189,7 @@ def test_absent_openvino_is_told_with_the_command(
 ) -> None:
     monkeypatch.setitem(sys.modules, "openvino", None)
     with pytest.raises(RuntimeAbsent, match=r"pip install 'farrank\[openvino\]'"):
-        opened(graphs["avgp"])
+        opened(graphs["maxp"])
 
 
 # Takes the memory that a large batch needs from a process that has encoded small ones, and gives it back.
@@ -232,7 +228,7 @@ for shape in shapes:
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the address space")
 def test_real_exhaustion_is_told_and_survived(graphs: dict[str, Path]) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", EXHAUSTION, str(graphs["avgp"])],
+        [sys.executable, "-c", EXHAUSTION, str(graphs["maxp"])],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -246,7 +242,7 @@ def test_a_graph_replaced_meanwhile_is_not_loaded_unchecked(
     graphs: dict[str, Path], tmp_path: Path, change: Callable[[Path], object]
 ) -> None:
     path = tmp_path / "encoder.onnx"
-    path.write_bytes((graphs["avgp"] / "encoder.onnx").read_bytes())
+    path.write_bytes((graphs["maxp"] / "encoder.onnx").read_bytes())
     graph = OpenVinoGraph(path, "f32", 1)
     graph._compiled = None
     change(path)
