@@ -1,8 +1,8 @@
 """Which tokens of a document each chunk holds, and how documents are split when nobody says otherwise."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import get_args
+from dataclasses import dataclass, replace
+from typing import Any, get_args
 
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import ChunkingKind, Plan, check_count
@@ -74,7 +74,7 @@ def readable_tokens(chunking: Chunking, max_chunks: int | None = None) -> int:
 
 
 def chunk_limit(chunking: Chunking, max_chunks: int | None) -> int | None:
-    """Join the caller's limit with the kind's own: None is no limit.
+    """Combine the caller's limit with the kind's own; None is no limit.
 
     Raises: ValueError if max_chunks is less than 1.
     """
@@ -83,21 +83,14 @@ def chunk_limit(chunking: Chunking, max_chunks: int | None) -> int | None:
     return 1 if chunking.kind == "first" else max_chunks
 
 
-# The paper's limits: three chunks of 512 - 32 - 3 tokens a document, or the windows of 150 tokens,
-# 100 apart, of FlexNeuART (Dai & Callan have 150 words, 75 apart).
-_PAIR: Mapping[ChunkingKind, Chunking] = {
-    "first": Chunking("first", window=477, stride=477, max_document_tokens=1431),
-    "disjoint": Chunking("disjoint", window=477, stride=477, max_document_tokens=1431),
-    "sliding": Chunking("sliding", window=150, stride=100, max_document_tokens=1431),
+# The paper's limits: three chunks of 512 - 32 - 3 tokens a document, or the windows of 150 tokens, 100 apart,
+# of FlexNeuART (Dai & Callan have 150 words, 75 apart). Sentence encoders were trained on some 256 tokens at
+# most. Their documents may be longer: chunks do not depend on the query, so that their vectors can be kept.
+_USUAL: Mapping[Plan, Chunking] = {
+    "pair": Chunking("sliding", window=150, stride=100, max_document_tokens=1431),
+    "dual": Chunking("sliding", window=200, stride=150, max_document_tokens=4096),
 }
-
-# Sentence encoders were trained on some 256 tokens at most, and their documents may be longer: chunks do not
-# depend on the query, so that their vectors can be kept.
-_DUAL: Mapping[ChunkingKind, Chunking] = {
-    "first": Chunking("first", window=200, stride=200, max_document_tokens=4096),
-    "disjoint": Chunking("disjoint", window=200, stride=200, max_document_tokens=4096),
-    "sliding": Chunking("sliding", window=200, stride=150, max_document_tokens=4096),
-}
+_WHOLE_WINDOW: Mapping[Plan, int] = {"pair": 477, "dual": 200}
 
 MAX_QUERY_TOKENS: Mapping[Plan, int] = {"pair": 32, "dual": 128}
 
@@ -105,10 +98,13 @@ MAX_QUERY_TOKENS: Mapping[Plan, int] = {"pair": 32, "dual": 128}
 def default_chunking(plan: Plan, kind: ChunkingKind, room: int | None, *, whole: bool = False) -> Chunking:
     """Choose windows of at most `room` tokens, what the backbone has left beside query and special tokens.
 
-    With `whole`, a window would hold all tokens that are kept of a document. A backbone without room gets
-    windows of one token, which its reader will refuse with the whole sum.
+    With `whole`, a window holds all tokens that are read of a document. A backbone without room gets windows
+    of one token, and its reader then refuses them with the whole sum in its message.
     """
-    usual = (_PAIR if plan == "pair" else _DUAL)[kind]
+    usual = _USUAL[plan]
+    if kind != "sliding":
+        window = _WHOLE_WINDOW[plan]
+        usual = Chunking(kind, window, window, usual.max_document_tokens)
     if whole:
         usual = adjusted(usual, window=usual.max_document_tokens)
     return usual if room is None or room >= usual.window else adjusted(usual, window=max(1, room))
@@ -127,13 +123,5 @@ def adjusted(
     """
     if stride is None and window is not None:
         stride = window if chunking.kind != "sliding" else max(1, window * chunking.stride // chunking.window)
-    elif stride is None:
-        stride = chunking.stride
-    return Chunking(
-        chunking.kind,
-        window=chunking.window if window is None else window,
-        stride=stride,
-        max_document_tokens=chunking.max_document_tokens
-        if max_document_tokens is None
-        else max_document_tokens,
-    )
+    changes: dict[str, Any] = {"window": window, "stride": stride, "max_document_tokens": max_document_tokens}
+    return replace(chunking, **{name: value for name, value in changes.items() if value is not None})

@@ -23,24 +23,18 @@ class PositionBudget:
 
     def left_for_window(self, family: Family, query_positions: int, options: Options) -> int | None:
         """Count the document tokens that fit into one input; None if there is no limit, ≤ 0 if none fit."""
-        if self.backbone.max_positions is None:
-            return None
-        if family.plan == "pair":
-            frame = _frame_of(family, self.tokenizer)
-            return self.backbone.max_positions - frame.special_tokens - query_positions
         prefix = options.document_prefix if isinstance(options, BiEncoderOptions) else ""
-        return self._left_alone(family, prefix)
+        return self._left(family, prefix, query_positions if family.plan == "pair" else 0)
 
     def left_for_query(self, family: Family, options: Options) -> int | None:
         """Count the query tokens that fit into an input of their own; None if there is no limit."""
-        prefix = options.query_prefix if isinstance(options, BiEncoderOptions) else ""
-        return self._left_alone(family, prefix)
+        return self._left(family, options.query_prefix if isinstance(options, BiEncoderOptions) else "", 0)
 
-    def _left_alone(self, family: Family, prefix: str) -> int | None:
+    def _left(self, family: Family, prefix: str, taken: int) -> int | None:
         if self.backbone.max_positions is None:
             return None
-        frame = _frame_of(family, self.tokenizer)
-        return self.backbone.max_positions - frame.special_tokens - len(self.tokenizer.ids(prefix.rstrip()))
+        taken += _frame_of(family, self.tokenizer).special_tokens + len(self.tokenizer.ids(prefix.rstrip()))
+        return self.backbone.max_positions - taken
 
 
 # A text's token ids and their roles.

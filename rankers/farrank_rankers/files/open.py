@@ -58,12 +58,8 @@ def overridden(spec: RankerSpec, overrides: Overrides, budget: PositionBudget) -
 
     Raises: SpecError naming field, value and limit.
     """
-    max_query_tokens, pad_query_to = overrides.get("max_query_tokens"), overrides.get("pad_query_to")
-    spec = replace(
-        spec,
-        max_query_tokens=spec.max_query_tokens if max_query_tokens is None else max_query_tokens,
-        pad_query_to=spec.pad_query_to if pad_query_to is None else pad_query_to,
-    )
+    changes: dict[str, Any] = {name: overrides.get(name) for name in ("max_query_tokens", "pad_query_to")}
+    spec = replace(spec, **{name: value for name, value in changes.items() if value is not None})
     spec = _with_family(spec, overrides.get("family"), budget)
     chunking = adjusted(
         spec.chunking,
