@@ -134,9 +134,21 @@ def test_a_query_of_5000_words_is_cut_and_says_so(client: Client) -> None:
 
 def test_a_document_of_10_mb_is_read_to_the_limit_and_says_what_was_cut(client: Client) -> None:
     text = "river sea boat " * 666_000
-    ranking = client.rerank("boat", [text, "boat"], ranker="maxp", timeout_s=120)
-    long = next(result for result in ranking.results if result.index == 0)
-    assert long.tokens_cut == 3 * 666_000 - 1431
+    for counted in (False, True):
+        ranking = client.rerank(
+            "boat", [text, "boat"], ranker="maxp", count_tokens_cut=counted, timeout_s=120
+        )
+        short, long = sorted(ranking.results, key=lambda result: -result.index)
+        assert (short.tokens_cut, short.characters_cut) == (0, 0)
+        assert long.characters_cut == len(text) - len("river sea boat " * 477)
+        exact = 3 * 666_000 - 1431
+        assert long.tokens_cut == (exact if counted else pytest.approx(exact, rel=0.01))
+
+
+def test_a_single_character_that_was_cut_is_not_silent(client: Client) -> None:
+    ranking = client.rerank("sea", ["sea " * 1431 + "x", "sea " * 1431], ranker="maxp")
+    cuts = {result.index: (result.characters_cut, result.tokens_cut) for result in ranking.results}
+    assert cuts == {0: (1, 1), 1: (0, 0)}
 
 
 def test_ids_may_all_be_absent(client: Client) -> None:

@@ -89,7 +89,7 @@ def test_an_input_longer_than_a_usual_batch_is_served_as_it_is(tiny_backbone: Pa
     wanted = [found.score for found in ranker.score(QUERY, DOCUMENTS)]
     started = spawned_server([f"--ranker=longp={tmp_path / 'longp'}", "--log-level=warning"])
     with started as spawned, Client(spawned.address, retry=ONCE) as client:
-        answer = client.rerank(QUERY, DOCUMENTS)
+        answer = client.rerank(QUERY, DOCUMENTS, count_tokens_cut=True)
     found = {result.index: result for result in answer.results}
     assert [found[index].score for index in range(len(DOCUMENTS))] == pytest.approx(wanted, abs=1e-5)
     (offline,) = ranker.score(QUERY, DOCUMENTS[7:8], count_tokens=True)

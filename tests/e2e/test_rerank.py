@@ -38,7 +38,14 @@ def test_scores_passages_and_cuts_are_those_of_the_ranker_offline(
 ) -> None:
     ranker = open_ranker(tiny_rankers[family])
     wanted = ranker.score(QUERY, [document.text for document in documents()], count_tokens=True)
-    ranking = client.rerank(QUERY, documents(), ranker=family, return_chunk_scores=True, return_texts=True)
+    ranking = client.rerank(
+        QUERY,
+        documents(),
+        ranker=family,
+        return_chunk_scores=True,
+        return_texts=True,
+        count_tokens_cut=True,
+    )
     assert [r.score for r in ranking.results] == sorted((r.score for r in ranking.results), reverse=True)
     assert ranking.ranker.name == family
     assert ranking.ranker.version == ranker.version

@@ -38,6 +38,15 @@ class RerankCall:
     max_chunks: int | None
     arrival_s: float
     deadline_s: float
+    count_tokens: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What of a text was not read. `tokens` is an estimate unless the call asked for the count; 0 if none."""
+
+    characters: int = 0
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +56,7 @@ class ScoredDocument:
     score: float
     chunk_scores: tuple[float, ...]
     spans: tuple[Span, ...]
-    tokens_cut: int
+    cut: Cut
 
     @property
     def deciding_chunk(self) -> int:
@@ -65,7 +74,7 @@ class PendingDocument:
 
     index: int
     spans: tuple[Span, ...]
-    tokens_cut: int
+    cut: Cut
     features: list[Features | None]
     missing: int
     kept_bytes: int = 0
@@ -155,7 +164,7 @@ class ActiveCall:
         """Take in a document's score."""
         evidence = tuple(round(each, SCORE_DECIMALS) for each in chunk_scores)
         self.results[document.index] = ScoredDocument(
-            round(score, SCORE_DECIMALS), evidence, document.spans, document.tokens_cut
+            round(score, SCORE_DECIMALS), evidence, document.spans, document.cut
         )
 
     @property

@@ -218,7 +218,9 @@ class Engine:
             return _Known(None, {})
 
         def look_up() -> _Known:
-            keys = [cache.key(ranker.cache_name, call.max_chunks, text) for text in call.texts]
+            keys = [
+                cache.key(ranker.cache_name, call.max_chunks, call.count_tokens, text) for text in call.texts
+            ]
             found = {index: entry for index, entry in enumerate(cache.find(keys)) if entry is not None}
             return _Known(keys, found)
 
@@ -232,7 +234,7 @@ class Engine:
             metrics.cache_hits.labels(name).inc(read.cached_chunks)
             metrics.cache_misses.labels(name).inc(read.chunks - read.cached_chunks)
         metrics.cut_tokens.labels(name, "query").inc(read.query_tokens_cut)
-        metrics.cut_tokens.labels(name, "document").inc(sum(each.tokens_cut for each in result.documents))
+        metrics.cut_tokens.labels(name, "document").inc(sum(each.cut.tokens for each in result.documents))
         chunks, deciding = metrics.document_chunks.labels(name), metrics.deciding_chunk.labels(name)
         for document in result.documents:
             chunks.observe(len(document.spans))

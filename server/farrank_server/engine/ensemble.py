@@ -37,7 +37,7 @@ def mean_of_members(ensemble: LoadedEnsemble, outcomes: Sequence[RerankResult]) 
             round(mean_score([found.score for found in each]), SCORE_DECIMALS),
             each[0].chunk_scores,
             each[0].spans,
-            each[0].tokens_cut,
+            each[0].cut,
         )
         for each in zip(*(outcome.documents for outcome in outcomes), strict=True)
     )

@@ -10,7 +10,7 @@ from farrank_rankers.errors import ReadingStopped
 from farrank_rankers.tokens import TokenizedText
 from farrank_server.engine.admission.estimates import Speed
 from farrank_server.engine.admission.reservations import Reservations
-from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput, ReadTally, Span
+from farrank_server.engine.call import ActiveCall, Cut, PendingDocument, QueuedInput, ReadTally, Span
 from farrank_server.engine.rankers.document_cache import EncodedDocument
 from farrank_server.errors import InvalidArgument
 
@@ -116,7 +116,7 @@ class TokenizerPool:
         text, limit = call.call.texts[index], call.call.max_chunks
         started_s = time.perf_counter()
         read = call.ranker.reader.read_document(
-            text, limit, should_stop=call.finished.done, count_tokens=True
+            text, limit, should_stop=call.finished.done, count_tokens=call.call.count_tokens
         )
         chunks = call.ranker.reader.split(read, limit)
         with_query = None if call.ranker.is_dual else query
@@ -125,14 +125,22 @@ class TokenizerPool:
         self._reservations.read(call.reservation, len(text))
         call.ranker.density.observe(len(text) - read.characters_cut, len(read))
         spans = tuple(Span(chunk.start, chunk.end) for chunk in chunks)
-        document = PendingDocument(index, spans, read.tokens_cut or 0, [None] * len(chunks), len(chunks))
+        document = PendingDocument(index, spans, _cut(read, len(text)), [None] * len(chunks), len(chunks))
         return document, [
             QueuedInput(each.tokens, call, each, document, chunk) for chunk, each in enumerate(inputs)
         ]
 
 
 def _from_cache(index: int, encoded: EncodedDocument) -> PendingDocument:
-    return PendingDocument(index, encoded.spans, encoded.tokens_cut, [], 0, whole=encoded.features)
+    return PendingDocument(index, encoded.spans, encoded.cut, [], 0, whole=encoded.features)
+
+
+def _cut(read: TokenizedText, characters: int) -> Cut:
+    """Estimate the tokens that were not counted: as dense as those that were read, and at least one."""
+    tokens = read.tokens_cut
+    if tokens is None:
+        tokens = max(1, round(read.characters_cut * len(read) / max(1, characters - read.characters_cut)))
+    return Cut(read.characters_cut, tokens)
 
 
 def _slices(texts: Sequence[str], cached: Mapping[int, EncodedDocument]) -> Iterator[list[int]]:

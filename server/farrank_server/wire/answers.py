@@ -149,7 +149,8 @@ def _result_to_pb(
         deciding_passage=deciding if deciding.end > deciding.start else None,
         chunks=passages if options.return_chunk_scores else (),
         text=text if options.return_texts else None,
-        tokens_cut=document.tokens_cut,
+        tokens_cut=document.cut.tokens,
+        characters_cut=document.cut.characters,
     )
 
 

@@ -88,7 +88,7 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
                 candidates, response.timings.first_stage_ns = await self._search(
                     index.name, request.query, k, clock
                 )
-                # The ranker has no opinion on no documents.
+                # Without candidates there is nothing to rerank.
                 if candidates:
                     texts = tuple(candidate.text for candidate in candidates)
                     result = await self._engine.rerank(_call(request, texts, clock), reserved)
@@ -134,4 +134,5 @@ def _call(request: Request, texts: tuple[str, ...], clock: _Clock) -> RerankCall
         max_chunks=request.options.max_chunks or None,
         arrival_s=clock.arrival_s,
         deadline_s=clock.deadline_s,
+        count_tokens=request.options.count_tokens_cut,
     )

@@ -181,7 +181,7 @@ class BatchResults:
                 self._fail_not_finite(ranker, call, document, score)
                 continue
             if ranker.cache is not None and document.cache_key is not None:
-                encoded = EncodedDocument(features.to("cpu"), document.spans, document.tokens_cut)
+                encoded = EncodedDocument(features.to("cpu"), document.spans, document.cut)
                 ranker.cache.put(document.cache_key, encoded)
             call.score(document, score, chunk_scores)
             if call.is_complete:

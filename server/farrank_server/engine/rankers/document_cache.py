@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cachetools import LRUCache
 
 from farrank_rankers.features import Features
-from farrank_server.engine.call import Span
+from farrank_server.engine.call import Cut, Span
 
 # What an entry costs beside its tensor: key, spans, and their Python objects.
 _OVERHEAD_BYTES = 400
@@ -21,7 +21,7 @@ class EncodedDocument:
 
     features: Features
     spans: tuple[Span, ...]
-    tokens_cut: int
+    cut: Cut
 
     @property
     def size_bytes(self) -> int:
@@ -47,9 +47,12 @@ class DocumentCache:
         return float(self._entries.currsize)
 
     @staticmethod
-    def key(encoder: str, max_chunks: int | None, text: str) -> bytes:
-        """Name a document's encoding by all that it depends on; `encoder` is a lane's `cache_name`."""
-        digest = hashlib.blake2b(f"{encoder}/{max_chunks}/".encode(), digest_size=20)
+    def key(encoder: str, max_chunks: int | None, count_tokens: bool, text: str) -> bytes:
+        """Name a document's encoding by all that it depends on; `encoder` is a ranker's `cache_name`.
+
+        What was encoded without counting the tokens beyond the limit cannot answer a call that wants them.
+        """
+        digest = hashlib.blake2b(f"{encoder}/{max_chunks}/{count_tokens}/".encode(), digest_size=20)
         # surrogatepass: a lone surrogate cannot come over the wire, but from another door it may.
         digest.update(text.encode("utf-8", "surrogatepass"))
         return digest.digest()

@@ -1,23 +1,24 @@
 import torch
 
 from farrank_rankers.features import Features
-from farrank_server.engine.call import Span
+from farrank_server.engine.call import Cut, Span
 from farrank_server.engine.rankers.document_cache import DocumentCache, EncodedDocument
 
 
 def encoded(chunks: int = 2, width: int = 8) -> EncodedDocument:
     spans = tuple(Span(i, i + 1) for i in range(chunks))
-    return EncodedDocument(Features(torch.ones(chunks, width)), spans, tokens_cut=0)
+    return EncodedDocument(Features(torch.ones(chunks, width)), spans, cut=Cut())
 
 
 def test_the_key_holds_all_that_the_encoding_depends_on() -> None:
     keys = {
-        DocumentCache.key(version, limit, text)
+        DocumentCache.key(version, limit, counts, text)
         for version in ("v1", "v2")
         for limit in (None, 1, 11)
+        for counts in (False, True)
         for text in ("", "a", "1a", "ä")
     }
-    assert len(keys) == 2 * 3 * 4
+    assert len(keys) == 2 * 3 * 2 * 4
 
 
 def test_a_document_is_found_again() -> None:
