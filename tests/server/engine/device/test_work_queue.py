@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from farrank_server.batching.batcher import BatchPolicy
 from farrank_server.engine.admission.estimates import Speeds
 from farrank_server.engine.admission.reservations import Outstanding, Reservation
-from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput, RerankCall
+from farrank_server.engine.call import ActiveCall, Cut, PendingDocument, QueuedInput, RerankCall
 from farrank_server.engine.device.work_queue import (
     Close,
     Inbox,
@@ -54,7 +54,7 @@ class Bench:
         )
 
     def inputs(self, call: ActiveCall, count: int) -> Inputs:
-        document = PendingDocument(0, (), 0, [None] * count, count)
+        document = PendingDocument(0, (), Cut(), [None] * count, count)
         queued = [QueuedInput(TOKENS, call, None, document, n) for n in range(count)]  # type: ignore[arg-type]
         return Inputs(call, 0.0, queued, [document])
 
