@@ -217,10 +217,7 @@ def run(args: argparse.Namespace) -> int:
             await target.close()
 
     found = run_interruptible(measure())
-    try:
-        write_folder(args.out, found, setting)
-    except OSError as error:
-        raise CommandError(f"{error.filename or args.out}: {error.strerror}") from error
+    write_folder(args.out, found, setting)
     print(f"{verdict(found)}\n{args.out / PAGE}")
     if found.interrupted:
         return INTERRUPTED

@@ -14,8 +14,8 @@ from typing import Any, Self
 
 from farrank_loadtest.accuracy.comparison import Cell, Evaluated, Row
 from farrank_loadtest.errors import LoadtestError
+from farrank_loadtest.kept_files import read_kept, writing_to
 from farrank_loadtest.markdown import markdown_table
-from farrank_trec.errors import InputError
 from farrank_trec.measures import mean_name
 
 
@@ -45,31 +45,7 @@ class Report:
 
         Raises: InputError if the file is something else.
         """
-        try:
-            fields = json.loads(path.read_text("utf-8"))
-            rows = tuple(
-                Row(
-                    each["model"],
-                    each["baseline"],
-                    {
-                        measure: Cell(**{**cell, "by_seed": tuple(cell["by_seed"])})
-                        for measure, cell in each["cells"].items()
-                    },
-                )
-                for each in fields["rows"]
-            )
-            return cls(
-                **{
-                    **fields,
-                    "rows": rows,
-                    "measures": tuple(fields["measures"]),
-                    "notes": tuple(fields["notes"]),
-                }
-            )
-        except OSError as error:
-            raise InputError(f"{path}: {error.strerror or error}") from error
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise InputError(f"{path}: not a report of `farrank loadtest accuracy` ({error})") from error
+        return read_kept(path, cls, "farrank loadtest accuracy", inputs=dict)
 
 
 def write_per_query(path: Path, models: Sequence[Evaluated]) -> None:
@@ -196,14 +172,12 @@ def prepare_folder(folder: Path, *, for_runs: bool) -> None:
 
     Raises: LoadtestError if it holds an earlier test's files, or cannot be made.
     """
-    try:
+    with writing_to(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / REPORT).exists() or any(folder.glob(f"{RUNS}/*")):
             raise LoadtestError(f"{folder}: holds an accuracy test's files already; name another folder")
         if for_runs:
             (folder / RUNS).mkdir(exist_ok=True)
-    except OSError as error:
-        raise LoadtestError(f"{error.filename or folder}: {error.strerror}") from error
 
 
 def write_folder(folder: Path, report: Report, evaluated: Sequence[Evaluated]) -> None:
@@ -211,9 +185,7 @@ def write_folder(folder: Path, report: Report, evaluated: Sequence[Evaluated]) -
 
     Raises: LoadtestError if a file cannot be written.
     """
-    try:
+    with writing_to(folder):
         report.write_json(folder / REPORT)
         (folder / TABLE).write_text(render([report]), "utf-8")
         write_per_query(folder / PER_QUERY, evaluated)
-    except OSError as error:
-        raise LoadtestError(f"{error.filename or folder}: {error.strerror}") from error

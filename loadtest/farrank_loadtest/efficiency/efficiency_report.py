@@ -12,6 +12,7 @@ from farrank_loadtest.efficiency.efficiency_chart import efficiency_chart
 from farrank_loadtest.efficiency.points import Point
 from farrank_loadtest.efficiency.run_times import FILE, Conditions, Results, check_same
 from farrank_loadtest.errors import LoadtestError
+from farrank_loadtest.kept_files import writing_to
 from farrank_loadtest.markdown import markdown_table
 
 
@@ -146,11 +147,9 @@ def open_folder(folder: Path, conditions: Conditions, command: str, *, resume: b
     Raises: LoadtestError if it cannot be written to, holds results and nothing was said of resuming, or holds
     those of other conditions; InputError if its file is something else.
     """
-    try:
+    with writing_to(folder):
         folder.mkdir(parents=True, exist_ok=True)
         held = (folder / FILE).exists()
-    except OSError as error:
-        raise LoadtestError(f"{error.filename or folder}: {error.strerror}") from error
     if not held:
         results = Results(conditions, command, {})
         results.write(folder)
@@ -172,7 +171,7 @@ def write_report(folder: Path, results: Results, points: Sequence[Point]) -> str
     if not points:
         return ""
     table = render(results, points)
-    try:
+    with writing_to(folder):
         (folder / TABLE).write_text(table, encoding="utf-8")
         (folder / CSV).write_text(as_csv(points), encoding="utf-8")
         figure = efficiency_chart(results.conditions, points)
@@ -180,6 +179,4 @@ def write_report(folder: Path, results: Results, points: Sequence[Point]) -> str
         # The same points give the same file: ids are not drawn by lot, no date is noted.
         with rc_context({"svg.hashsalt": FILE}):
             figure.savefig(folder / SVG, metadata={"Date": None})
-    except OSError as error:
-        raise LoadtestError(f"{error.filename or folder}: {error.strerror}") from error
     return table

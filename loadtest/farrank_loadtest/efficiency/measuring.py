@@ -15,6 +15,7 @@ import torch
 from farrank_loadtest.efficiency.points import Pair
 from farrank_loadtest.efficiency.run_times import Measured, Results, Work, time_in_turns
 from farrank_loadtest.errors import LoadtestError
+from farrank_loadtest.kept_files import writing_to
 from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.errors import RankerError
 from farrank_rankers.files.load import build
@@ -86,11 +87,10 @@ def _make(model: PaperModel, tokenizer: TextTokenizer, folder: Path) -> None:
     try:
         reader = Reader(model.spec, tokenizer, BackboneFacts.from_config(model.config))
         # Half the bytes on disk; what a server computes in is its own setting, whatever the file has.
-        save_ranker(build(reader, dict(model.config), seed=0).to(torch.bfloat16), folder)
+        with writing_to(folder):
+            save_ranker(build(reader, dict(model.config), seed=0).to(torch.bfloat16), folder)
     except RankerError as error:
         raise LoadtestError(f"ranker {model.name}: {error}") from error
-    except OSError as error:
-        raise LoadtestError(f"{error.filename or folder}: {error.strerror}") from error
 
 
 # Serves the rankers of these folders in a process of its own; gives its address.

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from farrank_client import Client, FarrankError, Ranking
 from farrank_loadtest.errors import LoadtestError, TargetFailed
+from farrank_loadtest.kept_files import read_kept, writing_to
 from farrank_trec.errors import InputError
 
 
@@ -174,13 +174,11 @@ class Results:
 
         Raises: LoadtestError if it cannot be written.
         """
-        document = {"format": FORMAT, **asdict(self), "measured": [asdict(m) for m in self.measured.values()]}
+        document = asdict(_Kept(FORMAT, self.conditions, self.command, tuple(self.measured.values())))
         fresh = folder / f".{FILE}.new"
-        try:
+        with writing_to(folder):
             fresh.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
             os.replace(fresh, folder / FILE)
-        except OSError as error:
-            raise LoadtestError(f"{error.filename or folder}: {error.strerror}") from error
 
     @classmethod
     def read(cls, folder: Path) -> "Results":
@@ -189,19 +187,18 @@ class Results:
         Raises: InputError naming the file if it is something else.
         """
         path = folder / FILE
-        try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-            if document["format"] != FORMAT:
-                raise ValueError(f"format is {document['format']!r}; {FORMAT} is read")
-            conditions = Conditions(
-                **{**document["conditions"], "settings": tuple(document["conditions"]["settings"])}
-            )
-            measured = [_read_measured(each) for each in document["measured"]]
-            return cls(conditions, document["command"], {each.ranker: each for each in measured})
-        except OSError as error:
-            raise InputError(f"{path}: {error.strerror or error}") from error
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise InputError(f"{path}: not a result of `farrank loadtest efficiency` ({error})") from error
+        kept = read_kept(path, _Kept, "farrank loadtest efficiency")
+        if kept.format != FORMAT:
+            raise InputError(f"{path}: format is {kept.format}; {FORMAT} is read")
+        return cls(kept.conditions, kept.command, {each.ranker: each for each in kept.measured})
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    format: int
+    conditions: Conditions
+    command: str
+    measured: tuple[Measured, ...]
 
 
 def check_same(folder: Path, kept: Conditions, now: Conditions) -> None:
@@ -216,14 +213,3 @@ def check_same(folder: Path, kept: Conditions, now: Conditions) -> None:
                 f"{folder / FILE}: was measured with {each.name} {old!r}, not {new!r}: "
                 "the two do not compare; name another folder"
             )
-
-
-def _read_measured(item: Mapping[str, Any]) -> Measured:
-    return Measured(
-        **{**item, **{name: _read_timed(item[name]) for name in ("ranker_timed", "firstp_timed")}}
-    )
-
-
-def _read_timed(item: Mapping[str, Any]) -> Timed:
-    in_rounds = {name: tuple(value) for name, value in item.items() if isinstance(value, list)}
-    return Timed(**{**item, **in_rounds})

@@ -97,5 +97,5 @@ def test_a_report_reads_back_the_same(tmp_path: Path) -> None:
 def test_another_file_is_no_report(tmp_path: Path, text: str) -> None:
     (tmp_path / "other.json").write_text(text)
 
-    with pytest.raises(InputError, match=r"other\.json: not a report of `farrank loadtest accuracy`"):
+    with pytest.raises(InputError, match=r"other\.json: not written by `farrank loadtest accuracy`"):
         Report.read_json(tmp_path / "other.json")

@@ -147,5 +147,5 @@ def test_results_are_read_back_as_they_were_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 9}', '{"format": 1, "conditions": {}}'])
 def test_another_file_is_no_result(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
-    with pytest.raises(InputError, match=r"efficiency\.json: not a result of `farrank loadtest efficiency`"):
+    with pytest.raises(InputError, match=r"efficiency\.json: not written by `farrank loadtest efficiency`"):
         Results.read(tmp_path)
