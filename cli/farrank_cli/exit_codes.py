@@ -22,3 +22,13 @@ class CommandError(Exception):
     def __init__(self, message: str, exit_code: int = USAGE) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+def missing_extra(command: str, extra: str | None, error: ModuleNotFoundError) -> Exception:
+    """Turn the error into the extra to install; it stays what it is if no extra would bring the module."""
+    if extra is None or error.name is None or error.name.startswith("farrank"):
+        return error
+    return CommandError(
+        f"farrank {command} needs the {extra} extra: "
+        f"pip install 'farrank[{extra}]' (no module {error.name!r})"
+    )

@@ -13,8 +13,7 @@ from importlib import import_module
 from importlib.metadata import version
 
 from farrank_cli import exit_codes
-from farrank_cli.exit_codes import CommandError
-from farrank_cli.extras import missing_extra
+from farrank_cli.exit_codes import CommandError, missing_extra
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,10 +154,7 @@ class Client:
         self.close()
 
     def _perform(
-        self,
-        call: Call[Response, Answer],
-        timeout_s: float | None,
-        retry: RetryPolicy | None = None,
+        self, call: Call[Response, Answer], timeout_s: float | None, retry: RetryPolicy | None = None
     ) -> Answer:
         attempts = Attempts(retry or self._retry, self._timeout_s if timeout_s is None else timeout_s)
         while True:

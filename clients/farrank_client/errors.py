@@ -109,10 +109,7 @@ _CONNECTION_FAILURES = (
     ("Connection refused", "nobody listens there (connection refused)"),
     ("WRONG_VERSION_NUMBER", "it does not speak TLS: connect without TLS"),
     ("CERTIFICATE_VERIFY_FAILED", "its certificate is from no authority that is trusted here"),
-    (
-        "Hostname Verification Check failed",
-        "its certificate is for another name than this address",
-    ),
+    ("Hostname Verification Check failed", "its certificate is for another name than this address"),
     ("Socket closed", "it hangs up at once; perhaps it expects TLS, or a certificate of the caller"),
     ("Domain name not found", "there is no host of that name"),
     ("Failed to parse port", "its port is no number"),

@@ -400,10 +400,7 @@ def _failures() -> tuple[Panel, ...]:
             "Calls out of memory",
             "In this time range: inputs that did not fit into the device's memory even alone.",
             "none",
-            Query(
-                increase("farrank_rejections_total", where=f'{RANKERS}, reason="out_of_memory"'),
-                "calls",
-            ),
+            Query(increase("farrank_rejections_total", where=f'{RANKERS}, reason="out_of_memory"'), "calls"),
             width=6,
             bounds=(1,),
         ),

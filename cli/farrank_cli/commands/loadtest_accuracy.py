@@ -44,8 +44,9 @@ def add_accuracy_flags(parser: argparse.ArgumentParser) -> None:
 
 def _add_models(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what is compared, in this order")
+    add = group.add_argument
     # Both land in one list: the table keeps the order in which models were named.
-    group.add_argument(
+    add(
         "--ranker",
         dest="models",
         action="append",
@@ -54,7 +55,7 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
         metavar="RANKER",
         help="a ranker of the server, or MODEL=R1,R2,…: the seeds of one model",
     )
-    group.add_argument(
+    add(
         "--run",
         dest="models",
         action="append",
@@ -63,7 +64,7 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL=FILE",
         help="a run that is there; a comma divides seeds, a plus the parts of the test set",
     )
-    group.add_argument(
+    add(
         "--baseline",
         action="append",
         default=[],
@@ -81,30 +82,27 @@ def _add_test_set(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "test set", "Files are plain or .gz. --qrels, --candidates and --queries once for each part of it."
     )
-    group.add_argument("--test-set", default="", metavar="NAME", help="what the table calls it")
-    group.add_argument(
+    add = group.add_argument
+    add("--test-set", default="", metavar="NAME", help="what the table calls it")
+    add(
         "--qrels",
         action="append",
         default=[],
         metavar="FILE",
         help="TREC judgements; `doc-id-prefix`: relevant is what is called QUERYID_… (FarRelevant)",
     )
-    group.add_argument(
-        "--candidates", action="append", default=[], type=Path, metavar="RUN", help="TREC run to rerank"
-    )
-    group.add_argument("--index", metavar="NAME", help="rerank what the server finds in its index instead")
-    group.add_argument(
+    add("--candidates", action="append", default=[], type=Path, metavar="RUN", help="TREC run to rerank")
+    add("--index", metavar="NAME", help="rerank what the server finds in its index instead")
+    add(
         "--k",
         "--depth",
         type=at_least(1),
         metavar="K",
         help="rerank the first K of each query, and cut every --run to as many (all)",
     )
-    group.add_argument(
-        "--queries", action="append", default=[], type=Path, metavar="FILE", help="id<TAB>text, or .jsonl"
-    )
-    group.add_argument("--query-field", default="", metavar="KEY", help="of .jsonl, such as description")
-    group.add_argument(
+    add("--queries", action="append", default=[], type=Path, metavar="FILE", help="id<TAB>text, or .jsonl")
+    add("--query-field", default="", metavar="KEY", help="of .jsonl, such as description")
+    add(
         "--collection",
         action="append",
         default=[],
@@ -112,52 +110,48 @@ def _add_test_set(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="JSON lines with id, text and maybe title; may be repeated",
     )
-    group.add_argument("--skip-missing", action="store_true", help="leave out documents that are not there")
+    add("--skip-missing", action="store_true", help="leave out documents that are not there")
 
 
 def _add_server(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("server")
-    group.add_argument(
+    add = group.add_argument
+    add(
         "--target",
         default="localhost:50051",
         metavar="ADDRESS",
         help="HOST:PORT (Farrank over gRPC), tei:URL, cohere:URL or jina:URL (%(default)s)",
     )
-    group.add_argument("--allow-remote", action="store_true", help="ask a server that is not on this machine")
-    group.add_argument(
-        "--in-flight", type=at_least(1), default=4, metavar="N", help="queries at a time (%(default)d)"
-    )
-    group.add_argument(
-        "--timeout-s", type=positive, default=600.0, metavar="S", help="of a query (%(default)g)"
-    )
+    add("--allow-remote", action="store_true", help="ask a server that is not on this machine")
+    add("--in-flight", type=at_least(1), default=4, metavar="N", help="queries at a time (%(default)d)")
+    add("--timeout-s", type=positive, default=600.0, metavar="S", help="of a query (%(default)g)")
 
 
 def _add_figures(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("figures")
-    group.add_argument(
+    add = group.add_argument
+    add(
         "--measure",
         action="append",
         metavar="NAME",
         help="by ir_measures' names, such as AP(rel=2) (RR, nDCG@10, nDCG@20, P@10, P@20 and AP)",
     )
-    group.add_argument(
+    add(
         "--average-over",
         choices=("judged", "ranked"),
         default="judged",
         help="judged: a query without a ranking counts 0; ranked: those that all runs have (%(default)s)",
     )
-    group.add_argument(
+    add(
         "--alpha",
         type=share,
         default=0.05,
         metavar="P",
         help="level of the marks (%(default)g, as in the papers, but 0.01 for MS MARCO dev, FarRelevant)",
     )
-    group.add_argument(
-        "--resamples", type=at_least(1), default=9999, metavar="N", help="of randomisation (%(default)d)"
-    )
-    group.add_argument("--seed", type=int, default=0, help="of randomisation (%(default)d)")
-    group.add_argument("--out", type=Path, metavar="FOLDER", help="where runs, values and the table go")
+    add("--resamples", type=at_least(1), default=9999, metavar="N", help="of randomisation (%(default)d)")
+    add("--seed", type=int, default=0, help="of randomisation (%(default)d)")
+    add("--out", type=Path, metavar="FOLDER", help="where runs, values and the table go")
 
 
 # The farrank_loadtest imports are local: the flags and their help need no extra.
@@ -243,8 +237,7 @@ def _rerank(args: argparse.Namespace, models: list[Model], test_set: TestSet) ->
 
     progress = _SweepProgress()
     maker = RunMaker(
-        RunSettings(args.target, args.allow_remote, args.in_flight, args.timeout_s, args.out / RUNS),
-        progress,
+        RunSettings(args.target, args.allow_remote, args.in_flight, args.timeout_s, args.out / RUNS), progress
     )
     first_stage = FirstStage(args.collection, args.skip_missing, args.index, args.k)
     try:

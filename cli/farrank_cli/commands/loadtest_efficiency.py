@@ -55,21 +55,22 @@ def _add_rankers(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "rankers", "Those of the papers (farrank rankers --papers), each beside its FirstP."
     )
-    group.add_argument(
+    add = group.add_argument
+    add(
         "--rankers",
         type=lambda text: text.split(","),
         default=[],
         metavar="NAME,…",
         help="measure these alone (all)",
     )
-    group.add_argument(
+    add(
         "--trained",
         action="append",
         default=[],
         metavar="NAME=FOLDER",
         help="serve this artifact for the ranker instead of random weights at the paper's size",
     )
-    group.add_argument(
+    add(
         "--accuracy",
         action="append",
         default=[],
@@ -81,17 +82,16 @@ def _add_rankers(parser: argparse.ArgumentParser) -> None:
 
 def _add_call(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what is measured: one call, again and again")
-    group.add_argument(
+    add = group.add_argument
+    add(
         "--collection",
         type=Path,
         required=True,
         metavar="FILE",
         help="JSON lines of documents, or of passages with `article` and `pos`, which are joined",
     )
-    group.add_argument(
-        "--documents", type=at_least(1), default=3, metavar="N", help="of a call (%(default)d)"
-    )
-    group.add_argument(
+    add("--documents", type=at_least(1), default=3, metavar="N", help="of a call (%(default)d)")
+    add(
         "--lengths",
         type=listed(_length),
         default=list(PAPERS_LENGTHS),
@@ -99,26 +99,23 @@ def _add_call(parser: argparse.ArgumentParser) -> None:
         help="tokens that documents are cut to, in turns "
         f"({','.join(map(str, PAPERS_LENGTHS))}: the means of the papers' collections, at most {LIMIT:,})",
     )
-    group.add_argument("--query", default=QUERY, metavar="TEXT", help="(%(default)s)")
-    group.add_argument(
+    add("--query", default=QUERY, metavar="TEXT", help="(%(default)s)")
+    add(
         "--rounds",
         type=at_least(1),
         default=3,
         metavar="N",
         help="calls of each ranker, in turns with its FirstP; medians count (%(default)d)",
     )
-    group.add_argument(
-        "--timeout-s", type=positive, default=1800.0, metavar="S", help="of a call (%(default)g)"
-    )
+    add("--timeout-s", type=positive, default=1800.0, metavar="S", help="of a call (%(default)g)")
 
 
 def _add_server(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the servers that are started, one for each ranker, on loopback")
-    group.add_argument("--device", default="cpu", metavar="NAME", help="cpu or cuda:0 (%(default)s)")
-    group.add_argument(
-        "--precision", choices=("fp32", "bf16"), default="fp32", help="of the encoders (%(default)s)"
-    )
-    group.add_argument(
+    add = group.add_argument
+    add("--device", default="cpu", metavar="NAME", help="cpu or cuda:0 (%(default)s)")
+    add("--precision", choices=("fp32", "bf16"), default="fp32", help="of the encoders (%(default)s)")
+    add(
         "--max-batch-tokens",
         type=at_least(LIMIT),
         default=2048,

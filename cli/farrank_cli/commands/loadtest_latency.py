@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 def add_workload_flags(parser: argparse.ArgumentParser) -> None:
     """Add them, in groups by where the calls come from."""
     group = parser.add_argument_group("workload, one of")
+    add = group.add_argument
     source = group.add_mutually_exclusive_group(required=True)
     source.add_argument(
         "--workload",
@@ -37,8 +38,8 @@ def add_workload_flags(parser: argparse.ArgumentParser) -> None:
         "--run", type=Path, metavar="FILE", help="a TREC run, with --queries and --collection"
     )
     source.add_argument("--synthetic", metavar="LENGTHS", help=f"made-up documents: {FORMS}")
-    group.add_argument("--queries", type=Path, metavar="FILE", help="id<TAB>text, or .jsonl")
-    group.add_argument(
+    add("--queries", type=Path, metavar="FILE", help="id<TAB>text, or .jsonl")
+    add(
         "--collection",
         type=Path,
         action="append",
@@ -46,16 +47,12 @@ def add_workload_flags(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="JSON lines; may be repeated",
     )
-    group.add_argument("--depth", type=at_least(1), default=100, metavar="N", help="of a run (%(default)d)")
-    group.add_argument(
+    add("--depth", type=at_least(1), default=100, metavar="N", help="of a run (%(default)d)")
+    add(
         "--calls", type=at_least(1), default=100, metavar="N", help="made up, then sent in turn (%(default)d)"
     )
-    group.add_argument(
-        "--documents", type=at_least(1), default=10, metavar="N", help="of a made-up call (%(default)d)"
-    )
-    group.add_argument(
-        "--query-tokens", type=at_least(1), default=8, metavar="N", help="of a made-up call (%(default)d)"
-    )
+    add("--documents", type=at_least(1), default=10, metavar="N", help="of a made-up call (%(default)d)")
+    add("--query-tokens", type=at_least(1), default=8, metavar="N", help="of a made-up call (%(default)d)")
 
 
 def read_workload(args: argparse.Namespace) -> Workload:
@@ -102,17 +99,16 @@ def add_load_flags(parser: argparse.ArgumentParser) -> None:
     )
 
     each = parser.add_argument_group("each load")
-    each.add_argument(
-        "--objective", metavar="pN=TIME", help=f"{FORM}; the first load that breaks it is the last of a list"
-    )
+    add = each.add_argument
+    add("--objective", metavar="pN=TIME", help=f"{FORM}; the first load that breaks it is the last of a list")
     for name, reads, default, what in (
         ("warm-up-s", not_negative, 5.0, "sent and not counted"),
         ("duration-s", positive, 20.0, "measured"),
         ("timeout-s", positive, 10.0, "deadline of a call"),
     ):
-        each.add_argument(f"--{name}", type=reads, default=default, metavar="S", help=f"{what} (%(default)g)")
-    each.add_argument("--repeats", type=at_least(1), default=3, metavar="N", help="%(default)d")
-    each.add_argument("--seed", type=int, default=1, help="of arrivals and made-up texts (%(default)d)")
+        add(f"--{name}", type=reads, default=default, metavar="S", help=f"{what} (%(default)g)")
+    add("--repeats", type=at_least(1), default=3, metavar="N", help="%(default)d")
+    add("--seed", type=int, default=1, help="of arrivals and made-up texts (%(default)d)")
 
     caps = parser.add_argument_group("caps", "What no slip of the finger goes beyond.")
     caps.add_argument(
