@@ -15,7 +15,7 @@ from farrank_rankers.features import Features, stacked
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokens import EncoderInput
-from farrank_runtimes.runtime import Capabilities, Runtime
+from farrank_runtimes.runtime import Runtime
 
 Scores = NDArray[np.float64]
 
@@ -199,7 +199,7 @@ def measure(
             found,
             runtime=capabilities.runtime,
             device=capabilities.device,
-            computed_in=_arithmetic(capabilities),
+            computed_in=capabilities.precision,
             bound=str(bound),
         )
         measured = f"{bound.measure} is {getattr(parity, bound.measure):.3g}"
@@ -213,13 +213,6 @@ def measure(
             parity,
         )
     return parity
-
-
-def _arithmetic(capabilities: Capabilities) -> str:
-    """Say what really was computed in, where that is not what the graph is written in."""
-    if (capabilities.runtime, capabilities.device, capabilities.precision) == ("onnx", "cpu", "fp16"):
-        return "fp32 between fp16 values"  # a CPU's kernels take fp32; casts stand around them
-    return capabilities.precision
 
 
 def compare(

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import get_args
 
 from farrank_rankers.errors import SpecError
@@ -134,7 +133,8 @@ def _open(
         evidence = ranker.aggregator.evidence
         return ServableRanker(ranker.reader, ranker.version, evidence, torch, f"{reason}; {form}")
     manifest = candidate.export.manifest
-    exported = open_exported(_artifact(candidate.export), manifest.name, **overrides)
+    artifact = candidate.export.folder.parent.parent
+    exported = open_exported(artifact, manifest.name, **overrides)
     measured = [each for each in manifest.parity if each.runtime == candidate.runtime]
     return ServableRanker(
         exported.reader,
@@ -144,10 +144,6 @@ def _open(
         reason,
         measured[0] if measured else None,
     )
-
-
-def _artifact(export: Export) -> Path:
-    return export.folder.parent.parent
 
 
 def _reason(candidate: Candidate, runtime: str, unusable: Sequence[str]) -> str:

@@ -181,6 +181,8 @@ def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
     provider: Provider = "cpu" if device.type == "cpu" else "cuda"
     configured = [cpu_options() if provider == "cpu" else cuda_options(device.index or 0)]
     threads = placement.threads or usable_cores()
+    # A CPU's kernels take fp32; casts stand around them.
+    casts = provider == "cpu" and files.precision == "fp16"
 
     def load(graph: Path) -> RunGraph:
         return OnnxGraph(open_session(graph, provider, configured, threads), device).run
@@ -191,7 +193,7 @@ def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
         Capabilities(
             "onnx",
             str(device),
-            files.precision,
+            "fp32 between fp16 values" if casts else files.precision,
             batch_tokens(device),
             max_kept_bytes=max_kept_bytes(device),
         ),

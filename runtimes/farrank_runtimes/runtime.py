@@ -1,13 +1,5 @@
 """What every runtime offers, and how one says that it cannot be had or that its device failed.
 
-Exception
-├── RuntimeAbsent       the runtime is not installed, or has nothing to serve
-├── DeviceAbsent        this machine does not have the device
-├── PrecisionAbsent     the runtime does not compute in the precision here
-├── PackingAbsent       packed batches were asked for, and nothing here packs
-├── OutOfMemory         a batch did not fit into the device's memory
-└── DeviceLost          the device no longer answers
-
 Free of torch, so that reading a configuration takes no seconds.
 """
 
