@@ -80,7 +80,7 @@ class Encoder(nn.Module):
         raise NotImplementedError
 
     def stepped(self, places: Tensor, lengths: Tensor) -> Tensor:
-        """Number the tokens of short inputs in steps, each input by its own length, whatever its companions'.
+        """Number the tokens of short inputs in steps; an input's own length decides, not its batch's.
 
         Shapes: places (…), counted from 0, and the lengths of the inputs they are in, likewise -> (…).
         Source: Zhu et al., "LongEmbed", EMNLP 2024.

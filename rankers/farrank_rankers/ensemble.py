@@ -55,7 +55,7 @@ class Ensemble:
 
 
 def mean_score(scores: Sequence[float]) -> float:
-    """Give the members equal weight, raw scores as they are."""
+    """Average the members' raw scores."""
     return sum(scores) / len(scores)
 
 

@@ -3,7 +3,7 @@
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
@@ -227,6 +227,8 @@ def _imported(name: str) -> Any:
 
 
 _VECTORS, _STATES = ".passages:VectorEncoder", ".cedr:HiddenStatesEncoder"
+_INTERACTION = partial(Family, "pair", "disjoint", Options, compares_tokens=True)
+_TRANSFORMER = partial(Family, "pair", "sliding", places_chunks=True)
 
 FAMILIES: Mapping[str, Family] = {
     "firstp": Family("pair", "first", VectorOptions, _VECTORS, ".passages:FirstP"),
@@ -234,52 +236,20 @@ FAMILIES: Mapping[str, Family] = {
     "avgp": Family("pair", "disjoint", VectorOptions, _VECTORS, ".passages:AvgP"),
     "maxp": Family("pair", "sliding", VectorOptions, _VECTORS, ".passages:MaxP"),
     "sump": Family("pair", "sliding", VectorOptions, _VECTORS, ".passages:SumP"),
-    "cedr-knrm": Family(
-        "pair",
-        "disjoint",
-        Options,
-        _STATES,
-        ".cedr:CedrKnrm",
-        compares_tokens=True,
-        # A kernel 0.001 wide turns the last digit of a cosine into 6e-5 of the score, for each query token.
-        rounding=3e-4,
-    ),
-    "cedr-pacrr": Family("pair", "disjoint", Options, _STATES, ".cedr_pacrr:CedrPacrr", compares_tokens=True),
-    "cedr-drmm": Family("pair", "disjoint", Options, _STATES, ".cedr:CedrDrmm", compares_tokens=True),
-    "neural-model1": Family(
-        "pair",
-        "disjoint",
-        Options,
-        ".neural_model1:ProjectedTokenEncoder",
-        ".neural_model1:NeuralModel1",
-        compares_tokens=True,
-    ),
+    # A kernel 0.001 wide turns the last digit of a cosine into 6e-5 of the score, for each query token.
+    "cedr-knrm": _INTERACTION(_STATES, ".cedr:CedrKnrm", rounding=3e-4),
+    "cedr-pacrr": _INTERACTION(_STATES, ".cedr_pacrr:CedrPacrr"),
+    "cedr-drmm": _INTERACTION(_STATES, ".cedr:CedrDrmm"),
+    "neural-model1": _INTERACTION(".neural_model1:ProjectedTokenEncoder", ".neural_model1:NeuralModel1"),
     "parade-avg": Family("pair", "sliding", VectorOptions, _VECTORS, ".parade:ParadeAvg"),
     "parade-max": Family("pair", "sliding", VectorOptions, _VECTORS, ".parade:ParadeMax"),
     "parade-attn": Family("pair", "sliding", ParadeAttnOptions, _VECTORS, ".parade:ParadeAttn"),
-    "parade-transf-rand": Family(
-        "pair",
-        "sliding",
-        ParadeRandOptions,
-        _VECTORS,
-        ".parade_transformer:ParadeTransfRand",
-        places_chunks=True,
+    "parade-transf-rand": _TRANSFORMER(ParadeRandOptions, _VECTORS, ".parade_transformer:ParadeTransfRand"),
+    "parade-transf-pretr": _TRANSFORMER(
+        ParadePretrOptions, _VECTORS, ".parade_transformer:ParadeTransfPretr"
     ),
-    "parade-transf-pretr": Family(
-        "pair",
-        "sliding",
-        ParadePretrOptions,
-        _VECTORS,
-        ".parade_transformer:ParadeTransfPretr",
-        places_chunks=True,
-    ),
-    "parade-transf-pretr-q": Family(
-        "pair",
-        "sliding",
-        ParadeQueryOptions,
-        ".parade_transformer:QueryEncoder",
-        ".parade_transformer:ParadeTransfQuery",
-        places_chunks=True,
+    "parade-transf-pretr-q": _TRANSFORMER(
+        ParadeQueryOptions, ".parade_transformer:QueryEncoder", ".parade_transformer:ParadeTransfQuery"
     ),
     "parade-transf-pretr-lateir": Family(
         "dual",

@@ -1,7 +1,4 @@
-"""What an encoder makes of its inputs.
-
-How token vectors lie together, and how documents become one batch again.
-"""
+"""What an encoder makes of its inputs: features, their layout in a batch, and batches of documents."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
