@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from farrank_bench.beside_peers import Size, beside_peers
-from farrank_bench.calls import call_of, make_calls
+from farrank_bench.corpus_calls import call_of, make_calls
 from farrank_bench.engine_costs import admission_cost, event_loop_stall
 from farrank_bench.exporting import export_fast, write_cross_encoder
 from farrank_bench.fidelity import fidelity_of_exports

@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from farrank_bench.calls import call_of
+from farrank_bench.corpus_calls import call_of
 from farrank_bench.report import heading
 from farrank_bench.served import resident_mib, watched_memory
 from farrank_cli.spawn import spawned_server

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from farrank_bench.calls import encoder_inputs, make_pair_calls
 from farrank_bench.contenders.infinity import VERSION, infinity_command, infinity_server, infinity_versions
 from farrank_bench.contenders.predict import predicting
 from farrank_bench.contenders.rounds import Contender, ContenderFailed, Rounds, Scores, measure_rounds
+from farrank_bench.corpus_calls import encoder_inputs, make_pair_calls
 from farrank_bench.exporting import CrossEncoder
 from farrank_bench.offline import Alone
 from farrank_bench.report import Row, at_least, not_measured, spread

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
-from farrank_bench.calls import MAX_DOCUMENT_TOKENS, MAX_QUERY_TOKENS
+from farrank_bench.corpus_calls import MAX_DOCUMENT_TOKENS, MAX_QUERY_TOKENS
 from farrank_bench.report import Row
 from farrank_exporters.export import export_ranker
 from farrank_exporters.texts import divide, python_documentation

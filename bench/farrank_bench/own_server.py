@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from farrank_bench.calls import encoder_inputs
+from farrank_bench.corpus_calls import encoder_inputs
 from farrank_bench.offline import measure_offline
 from farrank_bench.report import Row, at_least, below, spread
 from farrank_bench.served import answer_all, offer, read_metrics, resident_mib, watched_memory

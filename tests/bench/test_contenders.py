@@ -10,7 +10,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from farrank_bench.calls import (
+from farrank_bench.contenders import infinity
+from farrank_bench.contenders.infinity import NAMED_BY, infinity_command, infinity_server, infinity_versions
+from farrank_bench.contenders.predict import predicting
+from farrank_bench.contenders.rounds import ContenderFailed, Scores
+from farrank_bench.corpus_calls import (
     LONGEST_PAIR,
     MAX_QUERY_TOKENS,
     QUERIES,
@@ -18,10 +22,6 @@ from farrank_bench.calls import (
     encoder_inputs,
     make_pair_calls,
 )
-from farrank_bench.contenders import infinity
-from farrank_bench.contenders.infinity import NAMED_BY, infinity_command, infinity_server, infinity_versions
-from farrank_bench.contenders.predict import predicting
-from farrank_bench.contenders.rounds import ContenderFailed, Scores
 from farrank_bench.exporting import CrossEncoder, write_cross_encoder
 from farrank_bench.offline import Alone
 from farrank_bench.own_server import start_to_healthy

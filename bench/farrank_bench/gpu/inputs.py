@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from farrank_bench.calls import QUERIES
+from farrank_bench.corpus_calls import QUERIES
 from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.chunking import Chunking, readable_tokens
 from farrank_rankers.papers import PaperModel, paper_models

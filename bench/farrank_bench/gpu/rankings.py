@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from farrank_bench.calls import QUERIES
+from farrank_bench.corpus_calls import QUERIES
 from farrank_bench.gpu.bench import Bench
 from farrank_bench.gpu.encoding import Request, score
 from farrank_bench.gpu.inputs import varied_texts

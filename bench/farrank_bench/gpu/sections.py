@@ -12,7 +12,7 @@ import torch
 from farrank_bench.gpu.bench import Bench
 from farrank_bench.gpu.encoding import PartlyFailed
 from farrank_bench.gpu.rankings import trained, untrained
-from farrank_bench.gpu.serving import AIMS, LATENCIES, saturation
+from farrank_bench.gpu.served_models import AIMS, LATENCIES, saturation
 from farrank_bench.gpu.speeds import COMPILED_MODELS, FORMS, MODELS, OF_FULL_DOCUMENTS, first_passages
 from farrank_bench.report import Row, heading, not_measured, spread, tables
 

@@ -110,7 +110,7 @@ def add_load_flags(parser: argparse.ArgumentParser) -> None:
     add("--repeats", type=at_least(1), default=3, metavar="N", help="%(default)d")
     add("--seed", type=int, default=1, help="of arrivals and made-up texts (%(default)d)")
 
-    caps = parser.add_argument_group("caps", "What no slip of the finger goes beyond.")
+    caps = parser.add_argument_group("caps", "Limits that stop a mistyped command from flooding a server.")
     caps.add_argument(
         "--max-rate", type=positive, default=_CAPS.rate_per_s, metavar="R", help="calls/s (%(default)g)"
     )

@@ -12,7 +12,7 @@ from farrank_loadtest.targets import Document
 from farrank_loadtest.workloads import Call, Workload
 
 FORMS = "constant:TOKENS, uniform:LEAST:MOST or lognormal:MEDIAN:SIGMA:MOST"
-# Far beyond any limit of a server, so that a slip of the finger does not fill the memory.
+# Far beyond any limit of a server: a mistyped length must not fill the memory.
 MOST_TOKENS = 1_000_000
 
 
@@ -61,7 +61,7 @@ def _check(given: str, *bounds: float) -> None:
         )
 
 
-# Of everything that is made up, so that a slip of the finger does not fill the memory.
+# Of everything that is made up: a mistyped count must not fill the memory.
 MOST_WORDS = 50_000_000
 
 

@@ -29,14 +29,14 @@ def test_every_ranker_of_the_papers_is_published() -> None:
     assert set(PUBLISHED) == set(PAIRS)
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.3])
-def test_no_label_covers_another_or_leaves_the_plot(spread: float) -> None:
-    run_times = {name: 2.4 + spread * place for place, name in enumerate(PAIRS)}
+@pytest.mark.parametrize(("first", "spread"), [(2.4, 0.0), (2.4, 0.3), (1.1, 0.02), (0.8, 0.0)])
+def test_no_label_covers_another_or_leaves_the_plot(first: float, spread: float) -> None:
+    run_times = {name: first + spread * place for place, name in enumerate(PAIRS)}
     figure = efficiency_chart(CONDITIONS, points_of(run_times))
     figure.draw_without_rendering()
 
     axes = figure.axes[0]
-    labels = [each for each in axes.texts if isinstance(each, Annotation) and each.get_text()]
+    labels = [each for each in axes.texts if each.get_text()]
     assert len(labels) == len(PAIRS) + 1
     boxes = [each.get_window_extent() for each in labels]
     assert not [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])]
@@ -45,6 +45,11 @@ def test_no_label_covers_another_or_leaves_the_plot(spread: float) -> None:
     legend = axes.get_legend()
     assert legend is not None
     assert not any(box.overlaps(legend.get_window_extent()) for box in boxes)
+    # Nor a mark: every point and the papers' places lie between the two columns.
+    marks = [line for line in axes.lines if line.get_marker() not in ("None", "")]
+    assert len(marks) > len(PAIRS)
+    places = [axes.transData.transform(each) for line in marks for each in line.get_xydata()]  # type: ignore[union-attr]
+    assert not [place for place in places for box in boxes[1:] if box.contains(*place)]
 
 
 def test_hollow_is_published_filled_is_measured_and_arrows_come_from_the_papers_place() -> None:

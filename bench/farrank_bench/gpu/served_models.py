@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from farrank_bench.calls import call_of
+from farrank_bench.corpus_calls import call_of
 from farrank_bench.gpu.bench import Bench, Extent, seconds_of
 from farrank_bench.gpu.encoding import Request, score
 from farrank_bench.gpu.inputs import LONG_QUERY, full_texts
