@@ -127,7 +127,7 @@ def quantize_onnx(encoder: Path, folder: Path) -> tuple[str, ...]:
 def _prepared(encoder: Path, folder: Path) -> Iterator[tuple[Path, bool]]:
     """Give a graph whose weights are constants, which they are once their transpositions are folded.
 
-    The second value tells whether its weights lie in a file of their own.
+    The second value tells whether its weights are in a file of their own.
     """
     large = encoder.with_name(encoder.name + DATA_SUFFIX).exists()
     with tempfile.TemporaryDirectory(dir=folder) as scratch, quiet("onnxruntime.quantization"):

@@ -168,7 +168,7 @@ def reference(ranker: Ranker, texts: Texts, progress: Callable[[str], None]) -> 
         scores.append(np.array([each.score for each in ranker.score(query, texts.documents, batch_size=4)]))
         if not np.isfinite(scores[-1]).all():
             raise ExportError(
-                "the ranker itself gives scores that are not finite: nothing can be held to them"
+                "the ranker itself gives scores that are not finite: no export can be compared with them"
             )
     return Reference(texts, tuple(scores))
 

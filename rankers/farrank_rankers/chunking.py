@@ -1,4 +1,4 @@
-"""Which tokens of a document each chunk holds, and how documents are split when nobody says otherwise."""
+"""Which tokens of a document each chunk holds, and how documents are split by default."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

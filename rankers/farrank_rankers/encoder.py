@@ -37,7 +37,7 @@ class Encoder(nn.Module):
         self.backbone = self.build(spec, config)
         self.facts = BackboneFacts.from_config(config)
         parameters = inspect.signature(self.backbone.forward).parameters
-        self._takes_segments = self.facts.segments > 0 and "token_type_ids" in parameters
+        self._takes_token_types = self.facts.token_types > 0 and "token_type_ids" in parameters
         self._call = forms_of(self.facts.architecture).call
 
     def build(self, spec: RankerSpec, config: Mapping[str, Any]) -> nn.Module:
@@ -102,7 +102,7 @@ class Encoder(nn.Module):
         inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": real.to(input_ids.dtype)}
         if hidden_states:
             inputs["output_hidden_states"] = True
-        if self._takes_segments:
+        if self._takes_token_types:
             inputs["token_type_ids"] = token_type_ids
         if self.position_step > 1 or self.facts.first_position:
             # Left to itself, a backbone whose positions do not start at 0 gives padding inside the query no

@@ -39,12 +39,12 @@ class AttentionAbsent(RankerError):
 
 
 class ReadingStopped(RankerError):
-    """Raised between two segments of a long text after `should_stop()` said yes."""
+    """Raised between two pieces of a long text after `should_stop()` said yes."""
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Put a file's or folder's name before errors that do not have it, for what they speak of lies there."""
+    """Put the name of the file or folder that errors are about before those that lack it."""
     try:
         yield
     except RankerError as error:

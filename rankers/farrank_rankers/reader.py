@@ -56,7 +56,7 @@ class Reader:
         family = family_named(spec.family)
         self._frame = _frame_of(family, tokenizer)
         self._framed_as_pairs = family.framed_as_pairs
-        self._has_segments = backbone.segments > 1 and tokenizer.files.gives_token_types(
+        self._has_token_types = backbone.token_types > 1 and tokenizer.files.gives_token_types(
             backbone.architecture, backbone.tokenizer_class
         )
         options = spec.options
@@ -109,7 +109,7 @@ class Reader:
         )
 
     def query_input(self, query: TokenizedText) -> EncoderInput:
-        """Frame a query that is encoded apart from documents.
+        """Frame a query that is encoded alone.
 
         Raises: ValueError if the plan is pair.
         """
@@ -118,13 +118,13 @@ class Reader:
         framed = self._alone(_prefixed(self._query_prefix, query.ids, Role.QUERY))
         if not self._framed_as_pairs:
             return framed
-        # Query and chunk are framed alike: their segments tell them apart, as in a pair.
+        # Query and chunk are framed alike: their token types tell them apart, as in a pair.
         return replace(framed, token_type_ids=np.zeros_like(framed.token_type_ids))
 
     def chunk_input(self, query: TokenizedText | None, chunk: Chunk) -> EncoderInput:
         """Frame a chunk: with its query if the plan is pair, alone (query None) if it is dual.
 
-        Raises: ValueError if a query is missing or given in vain.
+        Raises: ValueError if a query is missing, or given where none is taken.
         """
         if self.spec.plan == "dual":
             if query is not None:
@@ -144,7 +144,7 @@ class Reader:
         return np.concatenate([ids, filling[0]]), np.concatenate([roles, filling[1]])
 
     def _alone(self, text: _Roled) -> EncoderInput:
-        """Put special tokens around a text that is encoded apart."""
+        """Put special tokens around a text that is encoded alone."""
         if not self._framed_as_pairs:
             return self._framed(text)
         return self._framed(_with_role(np.empty(0, dtype=np.int32), Role.QUERY), text)
@@ -153,8 +153,8 @@ class Reader:
         """Put special tokens around one text or a pair."""
         ids = [text for text, _ in texts]
         input_ids = self._frame.ids(*ids)
-        segments = self._frame.segments(*ids) if self._has_segments else np.zeros_like(input_ids)
-        return EncoderInput(input_ids, self._frame.roles(*(roles for _, roles in texts)), segments)
+        token_types = self._frame.token_types(*ids) if self._has_token_types else np.zeros_like(input_ids)
+        return EncoderInput(input_ids, self._frame.roles(*(roles for _, roles in texts)), token_types)
 
     def _longest_input(self) -> int:
         """Count the positions that the longest query and a full window take."""
@@ -181,10 +181,10 @@ class Reader:
             raise SourceError(
                 f"tokenizer.json has {words} tokens; config.json has vocab_size {self.backbone.vocabulary}"
             )
-        if self._has_segments and max(self._frame.text_segments) >= self.backbone.segments:
+        if self._has_token_types and max(self._frame.text_types) >= self.backbone.token_types:
             raise SourceError(
-                f"tokenizer.json uses segment {max(self._frame.text_segments)}; "
-                f"config.json has type_vocab_size {self.backbone.segments}"
+                f"tokenizer.json uses token type {max(self._frame.text_types)}; "
+                f"config.json has type_vocab_size {self.backbone.token_types}"
             )
 
 
@@ -204,7 +204,7 @@ def _with_role(ids: IntArray, role: Role) -> _Roled:
 
 
 def _prefixed(prefix: IntArray, ids: IntArray, role: Role) -> _Roled:
-    """Put a prefix, which is nobody's text, before a text."""
+    """Put a prefix, whose tokens are special, before a text."""
     roles = np.full(len(prefix) + len(ids), role, dtype=np.int32)
     roles[: len(prefix)] = Role.SPECIAL
     return np.concatenate([prefix, ids]), roles

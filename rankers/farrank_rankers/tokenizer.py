@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -138,12 +138,12 @@ class TokenizerFiles:
 class Frame:
     """The special tokens around one text (two parts) or a pair (three): part, text, part, text, part.
 
-    Shapes: parts and part_segments, arrays (special tokens there,); text_segments, one segment id a text.
+    Shapes: parts and part_types, arrays (special tokens there,); text_types, one token type a text.
     """
 
     parts: tuple[IntArray, ...]
-    part_segments: tuple[IntArray, ...]
-    text_segments: tuple[int, ...]
+    part_types: tuple[IntArray, ...]
+    text_types: tuple[int, ...]
 
     @property
     def special_tokens(self) -> int:
@@ -151,33 +151,30 @@ class Frame:
         return sum(len(part) for part in self.parts)
 
     def with_one_separator(self) -> "Frame":
-        """Keep one of several equal tokens between two texts, as RoBERTa's kin put them there."""
+        """Keep one of several equal tokens between two texts: RoBERTa's kin put two there."""
         first, between, *rest = self.parts
         if len(self.parts) < 3 or len(set(between.tolist())) != 1:
             return self
-        types = (self.part_segments[0], self.part_segments[1][:1], *self.part_segments[2:])
-        return replace(self, parts=(first, between[:1], *rest), part_segments=types)
+        its_types = (self.part_types[0], self.part_types[1][:1], *self.part_types[2:])
+        return replace(self, parts=(first, between[:1], *rest), part_types=its_types)
 
     def ids(self, *texts: IntArray) -> IntArray:
         """Join the ids of texts and special tokens, (L,)."""
-        pieces = [self.parts[0]]
-        for text, part in zip(texts, self.parts[1:], strict=True):
-            pieces += [text, part]
-        return np.concatenate(pieces)
+        return _joined(self.parts, texts)
 
     def roles(self, *roles: IntArray) -> IntArray:
         """Give the `Role` of every position of `ids`, from those of the texts' tokens, (L,)."""
-        pieces = [np.full(len(self.parts[0]), Role.SPECIAL, dtype=np.int32)]
-        for text, part in zip(roles, self.parts[1:], strict=True):
-            pieces += [text, np.full(len(part), Role.SPECIAL, dtype=np.int32)]
-        return np.concatenate(pieces)
+        return _joined([np.full_like(part, Role.SPECIAL) for part in self.parts], roles)
 
-    def segments(self, *texts: IntArray) -> IntArray:
-        """Give the segment id of every position of `ids`, (L,)."""
-        pieces = [self.part_segments[0]]
-        for text, segment, part in zip(texts, self.text_segments, self.part_segments[1:], strict=True):
-            pieces += [np.full(len(text), segment, dtype=np.int32), part]
-        return np.concatenate(pieces)
+    def token_types(self, *texts: IntArray) -> IntArray:
+        """Give the token type of every position of `ids`, (L,)."""
+        types = [np.full_like(text, kind) for text, kind in zip(texts, self.text_types, strict=True)]
+        return _joined(self.part_types, types)
+
+
+def _joined(around: Sequence[IntArray], texts: Sequence[IntArray]) -> IntArray:
+    between = (piece for pair in zip(texts, around[1:], strict=True) for piece in pair)
+    return np.concatenate([around[0], *between])
 
 
 def frames(tokenizer: Tokenizer) -> tuple[Frame, Frame]:
@@ -189,21 +186,21 @@ def frames(tokenizer: Tokenizer) -> tuple[Frame, Frame]:
 
 
 def _frame(encoding: Encoding, texts: int) -> Frame:
-    """Take an encoded example apart: what belongs to no text is the frame."""
+    """Find the frame in an encoded example: the tokens that belong to no text."""
     parts: list[list[tuple[int, int]]] = [[] for _ in range(texts + 1)]
-    segments: dict[int, int] = {}
-    for token, segment, text in zip(encoding.ids, encoding.type_ids, encoding.sequence_ids, strict=True):
+    types: dict[int, int] = {}
+    for token, kind, text in zip(encoding.ids, encoding.type_ids, encoding.sequence_ids, strict=True):
         if text is None:
-            parts[len(segments)].append((token, segment))
+            parts[len(types)].append((token, kind))
         else:
-            segments[text] = segment
-    if list(segments) != list(range(texts)):
+            types[text] = kind
+    if list(types) != list(range(texts)):
         raise SourceError("tokenizer.json: the tokenizer finds no token in the text 'a'")
     arrays = [np.array(part, dtype=np.int32).reshape(-1, 2) for part in parts]
     return Frame(
         parts=tuple(part[:, 0] for part in arrays),
-        part_segments=tuple(part[:, 1] for part in arrays),
-        text_segments=tuple(segments.values()),
+        part_types=tuple(part[:, 1] for part in arrays),
+        text_types=tuple(types.values()),
     )
 
 

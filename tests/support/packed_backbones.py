@@ -77,7 +77,7 @@ def inputs_of(
         roles = [*roles[: length - 1], Role.SPECIAL] if length > 1 else roles[:1]
         ids = generator.integers(5, facts.vocabulary, len(roles))
         segments = np.zeros(len(roles), dtype=np.int32)
-        segments[QUERY_TOKENS + 2 :] = 1 if facts.segments > 1 else 0
+        segments[QUERY_TOKENS + 2 :] = 1 if facts.token_types > 1 else 0
         behind = min(QUERY_TOKENS, len(roles))
         inputs.append(
             EncoderInput(

@@ -19,7 +19,7 @@ class Architecture:
     """What this project knows of an architecture beyond its `config.json`.
 
     `forms` names its file in this folder and the `Forms` there; without it transformers' model is called as
-    it is. `positions` and `segments` are what transformers assumes where an old `config.json` does not say
+    it is. `positions` and `token_types` are what transformers assumes where an old `config.json` does not say
     max_position_embeddings and type_vocab_size. `counts_after_pad`: position ids start at pad_token_id + 1,
     and are derived from the ids when none are given. `is_causal`: a token sees only those before it, so that
     the first one knows nothing of the others. `pooling` is how it was trained to be read.
@@ -27,7 +27,7 @@ class Architecture:
 
     forms: str = ""
     positions: int | None = None
-    segments: int = 0
+    token_types: int = 0
     counts_after_pad: bool = False
     is_causal: bool = False
     pooling: Pooling = "cls"
@@ -36,21 +36,21 @@ class Architecture:
 # By transformers' model_type, or our own name of a backbone that transformers lacks. Others are read as well,
 # on padded batches, as their config.json describes them.
 ARCHITECTURES: Mapping[str, Architecture] = {
-    "albert": Architecture(positions=512, segments=2),
-    "bert": Architecture("bert:BERT", positions=512, segments=2),
+    "albert": Architecture(positions=512, token_types=2),
+    "bert": Architecture("bert:BERT", positions=512, token_types=2),
     "big_bird": Architecture("big_bird:BIG_BIRD"),
     "camembert": Architecture("bert:ROBERTA", counts_after_pad=True),
-    "convbert": Architecture(positions=512, segments=2),
+    "convbert": Architecture(positions=512, token_types=2),
     "data2vec-text": Architecture("bert:ROBERTA", counts_after_pad=True),
     "deberta-v2": Architecture("deberta:DEBERTA"),
     "distilbert": Architecture("distilbert:DISTILBERT"),
-    "electra": Architecture("bert:ELECTRA", positions=512, segments=2),
+    "electra": Architecture("bert:ELECTRA", positions=512, token_types=2),
     "ibert": Architecture(counts_after_pad=True),
-    "jina": Architecture("alibi_bert:ALIBI_BERT", segments=2, pooling="mean"),
+    "jina": Architecture("alibi_bert:ALIBI_BERT", token_types=2, pooling="mean"),
     "llama": Architecture("llama:LLAMA", is_causal=True, pooling="mean"),
     "longformer": Architecture("longformer:LONGFORMER", counts_after_pad=True),
-    "mobilebert": Architecture(positions=512, segments=2),
-    "mosaic": Architecture("alibi_bert:ALIBI_BERT", segments=2),
+    "mobilebert": Architecture(positions=512, token_types=2),
+    "mosaic": Architecture("alibi_bert:ALIBI_BERT", token_types=2),
     "mpnet": Architecture(counts_after_pad=True),
     "roberta": Architecture("bert:ROBERTA", counts_after_pad=True),
     "roberta-prelayernorm": Architecture(counts_after_pad=True),
@@ -61,7 +61,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 
 @dataclass(frozen=True, slots=True)
 class BackboneFacts:
-    """How many positions, segments and words a backbone has; None where no limit is known.
+    """How many positions, token_types and words a backbone has; None where no limit is known.
 
     `first_position` is the position id of an input's first token. `architecture` is transformers' model_type,
     or our own name of a backbone that transformers lacks. ALiBi has no table of positions that could end: how
@@ -69,7 +69,7 @@ class BackboneFacts:
     """
 
     max_positions: int | None
-    segments: int
+    token_types: int
     first_position: int
     pad_token_id: int | None
     vocabulary: int | None = None
@@ -102,7 +102,7 @@ class BackboneFacts:
             positions = None  # DeBERTa's -1, XLNet's: relative positions only
         return cls(
             max_positions=None if positions is None else positions - first,
-            segments=_number(config, "type_vocab_size", known.segments) or 0,
+            token_types=_number(config, "type_vocab_size", known.token_types) or 0,
             first_position=first,
             pad_token_id=pad,
             vocabulary=_number(config, "vocab_size"),

@@ -82,7 +82,7 @@ class Parity:
 
     `computed_in` is the precision that the runtime really used. Differences are absolute, on the scale of the
     scores, whose standard deviation within a query is `spread`; `kendall_tau` (tau-b) and `top10_overlap` are
-    means over queries. `bound` is what the export was held to.
+    means over queries. `bound` is the bound that the export was compared with.
     """
 
     runtime: str
@@ -126,8 +126,8 @@ class ExportManifest:
     `precision` is what the export is to be computed in, `stored_as` what its weights are stored in: an export
     for bf16 stores fp32, which OpenVINO rounds. `runtimes` are those that may serve it, `refused` those that
     may not, though there was a graph for them, and `drifting` those that serve it beyond its bound, because
-    whoever made the export allowed it. `weights_digest` and `source_version` are the ranker's, so
-    that whoever serves the export knows the version of what it serves without its weights. `sources` and
+    the export was made with --allow-drift. `weights_digest` and `source_version` are the ranker's, so
+    that a server of the export knows its version without reading weights. `sources` and
     `checksums` map file names, of the artifact and of the export, to SHA-256. `profiles` are TensorRT's, for
     each graph a list of shapes by input.
     """
@@ -152,7 +152,7 @@ class ExportManifest:
     manifest_version: int = MANIFEST_VERSION
 
     def __post_init__(self) -> None:
-        """Refuse what no export has: unknown names, missing graphs, files that lie elsewhere."""
+        """Refuse what no export has: unknown names, missing graphs, files outside the folder."""
         try:
             family_named(self.family)
         except SpecError as error:

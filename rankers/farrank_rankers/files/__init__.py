@@ -1,1 +1,1 @@
-"""What lies on disk: models of several origins, found, told apart, read and written."""
+"""Models on disk: found, recognised, opened and saved."""

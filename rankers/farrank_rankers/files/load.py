@@ -77,7 +77,7 @@ def load_weights(
         # While the weights are still the files': the version is that of the content, whatever serves it.
         _ = ranker.weights_digest
     device = device or torch.device("cpu")
-    # Into memory of their own even on a CPU: a file that is written anew must not change what is loaded.
+    # Into memory of their own even on a CPU: a file that is overwritten later must not change what is loaded.
     place(ranker.encoder, device, dtype or torch.float32, copy=True)
     place(ranker.aggregator, device, torch.float32, copy=True)
     return ranker

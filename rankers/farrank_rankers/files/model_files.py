@@ -90,7 +90,7 @@ _IMMATERIAL = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """A folder's kind, where its transformer lies (a subfolder in some), and its parsed config.json."""
+    """A folder's kind, its transformer's folder (a subfolder in some), and its parsed config.json."""
 
     kind: ModelKind
     folder: Path

@@ -1,4 +1,4 @@
-"""Open a ranker, or only the half that reads text, from wherever it lies.
+"""Open a ranker, or only the half that reads text, wherever it is.
 
 A source is an artifact folder (`save_ranker`), a folder or hub name of a Hugging Face sequence-classification
 cross-encoder or a sentence-transformers bi-encoder, or the word "embedded": all-MiniLM-L6-v2 from the package
@@ -198,7 +198,7 @@ def open_ranker(
 
 
 def reader_and_files(source: str | Path, overrides: Overrides) -> tuple[Reader, ModelFiles]:
-    """Open the half that reads text, with what lies in the ranker's folder.
+    """Open the half that reads text, and list what is in the ranker's folder.
 
     Raises: SourceError if there is no ranker; SpecError if an override does not fit it.
     """

@@ -67,7 +67,7 @@ def test_an_artifact_keeps_what_tells_the_backbone(
 def test_facts_say_that_nothing_ends_the_positions(published: "Published") -> None:
     facts = BackboneFacts.from_config(published.config)
     assert facts.max_positions is None
-    assert facts.segments == 2
+    assert facts.token_types == 2
     assert facts.architecture == published.kind
     assert facts.pooling == ("mean" if published.kind == "jina" else "cls")
 

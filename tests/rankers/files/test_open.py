@@ -260,7 +260,7 @@ def test_facts_of_silent_configurations_are_transformers() -> None:
     assert len(silent) >= 5
     for model_type, row in silent.items():
         config = AutoConfig.for_model(model_type)
-        assert (config.max_position_embeddings, config.type_vocab_size) == (row.positions, row.segments)
+        assert (config.max_position_embeddings, config.type_vocab_size) == (row.positions, row.token_types)
 
 
 @pytest.mark.parametrize("model_type", [name for name, row in ARCHITECTURES.items() if row.counts_after_pad])
