@@ -1,12 +1,11 @@
 """What libraries raise when the device, not the model, is at fault."""
 
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
-from farrank_runtimes.runtime import DeviceLost, OutOfMemory
+from farrank_runtimes.runtime import DeviceLost, OutOfMemory, forget_locals
 
 # Most libraries say it in words only. In lower case: what the allocators of torch, ONNX Runtime and OpenVINO
 # say, then CUDA, cuBLAS, which allocates beside torch, and TensorRT.
@@ -46,8 +45,7 @@ def device_failures() -> Iterator[None]:
 
 
 def _free_batch(error: Exception) -> None:
-    # As long as anybody holds the error, its frames hold every tensor that was alive when memory ran out.
-    traceback.clear_frames(error.__traceback__)
+    forget_locals(error)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         # What torch keeps was cut for the batch that did not fit; in one piece again, it may fit others.
         torch.cuda.empty_cache()

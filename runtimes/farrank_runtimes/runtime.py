@@ -5,7 +5,8 @@ Free of torch, so that reading a configuration takes no seconds.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NoReturn, Protocol
+from traceback import clear_frames
+from typing import TYPE_CHECKING, Literal, NoReturn, Protocol, TypeVar
 
 from farrank_rankers.tokens import EncoderInput
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
 Packing = Literal["auto", "packed", "padded"]
+AnyError = TypeVar("AnyError", bound=BaseException)
 
 
 class RuntimeAbsent(Exception):
@@ -38,6 +40,18 @@ class OutOfMemory(Exception):
 
 class DeviceLost(Exception):
     """The device no longer answers; only a freshly loaded runtime can go on."""
+
+
+def forget_locals(error: AnyError) -> AnyError:
+    """Empty the frames that an error, and what caused it, went through; where it went can still be logged.
+
+    They hold every tensor that was alive when a batch failed, and its halves may need that memory.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        clear_frames(cause.__traceback__)
+        cause = cause.__cause__ or cause.__context__
+    return error
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ class DeviceConfig(_Checked):
     """The device that this replica owns. None: chosen from what the machine has.
 
     With `compile` torch compiles, at the start, what packed rankers do between one attention and the next. It
-    is off because nobody has measured yet what it gains. A step on the device has hung when it takes longer
+    is off because its gain has not been measured yet. A step on the device has hung when it takes longer
     than `hang_after_s` and 20 times longer than it should: the device is then brought back on another thread.
     """
 

@@ -87,7 +87,7 @@ class LuceneFirstStage:
 
     @property
     def searches_in_flight(self) -> int:
-        """How many searches somebody waits for."""
+        """How many searches have a caller who waits."""
         return 0 if self._process is None else self._process.searches_in_flight
 
     async def search(self, index: str, query: str, k: int, timeout_s: float) -> list[Candidate]:
@@ -167,7 +167,7 @@ class SearchProcess:
 
     @property
     def searches_in_flight(self) -> int:
-        """How many searches somebody waits for."""
+        """How many searches have a caller who waits."""
         return len(self._pending)
 
     async def search(self, index: str, query: str, k: int) -> list[Candidate]:
@@ -186,7 +186,7 @@ class SearchProcess:
             return await answer
         except ProcessEnded:
             if not answer.cancel():
-                answer.exception()  # asked for, or asyncio complains that nobody did
+                answer.exception()  # read, or asyncio warns that it never was
             raise _restarting() from None
         finally:
             if self._pending.pop(search_id, None) is not None and not self._reading.done():

@@ -174,7 +174,7 @@ class SearchThreads:
     def _answer(self, request: Mapping[str, Any]) -> bytes:
         try:
             hits = self._indexes[request["index"]].search(request["query"], request["k"])
-            # An index of somebody else's may hold half a surrogate pair, which no encoding has.
+            # An index that others made may hold half a surrogate pair, which cannot be encoded.
             texts = [hit.text.encode(errors="replace") for hit in hits]
         except TooManyTerms:
             return pack({"id": request["id"], "error": "terms"})

@@ -69,7 +69,7 @@ class IndexWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        # A loop of its own that nobody else comes to know: the process is driven in short runs of it.
+        # A private event loop, which runs only while a method here waits for the process.
         self._loop = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._path = path
         self._is_batch_in_flight = False

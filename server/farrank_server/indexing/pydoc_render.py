@@ -21,7 +21,7 @@ from pydoc_data.topics import topics
 from typing import Any
 from unittest import mock
 
-# Jokes, demos, tests and installers: nobody looks up a reference for them.
+# Jokes, demos, tests and installers: not what people look up.
 _SKIPPED = {"antigravity", "this", "idlelib", "turtledemo", "test", "lib2to3", "ensurepip", "pydoc_data"}
 # A hundred codecs, deprecated commands and widgets: near-copies that would crowd out the rest.
 _NOT_WALKED = {"encodings", "distutils", "tkinter", "ctypes.macholib"}

@@ -86,7 +86,7 @@ class Guard:
                 log.exception("%s failed", method)
                 await _abort(context, Internal("the server failed; its log says why"))
             finally:
-                # Once the answer is on its way: nobody waits for the counters.
+                # After the answer is on its way, so that no caller waits for the counters.
                 seconds = time.perf_counter() - started_s
                 asyncio.get_running_loop().call_soon(self._count_call, method, ranker, code, seconds)
 

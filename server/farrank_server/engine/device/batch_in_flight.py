@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from farrank_rankers.features import Features
-from farrank_runtimes.runtime import DeviceLost, Encoded, Encoding
+from farrank_runtimes.runtime import DeviceLost, Encoded, Encoding, forget_locals
 from farrank_server.engine.call import QueuedInput
-from farrank_server.engine.device.bisection import forget_locals
 from farrank_server.engine.device.watchdog import Watchdog
 from farrank_server.engine.device.work_queue import RankerQueue
 

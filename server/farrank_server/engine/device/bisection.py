@@ -1,13 +1,11 @@
 """When a batch fails, find the part of it that is at fault, so that its companions do not suffer."""
 
 from collections.abc import Callable, Sequence
-from traceback import clear_frames
 from typing import TypeVar
 
-from farrank_runtimes.runtime import DeviceLost
+from farrank_runtimes.runtime import DeviceLost, forget_locals
 
 T = TypeVar("T")
-E = TypeVar("E", bound=BaseException)
 
 
 def run_isolated(
@@ -30,15 +28,3 @@ def run_isolated(
             middle = len(parts) // 2
             run_isolated(run, parts[:middle], on_failure)
             run_isolated(run, parts[middle:], on_failure)
-
-
-def forget_locals(error: E) -> E:
-    """Empty the frames that an error, and what caused it, went through; where it went can still be logged.
-
-    They hold what the failed batch had computed, and its halves may need that memory.
-    """
-    cause: BaseException | None = error
-    while cause is not None:
-        clear_frames(cause.__traceback__)
-        cause = cause.__cause__ or cause.__context__
-    return error

@@ -10,11 +10,10 @@ from enum import StrEnum
 from queue import SimpleQueue
 from typing import TypeVar
 
-from farrank_runtimes.runtime import OutOfMemory
+from farrank_runtimes.runtime import OutOfMemory, forget_locals
 from farrank_server.engine.admission.reservations import Reservations
 from farrank_server.engine.device.batch_in_flight import BatchInFlight, Items, begin
 from farrank_server.engine.device.batch_results import BatchResults
-from farrank_server.engine.device.bisection import forget_locals
 from farrank_server.engine.device.watchdog import GivenUp, Watchdog
 from farrank_server.engine.device.work_queue import Inbox, RankerQueue, Ready, Turn, WorkQueue
 from farrank_server.engine.rankers.loaded import LoadedRanker
