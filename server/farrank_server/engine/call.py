@@ -30,7 +30,7 @@ SCORE_DECIMALS = 6
 
 @dataclass(frozen=True, slots=True)
 class RerankCall:
-    """A validated request, whichever door it came through. Times are seconds of `time.monotonic`."""
+    """A validated request, however it came in. Times are seconds of `time.monotonic`."""
 
     ranker: str
     query: str
@@ -210,7 +210,7 @@ class QueuedInput(Queued):
 
 
 class Scorer(Protocol):
-    """Who scored: one ranker's lane, or an ensemble's."""
+    """Who scored: one ranker or an ensemble."""
 
     @property
     def name(self) -> str:

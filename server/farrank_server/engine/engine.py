@@ -110,12 +110,13 @@ class Engine:
         Raises: as `Reservations.admit`; NotFound.
         """
         self.device.check_ready()
-        work, least = [], 0
+        work: list[Work] = []
+        least = unread = 0
         for member in self._members(self.scorer(ranker)):
             counted = () if member.cache is not None else lengths
             work.append(member.estimate(query, counted, max_chunks))
             least += member.estimate(query, counted, max_chunks, least=True).tokens
-        unread = sum(lengths) if any(each.tokens for each in work) else 0
+            unread += sum(map(member.readable, counted))
         claim = Claim(work, unread, sum(lengths), arrival_s, deadline_s, least)
         reservation = self._admit(claim)
         try:
@@ -300,6 +301,6 @@ def _claim(call: RerankCall, members: Sequence[LoadedRanker], known: Sequence[_K
         cached_chunks = sum(len(document.spans) for document in its.cached.values())
         work.append(replace(estimated, chunks=estimated.chunks + cached_chunks))
         least += member.estimate(call.query, new, call.max_chunks, least=True).tokens
-        unread += sum(new)
+        unread += sum(map(member.readable, new))
     held = sum(map(len, call.texts))
     return Claim(work, unread, held, call.arrival_s, call.deadline_s, least)

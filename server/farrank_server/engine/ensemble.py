@@ -1,4 +1,4 @@
-"""Lanes that answer as one ranker, by their mean score."""
+"""Rankers that answer as one, by their mean score."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from farrank_server.engine.rankers.loaded import LoadedRanker
 
 @dataclass(frozen=True, slots=True)
 class LoadedEnsemble:
-    """The lanes of an ensemble's members, the most trusted first: its chunks say which passage decided."""
+    """An ensemble's members, the most trusted first: its chunks say which passage decided."""
 
     name: str
     members: tuple[LoadedRanker, ...]
@@ -19,7 +19,7 @@ class LoadedEnsemble:
     @property
     def version(self) -> str:
         """Hash of the members' versions."""
-        return ensemble_version(lane.version for lane in self.members)
+        return ensemble_version(member.version for member in self.members)
 
     @property
     def evidence(self) -> EvidenceKind:

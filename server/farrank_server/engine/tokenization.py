@@ -121,8 +121,9 @@ class TokenizerPool:
         chunks = call.ranker.reader.split(read, limit)
         with_query = None if call.ranker.is_dual else query
         inputs = [call.ranker.reader.chunk_input(with_query, chunk) for chunk in chunks]
-        self._reading.observe(len(text) * self._threads, time.perf_counter() - started_s)
-        self._reservations.read(call.reservation, len(text))
+        readable = call.ranker.readable(len(text))
+        self._reading.observe(readable * self._threads, time.perf_counter() - started_s)
+        self._reservations.read(call.reservation, readable)
         call.ranker.density.observe(len(text) - read.characters_cut, len(read))
         spans = tuple(Span(chunk.start, chunk.end) for chunk in chunks)
         document = PendingDocument(index, spans, _cut(read, len(text)), [None] * len(chunks), len(chunks))

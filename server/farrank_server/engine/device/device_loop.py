@@ -38,10 +38,9 @@ T = TypeVar("T")
 class DeviceThread:
     """The one thread on which everything of the device happens: loading, warming up, running.
 
-    One thread, because OpenMP keeps a team of threads for every thread that ever ran a parallel operation.
-    With two teams it counts more threads than cores and stops spinning between operations: a small batch
-    then takes half as long again on a CPU (MiniLM-L6, 68 tokens, 2 cores: 17 ms instead of 11.6). A daemon,
-    because a thread that hangs in native code must not keep the process from ending.
+    One thread, because OpenMP keeps a team of threads for every thread that ever ran a parallel operation:
+    two teams are twice as many threads as cores. A daemon, because a thread that hangs in native code must
+    not keep the process from ending.
     """
 
     def __init__(self) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import wait
 
 from farrank_server.engine.admission.reservations import Reservations
 from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput
@@ -18,6 +19,9 @@ log = logging.getLogger(__name__)
 
 # A speed that was measured so lately is not measured anew because it is doubted.
 MEASURED_LATELY_S = 30.0
+
+# How long stopping waits for a device of which a thread has hung: another may hang, too.
+HUNG_GRACE_S = 2.0
 
 
 class Device:
@@ -90,9 +94,8 @@ class Device:
         """End after what is on the device now; what waits stays unanswered. A hung thread is left behind."""
         self._event_loop.call_soon_threadsafe(self._timer.cancel)
         self.loop.inbox.put(Stop())
-        if self._hung is None:
-            self._ended.result()
-        self._thread.shutdown(timeout_s=None if self._hung is None else 1.0)
+        wait((self._ended,), timeout=None if self._hung is None else HUNG_GRACE_S)
+        self._thread.shutdown(timeout_s=None if self._ended.done() else 0.0)
 
     def queue_states(self) -> dict[str, QueueState]:
         """Every ranker's queue as it was after the last turn, and what came into the inbox since."""

@@ -68,6 +68,10 @@ class LoadedRanker:
         """What encodings depend on beside the text: precisions of the same weights differ, too."""
         return f"{self.version}/{self.capabilities.runtime}/{self.capabilities.precision}"
 
+    def readable(self, length: int) -> int:
+        """Bound the characters that are read of a text: tokenizing ends at the ranker's limit."""
+        return min(length, round(self.spec.chunking.max_document_tokens / LEAST_DENSITY))
+
     def estimate(
         self, query: str, lengths: Sequence[int], max_chunks: int | None, *, least: bool = False
     ) -> Work:

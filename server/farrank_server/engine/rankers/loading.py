@@ -38,18 +38,18 @@ def load_rankers(
     Raises: ConfigError naming the ranker and what is wrong with it.
     """
     log.info("loading %s", ", ".join(config.rankers))
-    lanes: list[LoadedRanker] = []
+    rankers: list[LoadedRanker] = []
     ensembles: list[LoadedEnsemble] = []
     for name, source in config.rankers.items():
         members = _members(name, source)
-        taken = [lane.name for lane in lanes if lane.name in members]
+        taken = [ranker.name for ranker in rankers if ranker.name in members]
         if taken:
             raise ConfigError(f"rankers.{name}: its member {taken[0]} has the name of another ranker")
         loaded = [_load_lane(each, member, config, cache) for each, member in members.items()]
-        lanes += loaded
+        rankers += loaded
         if list(members) != [name]:
             ensembles.append(LoadedEnsemble(name, tuple(loaded)))
-    return lanes, ensembles
+    return rankers, ensembles
 
 
 def check_rankers(config: ServerConfig) -> None:
