@@ -59,6 +59,7 @@ COMMANDS = {
         "write a ranker's graphs for ONNX Runtime, OpenVINO, TensorRT",
     ),
     "loadtest": Command("farrank_cli.commands.loadtest", "loadtest", "measure a server under load"),
+    "completion": Command("farrank_cli.commands.completion", None, "print the shell's completion script"),
 }
 
 
