@@ -245,7 +245,7 @@ def _call_times() -> tuple[Panel, ...]:
         ),
         lines(
             "Share of calls within",
-            "The objective of the alerts is the line of 1 s; it should lie at 99 % or more.",
+            "The objective of the alerts is the line of 5 s; it should lie at 99 % or more.",
             "percentunit",
             *within,
             maximum=1,
