@@ -187,7 +187,7 @@ def test_unequal_depths_are_told(accuracy: Accuracy, files: Files, tmp_path: Pat
     ("flags", "exit_code", "says"),
     [
         (["--ranker=nope"], 1, "holds no ranker 'nope', only firstp, maxp, avgp"),
-        (["--ranker=maxp", "--target=127.0.0.1:1"], 3, "127.0.0.1:1: failed to connect"),
+        (["--ranker=maxp", "--target=127.0.0.1:1"], 3, "127.0.0.1:1: cannot connect to 127.0.0.1:1"),
         (["--ranker=maxp", "--target=192.0.2.1:50051"], 2, "192.0.2.1 is not this machine's loopback"),
         (["--ranker=maxp", "--baseline=firstp"], 2, "no model is called 'firstp', only Retriever, maxp"),
         (["--ranker=maxp", "--measure=nDGC@10"], 2, "measure 'nDGC@10': not known"),
