@@ -428,6 +428,14 @@ def _failures() -> tuple[Panel, ...]:
             "none",
             Query(now(RESTARTS, "instance", where=INSTANCES), "{{instance}}"),
         ),
+        lines(
+            "Devices by state",
+            "While one is reloading, its replica refuses calls and its health is NOT_SERVING; lost ends it.",
+            "none",
+            Query(now("farrank_device_state", "state", where=INSTANCES), "{{state}}"),
+            width=24,
+            stacked=True,
+        ),
     )
 
 
