@@ -29,7 +29,7 @@ from farrank_server.config.schema import LimitsConfig, ListenConfig, RankerConfi
 from farrank_server.engine.admission.estimates import Speed, Speeds
 from farrank_server.engine.admission.reservations import Claim, Reservations, Work
 from farrank_server.replica import Server
-from farrank_server.run import SWITCH_INTERVAL_S, keep_what_is_loaded
+from farrank_server.run import SWITCH_INTERVAL_S
 
 RANKER = "bench"
 IN_FLIGHT = (100, 1000, 10_000)
@@ -199,7 +199,6 @@ def serve_watched(folder: str, asked: Connection) -> None:
 
     async def serve() -> None:
         async with Server(config) as server:
-            keep_what_is_loaded()
             heartbeat = Heartbeat()
             asked.send(server.address)
             while True:
