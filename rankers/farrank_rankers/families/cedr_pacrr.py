@@ -91,7 +91,7 @@ class CedrPacrr(Aggregator[Matches]):
             torch.cat([each.topk(STRONGEST).values for each in group.strengths], dim=-1).flatten(1)
             for group in state.groups
         ]
-        matches = torch.cat(strongest).expand(masks.shape[0], -1, -1)  # (V, D, R·6)
+        matches = torch.cat(strongest)[None].expand(masks.shape[0], -1, -1)  # (V, D, R·6)
         return self._scores(matches, state.cls, masks)
 
     def chunk_scores(self, state: Matches, chunk_mask: Tensor, scores: Tensor) -> Tensor:
