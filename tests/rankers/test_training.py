@@ -15,6 +15,7 @@ from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
+from support.architectures import ARCHITECTURES
 
 MakeModel = Callable[..., Path]
 QUERY = "neural search engine"
@@ -183,21 +184,7 @@ def test_half_precision_keeps_the_digest_of_the_files(cross_encoder: Path, tmp_p
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # DeBERTa, when imported
-@pytest.mark.parametrize(
-    "architecture",
-    [
-        "bert",
-        "electra",
-        "distilbert",
-        "roberta",
-        "deberta-v2",
-        "longformer",
-        "big_bird",
-        "llama",
-        "jina",
-        "mosaic",
-    ],
-)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_gradient_checkpoints_change_no_gradient(
     make_backbone: Callable[..., Path], architecture: str
 ) -> None:

@@ -17,19 +17,7 @@ from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.files.weights import fill
 from farrank_rankers.ranker import Ranker
-
-ARCHITECTURES = (
-    "bert",
-    "electra",
-    "distilbert",
-    "roberta",
-    "deberta-v2",
-    "longformer",
-    "big_bird",
-    "llama",
-    "jina",
-    "mosaic",
-)
+from support.architectures import ARCHITECTURES
 
 
 def tensors_of(ranker: Ranker) -> dict[str, torch.Tensor]:

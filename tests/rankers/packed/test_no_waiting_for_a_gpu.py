@@ -14,6 +14,7 @@ from farrank_rankers.family import FAMILIES
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
+from support.architectures import ARCHITECTURES
 from support.packed_backbones import stream_of
 from support.ranker_inputs import inputs_of
 
@@ -34,18 +35,6 @@ WAITING = frozenset(
     }
 )
 READING = frozenset({torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.cpu, torch.Tensor.__array__})
-BACKBONES = (
-    "bert",
-    "electra",
-    "distilbert",
-    "roberta",
-    "deberta-v2",
-    "longformer",
-    "big_bird",
-    "llama",
-    "jina",
-    "mosaic",
-)
 
 
 class NoWaitingOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -115,12 +104,12 @@ def test_no_family_waits(
     check(family, make_model("bert"), tiny_options.get(family), pad_query_to)
 
 
-@pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.parametrize("backbone", ARCHITECTURES)
 def test_no_backbone_waits(make_backbone: Callable[..., Path], backbone: str) -> None:
     check("cedr-knrm", make_backbone(backbone), None, None)
 
 
-@pytest.mark.parametrize("model", [name for name in BACKBONES if name not in ("jina", "mosaic")])
+@pytest.mark.parametrize("model", [name for name in ARCHITECTURES if name not in ("jina", "mosaic")])
 def test_no_classifier_waits(make_model: Callable[..., Path], model: str) -> None:
     check("cross-encoder", make_model(model), None, None)
 
