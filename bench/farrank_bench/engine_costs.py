@@ -28,7 +28,7 @@ from farrank_rankers.files.untrained import new_ranker
 from farrank_server.config.schema import LimitsConfig, ListenConfig, RankerConfig, ServerConfig
 from farrank_server.engine.admission.estimates import Speed, Speeds
 from farrank_server.engine.admission.reservations import Claim, Reservations, Work
-from farrank_server.replica import Server
+from farrank_server.replica import Replica
 from farrank_server.run import SWITCH_INTERVAL_S
 
 RANKER = "bench"
@@ -198,9 +198,9 @@ def serve_watched(folder: str, asked: Connection) -> None:
     config = ServerConfig(rankers={RANKER: RankerConfig(folder)}, listen=listen, limits=limits)
 
     async def serve() -> None:
-        async with Server(config) as server:
+        async with Replica(config) as replica:
             heartbeat = Heartbeat()
-            asked.send(server.address)
+            asked.send(replica.address)
             while True:
                 await asyncio.to_thread(asked.recv)
                 asked.send(heartbeat.held())

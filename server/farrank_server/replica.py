@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 CUT_GRACE_S = 1.0
 
 
-class Server:
-    """A replica as an async context manager: healthy when entered, drained when left."""
+class Replica:
+    """An async context manager: healthy when entered, drained when left."""
 
     def __init__(self, config: ServerConfig) -> None:
         self._config = config
@@ -35,7 +35,7 @@ class Server:
         self._opened = AsyncExitStack()
         self._reporting: set[asyncio.Future[None]] = set()
 
-    async def __aenter__(self) -> "Server":
+    async def __aenter__(self) -> "Replica":
         """Bind, load, warm up, then report healthy.
 
         Raises: ConfigError if the configuration cannot be served; nothing is left open then.

@@ -11,7 +11,7 @@ from prometheus_client import disable_created_metrics
 from farrank_server.config.schema import ServerConfig
 from farrank_server.errors import ConfigError
 from farrank_server.listen import host_and_port
-from farrank_server.replica import Server
+from farrank_server.replica import Replica
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +52,8 @@ async def _serve(config: ServerConfig) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told_to_end.set)
     ending = asyncio.create_task(told_to_end.wait())
-    server = Server(config)
-    starting = asyncio.create_task(server.__aenter__())
+    replica = Replica(config)
+    starting = asyncio.create_task(replica.__aenter__())
     await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
         log.info("told to end before healthy; nothing was admitted, nothing is left to drain")
@@ -64,8 +64,8 @@ async def _serve(config: ServerConfig) -> int:
     await starting
     try:
         # For programs that started this one, perhaps with port 0. Logs go to standard error.
-        print(f"healthy grpc={server.address} metrics={_metrics_url(server)}", flush=True)
-        lost = asyncio.create_task(server.engine.lost.wait())
+        print(f"healthy grpc={replica.address} metrics={_metrics_url(replica)}", flush=True)
+        lost = asyncio.create_task(replica.engine.lost.wait())
         await asyncio.wait((lost, ending), return_when=asyncio.FIRST_COMPLETED)
         if lost.done():
             log.error("the device is lost; ending, so that a supervisor can start anew")
@@ -75,10 +75,10 @@ async def _serve(config: ServerConfig) -> int:
         log.info("told to end; draining")
         return EXIT_OK
     finally:
-        await server.__aexit__(None, None, None)
+        await replica.__aexit__(None, None, None)
 
 
-def _metrics_url(server: Server) -> str:
-    if server.metrics_port is None:
+def _metrics_url(replica: Replica) -> str:
+    if replica.metrics_port is None:
         return "none"
-    return f"http://{host_and_port(server.host, server.metrics_port)}/metrics"
+    return f"http://{host_and_port(replica.host, replica.metrics_port)}/metrics"

@@ -15,7 +15,7 @@ from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import Runtime
 from farrank_server.config.schema import DeviceConfig, ListenConfig, RankerConfig, ServerConfig
 from farrank_server.engine.device import supervision, watchdog
-from farrank_server.replica import Server
+from farrank_server.replica import Replica
 from support.engine_bench import TEXTS, Faulty
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -38,8 +38,8 @@ async def test_a_hung_device_is_told_to_callers_and_to_health_until_it_is_back(
         device=DeviceConfig(hang_after_s=0.3),
     )
     request = pb.RerankRequest(query="sea", documents=[pb.Document(text=text) for text in TEXTS])
-    async with Server(config) as server, grpc.aio.insecure_channel(server.address) as channel:
-        ranker = server.engine.loaded["maxp"]
+    async with Replica(config) as replica, grpc.aio.insecure_channel(replica.address) as channel:
+        ranker = replica.engine.loaded["maxp"]
         ranker.runtime, load = Faulty(ranker.runtime, hang), ranker.load
 
         def load_later() -> Runtime:
