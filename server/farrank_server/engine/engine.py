@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, repeat
 
 from farrank_rankers.errors import ReadingStopped
 from farrank_server.config.schema import ServerConfig
@@ -95,30 +95,16 @@ class Engine:
         return found
 
     @contextmanager
-    def reserve(
-        self,
-        ranker: str,
-        query: str,
-        lengths: Sequence[int],
-        max_chunks: int | None,
-        arrival_s: float,
-        deadline_s: float,
-    ) -> Iterator[Reservation]:
+    def reserve(self, call: RerankCall, lengths: Sequence[int]) -> Iterator[Reservation]:
         """Keep a place for a call whose texts are still to be found, given about how long each will be.
 
         For a ranker with a document cache no tokens are reserved: which texts it holds is not known yet.
         Raises: as `Reservations.admit`; NotFound.
         """
         self.device.check_ready()
-        work: list[Work] = []
-        least = unread = 0
-        for member in self._members(self.scorer(ranker)):
-            counted = () if member.cache is not None else lengths
-            work.append(member.estimate(query, counted, max_chunks))
-            least += member.estimate(query, counted, max_chunks, least=True).tokens
-            unread += sum(map(member.readable, counted))
-        claim = Claim(work, unread, sum(lengths), arrival_s, deadline_s, least)
-        reservation = self._admit(claim)
+        members = self._members(self.scorer(call.ranker))
+        new = [() if member.cache is not None else lengths for member in members]
+        reservation = self._admit(_claim(call, members, new, sum(lengths)))
         try:
             yield reservation
         finally:
@@ -135,7 +121,12 @@ class Engine:
         members = self._members(scorer)
         known = [await self._known(member, call) for member in members]
         # As one: a call is admitted or refused whole, and its texts are held once for all members.
-        reservation = self._admit(_claim(call, members, known), reserved)
+        new = [
+            [len(text) for index, text in enumerate(call.texts) if index not in its.cached] for its in known
+        ]
+        cached_chunks = [sum(len(document.spans) for document in its.cached.values()) for its in known]
+        claim = _claim(call, members, new, sum(map(len, call.texts)), cached_chunks)
+        reservation = self._admit(claim, reserved)
         try:
             if isinstance(scorer, LoadedRanker):
                 return await self._score(scorer, call, known[0], reservation)
@@ -291,16 +282,22 @@ class Engine:
         watch("cache_bytes", "What the document cache holds", (), lambda: {(): cache.size_bytes})
 
 
-def _claim(call: RerankCall, members: Sequence[LoadedRanker], known: Sequence[_Known]) -> Claim:
-    """Say what a call asks for: its texts are held once, and read by each member that has not cached them."""
+def _claim(
+    call: RerankCall,
+    members: Sequence[LoadedRanker],
+    new: Sequence[Sequence[int]],
+    held: int,
+    cached_chunks: Iterable[int] = repeat(0),
+) -> Claim:
+    """Say what a call asks for: its texts are held once, and read by each member that has not cached them.
+
+    `new`: the lengths of those that a member reads.
+    """
     work: list[Work] = []
     least = unread = 0
-    for member, its in zip(members, known, strict=True):
-        new = [len(text) for index, text in enumerate(call.texts) if index not in its.cached]
-        estimated = member.estimate(call.query, new, call.max_chunks)
-        cached_chunks = sum(len(document.spans) for document in its.cached.values())
-        work.append(replace(estimated, chunks=estimated.chunks + cached_chunks))
-        least += member.estimate(call.query, new, call.max_chunks, least=True).tokens
-        unread += sum(map(member.readable, new))
-    held = sum(map(len, call.texts))
+    for member, lengths, cached in zip(members, new, cached_chunks, strict=False):
+        estimated = member.estimate(call.query, lengths, call.max_chunks)
+        work.append(replace(estimated, chunks=estimated.chunks + cached))
+        least += member.estimate(call.query, lengths, call.max_chunks, least=True).tokens
+        unread += sum(member.readable(length, call.count_tokens) for length in lengths)
     return Claim(work, unread, held, call.arrival_s, call.deadline_s, least)

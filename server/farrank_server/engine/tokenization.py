@@ -121,7 +121,7 @@ class TokenizerPool:
         chunks = call.ranker.reader.split(read, limit)
         with_query = None if call.ranker.is_dual else query
         inputs = [call.ranker.reader.chunk_input(with_query, chunk) for chunk in chunks]
-        readable = call.ranker.readable(len(text))
+        readable = call.ranker.readable(len(text), call.call.count_tokens)
         self._reading.observe(readable * self._threads, time.perf_counter() - started_s)
         self._reservations.read(call.reservation, readable)
         call.ranker.density.observe(len(text) - read.characters_cut, len(read))

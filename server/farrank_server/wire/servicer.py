@@ -77,14 +77,7 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
             answers.describe_scoring(response, scorer, request.options)
             k = request.k or self._default_k
             lengths = [index.mean_characters] * min(k, index.documents)
-            with self._engine.reserve(
-                request.options.ranker,
-                request.query,
-                lengths,
-                request.options.max_chunks or None,
-                clock.arrival_s,
-                clock.deadline_s,
-            ) as reserved:
+            with self._engine.reserve(_call(request, (), clock), lengths) as reserved:
                 candidates, response.timings.first_stage_ns = await self._search(
                     index.name, request.query, k, clock
                 )

@@ -5,6 +5,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes import document_groups
 from farrank_runtimes.runtime import DeviceLost, OutOfMemory, Runtime
 from farrank_server.config.schema import DeviceConfig, RankerConfig, ServerConfig
-from farrank_server.engine.admission.estimates import Speeds
+from farrank_server.engine import engine as engine_module
+from farrank_server.engine.admission.estimates import Speed, Speeds
 from farrank_server.engine.call import RerankCall
 from farrank_server.engine.device import device_loop as worker
 from farrank_server.engine.device.device_loop import DeviceThread
@@ -430,12 +432,43 @@ async def test_a_hopeless_call_is_refused_before_anything_is_read(open_bench: Op
         assert read == []
 
 
+async def test_a_text_whose_tokens_are_counted_is_read_whole_and_admission_knows(
+    open_bench: OpenBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observed: list[float] = []
+
+    class Reading(Speed):
+        def observe(self, units: float, busy_s: float) -> None:
+            observed.append(units)
+
+    monkeypatch.setattr(engine_module, "Speed", Reading)
+    monkeypatch.setattr(engine_module, "INITIAL_READING_PER_S", 10_000.0)
+    text = "the sea " * 20_000
+    async with open_bench() as bench:
+        now_s = time.monotonic()
+        cut = RerankCall("maxp", QUERY, (text,), None, now_s, now_s + 60)
+        counted = replace(cut, count_tokens=True, deadline_s=now_s + 20)
+        await bench.engine.rerank(cut)
+        await bench.engine.rerank(counted)
+        assert observed[0] < observed[1] == len(text) * ServerConfig().tokenizer_threads
+        # So long that reading it to its end takes more than the call's time, and its beginning does not.
+        long = text * 10
+        with pytest.raises(DeadlineExceeded, match="needs about 80 s"):
+            await bench.engine.rerank(replace(counted, texts=(long,)))
+        reserved = bench.engine.reserve(replace(counted, texts=()), [len(long)])
+        with pytest.raises(DeadlineExceeded, match="needs about 80 s"):
+            reserved.__enter__()
+        with bench.engine.reserve(replace(cut, texts=()), [len(long)]):
+            pass
+
+
 async def test_a_place_reserved_before_the_texts_are_known_becomes_the_calls_own(
     open_bench: OpenBench, wanted: list[float]
 ) -> None:
     async with open_bench() as bench:
         now_s = time.monotonic()
-        with bench.engine.reserve("maxp", QUERY, [90] * len(TEXTS), None, now_s, now_s + 60) as reserved:
+        coming = RerankCall("maxp", QUERY, (), None, now_s, now_s + 60)
+        with bench.engine.reserve(coming, [90] * len(TEXTS)) as reserved:
             assert bench.count("farrank_admitted_tokens", ranker="maxp") > 100
             assert bench.count("farrank_held_characters") == 90 * len(TEXTS)
             call = RerankCall("maxp", QUERY, TEXTS, None, now_s, now_s + 60)
@@ -444,6 +477,6 @@ async def test_a_place_reserved_before_the_texts_are_known_becomes_the_calls_own
         bench.engine.loaded["maxp"].speeds.encoding.replace(100.0)
         with (
             pytest.raises(DeadlineExceeded, match="needs about"),
-            bench.engine.reserve("maxp", QUERY, [2000] * 100, None, now_s, now_s + 60),
+            bench.engine.reserve(coming, [2000] * 100),
         ):
             pass

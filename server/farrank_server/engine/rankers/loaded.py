@@ -68,8 +68,10 @@ class LoadedRanker:
         """What encodings depend on beside the text: precisions of the same weights differ, too."""
         return f"{self.version}/{self.capabilities.runtime}/{self.capabilities.precision}"
 
-    def readable(self, length: int) -> int:
-        """Bound the characters that are read of a text: tokenizing ends at the ranker's limit."""
+    def readable(self, length: int, count_tokens: bool) -> int:
+        """Bound the characters that are read of a text: up to the ranker's limit, or to its end to count."""
+        if count_tokens:
+            return length
         return min(length, round(self.spec.chunking.max_document_tokens / LEAST_DENSITY))
 
     def estimate(
