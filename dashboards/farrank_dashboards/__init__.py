@@ -1,1 +1,1 @@
-"""Grafana's dashboards as code: one file a dashboard, written to dashboards/grafana/ by `python -m`."""
+"""Grafana's dashboards, from definitions in YAML to JSON: dashboards/definitions/ to dashboards/grafana/."""

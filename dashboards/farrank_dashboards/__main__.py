@@ -1,32 +1,21 @@
-"""All dashboards, and the command that writes their JSON anew: `python -m farrank_dashboards`."""
+"""Write the JSON of all dashboards anew: `python -m farrank_dashboards`."""
 
 import argparse
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from grafana_foundation_sdk.builders.dashboard import Dashboard
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
-from farrank_dashboards.engine_dashboards import batching, device, documents, first_stage
-from farrank_dashboards.service_dashboards import admission, latency, traffic
+from farrank_dashboards.panels import read
 
-DASHBOARDS: Mapping[str, Callable[[], Dashboard]] = {
-    "traffic.json": traffic,
-    "latency.json": latency,
-    "batching.json": batching,
-    "admission.json": admission,
-    "documents.json": documents,
-    "device.json": device,
-    "first_stage.json": first_stage,
-}
+ROOM = Path(__file__).parents[1]
+DEFINITIONS, GRAFANA = ROOM / "definitions", ROOM / "grafana"
+DASHBOARDS = tuple(sorted(path.with_suffix(".json").name for path in DEFINITIONS.glob("*.yaml")))
 
 
 def rendered(name: str) -> str:
     """Write one dashboard as the JSON of its file; the same every time."""
-    return JSONEncoder(indent=2, sort_keys=True, ensure_ascii=False).encode(DASHBOARDS[name]().build()) + "\n"
-
-
-GRAFANA = Path(__file__).parents[1] / "grafana"
+    dashboard = read((DEFINITIONS / name).with_suffix(".yaml")).build()
+    return JSONEncoder(indent=2, sort_keys=True, ensure_ascii=False).encode(dashboard) + "\n"
 
 
 def main() -> None:

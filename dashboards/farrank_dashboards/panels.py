@@ -1,10 +1,14 @@
-"""What dashboards are made of: PromQL queries, the kinds of panels, and the frame around them."""
+"""What a definition (dashboards/definitions/*.yaml) becomes: panels, and the frame around them."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from string import ascii_uppercase
+from typing import Any
 
+import yaml
 from grafana_foundation_sdk.builders import common, heatmap, prometheus, stat, table, timeseries
 from grafana_foundation_sdk.builders.dashboard import (
     Dashboard,
@@ -36,206 +40,45 @@ from grafana_foundation_sdk.models.dashboard import (
 from grafana_foundation_sdk.models.heatmap import HeatmapColorMode
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-# What the variables at the top of a dashboard choose.
-INSTANCES = 'instance=~"$instance"'
-RANKERS = f'{INSTANCES}, ranker=~"$ranker"'
-
-# Codes that are the server's fault. A caller's own are INVALID_ARGUMENT, NOT_FOUND and CANCELLED; for want of
-# room or time calls end with RESOURCE_EXHAUSTED and DEADLINE_EXCEEDED.
-FAULTS = 'code=~"INTERNAL|UNKNOWN|UNAVAILABLE"'
-
-PERCENTILES = (0.5, 0.9, 0.99)
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """An expression, and how its series are called: `{{label}}` stands for a label's value."""
-
-    expression: str
-    legend: str
-    format: PromQueryFormat = PromQueryFormat.TIME_SERIES
-
-
-def per_second(metric: str, *by: str, where: str = RANKERS) -> str:
-    """How fast a counter grows, added up for each combination of the labels `by`."""
-    return _total(f"rate({metric}{{{where}}}[$__rate_interval])", by)
-
-
-def increase(metric: str, *by: str, where: str = RANKERS) -> str:
-    """How much a counter grew over the time range of the dashboard."""
-    return _total(f"increase({metric}{{{where}}}[$__range])", by)
-
-
-def now(metric: str, *by: str, where: str = RANKERS) -> str:
-    """A gauge, added up for each combination of the labels `by`."""
-    return _total(f"{metric}{{{where}}}", by)
-
-
-def share(part: str, whole: str) -> str:
-    """One over the other; nothing where the other is 0."""
-    return f"{part} / ({whole} > 0)"
-
-
-def mean(histogram: str, *by: str, where: str = RANKERS) -> str:
-    """The average of what a histogram took in."""
-    return share(
-        per_second(f"{histogram}_sum", *by, where=where), per_second(f"{histogram}_count", *by, where=where)
-    )
-
-
-def percentile(quantile: float, histogram: str, *by: str, where: str = RANKERS) -> str:
-    """A quantile, interpolated between the bounds of a histogram's buckets."""
-    return f"histogram_quantile({quantile}, {per_second(f'{histogram}_bucket', 'le', *by, where=where)})"
-
-
-def percentiles(histogram: str, where: str = RANKERS) -> tuple[Query, ...]:
-    """Median, 90th and 99th percentile of all that is selected."""
-    return tuple(Query(percentile(q, histogram, where=where), f"p{q * 100:g}") for q in PERCENTILES)
-
-
-def _total(vector: str, by: tuple[str, ...]) -> str:
-    return f"sum by ({', '.join(by)}) ({vector})" if by else f"sum({vector})"
-
-
 Panel = timeseries.Panel | stat.Panel | heatmap.Panel | table.Panel
 
+TAG = "farrank"
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
-LINES_HEIGHT, NUMBER_HEIGHT = 8, 4
+# Short names of what the variables at the top of a dashboard choose. A definition may add its own.
+INSTANCES = 'instance=~"$instance"'
+SELECTORS = {"INSTANCES": INSTANCES, "RANKERS": f'{INSTANCES}, ranker=~"$ranker"'}
 # By the number of bounds.
 COLOURS = {0: ("green",), 1: ("green", "red"), 2: ("green", "orange", "red")}
+# The types of a definition's values; the parameters of what is built of them say which keys there may be.
+TYPES: Mapping[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("title", "description", "kind", "unit", "percentiles"), str),
+    **dict.fromkeys(("selectors", "queries"), dict),
+    **dict.fromkeys(("sections", "panels", "bounds"), list),
+    "width": int,
+    "stacked": bool,
+    "maximum": (int, float),
+}
 
 
-def lines(
-    title: str,
-    description: str,
-    unit: str,
-    *queries: Query,
-    width: int = 12,
-    stacked: bool = False,
-    maximum: float | None = None,
-    bounds: Sequence[float] = (),
-) -> timeseries.Panel:
-    """Series over time, with dashed lines at `bounds`: where it gets tight, and where it is too late."""
-    panel = (
-        timeseries.Panel()
-        .title(title)
-        .description(description)
-        .datasource(SOURCE)
-        .span(width)
-        .height(LINES_HEIGHT)
-        .unit(unit)
-        .min(0)
-        .line_width(1)
-        .fill_opacity(30 if stacked else 8)
-        .stacking(common.StackingConfig().mode(StackingMode.NORMAL if stacked else StackingMode.NONE))
-        .tooltip(common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI))
-        .legend(
-            common.VizLegendOptions()
-            .display_mode(LegendDisplayMode.TABLE)
-            .placement(LegendPlacement.BOTTOM)
-            .show_legend(True)
-            .calcs(["mean", "max", "lastNotNull"])
-        )
-        .thresholds(_thresholds(bounds))
-        .thresholds_style(
-            common.GraphThresholdsStyleConfig().mode(
-                GraphThresholdsStyleMode.DASHED if bounds else GraphThresholdsStyleMode.OFF
-            )
-        )
-    )
-    for target in _targets(queries):
-        panel.with_target(target.range())
-    return panel if maximum is None else panel.max(maximum)
+def read(path: Path) -> Dashboard:
+    """Build the dashboard of a definition.
+
+    Raises: ValueError naming the file, the panel, and the key, value or selector that is wrong.
+    """
+    try:
+        definition = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return _dashboard(f"{TAG}-{path.stem.replace('_', '-')}", **_typed(definition))
+    except (TypeError, ValueError, yaml.YAMLError) as error:
+        raise ValueError(f"{path.name}: {error}") from error
 
 
-def number(
-    title: str, description: str, unit: str, query: Query, *, width: int = 4, bounds: Sequence[float] = ()
-) -> stat.Panel:
-    """The latest value, coloured by the bounds that it has passed, over its course."""
-    panel = (
-        stat.Panel()
-        .title(title)
-        .description(description)
-        .datasource(SOURCE)
-        .span(width)
-        .height(NUMBER_HEIGHT)
-        .unit(unit)
-        # No traffic: a share of nothing.
-        .no_value("–")
-        .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
-        .color_mode(BigValueColorMode.VALUE)
-        .thresholds(_thresholds(bounds))
-    )
-    for target in _targets((query,)):
-        panel.with_target(target.range())
-    return panel
-
-
-def spread(
-    title: str, description: str, unit: str, histogram: str, *, where: str = RANKERS, width: int = 12
-) -> heatmap.Panel:
-    """A histogram over time: the darker, the more fell between two bounds."""
-    buckets = Query(per_second(f"{histogram}_bucket", "le", where=where), "{{le}}", PromQueryFormat.HEATMAP)
-    panel = (
-        heatmap.Panel()
-        .title(title)
-        .description(description)
-        .datasource(SOURCE)
-        .span(width)
-        .height(LINES_HEIGHT)
-        .calculate(False)
-        .y_axis(heatmap.YAxisConfig().unit(unit))
-        .color(heatmap.HeatmapColorOptions().mode(HeatmapColorMode.SCHEME).scheme("Oranges").steps(64))
-        .cell_values(heatmap.CellValues().unit("cps"))
-        .show_legend()
-    )
-    for target in _targets((buckets,)):
-        panel.with_target(target.range())
-    return panel
-
-
-def rows(title: str, description: str, query: Query, *, width: int) -> table.Panel:
-    """One row a series, one column a label."""
-    panel = (
-        table.Panel()
-        .title(title)
-        .description(description)
-        .datasource(SOURCE)
-        .span(width)
-        .height(LINES_HEIGHT)
-        .unit("none")
-        .with_transformation(
-            DataTransformerConfig(
-                id_val="organize", options={"excludeByName": dict.fromkeys(("Time", "Value"), True)}
-            )
-        )
-    )
-    for target in _targets((query,)):
-        panel.with_target(target.instant())
-    return panel
-
-
-def _targets(queries: Sequence[Query]) -> Iterator[prometheus.Dataquery]:
-    for letter, query in zip(ascii_uppercase[: len(queries)], queries, strict=True):
-        yield (
-            prometheus.Dataquery()
-            .ref_id(letter)
-            .datasource(SOURCE)
-            .expr(query.expression)
-            .legend_format(query.legend)
-            .format(query.format)
-        )
-
-
-def _thresholds(bounds: Sequence[float]) -> ThresholdsConfig:
-    steps = [
-        Threshold(value=value, color=colour)
-        for value, colour in zip((None, *bounds), COLOURS[len(bounds)], strict=True)
-    ]
-    return ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps)
-
-
-TAG = "farrank"
+def _typed(keys: Any) -> dict[str, Any]:
+    if not isinstance(keys, dict):
+        raise TypeError(f"{keys!r} is no mapping of keys to values")
+    for key, value in keys.items():
+        if key in TYPES and not isinstance(value, TYPES[key]):
+            raise TypeError(f"{key} cannot be {value!r}")
+    return keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,10 +86,17 @@ class Section:
     """A row's title and its panels, from left to right, wrapped at the dashboard's width."""
 
     title: str
-    panels: Sequence[Panel]
+    panels: Sequence[Mapping[str, Any]]
 
 
-def framed(uid: str, title: str, description: str, *sections: Section) -> Dashboard:
+def _dashboard(
+    uid: str,
+    *,
+    title: str,
+    description: str,
+    sections: Sequence[Mapping[str, Any]],
+    selectors: Mapping[str, str] | None = None,
+) -> Dashboard:
     """Put sections under the variables `datasource`, `instance` and `ranker`."""
     dashboard = (
         Dashboard(f"Farrank / {title}")
@@ -267,20 +117,25 @@ def framed(uid: str, title: str, description: str, *sections: Section) -> Dashbo
             .keep_time(True)
         )
         .with_variable(DatasourceVariable("datasource").label("Prometheus").type("prometheus"))
-        .with_variable(_values("instance", "Instance", "label_values(farrank_build_info, instance)"))
+        .with_variable(_choice("instance", "Instance", "label_values(farrank_build_info, instance)"))
         .with_variable(
-            _values("ranker", "Ranker", 'label_values(farrank_ranker_info{instance=~"$instance"}, ranker)')
+            _choice("ranker", "Ranker", f"label_values(farrank_ranker_info{{{INSTANCES}}}, ranker)")
         )
     )
+    own = {name: _written_out(text, SELECTORS) for name, text in (selectors or {}).items()}
     ids = count(1)
-    for section in sections:
+    for section in (Section(**_typed(each)) for each in sections):
         dashboard.with_row(Row(section.title).id(next(ids)))
-        for panel in section.panels:
+        for keys in map(_typed, section.panels):
+            try:
+                panel = _panel(SELECTORS | own, **keys)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"panel {keys.get('title')!r}: {error}") from error
             dashboard.with_panel(panel.id(next(ids)))
     return dashboard
 
 
-def _values(name: str, label: str, query: str) -> QueryVariable:
+def _choice(name: str, label: str, query: str) -> QueryVariable:
     return (
         QueryVariable(name)
         .label(label)
@@ -294,3 +149,130 @@ def _values(name: str, label: str, query: str) -> QueryVariable:
         .all_value(".*")
         .current(VariableOption(selected=True, text=["All"], value=["$__all"]))
     )
+
+
+def _panel(
+    selectors: Mapping[str, str],
+    *,
+    kind: str,
+    title: str,
+    description: str,
+    queries: Mapping[str, str] | None = None,
+    percentiles: str | None = None,
+    width: int | None = None,
+    **options: Any,
+) -> Panel:
+    """Build a panel of a kind, whose own options are the parameters of its function in KINDS.
+
+    `queries` are expressions by what their series are called: `{{label}}` stands for a label's value.
+    `percentiles` is a histogram's buckets: its median, 90th and 99th percentile.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"there is no kind {kind!r}; known are {', '.join(KINDS)}")
+    build, form, usual_width, height = KINDS[kind]
+    if (queries is None) == (percentiles is None):
+        raise ValueError("it has either queries or percentiles")
+    if queries is None:
+        rate = f"sum by (le) (rate({percentiles}[$__rate_interval]))"
+        queries = {f"p{100 * q:g}": f"histogram_quantile({q}, {rate})" for q in (0.5, 0.9, 0.99)}
+    panel = build(**options).title(title).description(description).datasource(SOURCE)
+    panel.span(width or usual_width).height(height)
+    for letter, legend in zip(ascii_uppercase[: len(queries)], queries, strict=True):
+        target = prometheus.Dataquery().ref_id(letter).datasource(SOURCE).legend_format(legend).format(form)
+        target.expr(_written_out(queries[legend], selectors))
+        panel.with_target(target.instant() if form == PromQueryFormat.TABLE else target.range())
+    return panel
+
+
+def _written_out(text: str, selectors: Mapping[str, str]) -> str:
+    """Put selectors in the place of their names, such as `$RANKERS`."""
+
+    def selector(name: re.Match[str]) -> str:
+        if name[1] not in selectors:
+            raise ValueError(f"there is no selector ${name[1]}; known are {', '.join(selectors)}")
+        return selectors[name[1]]
+
+    return re.sub(r"\$([A-Z]+)", selector, text)
+
+
+def timeseries_panel(
+    *, unit: str, stacked: bool = False, maximum: float | None = None, bounds: Sequence[float] = ()
+) -> timeseries.Panel:
+    """Series over time, with dashed lines at `bounds`: where it gets tight, and where it is too late."""
+    panel = (
+        timeseries.Panel()
+        .unit(unit)
+        .min(0)
+        .line_width(1)
+        .fill_opacity(30 if stacked else 8)
+        .stacking(common.StackingConfig().mode(StackingMode.NORMAL if stacked else StackingMode.NONE))
+        .tooltip(common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI))
+        .legend(
+            common.VizLegendOptions()
+            .display_mode(LegendDisplayMode.TABLE)
+            .placement(LegendPlacement.BOTTOM)
+            .show_legend(True)
+            .calcs(["mean", "max", "lastNotNull"])
+        )
+        .thresholds(_thresholds(bounds))
+        .thresholds_style(
+            common.GraphThresholdsStyleConfig().mode(
+                GraphThresholdsStyleMode.DASHED if bounds else GraphThresholdsStyleMode.OFF
+            )
+        )
+    )
+    return panel if maximum is None else panel.max(maximum)
+
+
+def stat_panel(*, unit: str, bounds: Sequence[float] = ()) -> stat.Panel:
+    """The latest value, coloured by the bounds that it has passed, over its course."""
+    return (
+        stat.Panel()
+        .unit(unit)
+        # No traffic: a share of nothing.
+        .no_value("–")
+        .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+        .color_mode(BigValueColorMode.VALUE)
+        .thresholds(_thresholds(bounds))
+    )
+
+
+def heatmap_panel(*, unit: str) -> heatmap.Panel:
+    """A histogram over time: the darker, the more fell between two bounds."""
+    return (
+        heatmap.Panel()
+        .calculate(False)
+        .y_axis(heatmap.YAxisConfig().unit(unit))
+        .color(heatmap.HeatmapColorOptions().mode(HeatmapColorMode.SCHEME).scheme("Oranges").steps(64))
+        .cell_values(heatmap.CellValues().unit("cps"))
+        .show_legend()
+    )
+
+
+def table_panel() -> table.Panel:
+    """One row a series, one column a label."""
+    hidden = {"excludeByName": {"Time": True, "Value": True}}
+    return (
+        table.Panel()
+        .unit("none")
+        .with_transformation(DataTransformerConfig(id_val="organize", options=hidden))
+    )
+
+
+# Each kind's function, what it makes of the answers to its queries, its usual width and its height.
+KINDS: Mapping[str, tuple[Callable[..., Panel], PromQueryFormat, int, int]] = {
+    "timeseries": (timeseries_panel, PromQueryFormat.TIME_SERIES, 12, 8),
+    "stat": (stat_panel, PromQueryFormat.TIME_SERIES, 4, 4),
+    "heatmap": (heatmap_panel, PromQueryFormat.HEATMAP, 12, 8),
+    "table": (table_panel, PromQueryFormat.TABLE, 12, 8),
+}
+
+
+def _thresholds(bounds: Sequence[float]) -> ThresholdsConfig:
+    if len(bounds) not in COLOURS:
+        raise ValueError(f"there may be at most {max(COLOURS)} bounds, not {len(bounds)}")
+    steps = [
+        Threshold(value=value, color=colour)
+        for value, colour in zip((None, *bounds), COLOURS[len(bounds)], strict=True)
+    ]
+    return ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps)

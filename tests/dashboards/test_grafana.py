@@ -1,4 +1,4 @@
-"""The dashboards' files: what the code makes, laid out without overlap, every panel explained."""
+"""The dashboards' files: what their definitions make, laid out without overlap, every panel explained."""
 
 import itertools
 import json
@@ -33,12 +33,12 @@ def expressions() -> Iterator[str]:
             yield from (target["expr"] for target in panel["targets"])
 
 
-def test_the_files_are_those_of_the_catalogue() -> None:
-    assert {path.name for path in GRAFANA.glob("*.json")} == DASHBOARDS.keys()
+def test_every_definition_has_its_file() -> None:
+    assert {path.name for path in GRAFANA.glob("*.json")} == set(DASHBOARDS)
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
-def test_the_file_is_what_the_code_makes(name: str) -> None:
+def test_the_file_is_what_its_definition_makes(name: str) -> None:
     stored = (GRAFANA / name).read_text(encoding="utf-8")
     assert stored == rendered(name), "python -m farrank_dashboards writes it anew"
 
