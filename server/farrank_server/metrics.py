@@ -1,41 +1,25 @@
 """What the server tells Prometheus: one attribute an instrument, base units in the names."""
 
 import platform
-from collections.abc import Callable
 from importlib import metadata
 from itertools import product
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from farrank_runtimes.runtime import Capabilities
 from farrank_server.config.schema import LimitsConfig
-from farrank_server.errors import DroppedAt, Reason
+from farrank_server.errors import DroppedAt, FarrankError, Reason
+
+if TYPE_CHECKING:
+    from farrank_server.engine.call import RerankResult
+    from farrank_server.engine.rankers.loaded import LoadedRanker
+
+Buckets = tuple[float, ...]
 
 # 1 ms to 10 s, three steps a decade doubled where latency objectives lie.
-SECONDS = (
-    0.001,
-    0.002,
-    0.005,
-    0.01,
-    0.02,
-    0.035,
-    0.05,
-    0.075,
-    0.1,
-    0.15,
-    0.2,
-    0.35,
-    0.5,
-    0.75,
-    1,
-    1.5,
-    2,
-    3.5,
-    5,
-    10,
-)
+MILLISECONDS = (1, 2, 5, 10, 20, 35, 50, 75, 100, 150, 200, 350, 500, 750, 1e3, 1.5e3, 2e3, 3.5e3, 5e3, 1e4)
+SECONDS = tuple(each / 1000 for each in MILLISECONDS)
 TOKENS = (64, 128, 256, 512, 768, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 PAIRS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 CHUNKS = (1, 2, 3, 4, 6, 8, 11, 14, 20, 30, 50, 100)
@@ -44,16 +28,7 @@ RATIO = (1.0, 1.01, 1.02, 1.04, 1.06, 1.08, 1.1, 1.2, 1.5, 2.0)
 # What a ranker's counters are shown for from the start, at 0: of a series that begins with its first event,
 # Prometheus never sees the increase.
 METHODS = ("Rerank", "SearchAndRerank")
-CODES = (
-    "OK",
-    "INVALID_ARGUMENT",
-    "NOT_FOUND",
-    "RESOURCE_EXHAUSTED",
-    "DEADLINE_EXCEEDED",
-    "UNAVAILABLE",
-    "CANCELLED",
-    "INTERNAL",
-)
+CODES = ("OK", "CANCELLED", *(error.code.name for error in FarrankError.__subclasses__()))
 BATCH_FAILURES = ("out_of_memory", "not_finite", "error")
 
 
@@ -64,81 +39,76 @@ class Metrics:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)  # process_*: memory, CPU time, open files, start time
 
-        def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(f"farrank_{name}", text, labels, registry=self.registry)
+        def gauge(name: str, text: str, labels: str = "ranker") -> Gauge:
+            return Gauge(f"farrank_{name}", text, labels.split(), registry=self.registry)
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"farrank_{name}", text, labels, registry=self.registry)
+        def counter(name: str, text: str, labels: str = "ranker") -> Counter:
+            return Counter(f"farrank_{name}", text, labels.split(), registry=self.registry)
 
-        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-            return Histogram(f"farrank_{name}", text, labels, buckets=buckets, registry=self.registry)
+        def histogram(name: str, text: str, labels: str = "ranker", buckets: Buckets = SECONDS) -> Histogram:
+            labels_of = labels.split()
+            return Histogram(f"farrank_{name}", text, labels_of, buckets=buckets, registry=self.registry)
 
-        self.requests = counter(
-            "requests_total", "Calls that ended, by gRPC code", "method", "ranker", "code"
-        )
+        self.requests = counter("requests_total", "Calls that ended, by gRPC code", "method ranker code")
         self.request_seconds = histogram(
-            "request_duration_seconds", "From a call's arrival to its end", SECONDS, "method", "ranker"
+            "request_duration_seconds", "From a call's arrival to its end", "method ranker"
         )
         self.in_flight = gauge("requests_in_flight", "Calls being answered now", "method")
-        self.stage_seconds = histogram(
-            "stage_duration_seconds",
-            "Time that an answered call spent in a stage",
-            SECONDS,
-            "ranker",
-            "stage",
-        )
+        self.calls_limit = gauge("requests_in_flight_limit", "Calls that may be answered at once", "")
         self.rejections = counter(
-            "rejections_total",
-            "Calls refused or given up for want of room, time or device",
-            "ranker",
-            "reason",
+            "rejections_total", "Calls refused or given up for want of room, time or device", "ranker reason"
         )
         self.deadline_drops = counter(
-            "deadline_drops_total",
-            "Calls dropped late, by the stage that noticed",
-            "ranker",
-            "stage",
+            "deadline_drops_total", "Calls dropped late, by the stage that noticed", "ranker stage"
         )
-        self.cancellations = counter("cancellations_total", "Calls whose caller went away", "ranker")
+        self.cancellations = counter("cancellations_total", "Calls whose caller went away")
 
-        self.batch_pairs = histogram("batch_pairs", "Encoder inputs of a batch", PAIRS, "ranker")
-        self.batch_tokens = histogram("batch_tokens", "Padded tokens of a batch", TOKENS, "ranker")
-        self.batch_padding_ratio = histogram(
-            "batch_padding_ratio", "Padded tokens over real ones of a batch", RATIO, "ranker"
+        self.stage_seconds = histogram(
+            "stage_duration_seconds", "Time that an answered call spent in a stage", "ranker stage"
         )
-        self.batch_seconds = histogram(
-            "batch_duration_seconds", "Time of a batch on the device", SECONDS, "ranker"
-        )
-        self.real_tokens = counter("encoded_tokens_total", "Real tokens that the device encoded", "ranker")
-        self.padded_tokens = counter("padded_tokens_total", "Positions that the device computed", "ranker")
-        self.encoded_chunks = counter("encoded_chunks_total", "Chunks that the device encoded", "ranker")
-        self.batch_failures = counter(
-            "batch_failures_total", "Batches that failed and were split or given up", "ranker", "reason"
-        )
-        self.device_busy_seconds = counter("device_busy_seconds_total", "Time the device worked", "device")
-        self.worker_restarts = counter("worker_restarts_total", "Times the device was brought back")
-
-        self.document_chunks = histogram("document_chunks", "Chunks of a document", CHUNKS, "ranker")
-        self.deciding_chunk = histogram(
-            "deciding_chunk_number", "Which chunk decided, counted from 1", CHUNKS, "ranker"
-        )
-        self.cut_tokens = counter("cut_tokens_total", "Tokens beyond a limit, not read", "ranker", "side")
-
-        self.cache_hits = counter("cache_hits_total", "Chunks whose encoding was cached", "ranker")
-        self.cache_misses = counter("cache_misses_total", "Chunks that had to be encoded", "ranker")
         self.first_stage_seconds = histogram(
-            "first_stage_duration_seconds", "Searching an index and reading the texts", SECONDS, "index"
+            "first_stage_duration_seconds", "Searching an index and reading the texts", "index"
         )
-        self.calls_limit = gauge("requests_in_flight_limit", "Calls that may be answered at once")
-        self.tokens_limit = gauge("admitted_tokens_limit", "Tokens that may be admitted at once")
-        self.characters_limit = gauge("held_characters_limit", "Characters that calls in flight may hold")
-        self.cache_limit = gauge("cache_bytes_limit", "What the document cache may hold")
+        self.queue_tokens = gauge("queue_tokens", "Tokens that wait for the device")
+        self.queue_age_seconds = gauge("queue_age_seconds", "Wait of the input that is due first")
+        self.admitted_tokens = gauge("admitted_tokens", "Tokens admitted and not yet encoded")
+        self.tokens_limit = gauge("admitted_tokens_limit", "Tokens that may be admitted at once", "")
+        self.held_characters = gauge("held_characters", "Characters that calls in flight hold", "")
+        self.characters_limit = gauge("held_characters_limit", "Characters that calls in flight may hold", "")
+
+        self.batch_pairs = histogram("batch_pairs", "Encoder inputs of a batch", buckets=PAIRS)
+        self.batch_tokens = histogram("batch_tokens", "Padded tokens of a batch", buckets=TOKENS)
+        self.batch_padding_ratio = histogram(
+            "batch_padding_ratio", "Padded tokens over real ones of a batch", buckets=RATIO
+        )
+        self.batch_seconds = histogram("batch_duration_seconds", "Time of a batch on the device")
+        self.batch_failures = counter(
+            "batch_failures_total", "Batches that failed and were split or given up", "ranker reason"
+        )
+        self.real_tokens = counter("encoded_tokens_total", "Real tokens that the device encoded")
+        self.padded_tokens = counter("padded_tokens_total", "Positions that the device computed")
+        self.encoded_chunks = counter("encoded_chunks_total", "Chunks that the device encoded")
+        self.device_busy_seconds = counter("device_busy_seconds_total", "Time the device worked", "device")
+        self.measured_speed = gauge(
+            "device_tokens_per_second", "The measured speed that admission reckons with"
+        )
+        self.device_state = gauge("device_state", "1 for the state that the device is in", "state")
+        self.worker_restarts = counter("worker_restarts_total", "Times the device was brought back", "")
+
+        self.document_chunks = histogram("document_chunks", "Chunks of a document", buckets=CHUNKS)
+        self.deciding_chunk = histogram(
+            "deciding_chunk_number", "Which chunk decided, counted from 1", buckets=CHUNKS
+        )
+        self.cut_tokens = counter("cut_tokens_total", "Tokens beyond a limit, not read", "ranker side")
+        self.cache_hits = counter("cache_hits_total", "Chunks whose encoding was cached")
+        self.cache_misses = counter("cache_misses_total", "Chunks that had to be encoded")
+        self.cache_bytes = gauge("cache_bytes", "What the document cache holds", "")
+        self.cache_limit = gauge("cache_bytes_limit", "What the document cache may hold", "")
+
         self.ranker_info = gauge(
-            "ranker_info",
-            "A loaded ranker; always 1",
-            *("ranker", "version", "family", "runtime", "device", "precision"),
+            "ranker_info", "A loaded ranker; always 1", "ranker version family runtime device precision"
         )
-        build = gauge("build_info", "What runs; always 1", "version", "python", "torch")
+        build = gauge("build_info", "What runs; always 1", "version python torch")
         build.labels(metadata.version("farrank"), platform.python_version(), metadata.version("torch")).set(1)
 
     def name_ranker(self, ranker: str, version: str, family: str, runs: Capabilities) -> None:
@@ -178,24 +148,22 @@ class Metrics:
         self.padded_tokens.labels(ranker).inc(padded)
         self.encoded_chunks.labels(ranker).inc(chunks)
 
-    def watch(
-        self, name: str, text: str, labels: tuple[str, ...], read: Callable[[], dict[tuple[str, ...], float]]
-    ) -> None:
-        """Register a gauge that is read when it is scraped: label values -> value."""
-        self.registry.register(_Watched(f"farrank_{name}", text, labels, read))
-
-
-class _Watched(Collector):
-    """State that lives elsewhere, read at scrape time rather than copied at every change."""
-
-    def __init__(
-        self, name: str, text: str, labels: tuple[str, ...], read: Callable[[], dict[tuple[str, ...], float]]
-    ) -> None:
-        self._name, self._text, self._labels, self._read = name, text, labels, read
-
-    def collect(self) -> list[GaugeMetricFamily]:
-        """Called by the registry."""
-        family = GaugeMetricFamily(self._name, self._text, labels=self._labels)
-        for labels, value in self._read().items():
-            family.add_metric(labels, value)
-        return [family]
+    def count_answer(self, ranker: "LoadedRanker", result: "RerankResult") -> None:
+        """Take in one ranker's answer to a call."""
+        name, read, device = ranker.name, result.read, result.device
+        if ranker.cache is not None:
+            self.cache_hits.labels(name).inc(read.cached_chunks)
+            self.cache_misses.labels(name).inc(read.chunks - read.cached_chunks)
+        self.cut_tokens.labels(name, "query").inc(read.query_tokens_cut)
+        self.cut_tokens.labels(name, "document").inc(sum(each.cut.tokens for each in result.documents))
+        chunks, deciding = self.document_chunks.labels(name), self.deciding_chunk.labels(name)
+        for document in result.documents:
+            chunks.observe(len(document.spans))
+            deciding.observe(document.deciding_chunk + 1)
+        for stage, ns in (
+            ("tokenization", result.tokenization_ns),
+            ("queue", device.queue_ns),
+            ("inference", device.inference_ns),
+            ("aggregation", device.aggregation_ns),
+        ):
+            self.stage_seconds.labels(name, stage).observe(ns / 1e9)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count, repeat
 
 from farrank_rankers.errors import ReadingStopped
@@ -169,7 +170,7 @@ class Engine:
         documents = tuple(active.results[index] for index in range(len(call.texts)))
         result = RerankResult(ranker, documents, active.read, active.tokenization_ns, active.device)
         # Once the answer is on its way: nobody waits for the counters.
-        self._loop.call_soon(self._count, ranker, result)
+        self._loop.call_soon(self._metrics.count_answer, ranker, result)
         return result
 
     async def drain(self, timeout_s: float) -> bool:
@@ -220,66 +221,18 @@ class Engine:
             return look_up()
         return await self._tokenizers.run(look_up)
 
-    def _count(self, ranker: LoadedRanker, result: RerankResult) -> None:
-        metrics, name, read, device = self._metrics, ranker.name, result.read, result.device
-        if ranker.cache is not None:
-            metrics.cache_hits.labels(name).inc(read.cached_chunks)
-            metrics.cache_misses.labels(name).inc(read.chunks - read.cached_chunks)
-        metrics.cut_tokens.labels(name, "query").inc(read.query_tokens_cut)
-        metrics.cut_tokens.labels(name, "document").inc(sum(each.cut.tokens for each in result.documents))
-        chunks, deciding = metrics.document_chunks.labels(name), metrics.deciding_chunk.labels(name)
-        for document in result.documents:
-            chunks.observe(len(document.spans))
-            deciding.observe(document.deciding_chunk + 1)
-        for stage, ns in (
-            ("tokenization", result.tokenization_ns),
-            ("queue", device.queue_ns),
-            ("inference", device.inference_ns),
-            ("aggregation", device.aggregation_ns),
-        ):
-            metrics.stage_seconds.labels(name, stage).observe(ns / 1e9)
-
     def _show_state(self, cache: DocumentCache) -> None:
         """Let Prometheus read at each scrape what changes too often to be copied."""
-        watch, by_ranker = self._metrics.watch, ("ranker",)
-
-        def queue_tokens() -> dict[tuple[str, ...], float]:
-            return {(name,): float(state.tokens) for name, state in self.device.queue_states().items()}
-
-        def queue_age_s() -> dict[tuple[str, ...], float]:
-            now_s, states = time.monotonic(), self.device.queue_states()
-            return {
-                (name,): 0.0 if state.first_queued_s is None else now_s - state.first_queued_s
-                for name, state in states.items()
-            }
-
-        watch("queue_tokens", "Tokens that wait for the device", by_ranker, queue_tokens)
-        watch("queue_age_seconds", "Wait of the input that is due first", by_ranker, queue_age_s)
-        watch(
-            "device_state",
-            "1 for the state that the device is in",
-            ("state",),
-            lambda: {(state,): float(state is self.device.state) for state in DeviceState},
-        )
-        watch(
-            "admitted_tokens",
-            "Tokens admitted and not yet encoded",
-            by_ranker,
-            lambda: {(name,): float(self._reservations.outstanding_tokens(name)) for name in self.loaded},
-        )
-        watch(
-            "held_characters",
-            "Characters that calls in flight hold",
-            (),
-            lambda: {(): float(self._reservations.held_characters())},
-        )
-        watch(
-            "device_tokens_per_second",
-            "The measured speed that admission reckons with",
-            by_ranker,
-            lambda: {(name,): ranker.speeds.encoding.per_s for name, ranker in self.loaded.items()},
-        )
-        watch("cache_bytes", "What the document cache holds", (), lambda: {(): cache.size_bytes})
+        metrics, device, reservations = self._metrics, self.device, self._reservations
+        metrics.held_characters.set_function(reservations.held_characters)
+        metrics.cache_bytes.set_function(lambda: cache.size_bytes)
+        for state in DeviceState:
+            metrics.device_state.labels(state).set_function(partial(device.is_in, state))
+        for name, ranker in self.loaded.items():
+            metrics.queue_tokens.labels(name).set_function(partial(device.queue_tokens, name))
+            metrics.queue_age_seconds.labels(name).set_function(partial(device.queue_age_s, name))
+            metrics.admitted_tokens.labels(name).set_function(partial(reservations.outstanding_tokens, name))
+            metrics.measured_speed.labels(name).set_function(ranker.tokens_per_s)
 
 
 def _claim(

@@ -10,7 +10,7 @@ from farrank_server.engine.admission.reservations import Reservations
 from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput
 from farrank_server.engine.device.device_loop import DeviceLoop, DeviceState, DeviceThread
 from farrank_server.engine.device.watchdog import TICK_S, Watchdog
-from farrank_server.engine.device.work_queue import Close, Inputs, Measure, Open, QueueState, Stop
+from farrank_server.engine.device.work_queue import Close, Inputs, Measure, Open, Stop
 from farrank_server.engine.rankers.loaded import LoadedRanker
 from farrank_server.errors import FarrankError, Reason, Unavailable
 from farrank_server.metrics import Metrics
@@ -97,15 +97,23 @@ class Device:
         wait((self._ended,), timeout=None if self._hung is None else HUNG_GRACE_S)
         self._thread.shutdown(timeout_s=None if self._ended.done() else 0.0)
 
-    def queue_states(self) -> dict[str, QueueState]:
-        """Every ranker's queue as it was after the last turn, and what came into the inbox since."""
-        states = dict(self.loop.work.states)
-        for message in self.loop.inbox.peek():
-            if isinstance(message, Inputs):
-                state = states[message.call.ranker.name]
-                tokens = state.tokens + sum(each.tokens for each in message.inputs)
-                states[message.call.ranker.name] = QueueState(tokens, state.first_queued_s or message.at_s)
-        return states
+    def queue_tokens(self, ranker: str) -> float:
+        """A ranker's tokens that wait: those in its queue after the last turn, and what came in since."""
+        arrived = sum(each.tokens for message in self._arrived(ranker) for each in message.inputs)
+        return float(self.loop.work.states[ranker].tokens + arrived)
+
+    def queue_age_s(self, ranker: str) -> float:
+        """How long the ranker's input that is due first has waited; 0 if nothing waits."""
+        now_s, queued_s = time.monotonic(), self.loop.work.states[ranker].first_queued_s
+        return now_s - (queued_s or min((each.at_s for each in self._arrived(ranker)), default=now_s))
+
+    def is_in(self, state: DeviceState) -> bool:
+        """Whether the device is in a state."""
+        return self.state is state
+
+    def _arrived(self, ranker: str) -> list[Inputs]:
+        messages = self.loop.inbox.peek()
+        return [each for each in messages if isinstance(each, Inputs) and each.call.ranker.name == ranker]
 
     def _make_loop(self) -> DeviceLoop:
         watchdog = Watchdog(self._hang_after_s)

@@ -58,6 +58,10 @@ class LoadedRanker:
         self.runtime = self.load()
         self.capabilities = self.runtime.capabilities()
 
+    def tokens_per_s(self) -> float:
+        """The measured speed of its encoder."""
+        return self.speeds.encoding.per_s
+
     @property
     def is_dual(self) -> bool:
         """Whether query and chunks are encoded apart."""
