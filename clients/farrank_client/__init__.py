@@ -5,10 +5,9 @@ with Client("localhost:50051") as client:
     best = ranking.results[0]
 """
 
-from farrank_client.async_client import AsyncClient
-from farrank_client.calls import Document
+from farrank_client.calls import Document, RerankOptions
 from farrank_client.catalog import Catalog, IndexInfo, Limits, Parity, RankerInfo
-from farrank_client.client import Client
+from farrank_client.client import AsyncClient, Client
 from farrank_client.errors import (
     AccessDenied,
     DeadlineExceeded,
@@ -53,6 +52,7 @@ __all__ = [
     "RankerInfo",
     "RankerVersion",
     "Ranking",
+    "RerankOptions",
     "ResourceExhausted",
     "Result",
     "RetryPolicy",

@@ -5,7 +5,7 @@ Both clients build them here, so that neither knows more than how to send one.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypedDict, TypeVar
 
 from google.protobuf.message import Message
 from google.protobuf.wrappers_pb2 import Int32Value, StringValue
@@ -34,6 +34,23 @@ DocumentLike = str | Document | tuple[str, str] | Mapping[str, str]
 Documents = Sequence[DocumentLike] | Mapping[str, str]
 
 
+class RerankOptions(TypedDict, total=False):
+    """What either call may ask for; None, or an option left out, is the server's default.
+
+    All documents are scored: `top_n` limits what is returned, `max_chunks` what is read of each. Scores are
+    the ranker's own, for a cross-encoder logits: `score_scale=ScoreScale.SIGMOID` puts them between 0 and 1.
+    `count_tokens_cut` makes `Result.tokens_cut` exact, at the price of tokenizing documents to their end.
+    """
+
+    ranker: str | None
+    top_n: int | None
+    max_chunks: int | None
+    return_texts: bool
+    return_chunk_scores: bool
+    score_scale: ScoreScale | None
+    count_tokens_cut: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Call(Generic[Response, Answer]):
     """One unary call: its full method name, its request, its response's type and how to read that."""
@@ -45,21 +62,25 @@ class Call(Generic[Response, Answer]):
 
 
 def rerank(
-    query: str, documents: Documents, options: rerank_pb2.RerankOptions
+    query: str, documents: Documents, options: RerankOptions
 ) -> Call[rerank_pb2.RerankResponse, Ranking]:
     """Rerank documents that the caller brings.
 
     Raises: TypeError, naming the place, for what is no document.
     """
-    request = rerank_pb2.RerankRequest(query=query, documents=documents_to_pb(documents), options=options)
+    request = rerank_pb2.RerankRequest(
+        query=query, documents=documents_to_pb(documents), options=_options_to_pb(options)
+    )
     return Call(f"/{_SERVICE}/Rerank", request, rerank_pb2.RerankResponse, Ranking.from_pb)
 
 
 def search_and_rerank(
-    query: str, index: str | None, k: int | None, options: rerank_pb2.RerankOptions
+    query: str, index: str | None, k: int | None, options: RerankOptions
 ) -> Call[rerank_pb2.SearchAndRerankResponse, Ranking]:
     """Rerank what an index of the server finds."""
-    request = rerank_pb2.SearchAndRerankRequest(query=query, index=index or "", k=k, options=options)
+    request = rerank_pb2.SearchAndRerankRequest(
+        query=query, index=index, k=k, options=_options_to_pb(options)
+    )
     return Call(f"/{_SERVICE}/SearchAndRerank", request, rerank_pb2.SearchAndRerankResponse, Ranking.from_pb)
 
 
@@ -69,26 +90,18 @@ def rankers() -> Call[rerank_pb2.ListRankersResponse, Catalog]:
     return Call(f"/{_SERVICE}/ListRankers", request, rerank_pb2.ListRankersResponse, Catalog.from_pb)
 
 
-def options_to_pb(
-    *,
-    ranker: str | None,
-    top_n: int | None,
-    max_chunks: int | None,
-    return_texts: bool,
-    return_chunk_scores: bool,
-    score_scale: ScoreScale | None,
-    count_tokens_cut: bool,
-) -> rerank_pb2.RerankOptions:
-    """Put the options on the wire; None leaves a field to the server's default."""
-    return rerank_pb2.RerankOptions(
-        ranker=ranker or "",
-        top_n=top_n,
-        max_chunks=max_chunks,
-        return_texts=return_texts,
-        return_chunk_scores=return_chunk_scores,
-        score_scale=None if score_scale is None else score_scale.value,
-        count_tokens_cut=count_tokens_cut,
-    )
+def _options_to_pb(options: RerankOptions) -> rerank_pb2.RerankOptions:
+    """Put the options on the wire; None leaves a field to the server's default.
+
+    Raises: TypeError for what is no option.
+    """
+    known = RerankOptions.__annotations__
+    if unknown := [name for name in options if name not in known]:
+        raise TypeError(f"there is no option {', '.join(unknown)}; known are: {', '.join(known)}")
+    values: dict[str, Any] = {**options}
+    if scale := options.get("score_scale"):
+        values["score_scale"] = scale.value
+    return rerank_pb2.RerankOptions(**values)
 
 
 def documents_to_pb(documents: Documents) -> list[rerank_pb2.Document]:

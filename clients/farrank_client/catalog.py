@@ -1,15 +1,13 @@
 """What a server holds: its rankers, its indexes and the limits it enforces."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Self
+from dataclasses import dataclass
 
-from farrank.v1 import rerank_pb2
-from farrank_client.ranking import FlatMessage
+from farrank_client.ranking import FromWire
 
 
 @dataclass(frozen=True, slots=True)
-class Parity(FlatMessage):
+class Parity(FromWire):
     """How an export's scores differ from those of its ranker in PyTorch and fp32, measured on `texts`.
 
     `spread` is the standard deviation of the scores within a query; `kendall_tau` and `top10_overlap` are
@@ -26,7 +24,7 @@ class Parity(FlatMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class RankerInfo:
+class RankerInfo(FromWire):
     """One ranker: how it reads documents (in tokens), what runs it and why, and its family's own options.
 
     `parity` is None where the ranker itself is served and no export of it.
@@ -47,16 +45,9 @@ class RankerInfo:
     runtime_reason: str = ""
     parity: Parity | None = None
 
-    @classmethod
-    def from_pb(cls, message: rerank_pb2.RankerInfo) -> Self:
-        """Read a ranker's description off the wire."""
-        values = {each.name: getattr(message, each.name) for each in fields(cls)}
-        parity = Parity.from_pb(message.parity) if message.HasField("parity") else None
-        return cls(**values | {"options": dict(message.options), "parity": parity})
-
 
 @dataclass(frozen=True, slots=True)
-class IndexInfo(FlatMessage):
+class IndexInfo(FromWire):
     """One index: how many documents it holds, how they are ranked, and how many are reranked by default."""
 
     name: str
@@ -66,7 +57,7 @@ class IndexInfo(FlatMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits(FlatMessage):
+class Limits(FromWire):
     """What one request may hold; beyond it the server answers `InvalidArgument`."""
 
     max_documents: int
@@ -78,18 +69,9 @@ class Limits(FlatMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class Catalog:
+class Catalog(FromWire):
     """The rankers, the default one first, the indexes and the limits."""
 
     rankers: tuple[RankerInfo, ...]
     indexes: tuple[IndexInfo, ...]
     limits: Limits
-
-    @classmethod
-    def from_pb(cls, message: rerank_pb2.ListRankersResponse) -> Self:
-        """Read the whole listing off the wire."""
-        return cls(
-            rankers=tuple(map(RankerInfo.from_pb, message.rankers)),
-            indexes=tuple(map(IndexInfo.from_pb, message.indexes)),
-            limits=Limits.from_pb(message.limits),
-        )

@@ -12,12 +12,12 @@ FarrankError               any other code (`code` says which)
 """
 
 import re
-from collections.abc import Iterable
+from typing import Any
 
 import grpc
 
 # gRPC's name for "come back in so many milliseconds" (gRFC A6); a negative value says "do not".
-_PUSHBACK = "grpc-retry-pushback-ms"
+_PUSHBACK_MS = "grpc-retry-pushback-ms"
 
 
 class FarrankError(Exception):
@@ -90,17 +90,17 @@ _BY_CODE: dict[grpc.StatusCode, type[FarrankError]] = {
 }
 
 
-def from_status(
-    code: grpc.StatusCode, message: str, trailing_metadata: Iterable[tuple[str, str | bytes]]
-) -> FarrankError:
-    """Make the exception that stands for a call's gRPC status."""
-    pushback = next((value for key, value in trailing_metadata if key == _PUSHBACK), None)
+def from_grpc(call: Any) -> FarrankError:
+    """Make the exception for a call's gRPC status, from what gRPC raised: that is the failed call, too."""
+    code, message = call.code(), call.details()
     unreachable = _why_unreachable(message) if code is grpc.StatusCode.UNAVAILABLE else None
-    error = _BY_CODE.get(code, FarrankError)(
-        unreachable or message or code.name, retry_after_s=None if pushback is None else _seconds(pushback)
-    )
+    error = _BY_CODE.get(code, FarrankError)(unreachable or message or code.name)
     error.code = code
     error.reached_server = unreachable is None
+    # gRPC hands on a value that it cannot read as a very negative one, which says "do not" as it should.
+    pushback_ms = dict(call.trailing_metadata() or ()).get(_PUSHBACK_MS)
+    if pushback_ms is not None:
+        error.retry_after_s = int(pushback_ms) / 1000 if int(pushback_ms) >= 0 else -1.0
     return error
 
 
@@ -125,9 +125,3 @@ def _why_unreachable(message: str) -> str | None:
     address = re.search(r"(?:ipv[46]|unix):(\S+?): |errors resolving ([^\s\[]+): ", message)
     where = f" to {address[1] or address[2]}" if address else ""
     return f"cannot connect{where}: {reason}"
-
-
-def _seconds(pushback: str | bytes) -> float:
-    # gRPC hands on a value that it cannot read as a very negative one, which says "do not" as it should.
-    milliseconds = int(pushback)
-    return milliseconds / 1000 if milliseconds >= 0 else -1.0

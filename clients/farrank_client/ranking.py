@@ -1,24 +1,57 @@
 """The answer to a rerank: documents in their new order, with evidence, usage and timings."""
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Self
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Self, get_args, get_origin, get_type_hints
 
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
 from farrank.v1 import rerank_pb2
 
 
-class FlatMessage:
-    """A dataclass whose fields are those of its message, by name, and plain values."""
+class FromWire:
+    """A dataclass that holds a message: its fields are the message's, by name.
+
+    A field that may be None is None where the message does not have it. What an older server's message does
+    not know keeps the field's default.
+    """
 
     __slots__ = ()
 
     @classmethod
     def from_pb(cls, message: Message) -> Self:
         """Read it off the wire."""
-        names: Any = cls
-        return cls(**{each.name: getattr(message, each.name) for each in fields(names)})
+        values = {}
+        for name, read, may_lack in _shared_fields(cls, message.DESCRIPTOR):  # type: ignore[arg-type]  # hashable
+            values[name] = None if may_lack and not message.HasField(name) else read(getattr(message, name))
+        return cls(**values)
+
+
+@cache
+def _shared_fields(kind: type, message: Descriptor) -> list[tuple[str, Callable[[Any], Any], bool]]:
+    """List the fields that a dataclass has in common with a message: name, how to read it, may it lack."""
+    return [
+        (name, _reader(hint), NoneType in get_args(hint) and message.fields_by_name[name].has_presence)
+        for name, hint in get_type_hints(kind).items()
+        if name in message.fields_by_name
+    ]
+
+
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    """Choose what turns a message's value into a field's type."""
+    if get_origin(hint) is UnionType:
+        hint = get_args(hint)[0]
+    if get_origin(hint) is tuple:
+        read_one = _reader(get_args(hint)[0])
+        return lambda values: tuple(map(read_one, values))
+    if get_origin(hint) is Mapping:
+        return dict
+    reader: Callable[[Any], Any] = hint.from_pb if issubclass(hint, FromWire) else hint
+    return reader
 
 
 class WireEnum(Enum):
@@ -54,7 +87,7 @@ class ScoreScale(WireEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class Passage(FromWire):
     """A chunk of a document: characters `start` to `end` (exclusive), its score and the score's meaning.
 
     Offsets count Unicode code points, as Python's strings do: not bytes, not UTF-16 units.
@@ -65,18 +98,13 @@ class Passage:
     score: float
     evidence: Evidence
 
-    @classmethod
-    def from_pb(cls, message: rerank_pb2.Passage) -> Self:
-        """Read a passage off the wire."""
-        return cls(message.start, message.end, message.score, Evidence(message.evidence))
-
     def text_in(self, document_text: str) -> str:
         """Cut the passage out of its document's text."""
         return document_text[self.start : self.end]
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class Result(FromWire):
     """One document of a ranking.
 
     `index` is its place in the request (after a search: in the first stage's order). `score` is higher for
@@ -96,25 +124,9 @@ class Result:
     first_stage_score: float | None
     characters_cut: int = 0
 
-    @classmethod
-    def from_pb(cls, message: rerank_pb2.Result) -> Self:
-        """Read a result off the wire."""
-        deciding = message.deciding_passage if message.HasField("deciding_passage") else None
-        return cls(
-            id=message.id,
-            index=message.index,
-            score=message.score,
-            deciding_passage=None if deciding is None else Passage.from_pb(deciding),
-            chunks=tuple(map(Passage.from_pb, message.chunks)),
-            text=message.text if message.HasField("text") else None,
-            tokens_cut=message.tokens_cut,
-            first_stage_score=message.first_stage_score if message.HasField("first_stage_score") else None,
-            characters_cut=message.characters_cut,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class Usage(FlatMessage):
+class Usage(FromWire):
     """What a call took in and cost; `pairs` and `padded_tokens` count what ran on the device for it."""
 
     tokens: int
@@ -125,7 +137,7 @@ class Usage(FlatMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class Timings(FlatMessage):
+class Timings(FromWire):
     """Where the server's time went; stages overlap, so the parts may sum to more than the total."""
 
     total_ns: int
@@ -137,7 +149,7 @@ class Timings(FlatMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class RankerVersion(FlatMessage):
+class RankerVersion(FromWire):
     """Which ranker scored: its name, a version that changes with weights and chunking, and what ran it."""
 
     name: str
@@ -147,7 +159,7 @@ class RankerVersion(FlatMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class Ranking:
+class Ranking(FromWire):
     """Documents, best first; equal scores keep the order of the request.
 
     `query_tokens_cut` counts the query's tokens beyond the ranker's limit; `index` names the index that
@@ -161,16 +173,3 @@ class Ranking:
     ranker: RankerVersion
     index: str | None = None
     score_scale: ScoreScale = ScoreScale.UNSPECIFIED
-
-    @classmethod
-    def from_pb(cls, message: rerank_pb2.RerankResponse | rerank_pb2.SearchAndRerankResponse) -> Self:
-        """Read the response to either call off the wire."""
-        return cls(
-            results=tuple(map(Result.from_pb, message.results)),
-            query_tokens_cut=message.query_tokens_cut,
-            usage=Usage.from_pb(message.usage),
-            timings=Timings.from_pb(message.timings),
-            ranker=RankerVersion.from_pb(message.ranker),
-            index=message.index if isinstance(message, rerank_pb2.SearchAndRerankResponse) else None,
-            score_scale=ScoreScale(message.score_scale),
-        )

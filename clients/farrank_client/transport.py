@@ -3,16 +3,16 @@
 A gRPC channel and how it is made, or in an application's tests a stand-in (see `testing`).
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import grpc
 from google.protobuf.message import Message
 
 from farrank_client.calls import Response
-from farrank_client.errors import from_status
+from farrank_client.errors import from_grpc
 
 ChannelOption = tuple[str, str | int]
 
@@ -114,28 +114,46 @@ class AsyncTransport(Protocol):
         """End what is in flight and let go of the connection."""
 
 
-class GrpcTransport:
-    """Carries calls over a gRPC channel, which it owns from then on."""
+class _OverGrpc:
+    """A gRPC channel, from threads or from asyncio as `_channels` opens it, and its methods."""
 
-    def __init__(self, channel: grpc.Channel, metadata: Metadata = ()) -> None:
-        self._channel = channel
+    _channels: ClassVar[Any]
+
+    def __init__(
+        self,
+        target: str,
+        credentials: grpc.ChannelCredentials | None,
+        options: Sequence[ChannelOption],
+        metadata: Metadata,
+    ) -> None:
+        if credentials is None:
+            self._channel = self._channels.insecure_channel(target, options)
+        else:
+            self._channel = self._channels.secure_channel(target, credentials, options)
         self._metadata = tuple(metadata)
         self._methods: dict[str, Callable[..., Any]] = {}
+
+    def _start(self, method: str, request: Message, response_type: type[Message], timeout_s: float) -> Any:
+        """Start a call; returns the response, or with asyncio what to await for it."""
+        if method not in self._methods:
+            to_bytes, from_bytes = type(request).SerializeToString, response_type.FromString
+            self._methods[method] = self._channel.unary_unary(method, to_bytes, from_bytes)
+        return self._methods[method](request, timeout=timeout_s, metadata=self._metadata)
+
+
+class GrpcTransport(_OverGrpc):
+    """Carries calls over a gRPC channel."""
+
+    _channels: ClassVar[Any] = grpc
 
     def call(
         self, method: str, request: Message, response_type: type[Response], *, timeout_s: float
     ) -> Response:
         """Send the request and wait for the response."""
-        if method not in self._methods:
-            self._methods[method] = self._channel.unary_unary(
-                method, request_serializer=_serialize, response_deserializer=response_type.FromString
-            )
         try:
-            response: Response = self._methods[method](request, timeout=timeout_s, metadata=self._metadata)
+            response: Response = self._start(method, request, response_type, timeout_s)
         except grpc.RpcError as error:
-            # What a synchronous call raises is a grpc.Call, too, though its declared type does not say so.
-            call: Any = error
-            raise from_status(call.code(), call.details(), call.trailing_metadata() or ()) from error
+            raise from_grpc(error) from error
         return response
 
     def close(self) -> None:
@@ -143,34 +161,21 @@ class GrpcTransport:
         self._channel.close()
 
 
-class AsyncGrpcTransport:
-    """Carries calls over an asyncio gRPC channel, which it owns from then on."""
+class AsyncGrpcTransport(_OverGrpc):
+    """Carries calls over an asyncio gRPC channel."""
 
-    def __init__(self, channel: grpc.aio.Channel, metadata: Metadata = ()) -> None:
-        self._channel = channel
-        self._metadata = tuple(metadata)
-        self._methods: dict[str, Callable[..., Awaitable[Any]]] = {}
+    _channels: ClassVar[Any] = grpc.aio
 
     async def call_async(
         self, method: str, request: Message, response_type: type[Response], *, timeout_s: float
     ) -> Response:
         """Send the request and wait for the response."""
-        if method not in self._methods:
-            self._methods[method] = self._channel.unary_unary(
-                method, request_serializer=_serialize, response_deserializer=response_type.FromString
-            )
         try:
-            response: Response = await self._methods[method](
-                request, timeout=timeout_s, metadata=self._metadata
-            )
-        except grpc.aio.AioRpcError as error:
-            raise from_status(error.code(), error.details() or "", error.trailing_metadata()) from error
+            response: Response = await self._start(method, request, response_type, timeout_s)
+        except grpc.RpcError as error:
+            raise from_grpc(error) from error
         return response
 
     async def close_async(self) -> None:
         """End what is in flight and let go of the connection."""
         await self._channel.close()
-
-
-def _serialize(message: Message) -> bytes:
-    return message.SerializeToString()

@@ -231,3 +231,12 @@ def test_the_scale_of_scores_is_asked_for_and_told(call: Caller, scripted: Scrip
 def test_an_unknown_value_of_an_enum_counts_as_not_set() -> None:
     assert ScoreScale(99) is ScoreScale.UNSPECIFIED
     assert Evidence(99) is Evidence.UNSPECIFIED
+
+
+def test_an_option_that_there_is_not_is_named_beside_those_there_are(
+    call: Caller, scripted: ScriptedServer
+) -> None:
+    with pytest.raises(TypeError, match="no option topn; known are: ranker, top_n, "):
+        call(scripted.target, lambda client: client.search_and_rerank("q", topn=3))
+
+    assert scripted.requests == []

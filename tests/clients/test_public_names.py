@@ -25,6 +25,7 @@ def test_public_names() -> None:
         "RankerInfo",
         "RankerVersion",
         "Ranking",
+        "RerankOptions",
         "ResourceExhausted",
         "Result",
         "RetryPolicy",
