@@ -2,16 +2,18 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import itertools
+import logging
 import time
-from typing import Any
+from dataclasses import asdict
+from typing import NoReturn
 
 from farrank_server.config.schema import FirstStageConfig, IndexConfig
 from farrank_server.errors import (
     ConfigError,
     DeadlineExceeded,
     DroppedAt,
+    FarrankError,
     Internal,
     InvalidArgument,
     Reason,
@@ -19,12 +21,15 @@ from farrank_server.errors import (
     Unavailable,
 )
 from farrank_server.first_stage import Candidate, IndexDescription, find_index
-from farrank_server.java_process.frames import cut_texts
 from farrank_server.java_process.jvm import child_environment
-from farrank_server.java_process.process import JavaProcess, ProcessEnded, keep_running
+from farrank_server.java_process.process import JavaProcess, ProcessEnded
 
+_log = logging.getLogger(__name__)
 _HEAP_MIB = 1024
-_NAME = "search process"
+
+_FIRST_DELAY_S = 0.25
+_LONGEST_DELAY_S = 30.0
+_HEALTHY_AFTER_S = 60.0
 
 # Weight of the latest search in the mean time of one, from which retry hints are made.
 _LATEST = 0.1
@@ -52,19 +57,12 @@ class LuceneFirstStage:
         if not self._config.indexes:
             return
         check_indexes(self._config)
-        self._process = process = await self._start_process()
+        self._process = process = await SearchProcess.open(self._config, self._heap_mib)
         self._descriptions = tuple(
-            IndexDescription(
-                name,
-                opened["documents"],
-                describe_ranking(self._config.indexes[name]),
-                opened["mean_characters"],
-            )
+            IndexDescription(name, ranking=describe_ranking(self._config.indexes[name]), **opened)
             for name, opened in process.opened.items()
         )
-        self._keeping = asyncio.create_task(
-            keep_running(process, self._start_process, self._replace_process, _NAME)
-        )
+        self._keeping = asyncio.create_task(self._keep_running(process))
 
     async def stop(self) -> None:
         """End the search process; searches that still wait get Unavailable."""
@@ -88,7 +86,7 @@ class LuceneFirstStage:
     @property
     def searches_in_flight(self) -> int:
         """How many searches have a caller who waits."""
-        return 0 if self._process is None else self._process.searches_in_flight
+        return 0 if self._process is None else len(self._process.pending)
 
     async def search(self, index: str, query: str, k: int, timeout_s: float) -> list[Candidate]:
         """Return at most `k` candidates, best first, equal scores in the order of doc_id.
@@ -99,11 +97,16 @@ class LuceneFirstStage:
         Raises: NotFound, InvalidArgument, DeadlineExceeded, Unavailable, ResourceExhausted.
         """
         found = find_index(self._descriptions, index)
-        if k < 1:
-            raise InvalidArgument(f"k: is {k}; it must be at least 1")
         if self._process is None:
             raise _restarting()
-        self._check_room(self._process.searches_in_flight)
+        if self.searches_in_flight >= self._config.max_searches:
+            raise ResourceExhausted(
+                f"{self.searches_in_flight} searches wait already; "
+                f"first_stage.max_searches is {self._config.max_searches}",
+                reason=Reason.FIRST_STAGE_FULL,
+                # The measured time of a search includes its wait behind the others.
+                retry_after_ms=max(1, round(self._search_s * 1000)),
+            )
         started_s = time.monotonic()
         try:
             async with asyncio.timeout(timeout_s):
@@ -114,61 +117,71 @@ class LuceneFirstStage:
         self._search_s += _LATEST * (time.monotonic() - started_s - self._search_s)
         return candidates
 
-    def _check_room(self, waiting: int) -> None:
-        if waiting < self._config.max_searches:
-            return
-        # The measured time of a search includes its wait behind the others.
-        raise ResourceExhausted(
-            f"{waiting} searches wait already; first_stage.max_searches is {self._config.max_searches}",
-            reason=Reason.FIRST_STAGE_FULL,
-            retry_after_ms=max(1, round(self._search_s * 1000)),
-        )
+    async def _keep_running(self, process: "SearchProcess") -> NoReturn:
+        """Start another process whenever one ends, with growing delays."""
+        failures = 0
+        while True:
+            born_s = time.monotonic()
+            code = await process.ended()
+            self._process = None
+            if time.monotonic() - born_s > _HEALTHY_AFTER_S:
+                failures = 0
+            _log.error("the search process ended with %d; starting another", code)
+            while self._process is None:
+                await asyncio.sleep(restart_delay_s(failures))
+                failures += 1
+                try:
+                    self._process = process = await SearchProcess.open(self._config, self._heap_mib)
+                except Exception as error:  # whatever it is, the next start may work
+                    _log.error("the search process does not start: %s", error)
 
-    async def _start_process(self) -> "SearchProcess":
-        return await SearchProcess.start(self._config, self._heap_mib)
 
-    def _replace_process(self, process: "SearchProcess | None") -> None:
-        self._process = process
+def restart_delay_s(failures: int) -> float:
+    """How long to wait before the next start: doubled with each failure, up to half a minute."""
+    # Bounded before the power is taken: 2.0**1024 is no float.
+    return min(_FIRST_DELAY_S * 2.0 ** min(failures, 10), _LONGEST_DELAY_S)
 
 
-class SearchProcess:
-    """One life of the search process; made by `start`. When it ends, all that wait for it get Unavailable."""
+class SearchProcess(JavaProcess):
+    """One life of the search process; made by `open`. When it ends, all that wait for it get Unavailable.
 
-    def __init__(self, process: JavaProcess, opened: dict[str, dict[str, int]], max_query_terms: int) -> None:
-        self.opened = opened
-        self._process = process
-        self._max_query_terms = max_query_terms
-        self._pending: dict[int, asyncio.Future[list[Candidate]]] = {}
+    `opened` is what each index holds, `pending` the searches that have a caller who waits.
+    """
+
+    opened: dict[str, dict[str, int]]
+    _reading: asyncio.Task[None]
+
+    def __init__(self, process: asyncio.subprocess.Process, name: str) -> None:
+        super().__init__(process, name)
+        self.pending: dict[int, asyncio.Future[list[Candidate]]] = {}
         self._ids = itertools.count()
-        self._reading = asyncio.create_task(self._read_answers())
 
     @classmethod
-    async def start(cls, config: FirstStageConfig, heap_mib: int) -> "SearchProcess":
+    async def open(cls, config: FirstStageConfig, heap_mib: int) -> "SearchProcess":
         """Start a process and wait until it has opened every index.
 
         Raises: ConfigError if one cannot be opened, something is not installed or the time is up.
         """
-        process = await JavaProcess.start("farrank_server.first_stage.search_child", _NAME)
+        process = await cls.start("farrank_server.first_stage.search_child", "search process")
+        indexes = {name: asdict(index) | {"path": str(index.path)} for name, index in config.indexes.items()}
         try:
             async with asyncio.timeout(config.start_timeout_s):
-                opened = await _open_indexes(process, config, heap_mib)
-                return cls(process, opened, config.max_query_terms)
+                try:
+                    await process.send(asdict(config) | {"indexes": indexes, "heap_mib": heap_mib})
+                    header, _ = await process.receive()
+                except ProcessEnded:
+                    raise ConfigError(f"first_stage: {await process.last_words()}") from None
+            if "failed" in header:
+                raise ConfigError(*header["failed"])
         except BaseException as error:
             await process.kill()
             if isinstance(error, TimeoutError):
                 waited = f"the indexes were not open after {config.start_timeout_s:g} s"
                 raise ConfigError(f"first_stage.start_timeout_s: {waited}") from None
             raise
-
-    @property
-    def pid(self) -> int:
-        """The process's id."""
-        return self._process.pid
-
-    @property
-    def searches_in_flight(self) -> int:
-        """How many searches have a caller who waits."""
-        return len(self._pending)
+        process.opened = header["ready"]
+        process._reading = asyncio.create_task(process._read_answers(config.max_query_terms))
+        return process
 
     async def search(self, index: str, query: str, k: int) -> list[Candidate]:
         """Search; a caller that stops waiting takes its search back.
@@ -180,84 +193,55 @@ class SearchProcess:
             raise _restarting()
         search_id = next(self._ids)
         answer: asyncio.Future[list[Candidate]] = asyncio.get_running_loop().create_future()
-        self._pending[search_id] = answer
+        self.pending[search_id] = answer
         try:
-            await self._process.send({"id": search_id, "index": index, "query": query, "k": k})
+            await self.send({"id": search_id, "index": index, "query": query, "k": k})
             return await answer
         except ProcessEnded:
             if not answer.cancel():
                 answer.exception()  # read, or asyncio warns that it never was
             raise _restarting() from None
         finally:
-            if self._pending.pop(search_id, None) is not None and not self._reading.done():
+            if self.pending.pop(search_id, None) is not None and not self._reading.done():
                 with contextlib.suppress(ProcessEnded):
-                    self._process.post({"cancel": search_id})
-
-    async def ended(self) -> int:
-        """Wait until the process has ended; return its exit code."""
-        return await self._process.ended()
+                    self.post({"cancel": search_id})
 
     async def stop(self) -> None:
         """End the process; searches that still wait get Unavailable."""
-        await self._process.stop()
+        await super().stop()
         await self._reading
 
-    async def _read_answers(self) -> None:
+    async def _read_answers(self, max_query_terms: int) -> None:
         try:
             while True:
-                header, body = await self._process.receive()
-                answer = self._pending.pop(header["id"], None)
-                if answer is not None and not answer.done():
-                    _settle(answer, header, body, self._max_query_terms)
+                header, texts = await self.receive()
+                answer = self.pending.pop(header["id"], None)
+                if answer is None or answer.done():
+                    continue
+                if "error" in header:
+                    answer.set_exception(_error_of(header["error"], max_query_terms))
+                else:
+                    found = zip(header["doc_ids"], texts, header["scores"], strict=True)
+                    answer.set_result([Candidate(*one) for one in found])
         except ProcessEnded:
             pass
         finally:
-            for answer in self._pending.values():
+            for answer in self.pending.values():
                 if not answer.done():
                     answer.set_exception(_restarting())
-            self._pending.clear()
+            self.pending.clear()
 
 
-async def _open_indexes(
-    process: JavaProcess, config: FirstStageConfig, heap_mib: int
-) -> dict[str, dict[str, int]]:
-    indexes = {
-        name: dataclasses.asdict(index) | {"path": str(index.path)} for name, index in config.indexes.items()
-    }
-    try:
-        await process.send(
-            {
-                "heap_mib": heap_mib,
-                "threads": config.search_threads,
-                "max_query_terms": config.max_query_terms,
-                "indexes": indexes,
-            }
-        )
-        header, _ = await process.receive()
-    except ProcessEnded:
-        raise ConfigError(f"first_stage: {await process.last_words()}") from None
-    if "failed" in header:
-        raise ConfigError(*header["failed"])
-    opened: dict[str, dict[str, int]] = header["ready"]
-    return opened
-
-
-def _settle(
-    answer: asyncio.Future[list[Candidate]], header: dict[str, Any], body: bytes, max_query_terms: int
-) -> None:
-    match header.get("error"):
-        case None:
-            texts = cut_texts(body, header["sizes"])
-            found = zip(header["doc_ids"], texts, header["scores"], strict=True)
-            answer.set_result([Candidate(*one) for one in found])
+def _error_of(kind: str, max_query_terms: int) -> FarrankError:
+    match kind:
         case "terms":
             problem = f"query: has more than {max_query_terms} distinct terms, too many to search for; "
-            answer.set_exception(InvalidArgument(problem + "shorten it, or send the documents to Rerank"))
+            return InvalidArgument(problem + "shorten it, or send the documents to Rerank")
         case "memory":
             problem = "the candidates' texts do not fit the search process's memory; ask for fewer"
-            answer.set_exception(ResourceExhausted(problem, reason=Reason.FIRST_STAGE_MEMORY))
+            return ResourceExhausted(problem, reason=Reason.FIRST_STAGE_MEMORY)
         case _:
-            answer.set_exception(Internal("the first stage failed on this query"))
+            return Internal("the first stage failed on this query")
 
 
 def _restarting() -> Unavailable:

@@ -2,29 +2,30 @@
 
 Run as `python -m farrank_server.first_stage.search_child` by `lucene`, which speaks `frames` with it:
 
-    parent → child    {heap_mib, threads, max_query_terms, indexes: {name: {path, k1, b, rm3}}}    once, first
+    parent → child    `FirstStageConfig` and heap_mib                                              once, first
                       {id, index, query, k}                                        a search
                       {cancel: id}                                                 nobody waits for it
     child → parent    {ready: {name: {documents, mean_characters}}} or {failed: [why]}             once, first
-                      {id, doc_ids, scores, sizes} + texts, or {id, error}
+                      {id, doc_ids, scores} + texts, or {id, error}
 
 Answers come in any order. The child ends when its parent closes the pipe or dies, which is the same.
 """
 
+import contextlib
 import json
 import logging
 import os
-import queue
 import threading
+from collections import deque
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, BinaryIO
 
 from farrank_server.java_process.frames import claim_pipes, pack, read_frame, write_frame
 from farrank_server.java_process.jvm import import_searcher, start_jvm
 
 _log = logging.getLogger(__name__)
-_JOIN_TIMEOUT_S = 1.0
+_LAST_SEARCHES_S = 1.0
 
 # Of English prose, with the space behind a word. Rather too low: stop words are no terms, but are characters.
 _CHARACTERS_PER_TERM = 7
@@ -34,18 +35,6 @@ class IndexProblem(Exception):
     """The index cannot be opened, or cannot do what the configuration asks: says where and why."""
 
 
-class TooManyTerms(Exception):
-    """The query has more distinct terms than `allow_query_terms` allows."""
-
-
-class Hit(NamedTuple):
-    """One document found."""
-
-    doc_id: str
-    text: str
-    score: float
-
-
 class LuceneIndex:
     """One open index, searched with BM25, or BM25 and RM3. Safe to call from several threads.
 
@@ -53,8 +42,6 @@ class LuceneIndex:
     """
 
     def __init__(self, path: str, k1: float, b: float, rm3: Mapping[str, Any] | None) -> None:
-        if not any(Path(path).glob("segments_*")):
-            raise IndexProblem(f"{path}: there is no Lucene index here")
         from jnius import JavaException
 
         try:
@@ -70,7 +57,11 @@ class LuceneIndex:
             raise IndexProblem(f"{path}: the Lucene index holds no texts; store them when it is built")
         self._searcher.set_bm25(k1, b)
         if rm3 is not None:
-            self._use_rm3(path, rm3)
+            weight = float(rm3["original_query_weight"])
+            try:
+                self._searcher.set_rm3(rm3["feedback_terms"], rm3["feedback_documents"], weight)
+            except TypeError as exc:
+                raise IndexProblem(f"{path}: RM3 needs an index with document vectors") from exc
 
     def describe(self) -> dict[str, int]:
         """Say how many documents the index holds, and about how many characters one has."""
@@ -78,37 +69,15 @@ class LuceneIndex:
         characters = max(0, terms) * _CHARACTERS_PER_TERM // self.documents
         return {"documents": self.documents, "mean_characters": characters}
 
-    def search(self, query: str, k: int) -> list[Hit]:
-        """Return at most `k` hits, best first, equal scores in the order of doc_id.
+    def search(self, query: str, k: int) -> tuple[list[str], list[float], list[str]]:
+        """Return the doc_ids, scores and texts of at most `k` hits, best first, equals by doc_id.
 
         The searcher has read each hit's stored fields already, and the hit carries them: asking the index
         for the texts once more, as `LuceneSearcher.doc` does, would double the time of the search.
-        Raises: TooManyTerms.
         """
-        from jnius import JavaException
-
-        try:
-            hits = self._searcher.search(query, k)
-        except JavaException as exc:
-            if str(exc.classname).endswith("TooManyClauses"):
-                raise TooManyTerms from exc
-            raise
-        return [Hit(hit.docid, _text_of(hit.lucene_document) or "", hit.score) for hit in hits]
-
-    def _use_rm3(self, path: str, rm3: Mapping[str, Any]) -> None:
-        try:
-            self._searcher.set_rm3(
-                rm3["feedback_terms"], rm3["feedback_documents"], float(rm3["original_query_weight"])
-            )
-        except TypeError as exc:
-            raise IndexProblem(f"{path}: RM3 needs an index with document vectors") from exc
-
-
-def allow_query_terms(most: int) -> None:
-    """Bound the distinct terms of every search of this process: many hold a thread for seconds."""
-    from jnius import autoclass
-
-    autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(most)
+        hits = self._searcher.search(query, k)
+        texts = [_text_of(hit.lucene_document) or "" for hit in hits]
+        return [hit.docid for hit in hits], [hit.score for hit in hits], texts
 
 
 def _text_of(document: Any) -> str | None:
@@ -134,68 +103,50 @@ class SearchThreads:
         self._indexes = indexes
         self._to_parent = to_parent
         self._writing = threading.Lock()
-        self._waiting: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._threads = ThreadPoolExecutor(threads)
         self._wanted: set[int] = set()
-        self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(threads)]
 
     def run(self, from_parent: BinaryIO) -> None:
         """Serve until the parent closes the pipe."""
-        for thread in self._threads:
-            thread.start()
+        searches: deque[Future[None]] = deque()
         while (frame := read_frame(from_parent)) is not None:
             request = frame[0]
             if "cancel" in request:
                 self._wanted.discard(request["cancel"])
-            else:
-                self._wanted.add(request["id"])
-                self._waiting.put(request)
-        for _ in self._threads:
-            self._waiting.put(None)
-        for thread in self._threads:
-            thread.join(_JOIN_TIMEOUT_S)
+                continue
+            self._wanted.add(request["id"])
+            searches.append(self._threads.submit(self._answer, request))
+            while searches and searches[0].done():
+                searches.popleft()
+        wait(searches, _LAST_SEARCHES_S)
 
-    def _serve(self) -> None:
-        import jnius
+    def _answer(self, request: Mapping[str, Any]) -> None:
+        # Cancelled while it waited: the search is not made.
+        if request["id"] not in self._wanted:
+            return
+        frame = self._search(request)
+        # Cancelled while it ran: megabytes of texts are not sent.
+        if request["id"] in self._wanted:
+            self._wanted.discard(request["id"])
+            # The parent may be gone; `run` sees that, too.
+            with self._writing, contextlib.suppress(BrokenPipeError):
+                self._to_parent.write(frame)
+                self._to_parent.flush()
 
+    def _search(self, request: Mapping[str, Any]) -> bytes:
         try:
-            while (request := self._waiting.get()) is not None:
-                # Cancelled while it waited: the search is not made.
-                if request["id"] in self._wanted:
-                    answer = self._answer(request)
-                    # Cancelled while it ran: megabytes of texts are not sent.
-                    if request["id"] in self._wanted:
-                        self._wanted.discard(request["id"])
-                        self._send(answer)
-        except BrokenPipeError:
-            pass  # the parent is gone, and `run` sees it, too
-        finally:
-            jnius.detach()  # a thread that ends attached can take the JVM down with it
-
-    def _answer(self, request: Mapping[str, Any]) -> bytes:
-        try:
-            hits = self._indexes[request["index"]].search(request["query"], request["k"])
-            # An index that others made may hold half a surrogate pair, which cannot be encoded.
-            texts = [hit.text.encode(errors="replace") for hit in hits]
-        except TooManyTerms:
-            return pack({"id": request["id"], "error": "terms"})
+            doc_ids, scores, texts = self._indexes[request["index"]].search(request["query"], request["k"])
+            return pack({"id": request["id"], "doc_ids": doc_ids, "scores": scores}, texts)
         except Exception as exc:
             # One bad search must not end a process that serves many.
-            out_of_memory = "OutOfMemoryError" in str(exc)
-            if not out_of_memory:
+            error = "internal"
+            if str(getattr(exc, "classname", "")).endswith("TooManyClauses"):
+                error = "terms"
+            elif "OutOfMemoryError" in str(exc):
+                error = "memory"
+            else:
                 _log.exception("a search failed")
-            return pack({"id": request["id"], "error": "memory" if out_of_memory else "internal"})
-        header = {
-            "id": request["id"],
-            "doc_ids": [hit.doc_id for hit in hits],
-            "scores": [hit.score for hit in hits],
-            "sizes": [len(text) for text in texts],
-        }
-        return pack(header, texts)
-
-    def _send(self, frame: bytes) -> None:
-        with self._writing:
-            self._to_parent.write(frame)
-            self._to_parent.flush()
+            return pack({"id": request["id"], "error": error})
 
 
 def main() -> None:
@@ -207,20 +158,24 @@ def main() -> None:
         return
     setup = first[0]
     start_jvm(setup["heap_mib"])
-    allow_query_terms(setup["max_query_terms"])
+    from jnius import autoclass
+
+    # Bounds the distinct terms of every search of this process: many hold a thread for seconds.
+    autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(setup["max_query_terms"])
     indexes: dict[str, LuceneIndex] = {}
     problems = []
     for name, index in setup["indexes"].items():
         try:
-            indexes[name] = LuceneIndex(index["path"], index["k1"], index["b"], index["rm3"])
+            indexes[name] = LuceneIndex(**index)
         except IndexProblem as exc:
             problems.append(f"first_stage.indexes.{name}.path: {exc}")
     if problems:
         write_frame(to_parent, {"failed": problems})
         os._exit(1)
     write_frame(to_parent, {"ready": {name: index.describe() for name, index in indexes.items()}})
-    SearchThreads(indexes, setup["threads"], to_parent).run(from_parent)
-    # Nothing is left to save, and the JVM's own threads would only delay the end.
+    SearchThreads(indexes, setup["search_threads"], to_parent).run(from_parent)
+    # Nothing is left to save, and the JVM's own threads would only delay the end. The search threads are not
+    # ended first: a thread that ends attached to the JVM can take it down.
     os._exit(0)
 
 

@@ -13,6 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from farrank_rankers.errors import SourceError
+from farrank_rankers.json_values import read_fields, read_json
 from farrank_server.java_process.process import JavaProcess, ProcessEnded
 
 _log = logging.getLogger(__name__)
@@ -42,94 +44,17 @@ class IndexManifest:
     skipped_blank_documents: int
     created_by: str
 
-    def write(self, folder: Path) -> None:
-        """Write the manifest into an index's folder."""
-        (folder / _MANIFEST).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
-
 
 def read_manifest(folder: Path) -> IndexManifest | None:
     """Read a folder's manifest; None if it has none, or one that is not ours."""
     try:
-        return IndexManifest(**json.loads((folder / _MANIFEST).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        return read_fields(IndexManifest, read_json(folder / _MANIFEST), _MANIFEST, SourceError)
+    except SourceError:
         return None
 
 
 class IndexingError(RuntimeError):
     """Lucene could not write the index: says why."""
-
-
-class IndexWriter:
-    """Writes documents into a Lucene index at `path`; a context manager that leaves no process behind.
-
-    One batch is on its way while the caller collects the next: reading and indexing overlap. Not for use
-    inside a running event loop, which it would block.
-
-    Raises: ConfigError if pyserini or Java is missing.
-    """
-
-    def __init__(self, path: Path) -> None:
-        # A private event loop, which runs only while a method here waits for the process.
-        self._loop = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-        self._path = path
-        self._is_batch_in_flight = False
-
-    def __enter__(self) -> "IndexWriter":
-        self._loop.__enter__()
-        try:
-            start = JavaProcess.start("farrank_server.indexing.index_child", "indexing process")
-            self._process = self._loop.run(start)
-        except BaseException:
-            self._loop.close()
-            raise
-        threads = min(os.cpu_count() or 1, 8)
-        self._process.post({"path": str(self._path), "threads": threads, "heap_mib": _HEAP_MIB})
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._loop.run(self._process.kill())
-        self._loop.close()
-
-    def add(self, batch: Sequence[Document]) -> None:
-        """Add documents.
-
-        Raises: IndexingError, perhaps about the batch before.
-        """
-        texts = [document.text.encode() for document in batch]
-        ids = [document.doc_id for document in batch]
-        self._loop.run(self._exchange({"ids": ids, "sizes": [len(text) for text in texts]}, texts))
-
-    def finish(self) -> int:
-        """Commit the index and return how many documents it holds.
-
-        Raises: IndexingError.
-        """
-        self._loop.run(self._exchange({"finish": True}, ()))
-        return int(self._loop.run(self._answer())["documents"])
-
-    @property
-    def last_lines(self) -> str:
-        """The end of what Lucene printed."""
-        return self._process.last_lines
-
-    async def _exchange(self, header: dict[str, Any], body: Sequence[bytes]) -> None:
-        """Send a frame, and receive the answer to the one before."""
-        try:
-            await self._process.send(header, body)
-        except ProcessEnded:
-            raise IndexingError(await self._process.last_words()) from None
-        if self._is_batch_in_flight:
-            await self._answer()
-        self._is_batch_in_flight = True
-
-    async def _answer(self) -> dict[str, Any]:
-        try:
-            header, _ = await self._process.receive()
-        except ProcessEnded:
-            raise IndexingError(await self._process.last_words()) from None
-        if "failed" in header:
-            raise IndexingError(f"Lucene cannot write the index: {header['failed']}")
-        return header
 
 
 def build_index(
@@ -154,32 +79,67 @@ def build_index(
     out = out.absolute()
     _check_place(out, overwrite)
     out.parent.mkdir(parents=True, exist_ok=True)
+    skipped = 0
+
+    def leave_out(document: Document) -> None:
+        nonlocal skipped
+        skipped += 1
+        on_blank(document)
+
     with _scratch_folder(out) as building:
-        skipped = 0
-        with IndexWriter(building) as writer:
-            sent = 0
-            for batch in _batches(documents):
-                indexable = []
-                for document in batch:
-                    if _is_blank(document.text):
-                        skipped += 1
-                        on_blank(document)
-                    else:
-                        indexable.append(document)
-                if indexable:
-                    writer.add(indexable)
-                    sent += len(indexable)
-                    progress(sent)
-            if not sent:
-                raise CollectionError("there is no document to index")
-            held = writer.finish()
-            if held != sent:
-                raise IndexingError(f"Lucene took {held} of {sent} documents:\n{writer.last_lines}")
+        held = _write_index(_batches(documents, leave_out), building, progress)
         if skipped:
             _log.warning("left out %d document%s without text", skipped, "" if skipped == 1 else "s")
-        IndexManifest(held, skipped, f"farrank {version('farrank')}").write(building)
+        manifest = IndexManifest(held, skipped, f"farrank {version('farrank')}")
+        (building / _MANIFEST).write_text(json.dumps(asdict(manifest), indent=2) + "\n", encoding="utf-8")
         _put_in_place(building, out, overwrite)
     return held
+
+
+def _write_index(batches: Iterable[list[Document]], folder: Path, progress: Callable[[int], None]) -> int:
+    """Write a Lucene index through the indexing process, which is gone afterwards.
+
+    One batch is on its way while the next is collected: reading and indexing overlap. The private event loop
+    runs only while something is awaited, so that Ctrl-C stops the reading at once.
+    """
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as loop:
+        process = loop.run(JavaProcess.start("farrank_server.indexing.index_child", "indexing process"))
+        try:
+            process.post({"path": str(folder), "threads": min(os.cpu_count() or 1, 8), "heap_mib": _HEAP_MIB})
+            sent = 0
+            for batch in batches:
+                texts = [document.text for document in batch]
+                loop.run(_exchange(process, {"ids": [document.doc_id for document in batch]}, texts))
+                sent += len(batch)
+                progress(sent)
+            if not sent:
+                raise CollectionError("there is no document to index")
+            loop.run(_exchange(process, {"finish": True}))
+            held = int(loop.run(_answer(process))["documents"])
+            if held != sent:
+                raise IndexingError(f"Lucene took {held} of {sent} documents:\n{process.last_lines}")
+            return held
+        finally:
+            loop.run(process.kill())
+
+
+async def _exchange(process: JavaProcess, header: dict[str, Any], texts: Sequence[str] = ()) -> None:
+    """Send a frame, and receive the answer to the one before."""
+    try:
+        await process.send(header, texts)
+    except ProcessEnded:
+        raise IndexingError(await process.last_words()) from None
+    await _answer(process)
+
+
+async def _answer(process: JavaProcess) -> dict[str, Any]:
+    try:
+        header, _ = await process.receive()
+    except ProcessEnded:
+        raise IndexingError(await process.last_words()) from None
+    if "failed" in header:
+        raise IndexingError(f"Lucene cannot write the index: {header['failed']}")
+    return header
 
 
 def _check_place(out: Path, overwrite: bool) -> None:
@@ -220,7 +180,7 @@ def _put_in_place(building: Path, out: Path, overwrite: bool) -> None:
             raise
 
 
-def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+def _batches(documents: Iterable[Document], on_blank: Callable[[Document], None]) -> Iterator[list[Document]]:
     seen: set[str] = set()
     batch: list[Document] = []
     characters = 0
@@ -228,6 +188,10 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
         if document.doc_id in seen:
             raise CollectionError(f"the doc_id {document.doc_id!r} is used twice")
         seen.add(document.doc_id)
+        # Anserini's own test, which is Java's: nothing but spaces and control characters is no text.
+        if all(char <= " " for char in document.text):
+            on_blank(document)
+            continue
         batch.append(document)
         characters += len(document.text)
         if len(batch) >= _BATCH_DOCUMENTS or characters >= _BATCH_CHARACTERS:
@@ -235,8 +199,3 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
             batch, characters = [], 0
     if batch:
         yield batch
-
-
-def _is_blank(text: str) -> bool:
-    # Anserini's own test, which is Java's: it refuses a text of nothing but spaces and control characters.
-    return all(char <= " " for char in text)

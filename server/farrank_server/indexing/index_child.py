@@ -3,9 +3,9 @@
 Run as `python -m farrank_server.indexing.index_child` by `index_builder`, which speaks `frames` with it:
 
     parent → child    {path, threads, heap_mib}   once, first
-                      {ids, sizes} + texts        a batch
+                      {ids} + texts               a batch
                       {finish: true}              commit
-    child → parent    {added: n}, {documents: n} or {failed: why}, one for each batch and for the end
+    child → parent    {} or {failed: why}, once for each frame; {documents: n} for the last
 
 Without `finish` nothing is committed: a parent that dies leaves no index that could be taken for whole.
 """
@@ -14,7 +14,7 @@ import logging
 import os
 from typing import Any
 
-from farrank_server.java_process.frames import claim_pipes, cut_texts, read_frame, write_frame
+from farrank_server.java_process.frames import claim_pipes, read_frame, write_frame
 from farrank_server.java_process.jvm import start_jvm
 
 _BUFFER_MIB = 256  # of postings before a segment is written; Anserini's 4 GiB would outgrow the heap
@@ -25,24 +25,21 @@ def main() -> None:
     """Index what the parent sends."""
     from_parent, to_parent = claim_pipes()
     logging.basicConfig(format="%(levelname)s %(message)s")
-    first = read_frame(from_parent)
     indexer: Any = None
-    answer: dict[str, Any]
-    added = 0
-    while first is not None and (frame := read_frame(from_parent)) is not None:
-        header, body = frame
+    path = ""
+    while (frame := read_frame(from_parent)) is not None:
+        header, texts = frame
+        answer: dict[str, Any] = {}
         try:
             if indexer is None:
-                start_jvm(first[0]["heap_mib"])
-                indexer = _open(first[0]["path"], first[0]["threads"])
-            if "finish" in header:
-                answer = {"documents": _finish(indexer, first[0]["path"])}
+                start_jvm(header["heap_mib"])
+                path = header["path"]
+                indexer = _open(path, header["threads"])
+            elif "finish" in header:
+                answer["documents"] = _finish(indexer, path)
             else:
-                texts = cut_texts(body, header["sizes"])
                 pairs = zip(header["ids"], texts, strict=True)
                 indexer.add_batch_dict([{"id": doc_id, "contents": text} for doc_id, text in pairs])
-                added += len(texts)
-                answer = {"added": added}
         except Exception as exc:
             _log.exception("indexing failed")
             answer = {"failed": str(exc)}

