@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 # What calls that outlived the drain get to send their refusals.
 CUT_GRACE_S = 1.0
 
+# Python's own is 10.
+MIDDLE_COLLECTIONS_BEFORE_FULL = 1000
+
 
 class Replica:
     """An async context manager: healthy when entered, drained when left."""
@@ -96,6 +99,10 @@ class Replica:
         gc.collect()
         gc.freeze()
         opened.callback(gc.unfreeze)
+        # Nor the calls in flight: 20 to 80 ms with 1,000 of them. Most of what they leave needs none.
+        young, middle, full = gc.get_threshold()
+        gc.set_threshold(young, middle, MIDDLE_COLLECTIONS_BEFORE_FULL)
+        opened.callback(gc.set_threshold, young, middle, full)
         await self._door.open(guard.handlers(servicer))
         self.engine.device.on_change.append(self._report_health)
 
