@@ -1,4 +1,1 @@
-"""The configuration.
-
-Its tree (`schema`), and how it is read from files, the environment and flags (`sources`, `values`).
-"""
+"""The configuration: its tree (`schema`), and how files, the environment and flags set it (`sources`)."""

@@ -5,14 +5,15 @@ built by the type hints of its dataclasses, so a key that is added there can be 
 """
 
 import json
+import math
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from farrank_server.config.values import convert, optional_of
 from farrank_server.errors import ConfigError
 
 Tree = TypeVar("Tree")
@@ -22,9 +23,6 @@ EVERY = "*"
 
 PREFIX = "FARRANK_"
 _SEPARATOR = "__"
-
-# What could not be built: its problems are noted, and its parent goes on without it.
-_BROKEN: Any = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,37 +43,27 @@ def from_file(path: Path) -> list[Setting]:
 
     Raises: ConfigError, one line, if the file cannot be read or parsed or ends otherwise.
     """
+    # Imported here: without a file, as in `farrank serve --help`, no extra is needed.
+    import yaml
+
     if path.suffix not in (".toml", ".yaml", ".yml"):
         raise ConfigError(f"{path}: a configuration file must end in .yaml, .yml or .toml")
     try:
         text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 at byte {error.start}") from error
-    tree = _toml(path, text) if path.suffix == ".toml" else _yaml(path, text)
-    return list(_flatten(tree, (), str(path)))
-
-
-def _toml(path: Path, text: str) -> object:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: {error}") from error
-
-
-def _yaml(path: Path, text: str) -> object:
-    # Imported here: who writes TOML needs no YAML.
-    import yaml
-
-    try:
         # An empty file sets nothing, which is allowed.
-        return yaml.safe_load(text) or {}
+        tree = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text) or {}
+    except OSError as error:
+        problem = error.strerror or str(error)
+    except UnicodeDecodeError as error:
+        problem = f"not UTF-8 at byte {error.start}"
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise ConfigError(f"{path}: {line}{error.problem or 'not YAML'}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
+        problem = f"{line}{error.problem or 'not YAML'}"
+    except (yaml.YAMLError, tomllib.TOMLDecodeError) as error:
+        problem = " ".join(str(error).split())
+    else:
+        return list(_flatten(tree, (), str(path)))
+    raise ConfigError(f"{path}: {problem}")
 
 
 def _flatten(node: object, path: tuple[str, ...], source: str) -> Iterator[Setting]:
@@ -125,95 +113,128 @@ class _Builder:
         self.problems: list[str] = []
 
     def branch(self, kind: Any, settings: list[Setting], path: tuple[str, ...], standing: Any) -> Any:
-        """Build a dataclass; `standing` is what it is where nothing is set."""
-        self._refuse_scalars(settings, path)
-        hints = get_type_hints(kind)
-        below: dict[str, list[Setting]] = {}
+        """Build a dataclass or a mapping; `standing` is what it is where nothing is set."""
         for each in settings:
-            if each.path and each.path[0] not in hints:
-                self.problems.append(_unknown_key(path, each, list(hints), self._root))
-            elif each.path:
-                below.setdefault(each.path[0], []).append(each.under())
+            if not each.path and each.value != {}:
+                key = ".".join(path) or "the configuration"
+                self.problems.append(f"{key}: {each.value!r} is not allowed; it holds keys ({each.source})")
+        if get_origin(kind) is Mapping:
+            known = {} if standing is MISSING else standing
+            keys = [each.path[0] for each in settings if each.path]
+            # Naming an entry replaces the entries that stand by default; setting every entry keeps them.
+            named = [key for key in dict.fromkeys(keys) if key != EVERY] or (list(known) if keys else [])
+            hints = dict.fromkeys(named, get_args(kind)[1])
+        else:
+            hints = get_type_hints(kind)
+            known = {
+                each.name: _default(each) if standing is MISSING else getattr(standing, each.name)
+                for each in fields(kind)
+            }
+            for each in settings:
+                if each.path and each.path[0] not in hints:
+                    self.problems.append(_unknown_key(path, each, list(hints), self._root))
         values: dict[str, Any] = {}
-        for each_field in fields(kind):
-            name = each_field.name
-            default = _default(each_field) if standing is MISSING else getattr(standing, name)
-            if name in below:
-                values[name] = self._value(hints[name], below[name], (*path, name), default)
-            elif default is MISSING:
+        sources: dict[str, str] = {}
+        for name, hint in hints.items():
+            mine = [each.under() for each in settings if each.path and each.path[0] in (name, EVERY)]
+            values[name] = known.get(name, MISSING)
+            if mine:
+                sources[name] = f" ({mine[-1].source})"
+                values[name] = self._value(hint, mine, (*path, name), values[name])
+            elif values[name] is MISSING:
                 source = f" ({settings[0].source})" if settings else ""
                 self.problems.append(f"{'.'.join((*path, name))}: a value is needed{source}")
-                values[name] = _BROKEN
-            else:
-                values[name] = default
-        if _BROKEN in values.values():
-            return _BROKEN
+        if MISSING in values.values():
+            return MISSING
         try:
-            return kind(**values)
+            return values if get_origin(kind) is Mapping else kind(**values)
         except ConfigError as error:
-            self.problems += [_placed(problem, path, below) for problem in error.problems]
-            return _BROKEN
+            # A dataclass's own check begins with the field, and knows neither the whole key nor the source.
+            for problem in error.problems:
+                name, _, what = problem.partition(": ")
+                self.problems.append(f"{'.'.join((*path, name))}: {what}{sources.get(name, '')}")
+            return MISSING
 
     def _value(self, hint: Any, settings: list[Setting], path: tuple[str, ...], standing: Any) -> Any:
-        inner, may_be_none = optional_of(hint)
-        if get_origin(inner) is Mapping:
-            built = self._mapping(get_args(inner)[1], settings, path, standing)
-        elif is_dataclass(inner):
+        kind, may_be_none = _optional_of(hint)
+        if is_dataclass(kind) or get_origin(kind) is Mapping:
+            # None takes back what was set before it.
             last_none = max((at for at, each in enumerate(settings) if _sets_none(each)), default=-1)
             if may_be_none and last_none == len(settings) - 1:
                 return None
             start = MISSING if standing is None or last_none >= 0 else standing
-            built = self.branch(inner, settings[last_none + 1 :], path, start)
+            built = self.branch(kind, settings[last_none + 1 :], path, start)
         else:
-            built = self._leaf(hint, settings, path)
-        return standing if built is _BROKEN and standing is not MISSING else built
+            built = self._leaf(kind, may_be_none, settings, path)
+        # After a problem, what stands lets the parent go on.
+        return standing if built is MISSING else built
 
-    def _leaf(self, hint: Any, settings: list[Setting], path: tuple[str, ...]) -> Any:
-        deeper = next((each for each in settings if each.path), None)
-        if deeper is not None:
+    def _leaf(self, kind: Any, may_be_none: bool, settings: list[Setting], path: tuple[str, ...]) -> Any:
+        if deeper := next((each for each in settings if each.path), None):
             self.problems.append(_unknown_key(path, deeper, (), self._root))
-            return _BROKEN
+            return MISSING
+        last = settings[-1]
+        if may_be_none and _sets_none(last):
+            return None
         try:
-            return convert(hint, settings[-1].value, ".".join(path), settings[-1].source)
-        except ConfigError as error:
-            self.problems += error.problems
-            return _BROKEN
+            return _converted(kind, last.value)
+        except (ValueError, OverflowError):
+            allowed = " or ".join(map(str, get_args(kind))) or _CALLED[kind]
+            allowed += " or none" if may_be_none else ""
+            what = f"{last.value!r} is not allowed; it must be {allowed} ({last.source})"
+            self.problems.append(f"{'.'.join(path)}: {what}")
+            return MISSING
 
-    def _mapping(self, hint: Any, settings: list[Setting], path: tuple[str, ...], standing: Any) -> Any:
-        self._refuse_scalars(settings, path)
-        known = {} if standing is MISSING else standing
-        # Naming an entry replaces the entries that stand by default; setting every entry keeps them.
-        names = list(dict.fromkeys(each.path[0] for each in settings if each.path and each.path[0] != EVERY))
-        if not names and any(each.path for each in settings):
-            names = list(known)
-        built = {}
-        for name in names:
-            mine = [each.under() for each in settings if each.path and each.path[0] in (name, EVERY)]
-            built[name] = self._value(hint, mine, (*path, name), known.get(name, MISSING))
-        return _BROKEN if _BROKEN in built.values() else built
 
-    def _refuse_scalars(self, settings: list[Setting], path: tuple[str, ...]) -> None:
-        for each in settings:
-            if not each.path and not (isinstance(each.value, Mapping) and not each.value):
-                key = ".".join(path) or "the configuration"
-                self.problems.append(f"{key}: {each.value!r} is not allowed; it holds keys ({each.source})")
+_CALLED = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text (quote it)",
+    Path: "a path",
+}
+_TRUTH = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
+
+
+def _converted(kind: Any, value: object) -> Any:
+    """Turn a value into its field's type: a file brings numbers as such, variables and flags bring strings.
+
+    Raises: ValueError or OverflowError if it is not of that type.
+    """
+    if get_origin(kind) is Literal and value in get_args(kind):
+        return value
+    if kind is bool:
+        truth = _TRUTH.get(value.lower()) if isinstance(value, str) else value
+        if isinstance(truth, bool):
+            return truth
+    # To Python a bool is an int; to someone who wrote `port: yes` it is not.
+    if kind in (int, float) and isinstance(value, (str, int, kind)) and not isinstance(value, bool):
+        number = kind(value)
+        if kind is int or math.isfinite(number):
+            return number
+    if kind is str and isinstance(value, str):
+        return value
+    if kind is Path and isinstance(value, str) and value:
+        return Path(value).expanduser()
+    raise ValueError
+
+
+def _optional_of(hint: Any) -> tuple[Any, bool]:
+    """Split `X | None` into X and True; any other hint stays, with False."""
+    if get_origin(hint) in (Union, UnionType):
+        (kind,) = (each for each in get_args(hint) if each is not NoneType)
+        return kind, True
+    return hint, False
 
 
 def _sets_none(setting: Setting) -> bool:
-    return not setting.path and setting.value in (None, "none", "null")
+    return not setting.path and str(setting.value).lower() in ("none", "null")
 
 
 def _default(each_field: Any) -> Any:
     if each_field.default_factory is not MISSING:
         return each_field.default_factory()
     return each_field.default
-
-
-def _placed(problem: str, path: tuple[str, ...], below: Mapping[str, list[Setting]]) -> str:
-    """Add the whole key and the source; a dataclass's own check begins with the field and knows neither."""
-    name, _, what = problem.partition(": ")
-    source = f" ({below[name][-1].source})" if name in below else ""
-    return f"{'.'.join((*path, name))}: {what}{source}"
 
 
 def _unknown_key(level: Sequence[str], wrong: Setting, siblings: Sequence[str], root: type) -> str:
@@ -237,7 +258,7 @@ def _unknown_key(level: Sequence[str], wrong: Setting, siblings: Sequence[str], 
 
 
 def _keys(hint: Any, path: tuple[str, ...]) -> Iterator[str]:
-    inner, _ = optional_of(hint)
+    inner, _ = _optional_of(hint)
     if get_origin(inner) is Mapping:
         yield from _keys(get_args(inner)[1], (*path, "NAME"))
     elif is_dataclass(inner):
@@ -252,30 +273,24 @@ def to_yaml(tree: object, settings: Sequence[Setting]) -> str:
     return "\n".join(_yaml_lines(tree, (), settings)) + "\n"
 
 
-def _yaml_lines(node: object, path: tuple[str, ...], settings: Sequence[Setting]) -> Iterator[str]:
-    pairs: Iterable[tuple[str, object]]
-    if is_dataclass(node):
-        pairs = ((each.name, getattr(node, each.name)) for each in fields(node))
-    else:
-        assert isinstance(node, Mapping)
-        pairs = node.items()
-    for key, value in pairs:
+def _yaml_lines(node: Any, path: tuple[str, ...], settings: Sequence[Setting]) -> Iterator[str]:
+    pairs = {each.name: getattr(node, each.name) for each in fields(node)} if is_dataclass(node) else node
+    for key, value in pairs.items():
         place, indent = (*path, key), "  " * len(path)
         if is_dataclass(value) or (isinstance(value, Mapping) and value):
-            yield f"{indent}{json.dumps(key) if not key.isidentifier() else key}:"
+            yield f"{indent}{key if key.isidentifier() else json.dumps(key)}:"
             yield from _yaml_lines(value, place, settings)
         else:
-            # JSON is YAML.
-            written = json.dumps(
-                {} if isinstance(value, Mapping) else str(value) if isinstance(value, Path) else value
-            )
-            yield f"{indent}{key}: {written}  # {_source_of(place, settings)}"
+            # JSON is YAML; a path is text in it.
+            yield f"{indent}{key}: {json.dumps(value, default=str)}  # {_source_of(place, settings)}"
 
 
 def _source_of(place: tuple[str, ...], settings: Sequence[Setting]) -> str:
     for each in reversed(settings):
-        if len(each.path) == len(place) and all(
-            a in (b, EVERY) for a, b in zip(each.path, place, strict=True)
-        ):
+        if len(each.path) == len(place) and all(map(_is_for, each.path, place)):
             return each.source
     return "default"
+
+
+def _is_for(key: str, name: str) -> bool:
+    return key in (name, EVERY)

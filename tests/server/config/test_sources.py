@@ -167,7 +167,7 @@ def test_variables_of_others_are_left_alone() -> None:
         ),
         (
             from_flags(rankers__a__precision="fp8"),
-            "rankers.a.precision: 'fp8' is not allowed; it must be fp32 or fp16 or bf16 or int8 (--set ",
+            "rankers.a.precision: 'fp8' is not allowed; it must be fp32 or fp16 or bf16 or int8 or none (--set ",
         ),
         (from_flags(listen="1"), "listen: '1' is not allowed; it holds keys (--set listen)"),
         (
@@ -239,7 +239,7 @@ first_stage: {default_k: 0, indexes: {docs: {k1: -1}}}
         "listen.prot: there is no such key",
         "rankers.a.stride: 'many' is not allowed; it must be a whole number or none",
         "rankers.a.window: 0 is not allowed; it must be at least 1",
-        "rankers.b.precision: 'fp8' is not allowed; it must be fp32 or fp16 or bf16 or int8",
+        "rankers.b.precision: 'fp8' is not allowed; it must be fp32 or fp16 or bf16 or int8 or none",
     ]
     assert str(caught.value).splitlines() == list(caught.value.problems)
 
