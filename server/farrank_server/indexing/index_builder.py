@@ -13,8 +13,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from farrank_rankers.errors import SourceError
-from farrank_rankers.json_values import read_fields, read_json
 from farrank_server.java_process.process import JavaProcess, ProcessEnded
 
 _log = logging.getLogger(__name__)
@@ -48,8 +46,8 @@ class IndexManifest:
 def read_manifest(folder: Path) -> IndexManifest | None:
     """Read a folder's manifest; None if it has none, or one that is not ours."""
     try:
-        return read_fields(IndexManifest, read_json(folder / _MANIFEST), _MANIFEST, SourceError)
-    except SourceError:
+        return IndexManifest(**json.loads((folder / _MANIFEST).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
         return None
 
 

@@ -167,7 +167,7 @@ def test_variables_of_others_are_left_alone() -> None:
         ),
         (
             from_flags(rankers__a__precision="fp8"),
-            "rankers.a.precision: 'fp8' is not allowed; it must be fp32 or fp16 or bf16 or int8 or none (--set ",
+            "rankers.a.precision: 'fp8' is not allowed; it must be fp32 or fp16 or bf16 or int8 or none (",
         ),
         (from_flags(listen="1"), "listen: '1' is not allowed; it holds keys (--set listen)"),
         (
