@@ -3,18 +3,20 @@
 import asyncio
 import gc
 import logging
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
 
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.device.device_loop import DeviceState, DeviceThread
 from farrank_server.engine.engine import Engine
 from farrank_server.engine.rankers.document_cache import DocumentCache
-from farrank_server.engine.rankers.loading import load_rankers
-from farrank_server.first_stage.lucene import LuceneFirstStage
-from farrank_server.listen import GrpcListener, MetricsPage, host_and_port
+from farrank_server.engine.rankers.loading import check_rankers, load_rankers
+from farrank_server.errors import ConfigError
+from farrank_server.first_stage.lucene import LuceneFirstStage, check_indexes
+from farrank_server.listen import GrpcListener, MetricsPage, check_port, check_tls, host_and_port
 from farrank_server.metrics import Metrics
-from farrank_server.preflight import check
 from farrank_server.wire.guard import Guard
 from farrank_server.wire.servicer import RerankServicer
 
@@ -113,16 +115,34 @@ class Replica:
         reporting.add_done_callback(self._reporting.discard)
 
     @property
-    def host(self) -> str:
-        """The interface that both doors listen on."""
-        return self._config.listen.host
-
-    @property
     def address(self) -> str:
         """Where gRPC listens."""
-        return host_and_port(self.host, self._door.port)
+        return host_and_port(self._config.listen.host, self._door.port)
 
     @property
-    def metrics_port(self) -> int | None:
-        """Where Prometheus' page is."""
-        return self._metrics_door.port
+    def metrics_url(self) -> str | None:
+        """Where Prometheus' page is, if there is one."""
+        port = self._metrics_door.port
+        return None if port is None else f"http://{host_and_port(self._config.listen.host, port)}/metrics"
+
+
+def check(config: ServerConfig) -> None:
+    """Check the ports, the certificates, the indexes and every ranker's files, but not its weights.
+
+    Neither a model is loaded nor Java started. Raises: ConfigError with every problem.
+    """
+    listen = config.listen
+    checks: list[Callable[[], object]] = [partial(check_port, "listen.port", listen.host, listen.port)]
+    if listen.metrics_port is not None:
+        checks.append(partial(check_port, "listen.metrics_port", listen.host, listen.metrics_port))
+    if listen.tls is not None:
+        checks.append(partial(check_tls, listen.tls))
+    checks += [partial(check_indexes, config.first_stage), partial(check_rankers, config)]
+    problems: list[str] = []
+    for each in checks:
+        try:
+            each()
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(*problems)

@@ -1,4 +1,4 @@
-"""Run a server until it is told to end: what `farrank serve` calls."""
+"""Run a replica until a signal ends it; `farrank serve` calls this."""
 
 import asyncio
 import logging
@@ -10,13 +10,12 @@ from prometheus_client import disable_created_metrics
 
 from farrank_server.config.schema import ServerConfig
 from farrank_server.errors import ConfigError
-from farrank_server.listen import host_and_port
 from farrank_server.replica import Replica
 
 log = logging.getLogger(__name__)
 
-# The device thread and the event loop share one interpreter lock. Python's default lets a holder keep it
-# for 5 ms, which would be most of a small request's time.
+# The device thread and the event loop share Python's interpreter lock. By default one thread may hold it for
+# 5 ms while another waits, and that is most of the time a small request takes.
 SWITCH_INTERVAL_S = 0.0001
 
 EXIT_OK = 0
@@ -25,18 +24,18 @@ EXIT_CONFIG = 2
 
 
 def run(config: ServerConfig) -> int:
-    """Serve until SIGTERM or SIGINT, then drain. Returns the process's exit status.
+    """Serve until SIGTERM or SIGINT, then drain, and return the process's exit status.
 
-    0 after a drain, 1 if the device was lost (a supervisor should start the process anew), 2 if the
-    configuration cannot be served; the reason then stands on standard error.
+    The status is 0 after a drain, 1 if the device was lost (a supervisor should restart the process), and 2
+    if the configuration cannot be served; the reason is then on standard error.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    # The tokenizer pool's threads are the parallelism; a second pool within would take the device's cores.
+    # The tokenizer threads work in parallel already. A thread pool inside each takes cores from the device.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    # transformers imports scikit-learn, where it is installed, for a kind of text generation: two seconds of
-    # every start. The server generates no text.
-    sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]  # None: an import fails
-    # A `_created` sample beside every counter doubles the metrics page, and nothing reads it.
+    # If scikit-learn is installed, transformers imports it for generating text, which takes two seconds. The
+    # server generates none, so it makes that import fail.
+    sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]
+    # Otherwise every counter gets a `_created` sample, which doubles the metrics page and which nobody reads.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     try:
         return asyncio.run(_serve(config))
@@ -58,13 +57,13 @@ async def _serve(config: ServerConfig) -> int:
     if not starting.done():
         log.info("told to end before healthy; nothing was admitted, nothing is left to drain")
         logging.shutdown()
-        # Loading runs native code on a thread that cannot be interrupted, for minutes perhaps. The search
-        # process ends with the pipe that it hangs on.
+        # Models load in native code on another thread. That cannot be interrupted, and may take minutes. The
+        # search process ends by itself when its pipe closes.
         os._exit(EXIT_OK)
     await starting
     try:
-        # For programs that started this one, perhaps with port 0. Logs go to standard error.
-        print(f"healthy grpc={replica.address} metrics={_metrics_url(replica)}", flush=True)
+        # A program that started this one reads the ports here. Logs go to standard error.
+        print(f"healthy grpc={replica.address} metrics={replica.metrics_url or 'none'}", flush=True)
         lost = asyncio.create_task(replica.engine.lost.wait())
         await asyncio.wait((lost, ending), return_when=asyncio.FIRST_COMPLETED)
         if lost.done():
@@ -76,9 +75,3 @@ async def _serve(config: ServerConfig) -> int:
         return EXIT_OK
     finally:
         await replica.__aexit__(None, None, None)
-
-
-def _metrics_url(replica: Replica) -> str:
-    if replica.metrics_port is None:
-        return "none"
-    return f"http://{host_and_port(replica.host, replica.metrics_port)}/metrics"

@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         settings = read_settings(args, os.environ)
         config = config_sources.build(ServerConfig, settings)
         if args.dry_run:
-            from farrank_server.preflight import check
+            from farrank_server.replica import check
 
             check(config)
     except ConfigError as error:

@@ -3,9 +3,11 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from typing import Any
+
+from google.protobuf.message import Message
 
 from farrank.v1 import rerank_pb2 as pb
-from farrank_rankers.exports.manifest import Parity
 from farrank_rankers.family import ENSEMBLE, EvidenceKind
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.engine.call import RerankResult, ScoredDocument
@@ -84,7 +86,9 @@ def ranker_to_pb(ranker: Scorer) -> pb.RankerInfo:
         precision=_joined(each.precision for each in runs),
         options={name: str(value) for name, value in asdict(first.spec.options).items()},
         runtime_reason=first.runtime_reason,
-        parity=_parity_to_pb(first.parity) if first.parity else None,
+        parity=pb.Parity(texts=first.parity.documents, **_of_one_name(pb.Parity, first.parity))
+        if first.parity
+        else None,
     )
     if isinstance(ranker, LoadedEnsemble):
         info.family = ENSEMBLE
@@ -104,26 +108,13 @@ def index_to_pb(index: IndexDescription, default_k: int) -> pb.IndexInfo:
 
 def limits_to_pb(limits: LimitsConfig, max_query_terms: int) -> pb.Limits:
     """Say what a request may hold."""
-    return pb.Limits(
-        max_documents=limits.max_documents,
-        max_document_bytes=limits.max_document_bytes,
-        max_query_bytes=limits.max_query_bytes,
-        max_request_bytes=limits.max_request_bytes,
-        max_queued_tokens=limits.max_queued_tokens,
-        max_query_terms=max_query_terms,
-    )
+    return pb.Limits(max_query_terms=max_query_terms, **_of_one_name(pb.Limits, limits))
 
 
-def _parity_to_pb(parity: Parity) -> pb.Parity:
-    return pb.Parity(
-        max_difference=parity.max_difference,
-        mean_difference=parity.mean_difference,
-        kendall_tau=parity.kendall_tau,
-        top10_overlap=parity.top10_overlap,
-        texts=parity.documents,
-        queries=parity.queries,
-        spread=parity.spread,
-    )
+def _of_one_name(message: type[Message], source: object) -> dict[str, Any]:
+    """Take the values of the fields that a message has in common with what it describes."""
+    names = message.DESCRIPTOR.fields_by_name
+    return {name: getattr(source, name) for name in names if hasattr(source, name)}
 
 
 def _result_to_pb(

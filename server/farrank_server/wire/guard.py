@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import grpc
@@ -26,13 +25,6 @@ SERVICE = rerank_pb2.DESCRIPTOR.services_by_name["RerankService"]
 RETRY_KEY = "grpc-retry-pushback-ms"
 
 Behaviour = Callable[[Any, Any], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class _Malformed:
-    """Stands for a request whose bytes are no message of its type."""
-
-    problem: str
 
 
 class Guard:
@@ -65,8 +57,8 @@ class Guard:
             code = grpc.StatusCode.OK
             self._metrics.in_flight.labels(method).inc()
             try:
-                if isinstance(request, _Malformed):
-                    raise InvalidArgument(f"request: {request.problem}")
+                if isinstance(request, InvalidArgument):
+                    raise request
                 return await behaviour(request, context)
             except FarrankError as error:
                 code = error.code
@@ -119,11 +111,13 @@ async def _abort(context: Any, error: FarrankError) -> NoReturn:
     raise AssertionError("abort always raises")
 
 
-def _tolerant(message: type[Message]) -> Callable[[bytes], Message | _Malformed]:
-    def read(data: bytes) -> Message | _Malformed:
+def _tolerant(message: type[Message]) -> Callable[[bytes], Message | InvalidArgument]:
+    """Read bytes, or return the error that the caller is to be told."""
+
+    def read(data: bytes) -> Message | InvalidArgument:
         try:
             return message.FromString(data)
         except DecodeError as error:
-            return _Malformed(f"is not a message of this method: {error}")
+            return InvalidArgument(f"request: is not a message of this method: {error}")
 
     return read

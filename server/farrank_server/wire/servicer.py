@@ -1,8 +1,8 @@
 """The gRPC methods: validate, translate, ask the engine, translate back. Nothing else."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import TypeAlias
 
 import grpc
 
@@ -11,27 +11,16 @@ from farrank.v1 import rerank_pb2_grpc
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.call import RerankCall
 from farrank_server.engine.engine import Engine
-from farrank_server.first_stage import Candidate, FirstStage, find_index
+from farrank_server.first_stage import FirstStage, find_index
 from farrank_server.metrics import Metrics
 from farrank_server.wire import answers, validate
 
 Request = pb.RerankRequest | pb.SearchAndRerankRequest
-Context = grpc.aio.ServicerContext
+Context: TypeAlias = "grpc.aio.ServicerContext[object, object]"
 
 # About as many long documents as a CPU scores within the default deadline, and what the literature reranks.
 DEFAULT_K_ON_A_CPU = 20
 DEFAULT_K = 100
-
-
-@dataclass(frozen=True, slots=True)
-class _Clock:
-    """When a call came in and when it must be answered, in seconds of `time.monotonic`."""
-
-    arrival_s: float
-    deadline_s: float
-
-    def elapsed_ns(self) -> int:
-        return round((time.monotonic() - self.arrival_s) * 1e9)
 
 
 class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
@@ -49,83 +38,72 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
         default_k = config.first_stage.default_k or (DEFAULT_K_ON_A_CPU if on_a_cpu else DEFAULT_K)
         self._default_k = min(default_k, config.limits.max_documents)
 
-    async def Rerank(  # the name that the generated base class gives it
-        self, request: pb.RerankRequest, context: "Context[object, object]"
-    ) -> pb.RerankResponse:
+    async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
         """Rerank the caller's documents."""
-        clock = self._clock(context)
+        call = self._call(request, context)
         with self._engine.gate.passing():
             ids, texts = validate.documents_of(request, self._limits)
-            scorer = self._engine.scorer(request.options.ranker)
-            result = await self._engine.rerank(_call(request, texts, clock))
+            scorer = self._engine.scorer(call.ranker)
+            result = await self._engine.rerank(replace(call, texts=texts))
             response = pb.RerankResponse()
             answers.describe_scoring(response, scorer, request.options)
             answers.add_ranking(response, result, ids, texts, request.options)
-            response.timings.total_ns = clock.elapsed_ns()
+            response.timings.total_ns = _ns_since(call.arrival_s)
             return response
 
     async def SearchAndRerank(
-        self, request: pb.SearchAndRerankRequest, context: "Context[object, object]"
+        self, request: pb.SearchAndRerankRequest, context: Context
     ) -> pb.SearchAndRerankResponse:
         """Find candidates in an index and rerank them."""
-        clock = self._clock(context)
+        call = self._call(request, context)
         with self._engine.gate.passing():
             validate.check_search(request, self._limits)
-            scorer = self._engine.scorer(request.options.ranker)
+            scorer = self._engine.scorer(call.ranker)
             index = find_index(self._first_stage.describe(), request.index)
             response = pb.SearchAndRerankResponse(index=index.name)
             answers.describe_scoring(response, scorer, request.options)
             k = request.k or self._default_k
             lengths = [index.mean_characters] * min(k, index.documents)
-            with self._engine.reserve(_call(request, (), clock), lengths) as reserved:
-                candidates, response.timings.first_stage_ns = await self._search(
-                    index.name, request.query, k, clock
-                )
+            with self._engine.reserve(call, lengths) as reserved:
+                started_s = time.monotonic()
+                remaining_s = max(0.0, call.deadline_s - started_s)
+                candidates = await self._first_stage.search(index.name, call.query, k, remaining_s)
+                response.timings.first_stage_ns = _ns_since(started_s)
+                self._metrics.first_stage_seconds.labels(index.name).observe(time.monotonic() - started_s)
                 # Without candidates there is nothing to rerank.
                 if candidates:
                     texts = tuple(candidate.text for candidate in candidates)
-                    result = await self._engine.rerank(_call(request, texts, clock), reserved)
+                    result = await self._engine.rerank(replace(call, texts=texts), reserved)
                     ids = [candidate.doc_id for candidate in candidates]
                     answers.add_ranking(response, result, ids, texts, request.options)
             for each in response.results:
                 each.first_stage_score = candidates[each.index].score
-            response.timings.total_ns = clock.elapsed_ns()
+            response.timings.total_ns = _ns_since(call.arrival_s)
             return response
 
-    async def ListRankers(
-        self, request: pb.ListRankersRequest, context: "Context[object, object]"
-    ) -> pb.ListRankersResponse:
+    async def ListRankers(self, request: pb.ListRankersRequest, context: Context) -> pb.ListRankersResponse:
         """List rankers, indexes and limits."""
         with self._engine.gate.passing():
             return pb.ListRankersResponse(
                 rankers=map(answers.ranker_to_pb, self._engine.rankers()),
-                indexes=[
-                    answers.index_to_pb(index, self._default_k) for index in self._first_stage.describe()
-                ],
+                indexes=[answers.index_to_pb(each, self._default_k) for each in self._first_stage.describe()],
                 limits=answers.limits_to_pb(self._limits, self._max_query_terms),
             )
 
-    def _clock(self, context: "Context[object, object]") -> _Clock:
+    def _call(self, request: Request, context: Context) -> RerankCall:
+        """Note when the call came and when it must be answered; its texts come later."""
         now_s = time.monotonic()
         remaining_s = context.time_remaining()
-        return _Clock(now_s, now_s + (self._limits.default_timeout_s if remaining_s is None else remaining_s))
+        return RerankCall(
+            ranker=request.options.ranker,
+            query=request.query,
+            texts=(),
+            max_chunks=request.options.max_chunks or None,
+            arrival_s=now_s,
+            deadline_s=now_s + (self._limits.default_timeout_s if remaining_s is None else remaining_s),
+            count_tokens=request.options.count_tokens_cut,
+        )
 
-    async def _search(self, index: str, query: str, k: int, clock: _Clock) -> tuple[Sequence[Candidate], int]:
-        started_ns = time.perf_counter_ns()
-        remaining_s = max(0.0, clock.deadline_s - time.monotonic())
-        candidates = await self._first_stage.search(index, query, k, remaining_s)
-        elapsed_ns = time.perf_counter_ns() - started_ns
-        self._metrics.first_stage_seconds.labels(index).observe(elapsed_ns / 1e9)
-        return candidates, elapsed_ns
 
-
-def _call(request: Request, texts: tuple[str, ...], clock: _Clock) -> RerankCall:
-    return RerankCall(
-        ranker=request.options.ranker,
-        query=request.query,
-        texts=texts,
-        max_chunks=request.options.max_chunks or None,
-        arrival_s=clock.arrival_s,
-        deadline_s=clock.deadline_s,
-        count_tokens=request.options.count_tokens_cut,
-    )
+def _ns_since(start_s: float) -> int:
+    return round((time.monotonic() - start_s) * 1e9)
