@@ -287,10 +287,7 @@ def _yaml_lines(node: Any, path: tuple[str, ...], settings: Sequence[Setting]) -
 
 def _source_of(place: tuple[str, ...], settings: Sequence[Setting]) -> str:
     for each in reversed(settings):
-        if len(each.path) == len(place) and all(map(_is_for, each.path, place)):
+        named = tuple(name if key == EVERY else key for key, name in zip(each.path, place, strict=False))
+        if named == place and len(each.path) == len(place):
             return each.source
     return "default"
-
-
-def _is_for(key: str, name: str) -> bool:
-    return key in (name, EVERY)

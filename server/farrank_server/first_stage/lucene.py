@@ -75,7 +75,7 @@ class LuceneFirstStage:
             self._process = None
 
     def describe(self) -> tuple[IndexDescription, ...]:
-        """Say which indexes can be searched; none before `start`."""
+        """Say which indexes can be searched, in the order of the configuration; none before `start`."""
         return self._descriptions
 
     @property
@@ -94,7 +94,9 @@ class LuceneFirstStage:
         The whole query is plain text: Lucene's operators mean nothing in it. None of its terms in the
         index, or no term at all, finds nothing.
 
-        Raises: NotFound, InvalidArgument, DeadlineExceeded, Unavailable, ResourceExhausted.
+        Raises: NotFound for an unknown index, DeadlineExceeded after `timeout_s`, InvalidArgument for a query
+        with too many terms, ResourceExhausted if too many searches wait or texts are too large, Unavailable
+        if the search process is down for the moment.
         """
         found = find_index(self._descriptions, index)
         if self._process is None:
@@ -184,11 +186,7 @@ class SearchProcess(JavaProcess):
         return process
 
     async def search(self, index: str, query: str, k: int) -> list[Candidate]:
-        """Search; a caller that stops waiting takes its search back.
-
-        Raises: Unavailable if the process ends meanwhile; InvalidArgument for too many terms;
-        ResourceExhausted if the texts outgrow its heap.
-        """
+        """Search; a caller that stops waiting takes its search back. Raises: as `LuceneFirstStage.search`."""
         if self._reading.done():
             raise _restarting()
         search_id = next(self._ids)

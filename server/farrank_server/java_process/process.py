@@ -27,10 +27,13 @@ class JavaProcess:
     """A running child; made by `start`. What it prints goes to the log, alarming lines as warnings."""
 
     def __init__(self, process: asyncio.subprocess.Process, name: str) -> None:
-        self._process = process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._process, self._stdin, self._stdout = process, process.stdin, process.stdout
         self._name = name
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
-        self._logging = asyncio.create_task(self._pass_on_stderr())
+        self._logging = asyncio.create_task(self._pass_on(process.stderr))
 
     @classmethod
     async def start(cls, module: str, name: str) -> Self:
@@ -59,10 +62,9 @@ class JavaProcess:
 
         Raises: ProcessEnded.
         """
-        assert self._process.stdin is not None
-        if self._process.stdin.is_closing():
+        if self._stdin.is_closing():
             raise ProcessEnded
-        self._process.stdin.write(pack(header, texts))
+        self._stdin.write(pack(header, texts))
 
     async def send(self, header: Mapping[str, Any], texts: Iterable[str] = ()) -> None:
         """Send a frame, and wait until the pipe has taken most of it.
@@ -70,9 +72,8 @@ class JavaProcess:
         Raises: ProcessEnded.
         """
         self.post(header, texts)
-        assert self._process.stdin is not None
         try:
-            await self._process.stdin.drain()
+            await self._stdin.drain()
         except ConnectionError as error:
             raise ProcessEnded from error
 
@@ -81,8 +82,7 @@ class JavaProcess:
 
         Raises: ProcessEnded.
         """
-        assert self._process.stdout is not None
-        frame = await receive_frame(self._process.stdout)
+        frame = await receive_frame(self._stdout)
         if frame is None:
             raise ProcessEnded
         return frame
@@ -95,8 +95,7 @@ class JavaProcess:
 
     async def stop(self) -> None:
         """Close the pipe, which ends the child; kill it if it does not follow."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._stdin.close()
         try:
             async with asyncio.timeout(_STOP_TIMEOUT_S):
                 await self.ended()
@@ -119,10 +118,9 @@ class JavaProcess:
         """The end of what the child printed on standard error."""
         return "\n".join(self._last_lines)
 
-    async def _pass_on_stderr(self) -> None:
-        assert self._process.stderr is not None
+    async def _pass_on(self, stderr: asyncio.StreamReader) -> None:
         rest = b""
-        while chunk := await self._process.stderr.read(2**16):
+        while chunk := await stderr.read(2**16):
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
                 self._log_line(line)

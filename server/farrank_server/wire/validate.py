@@ -13,19 +13,19 @@ def documents_of(request: pb.RerankRequest, limits: LimitsConfig) -> tuple[list[
 
     Raises: InvalidArgument.
     """
-    _check_size(request.ByteSize(), limits)
-    _check_query(request.query, limits)
-    if not request.documents:
+    _check_request(request, limits)
+    count = len(request.documents)
+    if not count:
         raise InvalidArgument("documents: is empty; at least 1 document is needed")
-    if len(request.documents) > limits.max_documents:
-        raise InvalidArgument(
-            f"documents: has {len(request.documents)} entries; max_documents is {limits.max_documents}"
-        )
+    if count > limits.max_documents:
+        raise InvalidArgument(f"documents: has {count} entries; max_documents is {limits.max_documents}")
     texts = tuple(document.text for document in request.documents)
-    _check_texts(texts, limits)
+    for index, text in enumerate(texts):
+        # A character takes at most 4 bytes: most texts need no encoding to be known as small enough.
+        if len(text) * 4 > limits.max_document_bytes:
+            _check_bytes(f"documents[{index}].text", len(text.encode()), "max_document_bytes", limits)
     ids = [document.id for document in request.documents]
     _check_ids(ids)
-    _check_options(request.options)
     return ids, texts
 
 
@@ -34,39 +34,25 @@ def check_search(request: pb.SearchAndRerankRequest, limits: LimitsConfig) -> No
 
     Raises: InvalidArgument.
     """
-    _check_size(request.ByteSize(), limits)
-    _check_query(request.query, limits)
+    _check_request(request, limits)
     _check_not_negative("k", request.k)
     if request.k > limits.max_documents:
         raise InvalidArgument(f"k: is {request.k}; max_documents is {limits.max_documents}")
-    _check_options(request.options)
 
 
-def _check_size(request_bytes: int, limits: LimitsConfig) -> None:
-    if request_bytes > limits.max_request_bytes:
-        raise InvalidArgument(
-            f"request: has {request_bytes} bytes; max_request_bytes is {limits.max_request_bytes}"
-        )
-
-
-def _check_query(query: str, limits: LimitsConfig) -> None:
+def _check_request(request: pb.RerankRequest | pb.SearchAndRerankRequest, limits: LimitsConfig) -> None:
+    _check_bytes("request", request.ByteSize(), "max_request_bytes", limits)
+    query = request.query
     if not query.strip():
         raise InvalidArgument(f"query: is {'blank' if query else 'empty'}; it must hold at least one word")
-    size = len(query.encode())
-    if size > limits.max_query_bytes:
-        raise InvalidArgument(f"query: has {size} bytes; max_query_bytes is {limits.max_query_bytes}")
+    _check_bytes("query", len(query.encode()), "max_query_bytes", limits)
+    _check_not_negative("options.top_n", request.options.top_n)
+    _check_not_negative("options.max_chunks", request.options.max_chunks)
 
 
-def _check_texts(texts: Sequence[str], limits: LimitsConfig) -> None:
-    for index, text in enumerate(texts):
-        # A character takes at most 4 bytes: most texts need no encoding to be known as small enough.
-        if len(text) * 4 > limits.max_document_bytes:
-            size = len(text.encode())
-            if size > limits.max_document_bytes:
-                raise InvalidArgument(
-                    f"documents[{index}].text: has {size} bytes; "
-                    f"max_document_bytes is {limits.max_document_bytes}"
-                )
+def _check_bytes(field: str, size: int, limit: str, limits: LimitsConfig) -> None:
+    if size > getattr(limits, limit):
+        raise InvalidArgument(f"{field}: has {size} bytes; {limit} is {getattr(limits, limit)}")
 
 
 def _check_ids(ids: Sequence[str]) -> None:
@@ -80,11 +66,6 @@ def _check_ids(ids: Sequence[str]) -> None:
         raise InvalidArgument(
             f"documents[{second}].id: {doc_id[:100]!r} stands at documents[{first}], too; ids must be unique"
         )
-
-
-def _check_options(options: pb.RerankOptions) -> None:
-    for field in ("top_n", "max_chunks"):
-        _check_not_negative(f"options.{field}", getattr(options, field))
 
 
 def _check_not_negative(field: str, value: int) -> None:
