@@ -22,8 +22,6 @@ from farrank_client.transport import (
     Metadata,
     Tls,
     Transport,
-    channel_credentials,
-    channel_options,
 )
 
 AnyTransport = TypeVar("AnyTransport", Transport, AsyncTransport)
@@ -50,9 +48,7 @@ class _Client(Generic[AnyTransport]):
         self._timeout_s = timeout_s
         self._retry = retry
         if transport is None:
-            every_option = channel_options(keepalive_s=keepalive_s, tls=tls, extra=options)
-            chosen = channel_credentials(target, tls, credentials)
-            transport = self._over_grpc(target, chosen, every_option, metadata)
+            transport = self._over_grpc(target, tls, credentials, metadata, keepalive_s, options)
         self._transport: AnyTransport = transport
 
     def _attempts(self, timeout_s: float | None, retry: RetryPolicy | None) -> Attempts:

@@ -43,14 +43,13 @@ class RetryPolicy:
         if isinstance(error, ResourceExhausted):
             # Without a hint it is no full queue but gRPC saying that the message is too large.
             return hint_s
-        if isinstance(error, Unavailable):
-            return self._backoff_s(attempt) if hint_s is None else hint_s
-        return None
-
-    def _backoff_s(self, attempt: int) -> float:
+        if not isinstance(error, Unavailable):
+            return None
+        if hint_s is not None:
+            return hint_s
         # No float holds 2.0 ** 1100; any ceiling is reached long before.
-        exponent = min(attempt - 1, 64)
-        return min(self.initial_backoff_s * self.backoff_multiplier**exponent, self.max_backoff_s)
+        backoff_s = self.initial_backoff_s * self.backoff_multiplier ** min(attempt - 1, 64)
+        return min(backoff_s, self.max_backoff_s)
 
 
 DEFAULT_RETRY = RetryPolicy()

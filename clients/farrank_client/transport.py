@@ -50,43 +50,6 @@ def _read(path: Path | str | None) -> bytes | None:
     return None if path is None else Path(path).read_bytes()
 
 
-def channel_options(
-    *, keepalive_s: float | None, tls: Tls | None, extra: Sequence[ChannelOption]
-) -> list[ChannelOption]:
-    """Collect the channel's options; a name that `extra` gives again wins."""
-    options: dict[str, str | int] = {
-        # Long documents: gRPC's 4 MB limit is the server's to set, never a surprise on this side.
-        "grpc.max_send_message_length": -1,
-        "grpc.max_receive_message_length": -1,
-        # A server that was restarted is found again within a call's own retries.
-        "grpc.initial_reconnect_backoff_ms": 100,
-        "grpc.max_reconnect_backoff_ms": 5000,
-    }
-    if keepalive_s is not None:
-        options["grpc.keepalive_time_ms"] = round(keepalive_s * 1000)
-        options["grpc.keepalive_timeout_ms"] = 20_000
-    if tls is not None and tls.server_name is not None:
-        options["grpc.ssl_target_name_override"] = tls.server_name
-    return list((options | dict(extra)).items())
-
-
-def channel_credentials(
-    target: str, tls: Tls | None, credentials: grpc.ChannelCredentials | None
-) -> grpc.ChannelCredentials | None:
-    """Choose the channel's credentials; None means plain text.
-
-    Raises: ValueError if both are given, or the target is a URL; OSError if a file of `tls` cannot be read.
-    """
-    scheme, separator, rest = target.partition("://")
-    if separator and scheme.lower() in ("http", "https"):
-        address = rest.partition("/")[0]
-        hint = ", and ask for TLS if that port speaks it" if scheme.lower() == "https" else ""
-        raise ValueError(f"target: {target!r} is a URL; give HOST:PORT, here {address!r}{hint}")
-    if tls is not None and credentials is not None:
-        raise ValueError("give either tls or credentials, not both")
-    return credentials if tls is None else tls.credentials()
-
-
 Metadata = Sequence[tuple[str, str | bytes]]
 
 
@@ -115,21 +78,50 @@ class AsyncTransport(Protocol):
 
 
 class _OverGrpc:
-    """A gRPC channel, from threads or from asyncio as `_channels` opens it, and its methods."""
+    """A gRPC channel, from threads or from asyncio as `_channels` opens it, and its methods.
+
+    `options` are the channel's, and win over ours. Raises: ValueError for both `tls` and `credentials`, or
+    for a URL as `target`; OSError if a file of `tls` cannot be read.
+    """
 
     _channels: ClassVar[Any]
 
     def __init__(
         self,
         target: str,
+        tls: Tls | None,
         credentials: grpc.ChannelCredentials | None,
-        options: Sequence[ChannelOption],
         metadata: Metadata,
+        keepalive_s: float | None,
+        options: Sequence[ChannelOption],
     ) -> None:
+        scheme, separator, rest = target.partition("://")
+        if separator and scheme.lower() in ("http", "https"):
+            address = rest.partition("/")[0]
+            hint = ", and ask for TLS if that port speaks it" if scheme.lower() == "https" else ""
+            raise ValueError(f"target: {target!r} is a URL; give HOST:PORT, here {address!r}{hint}")
+        if tls is not None and credentials is not None:
+            raise ValueError("give either tls or credentials, not both")
+        every_option: dict[str, str | int] = {
+            # Long documents: gRPC's 4 MB limit is the server's to set, never a surprise on this side.
+            "grpc.max_send_message_length": -1,
+            "grpc.max_receive_message_length": -1,
+            # A server that was restarted is found again within a call's own retries.
+            "grpc.initial_reconnect_backoff_ms": 100,
+            "grpc.max_reconnect_backoff_ms": 5000,
+        }
+        if keepalive_s is not None:
+            every_option["grpc.keepalive_time_ms"] = round(keepalive_s * 1000)
+            every_option["grpc.keepalive_timeout_ms"] = 20_000
+        if tls is not None:
+            credentials = tls.credentials()
+            if tls.server_name is not None:
+                every_option["grpc.ssl_target_name_override"] = tls.server_name
+        chosen = list((every_option | dict(options)).items())
         if credentials is None:
-            self._channel = self._channels.insecure_channel(target, options)
+            self._channel = self._channels.insecure_channel(target, chosen)
         else:
-            self._channel = self._channels.secure_channel(target, credentials, options)
+            self._channel = self._channels.secure_channel(target, credentials, chosen)
         self._metadata = tuple(metadata)
         self._methods: dict[str, Callable[..., Any]] = {}
 
