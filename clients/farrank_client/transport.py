@@ -39,15 +39,10 @@ class Tls:
         """
         if (self.certificate is None) != (self.private_key is None):
             raise ValueError("tls: certificate and private_key are given together or not at all")
+        files = (self.ca, self.private_key, self.certificate)
         return grpc.ssl_channel_credentials(
-            root_certificates=_read(self.ca),
-            private_key=_read(self.private_key),
-            certificate_chain=_read(self.certificate),
+            *(None if file is None else Path(file).read_bytes() for file in files)
         )
-
-
-def _read(path: Path | str | None) -> bytes | None:
-    return None if path is None else Path(path).read_bytes()
 
 
 Metadata = Sequence[tuple[str, str | bytes]]

@@ -6,7 +6,6 @@ import socket
 import ssl
 from collections.abc import Callable, Iterable
 from typing import Any
-from wsgiref.simple_server import WSGIServer
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -82,16 +81,10 @@ class GrpcListener:
 class MetricsPage:
     """Prometheus' page at /metrics, on threads of its own: a busy event loop must not hide itself."""
 
-    def __init__(self, config: ListenConfig, metrics: Metrics) -> None:
-        self._server: WSGIServer | None = None
-        self.port: int | None = None
-        if config.metrics_port is None:
-            return
-        check_port("listen.metrics_port", config.host, config.metrics_port)
-        self._server, self._thread = start_http_server(
-            config.metrics_port, config.host.strip("[]"), registry=metrics.registry
-        )
-        self.port = self._server.server_port
+    def __init__(self, host: str, port: int, metrics: Metrics) -> None:
+        check_port("listen.metrics_port", host, port)
+        self._server, self._thread = start_http_server(port, host.strip("[]"), registry=metrics.registry)
+        self.url = f"http://{host_and_port(host, self._server.server_port)}/metrics"
         page = self._server.get_app()
 
         def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -105,10 +98,9 @@ class MetricsPage:
 
     def close(self) -> None:
         """Free the port."""
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._thread.join()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
 
 
 def host_and_port(host: str, port: int) -> str:
@@ -154,14 +146,12 @@ def check_tls(tls: TlsConfig) -> grpc.ServerCredentials:
     for key, path in files.items():
         try:
             contents[key] = path.read_bytes() if path else None
+            if path and key != "private_key":
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(path)
+        except ssl.SSLError as error:
+            raise ConfigError(f"listen.tls.{key}: {path} holds no PEM certificate") from error
         except OSError as error:
             raise ConfigError(f"listen.tls.{key}: {path} cannot be read: {error.strerror}") from error
-    for key in ("certificate", "client_ca"):
-        if files[key]:
-            try:
-                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(files[key])
-            except ssl.SSLError as error:
-                raise ConfigError(f"listen.tls.{key}: {files[key]} holds no PEM certificate") from error
     try:
         # Asked for a password, it would wait at the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls.certificate, tls.private_key, password="")

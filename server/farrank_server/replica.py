@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
-from types import TracebackType
 
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.device.device_loop import DeviceState, DeviceThread
@@ -35,6 +34,7 @@ class Replica:
     def __init__(self, config: ServerConfig) -> None:
         self._config = config
         self.metrics = Metrics()
+        self.metrics_url: str | None = None
         self._cache = DocumentCache(config.cache_bytes)
         self._first_stage = LuceneFirstStage(config.first_stage)
         self._opened = AsyncExitStack()
@@ -50,9 +50,7 @@ class Replica:
             self._opened = opened.pop_all()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         """Report not serving, refuse new calls, answer the admitted ones, then end."""
         await self._door.report_not_serving()
         timeout_s = self._config.listen.drain_timeout_s
@@ -68,8 +66,10 @@ class Replica:
         config = self._config
         # First what takes no time, all of it: a wrong path is not to be found after a model has loaded.
         await asyncio.to_thread(check, config)
-        self._metrics_door = MetricsPage(config.listen, self.metrics)
-        opened.callback(self._metrics_door.close)
+        if config.listen.metrics_port is not None:
+            page = MetricsPage(config.listen.host, config.listen.metrics_port, self.metrics)
+            opened.callback(page.close)
+            self.metrics_url = page.url
         opened.push_async_callback(self._first_stage.stop)
         self._door = GrpcListener(config.listen, config.limits)
         device = DeviceThread()
@@ -118,12 +118,6 @@ class Replica:
     def address(self) -> str:
         """Where gRPC listens."""
         return host_and_port(self._config.listen.host, self._door.port)
-
-    @property
-    def metrics_url(self) -> str | None:
-        """Where Prometheus' page is, if there is one."""
-        port = self._metrics_door.port
-        return None if port is None else f"http://{host_and_port(self._config.listen.host, port)}/metrics"
 
 
 def check(config: ServerConfig) -> None:

@@ -30,7 +30,7 @@ async def test_a_busy_port_is_said_in_our_words(taken_port: int, capfd: pytest.C
         "choose another port, or 0 for a free one"
     )
     with pytest.raises(ConfigError, match=r"^listen\.metrics_port: 127\.0\.0\.1:.* another program"):
-        MetricsPage(ListenConfig(metrics_port=taken_port), Metrics())
+        MetricsPage("127.0.0.1", taken_port, Metrics())
     assert capfd.readouterr().err == ""
 
 
@@ -78,20 +78,14 @@ async def test_tls_files_are_checked_one_by_one(tls_files: TlsFiles, tmp_path: P
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
 def test_the_metrics_stand_at_their_path_alone(host: str) -> None:
-    page = MetricsPage(ListenConfig(host=host, metrics_port=0), Metrics())
+    page = MetricsPage(host, 0, Metrics())
     try:
-        with urllib.request.urlopen(f"http://{host}:{page.port}/metrics") as answer:
+        with urllib.request.urlopen(page.url) as answer:
             text = answer.read().decode()
         for path in ("", "/", "/metrics/x", "/favicon.ico"):
             with pytest.raises(urllib.error.HTTPError, match="404"):
-                urllib.request.urlopen(f"http://{host}:{page.port}{path}")
+                urllib.request.urlopen(page.url.removesuffix("/metrics") + path)
     finally:
         page.close()
     assert "farrank_build_info{" in text
     assert "process_resident_memory_bytes" in text
-
-
-def test_without_a_port_there_is_no_page() -> None:
-    page = MetricsPage(ListenConfig(metrics_port=None), Metrics())
-    assert page.port is None
-    page.close()

@@ -40,6 +40,7 @@ async def test_a_hung_device_is_told_to_callers_and_to_health_until_it_is_back(
     )
     request = pb.RerankRequest(query="sea", documents=[pb.Document(text=text) for text in TEXTS])
     async with Replica(config) as replica, grpc.aio.insecure_channel(replica.address) as channel:
+        assert replica.metrics_url is None
         ranker = replica.engine.loaded["maxp"]
         ranker.runtime, load = Faulty(ranker.runtime, hang), ranker.load
 

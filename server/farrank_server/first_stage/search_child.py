@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, BinaryIO
 
+from farrank_server.errors import ConfigError
 from farrank_server.java_process.frames import claim_pipes, pack, read_frame, write_frame
 from farrank_server.java_process.jvm import import_searcher, start_jvm
 
@@ -31,14 +32,10 @@ _LAST_SEARCHES_S = 1.0
 _CHARACTERS_PER_TERM = 7
 
 
-class IndexProblem(Exception):
-    """The index cannot be opened, or cannot do what the configuration asks: says where and why."""
-
-
 class LuceneIndex:
     """One open index, searched with BM25, or BM25 and RM3. Safe to call from several threads.
 
-    Raises: IndexProblem at opening.
+    Raises: ConfigError if the index cannot be opened, or cannot do what is asked of it.
     """
 
     def __init__(self, path: str, k1: float, b: float, rm3: Mapping[str, Any] | None) -> None:
@@ -48,20 +45,20 @@ class LuceneIndex:
             self._searcher = import_searcher()(path)
         except JavaException as exc:
             what = str(exc).splitlines()[0]  # the rest is Java's stack
-            raise IndexProblem(f"{path}: the Lucene index cannot be opened: {what}") from exc
+            raise ConfigError(f"{path}: the Lucene index cannot be opened: {what}") from exc
         self.documents = int(self._searcher.num_docs)
         if not self.documents:
-            raise IndexProblem(f"{path}: the Lucene index holds no documents")
+            raise ConfigError(f"{path}: the Lucene index holds no documents")
         first = self._searcher.doc(0)
         if first is None or _text_of(first.lucene_document()) is None:
-            raise IndexProblem(f"{path}: the Lucene index holds no texts; store them when it is built")
+            raise ConfigError(f"{path}: the Lucene index holds no texts; store them when it is built")
         self._searcher.set_bm25(k1, b)
         if rm3 is not None:
             weight = float(rm3["original_query_weight"])
             try:
                 self._searcher.set_rm3(rm3["feedback_terms"], rm3["feedback_documents"], weight)
             except TypeError as exc:
-                raise IndexProblem(f"{path}: RM3 needs an index with document vectors") from exc
+                raise ConfigError(f"{path}: RM3 needs an index with document vectors") from exc
 
     def describe(self) -> dict[str, int]:
         """Say how many documents the index holds, and about how many characters one has."""
@@ -167,7 +164,7 @@ def main() -> None:
     for name, index in setup["indexes"].items():
         try:
             indexes[name] = LuceneIndex(**index)
-        except IndexProblem as exc:
+        except ConfigError as exc:
             problems.append(f"first_stage.indexes.{name}.path: {exc}")
     if problems:
         write_frame(to_parent, {"failed": problems})
