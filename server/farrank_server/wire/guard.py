@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -60,10 +60,6 @@ class Guard:
                 if isinstance(request, InvalidArgument):
                     raise request
                 return await behaviour(request, context)
-            except FarrankError as error:
-                code = error.code
-                self._count_failure(ranker, error)
-                await _abort(context, error)
             except asyncio.CancelledError:
                 # gRPC cancels the handler when the caller goes, and when the deadline passes.
                 late = context.time_remaining() == 0
@@ -73,10 +69,15 @@ class Guard:
                 else:
                     self._metrics.cancellations.labels(ranker).inc()
                 raise
-            except Exception:
-                code = grpc.StatusCode.INTERNAL
-                log.exception("%s failed", method)
-                await _abort(context, Internal("the server failed; its log says why"))
+            except Exception as error:
+                told = error if isinstance(error, FarrankError) else None
+                if told is None:
+                    log.exception("%s failed", method)
+                    told = Internal("the server failed; its log says why")
+                code = told.code
+                self._count_failure(ranker, told)
+                hint = () if told.retry_after_ms is None else ((RETRY_KEY, str(told.retry_after_ms)),)
+                await context.abort(code, told.message, hint)
             finally:
                 # After the answer is on its way, so that no caller waits for the counters.
                 seconds = time.perf_counter() - started_s
@@ -103,12 +104,6 @@ class Guard:
             return ""
         name = options.ranker or self._default_ranker
         return name if name in self._rankers else "unknown"
-
-
-async def _abort(context: Any, error: FarrankError) -> NoReturn:
-    hint = ((RETRY_KEY, str(error.retry_after_ms)),) if error.retry_after_ms is not None else ()
-    await context.abort(error.code, error.message, hint)
-    raise AssertionError("abort always raises")
 
 
 def _tolerant(message: type[Message]) -> Callable[[bytes], Message | InvalidArgument]:
