@@ -17,8 +17,8 @@ from statistics import median
 
 from farrank_rankers.files.untrained import new_ranker
 from farrank_runtimes.devices import CPU_BATCH_TOKENS, usable_cores
+from farrank_runtimes.loaded_runtime import even_batch
 from farrank_runtimes.torch_runtime import TorchRuntime
-from farrank_runtimes.warm_up import even_batch
 
 FULL, SMALL = (CPU_BATCH_TOKENS // 256, 256), (1, 68)
 SECONDS = 2.0

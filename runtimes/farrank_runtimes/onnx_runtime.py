@@ -197,6 +197,5 @@ def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
             batch_tokens(device),
             max_kept_bytes=max_kept_bytes(device),
         ),
-        files.longest_input,
-        files.pad_id,
+        files,
     )

@@ -180,8 +180,7 @@ def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
         run_encoder,
         OpenVinoGraph(files.aggregator, "f32", threads).run,
         Capabilities("openvino", str(cpu), served, batch_tokens(cpu)),
-        files.longest_input,
-        files.pad_id,
+        files,
     )
 
 

@@ -219,8 +219,7 @@ def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
         GroupedEncoder(graphs).run,
         OnnxGraph(open_session(files.aggregator, "cuda", [cuda], threads=1), device).run,
         Capabilities("tensorrt", str(device), files.precision, budget, max_kept_bytes=max_kept_bytes(device)),
-        files.longest_input,
-        files.pad_id,
+        files,
     )
 
 

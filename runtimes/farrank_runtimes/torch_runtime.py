@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -24,14 +24,13 @@ from farrank_runtimes.devices import (
     affordable_tokens,
     batch_tokens,
     choose_device,
-    free_memory,
     max_kept_bytes,
     usable_cores,
 )
-from farrank_runtimes.document_groups import GroupLimit, score_in_groups
+from farrank_runtimes.document_groups import GroupLimit
+from farrank_runtimes.loaded_runtime import COMPILED_INPUTS, Encode, LoadedRuntime, query_input
 from farrank_runtimes.runtime import (
     Capabilities,
-    DocumentScores,
     Encoded,
     Encoding,
     PackingAbsent,
@@ -39,9 +38,7 @@ from farrank_runtimes.runtime import (
     Precision,
     PrecisionAbsent,
     Runtime,
-    closed,
 )
-from farrank_runtimes.warm_up import COMPILED_INPUTS, measure_speed, query_input
 
 # What documents that are scored together may take, by type of device. A GPU has the room, and would be idle
 # with one document at a time.
@@ -57,13 +54,14 @@ def dtype_of(precision: Precision) -> torch.dtype:
     return _DTYPES[precision]
 
 
-class TorchRuntime:
-    """A ranker's modules on padded batches, one at a time: for CPUs, and backbones without a packed form.
+class TorchRuntime(LoadedRuntime):
+    """A ranker's modules: on padded batches, or, with a packed form of `attention`, on streams of tokens.
 
     The encoder computes in `precision` (None: bf16 on a GPU, else fp32). The aggregator computes in fp32: it
     is light, and its sums and softmaxes over chunks are where rounding would change a ranking. On a CPU both
     use `threads`, None for as many as the process may use.
-    Raises: DeviceAbsent; PrecisionAbsent for precisions that only exports have.
+    Raises: DeviceAbsent; PrecisionAbsent for precisions that only exports have; SourceError if batches are to
+    be packed and the backbone has no packed form.
     """
 
     def __init__(
@@ -72,132 +70,106 @@ class TorchRuntime:
         precision: Precision | None = None,
         device: str | None = None,
         threads: int | None = None,
+        attention: Attention | None = None,
+        compile_by: Compile = as_written,
     ) -> None:
-        self._device = choose_device(device)
-        on_gpu = self._device.type == "cuda"
+        on = choose_device(device)
+        on_gpu = on.type == "cuda"
         precision = precision or ("bf16" if on_gpu else "fp32")
         dtype = dtype_of(precision)
-        if not on_gpu:
-            torch.set_num_threads(threads or usable_cores())
-        place(ranker.encoder.eval(), self._device, dtype)
-        place(ranker.aggregator.eval(), self._device, torch.float32)
-        self._encoder: Callable[..., Features] = ranker.encoder.infer
-        self._explain: Callable[..., tuple[Tensor, Tensor]] = ranker.aggregator.explain
-        self._reader = ranker.reader
-        max_batch_tokens = batch_tokens(self._device)
+        max_batch_tokens = batch_tokens(on)
         if on_gpu:
-            memory = torch.cuda.get_device_properties(self._device).total_memory
+            memory = torch.cuda.get_device_properties(on).total_memory
             max_batch_tokens = affordable_tokens(max_batch_tokens, ranker.encoder.feature_values, memory)
-        self._capabilities = Capabilities(
-            "torch",
-            str(self._device),
-            precision,
-            max_batch_tokens,
-            max_kept_bytes=max_kept_bytes(self._device),
+        else:
+            torch.set_num_threads(threads or usable_cores())
+        place(ranker.encoder.eval(), on, dtype)
+        place(ranker.aggregator.eval(), on, torch.float32)
+        packed = attention is not None
+        super().__init__(
+            padded_encode(ranker, on)
+            if attention is None
+            else packed_encode(ranker, on, attention, compile_by),
+            partial(_aggregate, ranker.aggregator.explain, on),
+            Capabilities(
+                "torch", str(on), precision, max_batch_tokens, packed, packed and on_gpu, max_kept_bytes(on)
+            ),
+            ranker.reader.max_input_tokens,
+            GroupLimit(GROUP_BYTES[on.type]),
         )
-
-    def encode(self, inputs: Sequence[EncoderInput]) -> Encoding:
-        """Run the heavy part. Raises: ValueError if there is no input; OutOfMemory, DeviceLost."""
-        batch = collate(inputs, self._reader.pad_id)
-        started_s = time.perf_counter()
-        with torch.inference_mode(), device_failures():
-            features = self._encoder(*map(self._to_device, batch))
-            # A family may return a view, such as [CLS] of all positions: kept, it would keep all of them.
-            features = features._replace(vectors=features.vectors.float().contiguous())
-            if self._device.type == "cuda":
-                torch.cuda.current_stream(self._device).synchronize()
-        return Encoded(features.rows(), time.perf_counter() - started_s)
-
-    def score(
-        self, documents: Sequence[Features], queries: Sequence[Features] | None = None
-    ) -> DocumentScores:
-        """Run the light part. Raises: OutOfMemory if a document alone does not fit; DeviceLost."""
-        limit = GroupLimit(GROUP_BYTES[self._device.type])
-        return score_in_groups(self._aggregate, documents, queries, device=self._device, limit=limit)
+        self._pads_queries = bool(ranker.spec.pad_query_to)
 
     def warm_up(self) -> float:
         """Run batches of the shapes to come; return the measured speed in tokens per second."""
-        return measure_speed(self.encode, self._reader.max_input_tokens, self._capabilities.max_batch_tokens)
+        if self._capabilities.packed:
+            # With padding inside queries, tokens are further apart than in the stream: other kernels.
+            for padded in (False, True) if self._pads_queries else (False,):
+                for count in COMPILED_INPUTS:
+                    self.encode([query_input(padded=padded)] * count).rows()
+        return super().warm_up()
 
-    def capabilities(self) -> Capabilities:
-        """What runs where."""
-        return self._capabilities
 
-    def close(self) -> None:
-        """Free the weights."""
-        self._encoder = self._explain = closed
-        free_memory(self._device)
+def padded_encode(ranker: Ranker, device: torch.device) -> Encode:
+    """Encode padded batches, one at a time: for CPUs, and backbones without a packed form."""
 
-    def _aggregate(
-        self, features: Features, chunk_mask: Tensor, query: Features | None
-    ) -> tuple[list[float], list[list[float]]]:
-        """Aggregate, on a GPU beside the batch that is being encoded.
-
-        Shapes: (D, C, …), (D, C), (D, …) -> scores (D,), chunk scores (D, C).
-        """
-        with beside(self._device):
-            scores, chunk_scores = self._explain(features, chunk_mask, query)
-            return scores.tolist(), chunk_scores.tolist()
-
-    def _to_device(self, array: LongArray) -> Tensor:
+    def to_device(array: LongArray) -> Tensor:
         tensor = torch.from_numpy(array)
-        if self._device.type == "cpu":
-            return tensor
-        return tensor.pin_memory().to(self._device, non_blocking=True)
+        return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+
+    def encode(inputs: Sequence[EncoderInput]) -> Encoded:
+        batch = collate(inputs, ranker.reader.pad_id)
+        started_s = time.perf_counter()
+        with torch.inference_mode(), device_failures():
+            features = ranker.encoder.infer(*map(to_device, batch))
+            # A family may return a view, such as [CLS] of all positions: kept, it would keep all of them.
+            features = features._replace(vectors=features.vectors.float().contiguous())
+            if device.type == "cuda":
+                torch.cuda.current_stream(device).synchronize()
+        return Encoded(features.rows(), time.perf_counter() - started_s)
+
+    return encode
 
 
-class PackedRuntime(TorchRuntime):
-    """A ranker's modules on streams of tokens: nothing is padded, and a GPU has its next batch in time.
+def packed_encode(ranker: Ranker, device: torch.device, attention: Attention, compile_by: Compile) -> Encode:
+    """Encode streams of tokens: nothing is padded, and a GPU has its next batch in time.
 
-    Raises: as TorchRuntime; SourceError if the backbone has no packed form.
+    Raises: SourceError if the backbone has no packed form.
     """
+    encoder = PackedEncoder(ranker.encoder, attention, compile_by)
+    feed = CudaFeed(device) if device.type == "cuda" else None
 
-    def __init__(
-        self,
-        ranker: Ranker,
-        precision: Precision | None = None,
-        device: str | None = None,
-        threads: int | None = None,
-        *,
-        attention: Attention,
-        compile_by: Compile = as_written,
-    ) -> None:
-        super().__init__(ranker, precision, device, threads)
-        on_gpu = self._device.type == "cuda"
-        self._encode_stream = PackedEncoder(ranker.encoder, attention, compile_by).encode
-        self._feed = CudaFeed(self._device) if on_gpu else None
-        self._capabilities = replace(self._capabilities, packed=True, queued=on_gpu)
+    def encode_stream(stream: TokenStream) -> Features:
+        """Shapes: T tokens of P inputs -> (P, F), or (T, F…), (P, S, F…) with roles."""
+        features = encoder.encode(stream)
+        return features._replace(vectors=features.vectors.float())
 
-    def encode(self, inputs: Sequence[EncoderInput]) -> Encoding:
-        """Begin the heavy part. Raises: ValueError if there is no input; OutOfMemory, DeviceLost."""
+    def encode(inputs: Sequence[EncoderInput]) -> Encoding:
         packing = pack(inputs)
         with torch.inference_mode(), device_failures():
-            if self._feed is not None:
-                return self._feed.begin(packing, self._encode)
+            if feed is not None:
+                return feed.begin(packing, encode_stream)
             started_s = time.perf_counter()
             tokens, offsets = torch.from_numpy(packing.tokens), torch.from_numpy(packing.offsets)
             stream = TokenStream.of(tokens, offsets, packing)
-            rows = stream.rows(self._encode(stream))
-            return Encoded(rows, time.perf_counter() - started_s)
+            return Encoded(stream.rows(encode_stream(stream)), time.perf_counter() - started_s)
 
-    def warm_up(self) -> float:
-        """Run batches of the shapes to come; return the measured speed in tokens per second."""
-        # With padding inside queries, tokens are further apart than in the stream: other kernels.
-        forms = (False, True) if self._reader.spec.pad_query_to else (False,)
-        for padded in forms:
-            for count in COMPILED_INPUTS:
-                self.encode([query_input(padded=padded)] * count).rows()
-        return super().warm_up()
+    return encode
 
-    def close(self) -> None:
-        """Free the weights, and the memory that tokens go through."""
-        self._encode_stream, self._feed = closed, None
-        super().close()
 
-    def _encode(self, stream: TokenStream) -> Features:
-        """Shapes: T tokens of P inputs -> (P, F), or (T, F…), (P, S, F…) with roles."""
-        features = self._encode_stream(stream)
-        return features._replace(vectors=features.vectors.float())
+def _aggregate(
+    explain: Callable[..., tuple[Tensor, Tensor]],
+    device: torch.device,
+    features: Features,
+    chunk_mask: Tensor,
+    query: Features | None,
+) -> tuple[list[float], list[list[float]]]:
+    """Aggregate, on a GPU beside the batch that is being encoded.
+
+    Shapes: (D, C, …), (D, C), (D, …) -> scores (D,), chunk scores (D, C).
+    """
+    with beside(device):
+        scores, chunk_scores = explain(features, chunk_mask, query)
+        return scores.tolist(), chunk_scores.tolist()
 
 
 def open_torch(ranker: Ranker, precision: Precision, placement: Placement) -> tuple[Runtime, str]:
@@ -217,7 +189,7 @@ def open_torch(ranker: Ranker, precision: Precision, placement: Placement) -> tu
                 return TorchRuntime(ranker, *where), "padded batches"
             raise AttentionAbsent(chosen.missing)
         compile_by = compiled if placement.compile else as_written
-        packed = PackedRuntime(ranker, *where, attention=chosen.attention, compile_by=compile_by)
+        packed = TorchRuntime(ranker, *where, chosen.attention, compile_by)
     except (AttentionAbsent, SourceError) as error:
         if placement.packing == "packed":
             raise PackingAbsent(f"packed batches cannot be had: {error}") from error

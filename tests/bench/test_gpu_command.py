@@ -91,7 +91,7 @@ def test_what_one_form_cannot_the_others_show(monkeypatch: pytest.MonkeyPatch) -
     def fail(*arguments: object) -> None:
         raise RuntimeError("no packed kernel")
 
-    monkeypatch.setattr("farrank_runtimes.torch_runtime.PackedRuntime.encode", fail)
+    monkeypatch.setattr("farrank_runtimes.torch_runtime.PackedEncoder.encode", fail)
     found, failed = measure_sections(["speed"], Bench(torch.device("cpu"), TINY, tiny=True))
     assert failed == list(SECTIONS["speed"])
     rows = {row.what: row for row in found["Speed: BERT-base FirstP"]}

@@ -13,7 +13,7 @@ from farrank_runtimes import onnx_runtime, openvino_runtime
 from farrank_runtimes.exported_runtime import ExportedRuntime
 from farrank_runtimes.runtime import Placement, Runtime
 from farrank_runtimes.runtime_table import GraphFiles
-from farrank_runtimes.torch_runtime import PackedRuntime, TorchRuntime
+from farrank_runtimes.torch_runtime import TorchRuntime
 from support.runtime_scores import scores_through
 
 CPU = Placement("cpu", 2)
@@ -28,7 +28,7 @@ def padded(artifact: Path) -> tuple[Runtime, "weakref.ref[Any]"]:
 def packed(artifact: Path) -> tuple[Runtime, "weakref.ref[Any]"]:
     ranker = open_ranker(artifact)
     weights = weakref.ref(next(ranker.encoder.parameters()))
-    return PackedRuntime(ranker, "fp32", "cpu", 1, attention=plain_attention), weights
+    return TorchRuntime(ranker, "fp32", "cpu", 1, plain_attention), weights
 
 
 def exported(
@@ -36,7 +36,7 @@ def exported(
 ) -> tuple[Runtime, "weakref.ref[Any]"]:
     folder = artifact / "exports" / "onnx-fp32"
     runtime = open_graphs(GraphFiles(folder / "encoder.onnx", folder / "aggregator.onnx", "fp32", 64), CPU)
-    return runtime, weakref.ref(runtime._run_encoder.__self__)  # type: ignore[attr-defined]
+    return runtime, weakref.ref(runtime._encode.args[0].__self__)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

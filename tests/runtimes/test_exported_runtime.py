@@ -15,6 +15,7 @@ from farrank_rankers.tokens import Role
 from farrank_runtimes.exported_runtime import GROUP_LIMIT, ExportedRuntime, RunGraph
 from farrank_runtimes.onnx_runtime import OnnxGraph, cpu_options, open_session
 from farrank_runtimes.runtime import Capabilities
+from farrank_runtimes.runtime_table import GraphFiles
 
 DOCUMENTS, CHUNKS, TOKENS, QUERY_TOKENS = 40, 3, 120, 6
 
@@ -32,7 +33,8 @@ class Observed:
 
 
 def runtime_of(aggregator: RunGraph) -> ExportedRuntime:
-    return ExportedRuntime(aggregator, aggregator, Capabilities("onnx", "cpu", "fp32", 1024), 64)
+    files = GraphFiles(Path("encoder.onnx"), Path("aggregator.onnx"), "fp32", longest_input=64)
+    return ExportedRuntime(aggregator, aggregator, Capabilities("onnx", "cpu", "fp32", 1024), files)
 
 
 def token_features(ranker: Ranker, drawn: torch.Generator) -> tuple[Features, Tensor, Features | None]:

@@ -13,12 +13,13 @@ from farrank_rankers.family import FAMILIES
 from farrank_rankers.features import Features, stacked
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.packed.attention_blocks import BLOCK
+from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.packed.stream import TokenStream
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import OutOfMemory, Packing, Placement, Precision, Runtime
-from farrank_runtimes.torch_runtime import PackedRuntime, open_torch
+from farrank_runtimes.torch_runtime import TorchRuntime, open_torch
 from support.runtime_scores import QUERY, TEXTS, scores_through
 
 Test = TypeVar("Test", bound=Callable[..., None])
@@ -31,8 +32,8 @@ def needs_gpu(test: Test) -> Test:
     return marked
 
 
-def on_cpu(ranker: Ranker, precision: Precision = "fp32") -> PackedRuntime:
-    return PackedRuntime(ranker, precision, "cpu", 1, attention=plain_attention)
+def on_cpu(ranker: Ranker, precision: Precision = "fp32") -> Runtime:
+    return TorchRuntime(ranker, precision, "cpu", 1, plain_attention)
 
 
 def inputs_of(ranker: Ranker, texts: list[str]) -> list[EncoderInput]:
@@ -78,14 +79,14 @@ def test_warming_up_meets_every_kernel(
     tiny_rankers: dict[str, Path], monkeypatch: pytest.MonkeyPatch, pad_query_to: int | None
 ) -> None:
     runtime = on_cpu(open_ranker(tiny_rankers["maxp"], pad_query_to=pad_query_to))
-    encode: Callable[[TokenStream], Features] = runtime._encode
+    encode = PackedEncoder.encode
     met: dict[bool, list[int]] = {}
 
-    def noted(stream: TokenStream) -> Features:
+    def noted(encoder: PackedEncoder, stream: TokenStream) -> Features:
         met.setdefault(stream.is_dense, []).append(sum(stream.bounds.lengths))
-        return encode(stream)
+        return encode(encoder, stream)
 
-    monkeypatch.setattr(runtime, "_encode", noted)
+    monkeypatch.setattr(PackedEncoder, "encode", noted)
     runtime.warm_up()
     # Padding inside a query makes other scores, where there may be any.
     assert set(met) == ({True} if pad_query_to is None else {True, False})
@@ -108,12 +109,12 @@ def test_exhausted_memory_is_told_and_survived(
     runtime, inputs = on_cpu(ranker), inputs_of(ranker, TEXTS)
     held: list[torch.Tensor] = []
 
-    def too_much(stream: TokenStream) -> Features:
+    def too_much(encoder: PackedEncoder, stream: TokenStream) -> Features:
         held.append(torch.zeros(3))
         return Features(torch.empty(2**50))
 
     with monkeypatch.context() as patch:
-        patch.setattr(runtime, "_encode", too_much)
+        patch.setattr(PackedEncoder, "encode", too_much)
         with pytest.raises(OutOfMemory):
             runtime.encode(inputs)
     assert held

@@ -17,7 +17,7 @@ from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_runtimes import torch_runtime as torch_opening
 from farrank_runtimes.choose import open_ranker_runtime
 from farrank_runtimes.runtime import Packing, PackingAbsent, Placement
-from farrank_runtimes.torch_runtime import PackedRuntime, open_torch
+from farrank_runtimes.torch_runtime import TorchRuntime, open_torch
 from support.runtime_scores import QUERY, TEXTS, scores_through
 
 
@@ -99,11 +99,12 @@ def test_layers_are_compiled_when_asked_for(
 ) -> None:
     seen: list[object] = []
 
-    def opened(*given: Any, compile_by: object, **options: Any) -> PackedRuntime:
+    def opened(*given: Any) -> TorchRuntime:
+        *others, compile_by = given
         seen.append(compile_by)
-        return PackedRuntime(*given, **options)
+        return TorchRuntime(*others)
 
-    monkeypatch.setattr(torch_opening, "PackedRuntime", opened)
+    monkeypatch.setattr(torch_opening, "TorchRuntime", opened)
     placement = Placement("cpu", 1, packing="packed", compile=asked)
     open_torch(open_ranker(tiny_rankers["maxp"]), "fp32", placement)
     assert seen == [given]

@@ -1,14 +1,62 @@
-"""The first batches of a freshly loaded ranker: what they bring into memory, and how fast they go."""
+"""A ranker that is loaded onto its device, whichever library runs it; and the first batches that it runs."""
 
 import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import torch
 
+from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput, Role
-from farrank_runtimes.runtime import Encoding, OutOfMemory
+from farrank_runtimes.devices import free_memory
+from farrank_runtimes.document_groups import Aggregate, GroupLimit, score_in_groups
+from farrank_runtimes.runtime import Capabilities, DocumentScores, Encoding, OutOfMemory, closed
 
+# The heavy part. Raises: ValueError if there is no input; OutOfMemory, DeviceLost.
 Encode = Callable[[Sequence[EncoderInput]], Encoding]
+
+
+class LoadedRuntime:
+    """A `Runtime` made of its two parts, which alone hold weights. `longest_input` is in tokens."""
+
+    def __init__(
+        self,
+        encode: Encode,
+        aggregate: Aggregate,
+        capabilities: Capabilities,
+        longest_input: int,
+        limit: GroupLimit,
+    ) -> None:
+        self._encode = encode
+        self._aggregate = aggregate
+        self._capabilities = capabilities
+        self._longest_input = longest_input
+        self._limit = limit
+        self._device = torch.device(capabilities.device)
+
+    def encode(self, inputs: Sequence[EncoderInput]) -> Encoding:
+        """Begin the heavy part. Raises: ValueError if there is no input; OutOfMemory, DeviceLost."""
+        return self._encode(inputs)
+
+    def score(
+        self, documents: Sequence[Features], queries: Sequence[Features] | None = None
+    ) -> DocumentScores:
+        """Run the light part. Raises: OutOfMemory if a document alone does not fit; DeviceLost."""
+        return score_in_groups(self._aggregate, documents, queries, device=self._device, limit=self._limit)
+
+    def warm_up(self) -> float:
+        """Run batches of the shapes to come; return the measured speed in tokens per second."""
+        return measure_speed(self._encode, self._longest_input, self._capabilities.max_batch_tokens)
+
+    def capabilities(self) -> Capabilities:
+        """What runs where."""
+        return self._capabilities
+
+    def close(self) -> None:
+        """Free the weights."""
+        self._encode = self._aggregate = closed
+        free_memory(self._device)
+
 
 SHORT_INPUT = 16
 

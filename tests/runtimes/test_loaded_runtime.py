@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from farrank_rankers.tokens import EncoderInput
+from farrank_runtimes.loaded_runtime import measure_speed
 from farrank_runtimes.runtime import Encoded, OutOfMemory
-from farrank_runtimes.warm_up import measure_speed
 
 
 class Narrow:
