@@ -2,7 +2,7 @@
 
 import importlib
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,12 +14,7 @@ from torch.utils.dlpack import from_dlpack
 from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.devices import batch_tokens, choose_device, max_kept_bytes, usable_cores
 from farrank_runtimes.exported_runtime import ExportedRuntime, RunGraph
-from farrank_runtimes.runtime import (
-    Capabilities,
-    Placement,
-    Precision,
-    RuntimeAbsent,
-)
+from farrank_runtimes.runtime import Capabilities, Placement, Precision, RuntimeAbsent
 from farrank_runtimes.runtime_table import GraphFiles
 
 if TYPE_CHECKING:
@@ -27,9 +22,6 @@ if TYPE_CHECKING:
 
 
 Provider = Literal["cpu", "cuda", "tensorrt"]
-# A provider's name as ONNX Runtime has it, and its options.
-Configured = tuple[str, Mapping[str, str]]
-
 NAMES: Mapping[Provider, str] = {
     "cpu": "CPUExecutionProvider",
     "cuda": "CUDAExecutionProvider",
@@ -61,54 +53,44 @@ def check_provider(provider: Provider) -> None:
         )
 
 
-def cpu_options() -> Configured:
-    """Options of the CPU provider: none."""
-    return NAMES["cpu"], {}
-
-
-def cuda_options(device_index: int) -> Configured:
+def cuda_options(device_index: int) -> Mapping[str, str]:
     """Options of the CUDA provider. By default its arena doubles when it grows, and never shrinks."""
-    return NAMES["cuda"], {"device_id": str(device_index), "arena_extend_strategy": "kSameAsRequested"}
+    return {"device_id": str(device_index), "arena_extend_strategy": "kSameAsRequested"}
 
 
 def open_session(
-    graph: Path, provider: Provider, configured: Sequence[Configured], threads: int
+    graph: Path, providers: Mapping[Provider, Mapping[str, str]], threads: int
 ) -> "onnxruntime.InferenceSession":
-    """Load a graph onto the first of the configured providers; the others take what it cannot run.
+    """Load a graph onto the first of the providers; the others take what it cannot run.
 
     Raises: RuntimeAbsent if one of them could not be loaded.
     """
-    check_provider(provider)
+    first = next(iter(providers))
+    check_provider(first)
     import onnxruntime
 
-    if provider != "cpu":
-        _load_libraries(provider)
+    if first != "cpu":
+        # CUDA's and TensorRT's libraries are in their wheels, where the dynamic linker does not look.
+        onnxruntime.preload_dlls()
+        if first == "tensorrt" and importlib.util.find_spec("tensorrt_libs"):
+            importlib.import_module("tensorrt_libs")
     # ONNX Runtime would retry on other providers after a failure, and only print that.
     session = onnxruntime.InferenceSession(
         str(graph),
         _session_options(threads),
-        providers=[(name, dict(options)) for name, options in configured],
+        providers=[(NAMES[provider], dict(options)) for provider, options in providers.items()],
         enable_fallback=0,
     )
     session.disable_fallback()
     loaded = session.get_providers()
-    for name, _ in configured:
+    for name in (NAMES[provider] for provider in providers):
         # A provider whose libraries are not found is left out, with only a line on standard error.
         if name not in loaded:
             raise RuntimeAbsent(
                 f"{name} is built in, but its libraries could not be loaded (standard error says which); "
-                f"{INSTALL[provider]}"
+                f"{INSTALL[first]}"
             )
     return session
-
-
-def _load_libraries(provider: Provider) -> None:
-    """Load CUDA's and TensorRT's libraries from their wheels, where the dynamic linker does not look."""
-    import onnxruntime
-
-    onnxruntime.preload_dlls()
-    if provider == "tensorrt" and importlib.util.find_spec("tensorrt_libs"):
-        importlib.import_module("tensorrt_libs")
 
 
 def _session_options(threads: int) -> "onnxruntime.SessionOptions":
@@ -179,23 +161,16 @@ def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
     """
     device = choose_device(placement.device)
     provider: Provider = "cpu" if device.type == "cpu" else "cuda"
-    configured = [cpu_options() if provider == "cpu" else cuda_options(device.index or 0)]
+    providers = {provider: {} if provider == "cpu" else cuda_options(device.index or 0)}
     threads = placement.threads or usable_cores()
     # A CPU's kernels take fp32; casts stand around them.
     casts = provider == "cpu" and files.precision == "fp16"
 
     def load(graph: Path) -> RunGraph:
-        return OnnxGraph(open_session(graph, provider, configured, threads), device).run
+        return OnnxGraph(open_session(graph, providers, threads), device).run
 
-    return ExportedRuntime(
-        load(files.encoder),
-        load(files.aggregator),
-        Capabilities(
-            "onnx",
-            str(device),
-            "fp32 between fp16 values" if casts else files.precision,
-            batch_tokens(device),
-            max_kept_bytes=max_kept_bytes(device),
-        ),
-        files,
+    precision = "fp32 between fp16 values" if casts else files.precision
+    runs = Capabilities(
+        "onnx", str(device), precision, batch_tokens(device), max_kept_bytes=max_kept_bytes(device)
     )
+    return ExportedRuntime(load(files.encoder), load(files.aggregator), runs, files)

@@ -1,6 +1,7 @@
 """OpenVINO on an exported ranker's two graphs, on the CPU."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.devices import batch_tokens, choose_device, usable_cores
-from farrank_runtimes.exported_runtime import ExportedRuntime, joined
+from farrank_runtimes.exported_runtime import ExportedRuntime, RunGraph, joined
 from farrank_runtimes.runtime import (
     Capabilities,
     DeviceAbsent,
@@ -116,29 +117,21 @@ def _identity(path: Path) -> tuple[int, int, int]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-class HalvedEncoder:
-    """An encoder whose batches run in two halves, each on half of the threads.
+def run_halved(whole: OpenVinoGraph, halves: OpenVinoGraph, inputs: Mapping[str, Tensor]) -> list[Tensor]:
+    """Run a batch in two halves, each on half of the threads.
 
     Threads that share a batch wait for each other at every layer, whichever of them the machine has just held
     up; halves wait once. A row that is left over, as the only one of a small call, has all threads.
+    Shapes: (P, L) each -> (P, …) each. Raises: OutOfMemory, DeviceLost.
     """
+    rows = len(next(iter(inputs.values())))
+    half = rows // 2
 
-    def __init__(self, whole: OpenVinoGraph, halves: OpenVinoGraph) -> None:
-        self._whole = whole
-        self._halves = halves
+    def part(start: int, stop: int) -> dict[str, Tensor]:
+        return {name: each[start:stop] for name, each in inputs.items()}
 
-    def run(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
-        """Run a batch. Shapes: (P, L) each -> (P, …) each. Raises: OutOfMemory, DeviceLost."""
-        rows = len(next(iter(inputs.values())))
-        half = rows // 2
-        parts = []
-        if half:
-            parts = self._halves.run_beside(
-                [{name: each[start : start + half] for name, each in inputs.items()} for start in (0, half)]
-            )
-        if rows % 2:
-            parts.append(self._whole.run({name: each[2 * half :] for name, each in inputs.items()}))
-        return joined(parts)
+    parts = halves.run_beside([part(0, half), part(half, 2 * half)]) if half else []
+    return joined([*parts, whole.run(part(2 * half, rows))] if rows % 2 else parts)
 
 
 INSTALL = "pip install 'farrank[openvino]'"
@@ -171,17 +164,14 @@ def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
     # An int8 encoder rounds twice, and says so.
     served = "int8+bf16" if (files.precision, float_type) == ("int8", "bf16") else files.precision
     encoder = OpenVinoGraph(files.encoder, float_type, threads)
-    run_encoder = encoder.run
+    run_encoder: RunGraph = encoder.run
     if threads > 1:
-        halves = OpenVinoGraph(files.encoder, float_type, threads, streams=2)
-        run_encoder = HalvedEncoder(encoder, halves).run
-    cpu = torch.device("cpu")
-    return ExportedRuntime(
-        run_encoder,
-        OpenVinoGraph(files.aggregator, "f32", threads).run,
-        Capabilities("openvino", str(cpu), served, batch_tokens(cpu)),
-        files,
-    )
+        run_encoder = partial(
+            run_halved, encoder, OpenVinoGraph(files.encoder, float_type, threads, streams=2)
+        )
+    run_aggregator = OpenVinoGraph(files.aggregator, "f32", threads).run
+    runs = Capabilities("openvino", "cpu", served, batch_tokens(torch.device("cpu")))
+    return ExportedRuntime(run_encoder, run_aggregator, runs, files)
 
 
 def float_type_for(precision: Precision) -> FloatType:

@@ -6,8 +6,9 @@ Source: https://onnxruntime.ai/docs/execution-providers/TensorRT-ExecutionProvid
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -17,24 +18,13 @@ from torch import Tensor
 from farrank_rankers.exports.export_folder import checksum
 from farrank_runtimes.devices import batch_tokens, choose_device, max_kept_bytes
 from farrank_runtimes.exported_runtime import ExportedRuntime, RunGraph, joined
-from farrank_runtimes.onnx_runtime import (
-    NAMES,
-    Configured,
-    OnnxGraph,
-    check_provider,
-    cuda_options,
-    open_session,
-)
+from farrank_runtimes.onnx_runtime import OnnxGraph, check_provider, cuda_options, open_session
 from farrank_runtimes.runtime import Capabilities, DeviceAbsent, Placement, Precision
 from farrank_runtimes.runtime_table import GraphFiles
 
 log = logging.getLogger(__name__)
 
 ENGINES = "engines"
-
-# The wheel in which ONNX Runtime's provider finds TensorRT. Where TensorRT comes from elsewhere, it refuses
-# engines of another version itself.
-_WHEEL = "tensorrt-cu13-libs"
 
 # An engine holds a copy of the weights for each group of lengths, and takes a minute to build.
 MOST_GROUPS = 4
@@ -55,19 +45,6 @@ class LengthGroup:
         """Name the folder of the group's engine; engine files are named after the graph that groups share."""
         return f"{self.shortest}-{self.longest}x{self.rows}"
 
-    def shapes(self, inputs: Iterable[str]) -> dict[str, str]:
-        """Write the optimisation profile of an encoder in the provider's options."""
-        shapes = {
-            "min": (1, self.shortest),
-            "opt": (self.usual_rows, self.longest),
-            "max": (self.rows, self.longest),
-        }
-        names = list(inputs)
-        return {
-            f"trt_profile_{kind}_shapes": ",".join(f"{name}:{rows}x{length}" for name in names)
-            for kind, (rows, length) in shapes.items()
-        }
-
 
 def length_groups(longest_input: int, max_batch_tokens: int) -> tuple[LengthGroup, ...]:
     """Divide the lengths of inputs into groups, each half as long as the next; the shortest first.
@@ -82,67 +59,31 @@ def length_groups(longest_input: int, max_batch_tokens: int) -> tuple[LengthGrou
     while True:
         shorter = longest // 2
         last = shorter < SHORTEST_LIMIT or len(groups) == MOST_GROUPS - 1
-        groups.append(
-            LengthGroup(
-                shortest=1 if last else shorter + 1,
-                longest=longest,
-                rows=max(1, max_batch_tokens // (shorter + 1)),
-                usual_rows=max(1, max_batch_tokens // longest),
-            )
-        )
+        shortest = 1 if last else shorter + 1
+        rows, usual_rows = (max(1, max_batch_tokens // length) for length in (shorter + 1, longest))
+        groups.append(LengthGroup(shortest, longest, rows, usual_rows))
         if last:
             return tuple(reversed(groups))
         longest = shorter
 
 
-def group_for(groups: Sequence[LengthGroup], length: int) -> LengthGroup:
-    """Find the group of an input.
-
-    Raises: ValueError if it is longer than any that the groups were made for.
-    """
-    for group in groups:
-        if length <= group.longest:
-            return group
-    raise ValueError(f"an input has {length} tokens; the engines were built for at most {groups[-1].longest}")
-
-
-@dataclass(frozen=True, slots=True)
-class EngineKey:
-    """What an engine depends on, but the provider does not compare when it finds one in its cache."""
-
-    graph: str  # the file's SHA-256
-    precision: Precision
-    gpu: str
-    compute_capability: str
-    onnxruntime: str
-    tensorrt: str
-
-    def folder(self) -> str:
-        """Name the folder for engines of this key."""
-        digest = hashlib.blake2b(json.dumps(asdict(self)).encode(), digest_size=8).hexdigest()
-        return f"sm{self.compute_capability}-tensorrt-{self.tensorrt}-{digest}"
-
-
 def tensorrt_options(
-    group: LengthGroup,
-    inputs: Iterable[str],
-    *,
-    precision: Precision,
-    device_index: int,
-    engines: Path | None,
-) -> Configured:
-    """Options of the TensorRT provider for a session that serves one group of lengths.
+    group: LengthGroup, inputs: Sequence[str], precision: Precision, device_index: int, engines: Path | None
+) -> Mapping[str, str]:
+    """Options of the TensorRT provider, with the profile, for a session that serves one group of lengths.
 
     `engines` is the folder of the group's engine; all groups share a timing cache beside it. None: neither is
     kept.
     """
-    options: dict[str, str] = {
-        "device_id": str(device_index),
-        "trt_fp16_enable": str(precision == "fp16"),
-        "trt_bf16_enable": str(precision == "bf16"),
-        "trt_int8_enable": str(precision == "int8"),
-        **group.shapes(inputs),
-    }
+    options = {"device_id": str(device_index)}
+    options |= {f"trt_{each}_enable": str(precision == each) for each in ("fp16", "bf16", "int8")}
+    longest = group.longest
+    for kind, rows, length in (
+        ("min", 1, group.shortest),
+        ("opt", group.usual_rows, longest),
+        ("max", group.rows, longest),
+    ):
+        options[f"trt_profile_{kind}_shapes"] = ",".join(f"{name}:{rows}x{length}" for name in inputs)
     if engines is not None:
         options |= {
             "trt_engine_cache_enable": "True",
@@ -150,34 +91,24 @@ def tensorrt_options(
             "trt_timing_cache_enable": "True",
             "trt_timing_cache_path": str(engines.parent),
         }
-    return NAMES["tensorrt"], options
+    return options
 
 
-class GroupedEncoder:
-    """An encoder in one session for each group of lengths.
+def run_grouped(graphs: Mapping[LengthGroup, RunGraph], inputs: Mapping[str, Tensor]) -> list[Tensor]:
+    """Run a batch in the session of its group of lengths, in pieces if it has more rows than the profile.
 
     One session with several profiles would do, but ONNX Runtime's provider stays on the first profile
     (microsoft/onnxruntime#31624).
+    Shapes: (P, L) each -> (P, …) each.
+    Raises: ValueError if L is beyond the last group; OutOfMemory, DeviceLost.
     """
-
-    def __init__(self, graphs: Mapping[LengthGroup, RunGraph]) -> None:
-        self._graphs = graphs
-        self._groups = tuple(graphs)
-
-    def run(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
-        """Run a batch in its group's session, in pieces if it has more rows than the profile.
-
-        Shapes: (P, L) each -> (P, …) each.
-        Raises: ValueError if L is beyond the last group; OutOfMemory, DeviceLost.
-        """
-        rows, length = inputs["input_ids"].shape
-        group = group_for(self._groups, length)
-        return joined(
-            [
-                self._graphs[group]({name: each[start : start + group.rows] for name, each in inputs.items()})
-                for start in range(0, rows, group.rows)
-            ]
-        )
+    rows, length = inputs["input_ids"].shape
+    group = next((each for each in graphs if length <= each.longest), None)
+    if group is None:
+        most = max(each.longest for each in graphs)
+        raise ValueError(f"an input has {length} tokens; the engines were built for at most {most}")
+    pieces = [slice(start, start + group.rows) for start in range(0, rows, group.rows)]
+    return joined([graphs[group]({name: each[piece] for name, each in inputs.items()}) for piece in pieces])
 
 
 def check(precision: Precision, placement: Placement) -> None:
@@ -201,39 +132,41 @@ def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
     device = choose_device(placement.device)
     index = device.index or 0
     budget = max(placement.max_batch_tokens or batch_tokens(device), files.longest_input)
-    engines = files.encoder.parent / ENGINES / engine_key(files.encoder, files.precision, device).folder()
+    engines = files.encoder.parent / ENGINES / engine_folder(files.encoder, files.precision, device)
     cuda = cuda_options(index)
     graphs: dict[LengthGroup, RunGraph] = {}
     for group in length_groups(files.longest_input, budget):
-        options = tensorrt_options(
-            group,
-            files.inputs,
-            precision=files.precision,
-            device_index=index,
-            engines=_writable(engines / group.name),
-        )
+        kept = _writable(engines / group.name)
+        options = tensorrt_options(group, files.inputs, files.precision, index, kept)
         log.info("opening the engine for inputs of %d to %d tokens", group.shortest, group.longest)
-        session = open_session(files.encoder, "tensorrt", [options, cuda], threads=1)
+        session = open_session(files.encoder, {"tensorrt": options, "cuda": cuda}, threads=1)
         graphs[group] = OnnxGraph(session, device).run
     return ExportedRuntime(
-        GroupedEncoder(graphs).run,
-        OnnxGraph(open_session(files.aggregator, "cuda", [cuda], threads=1), device).run,
+        partial(run_grouped, graphs),
+        OnnxGraph(open_session(files.aggregator, {"cuda": cuda}, threads=1), device).run,
         Capabilities("tensorrt", str(device), files.precision, budget, max_kept_bytes=max_kept_bytes(device)),
         files,
     )
 
 
-def engine_key(encoder: Path, precision: Precision, device: torch.device) -> EngineKey:
-    """Say what engines of a graph depend on, on this machine."""
+def engine_folder(encoder: Path, precision: Precision, device: torch.device) -> str:
+    """Name the folder for engines of a graph on this machine.
+
+    It tells apart what the provider does not compare when it finds an engine in its cache.
+    """
     major, minor = torch.cuda.get_device_capability(device)
-    return EngineKey(
-        graph=checksum(encoder),
-        precision=precision,
-        gpu=torch.cuda.get_device_name(device),
-        compute_capability=f"{major}{minor}",
-        onnxruntime=_version("onnxruntime-gpu"),
-        tensorrt=_version(_WHEEL),
-    )
+    key = {
+        "graph": checksum(encoder),
+        "precision": precision,
+        "gpu": torch.cuda.get_device_name(device),
+        "compute_capability": f"{major}{minor}",
+        "onnxruntime": _version("onnxruntime-gpu"),
+        # The wheel in which ONNX Runtime's provider finds TensorRT. Where TensorRT comes from elsewhere, it
+        # refuses engines of another version itself.
+        "tensorrt": _version("tensorrt-cu13-libs"),
+    }
+    digest = hashlib.blake2b(json.dumps(key).encode(), digest_size=8).hexdigest()
+    return f"sm{key['compute_capability']}-tensorrt-{key['tensorrt']}-{digest}"
 
 
 def _version(wheel: str) -> str:

@@ -22,7 +22,7 @@ from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import Batch, EncoderInput, Role
 from farrank_runtimes import onnx_runtime, openvino_runtime
-from farrank_runtimes.onnx_runtime import OnnxGraph, cpu_options, open_session
+from farrank_runtimes.onnx_runtime import OnnxGraph, open_session
 from farrank_runtimes.runtime import Placement, Runtime
 from farrank_runtimes.runtime_table import GraphFiles
 
@@ -188,12 +188,12 @@ def test_large_weights_stay_beside_the_graph(
     assert sorted(path.name for path in folder.iterdir()) == ["encoder.onnx", "encoder.onnx.data"]
     graph, weights = folder / "encoder.onnx", folder / "encoder.onnx.data"
     assert graph.stat().st_size < 1_000_000 < weights.stat().st_size
-    open_session(graph, "cpu", [cpu_options()], threads=1)
+    open_session(graph, {"cpu": {}}, threads=1)
 
 
 def test_in_onnx_companions_change_nothing(traced: Path, tmp_path: Path, batches: list[Batch]) -> None:
     quantize_onnx(traced / "encoder.onnx", tmp_path)
-    session = open_session(tmp_path / "encoder.onnx", "cpu", [cpu_options()], threads=1)
+    session = open_session(tmp_path / "encoder.onnx", {"cpu": {}}, threads=1)
     graph = OnnxGraph(session, torch.device("cpu"))
     shortest = min(batch.input_ids.shape[1] for batch in batches)
 

@@ -14,7 +14,7 @@ from farrank_exporters.texts import calibration_batches
 from farrank_exporters.trace import trace_ranker
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.tokens import Batch
-from farrank_runtimes.onnx_runtime import OnnxGraph, cpu_options, open_session
+from farrank_runtimes.onnx_runtime import OnnxGraph, open_session
 
 LAYERS = 2
 # Query, key, value and output of attention, and the first product of the feed-forward block.
@@ -67,8 +67,7 @@ def test_products_with_weights_are_in_int8_but_those_after_activations(
 def test_vectors_stay_close(graphs: tuple[Path, Path, list[Batch]]) -> None:
     before, after, batches = graphs
     whole, int8 = (
-        OnnxGraph(open_session(path, "cpu", [cpu_options()], 1), torch.device("cpu"))
-        for path in (before, after)
+        OnnxGraph(open_session(path, {"cpu": {}}, 1), torch.device("cpu")) for path in (before, after)
     )
     for batch in batches:
         inputs = {name: torch.from_numpy(array) for name, array in batch._asdict().items()}

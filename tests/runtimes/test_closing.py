@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ def exported(
 ) -> tuple[Runtime, "weakref.ref[Any]"]:
     folder = artifact / "exports" / "onnx-fp32"
     runtime = open_graphs(GraphFiles(folder / "encoder.onnx", folder / "aggregator.onnx", "fp32", 64), CPU)
-    return runtime, weakref.ref(runtime._encode.args[0].__self__)  # type: ignore[attr-defined]
+    run: Any = runtime._encode.args[0]  # type: ignore[attr-defined]
+    return runtime, weakref.ref(run.args[0] if isinstance(run, partial) else run.__self__)
 
 
 @pytest.mark.parametrize(

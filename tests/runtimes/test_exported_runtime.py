@@ -13,7 +13,7 @@ from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import Role
 from farrank_runtimes.exported_runtime import GROUP_LIMIT, ExportedRuntime, RunGraph
-from farrank_runtimes.onnx_runtime import OnnxGraph, cpu_options, open_session
+from farrank_runtimes.onnx_runtime import OnnxGraph, open_session
 from farrank_runtimes.runtime import Capabilities
 from farrank_runtimes.runtime_table import GraphFiles
 
@@ -65,7 +65,7 @@ def graph_of(ranker: Ranker, artifact: Path | None) -> RunGraph:
     """Load the aggregator's graph from an artifact's export, or run what would be traced as it is."""
     if artifact is not None:
         path = artifact / "exports" / "onnx-fp32" / "aggregator.onnx"
-        return OnnxGraph(open_session(path, "cpu", [cpu_options()], threads=1), torch.device("cpu")).run
+        return OnnxGraph(open_session(path, {"cpu": {}}, threads=1), torch.device("cpu")).run
     graph = AggregatorGraph(ranker.aggregator)
     return lambda inputs: list(graph(**inputs))
 

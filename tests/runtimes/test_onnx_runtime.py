@@ -20,7 +20,6 @@ from farrank_runtimes.onnx_runtime import (
     OnnxGraph,
     Provider,
     check_provider,
-    cpu_options,
     open_graphs,
     open_session,
 )
@@ -112,7 +111,7 @@ def expanding(tmp_path: Path) -> OnnxGraph:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     onnx.save(model, tmp_path / "expanding.onnx")
-    session = open_session(tmp_path / "expanding.onnx", "cpu", [cpu_options()], threads=1)
+    session = open_session(tmp_path / "expanding.onnx", {"cpu": {}}, threads=1)
     return OnnxGraph(session, torch.device("cpu"))
 
 
@@ -131,7 +130,7 @@ def test_the_models_own_failures_stay_what_they_are(expanding: OnnxGraph) -> Non
 def test_a_provider_that_is_absent_is_never_replaced(tiny_exports: dict[str, Path]) -> None:
     graph = tiny_exports["maxp"] / "exports" / "onnx-fp32" / "encoder.onnx"
     with pytest.raises(RuntimeAbsent, match="pip install"):
-        open_session(graph, "cuda", [("CUDAExecutionProvider", {"device_id": "0"})], threads=1)
+        open_session(graph, {"cuda": {"device_id": "0"}}, threads=1)
 
 
 @pytest.mark.parametrize("provider", ["cuda", "tensorrt"])
@@ -188,7 +187,7 @@ def test_a_provider_whose_libraries_are_not_found_is_not_replaced_by_the_cpu(
     )
     monkeypatch.setitem(sys.modules, "onnxruntime", library)
     with pytest.raises(RuntimeAbsent, match="libraries could not be loaded"):
-        open_session(Path("graph.onnx"), provider, [(NAMES[provider], {"device_id": "0"})], threads=1)
+        open_session(Path("graph.onnx"), {provider: {"device_id": "0"}}, threads=1)
     assert seen[0]["enable_fallback"] == 0
     assert seen[0]["providers"] == [(NAMES[provider], {"device_id": "0"})]
 

@@ -1,7 +1,7 @@
 """What TensorRT is told, and how batches find their engine; none of it needs a GPU."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,18 +15,16 @@ from farrank_runtimes.onnx_runtime import NAMES
 from farrank_runtimes.runtime import DeviceAbsent, Placement, Precision, RuntimeAbsent
 from farrank_runtimes.runtime_table import GraphFiles
 from farrank_runtimes.tensorrt_runtime import (
-    EngineKey,
-    GroupedEncoder,
     LengthGroup,
     check,
-    group_for,
+    engine_folder,
     length_groups,
     open_graphs,
+    run_grouped,
     tensorrt_options,
 )
 
 INPUTS = ("input_ids", "roles")
-KEY = EngineKey("f00d", "fp16", "NVIDIA H100", "90", "1.31.1", "10.16.1.11")
 
 
 def test_groups_halve_from_the_longest_input() -> None:
@@ -46,8 +44,17 @@ def test_every_batch_has_a_group_and_no_box_is_more_than_twice_the_budget(longes
     assert groups[0].shortest == 1
     assert groups[-1].longest == longest
     assert all(one.longest + 1 == next_.shortest for one, next_ in pairwise(groups))
+    taken: list[LengthGroup] = []
+
+    def noting(group: LengthGroup, inputs: Mapping[str, Tensor]) -> list[Tensor]:
+        taken.append(group)
+        return [inputs["input_ids"]]
+
+    graphs = {group: partial(noting, group) for group in groups}
     for group in groups:
-        assert group_for(groups, group.shortest) is group_for(groups, group.longest) is group
+        for length in (group.shortest, group.longest):
+            run_grouped(graphs, {"input_ids": torch.empty(1, length)})
+        assert taken[-2:] == [group, group]
         assert 1 <= group.usual_rows <= group.rows
         assert group.rows * group.longest <= 2 * budget
     # All but the first group's inputs are more than half as long as its box: one run takes any batch.
@@ -56,20 +63,15 @@ def test_every_batch_has_a_group_and_no_box_is_more_than_twice_the_budget(longes
 
 
 def test_an_input_beyond_the_engines_is_refused() -> None:
+    graphs = dict.fromkeys(length_groups(512, 1024), Recorded().run)
     with pytest.raises(ValueError, match="513 tokens; the engines were built for at most 512"):
-        group_for(length_groups(512, 1024), 513)
+        run_grouped(graphs, {"input_ids": torch.empty(1, 513)})
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "int8"])
 def test_options_as_the_provider_reads_them(precision: Precision) -> None:
-    name, options = tensorrt_options(
-        LengthGroup(65, 128, 992, 512),
-        INPUTS,
-        precision=precision,
-        device_index=1,
-        engines=Path("/artifact/engines/key/65-128x992"),
-    )
-    assert name == "TensorrtExecutionProvider"
+    engines = Path("/artifact/engines/key/65-128x992")
+    options = tensorrt_options(LengthGroup(65, 128, 992, 512), INPUTS, precision, 1, engines)
     assert options == {
         "device_id": "1",
         "trt_fp16_enable": str(precision == "fp16"),
@@ -87,23 +89,40 @@ def test_options_as_the_provider_reads_them(precision: Precision) -> None:
 
 def test_a_read_only_artifact_keeps_no_engines() -> None:
     group = LengthGroup(1, 64, 8, 4)
-    _, options = tensorrt_options(group, INPUTS, precision="fp16", device_index=0, engines=None)
+    options = tensorrt_options(group, INPUTS, "fp16", 0, None)
     assert not [name for name in options if "cache" in name]
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        replace(KEY, graph="beef"),
-        replace(KEY, precision="bf16"),
-        replace(KEY, gpu="NVIDIA H200"),
-        replace(KEY, compute_capability="100"),
-        replace(KEY, onnxruntime="1.32.0"),
-        replace(KEY, tensorrt="10.17.0"),
-    ],
-)
-def test_whatever_an_engine_depends_on_gives_it_another_folder(other: EngineKey) -> None:
-    assert KEY.folder() == replace(KEY).folder() != other.folder()
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """What an engine's folder is told of the machine; the wheels' versions by name."""
+    told: dict[str, object] = {"gpu": "NVIDIA H100", "capability": (9, 0)}
+    told |= {"onnxruntime-gpu": "1.31.1", "tensorrt-cu13-libs": "10.16.1.11"}
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: told["gpu"])
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: told["capability"])
+    monkeypatch.setattr("importlib.metadata.version", lambda wheel: told[wheel])
+    return told
+
+
+def test_whatever_an_engine_depends_on_gives_it_another_folder(
+    machine: dict[str, object], tmp_path: Path
+) -> None:
+    graph, other = tmp_path / "encoder.onnx", tmp_path / "other.onnx"
+    graph.write_bytes(b"graph")
+    other.write_bytes(b"another")
+    device = torch.device("cuda:0")
+    folder = engine_folder(graph, "fp16", device)
+    # Engines that earlier versions built are found again.
+    assert folder == "sm90-tensorrt-10.16.1.11-57cca1a5f29fc129"
+    found = {folder, engine_folder(graph, "bf16", device), engine_folder(other, "fp16", device)}
+    changes = {"gpu": "NVIDIA H200", "capability": (10, 0)}
+    changes |= {"onnxruntime-gpu": "1.32.0", "tensorrt-cu13-libs": "10.17.0"}
+    for key, value in changes.items():
+        before, machine[key] = machine[key], value
+        found.add(engine_folder(graph, "fp16", device))
+        machine[key] = before
+    assert len(found) == 7
+    assert engine_folder(graph, "fp16", device) == folder
 
 
 def test_groups_keep_their_engines_apart() -> None:
@@ -124,10 +143,10 @@ class Recorded:
 
 def test_a_batch_runs_in_its_groups_session_in_pieces_if_need_be() -> None:
     graphs = {LengthGroup(1, 4, 3, 2): Recorded(), LengthGroup(5, 8, 2, 1): Recorded()}
-    encoder = GroupedEncoder({group: graph.run for group, graph in graphs.items()})
+    runs = {group: graph.run for group, graph in graphs.items()}
     for rows, length in ((7, 2), (3, 4), (1, 5), (2, 8)):
         ids = torch.arange(rows * length).reshape(rows, length)
-        vectors, roles = encoder.run({"input_ids": ids, "roles": ids + 1})
+        vectors, roles = run_grouped(runs, {"input_ids": ids, "roles": ids + 1})
         assert torch.equal(vectors, ids.float())
         assert torch.equal(roles, ids + 1)
     assert [graph.shapes for graph in graphs.values()] == [
