@@ -80,8 +80,10 @@ def open_ranker_runtime(
         if placement.device is None and list(RUNTIMES[runtime].ranks) == ["cpu"]:
             placement = replace(placement, device="cpu")
     device: DeviceType = "cpu" if choose_device(placement.device).type == "cpu" else "cuda"
-    # torch can serve a ranker whose exports are damaged.
-    exports = [] if runtime == "torch" else _exports(source, overrides)
+    exports: list[Export] = []
+    if runtime != "torch":  # which can serve a ranker whose exports are damaged
+        folder = locate(source, download=overrides.get("download") or False).folder
+        exports = find_exports(folder) if (folder / SPEC_FILE).is_file() else []
     found = list(candidates(device, exports, runtime, precision))
     if not found:
         raise _nothing_to_serve(source, device, exports, runtime, precision)
@@ -112,38 +114,23 @@ def candidates(
                 yield Candidate(name, each, export)
 
 
-def _exports(source: str, overrides: Overrides) -> list[Export]:
-    folder = locate(source, download=overrides.get("download") or False).folder
-    return find_exports(folder) if (folder / SPEC_FILE).is_file() else []
-
-
 def _open(
     candidate: Candidate, source: str, overrides: Overrides, placement: Placement, reason: str
 ) -> ServableRanker:
     if candidate.export is None:
         from farrank_runtimes.torch_runtime import dtype_of, open_torch
 
-        ranker = open_ranker(
-            source,
-            dtype=dtype_of(candidate.precision),
-            device=choose_device(placement.device),
-            **overrides,
-        )
+        dtype, device = dtype_of(candidate.precision), choose_device(placement.device)
+        ranker = open_ranker(source, dtype=dtype, device=device, **overrides)
         torch, form = open_torch(ranker, candidate.precision, placement)
         evidence = ranker.aggregator.evidence
         return ServableRanker(ranker.reader, ranker.version, evidence, torch, f"{reason}; {form}")
     manifest = candidate.export.manifest
     artifact = candidate.export.folder.parent.parent
     exported = open_exported(artifact, manifest.name, **overrides)
-    measured = [each for each in manifest.parity if each.runtime == candidate.runtime]
-    return ServableRanker(
-        exported.reader,
-        exported.version,
-        manifest.evidence,
-        open_export(candidate.runtime, exported, placement),
-        reason,
-        measured[0] if measured else None,
-    )
+    parity = next((each for each in manifest.parity if each.runtime == candidate.runtime), None)
+    opened = open_export(candidate.runtime, exported, placement)
+    return ServableRanker(exported.reader, exported.version, manifest.evidence, opened, reason, parity)
 
 
 def _reason(candidate: Candidate, runtime: str, unusable: Sequence[str]) -> str:
@@ -170,15 +157,13 @@ def _nothing_to_serve(
                 return RuntimeAbsent(f"{runtime} may not serve {export.folder}: {each.reason}")
     there = ", ".join(export.manifest.name for export in exports) or "none"
     form = "onnx" if runtime == AUTO else RUNTIMES[runtime].reads
-    command = f"farrank export {source} --format {form} --precision {precision or 'fp32'}"
-    if precision is not None:
-        what = "" if runtime == AUTO else f" that {runtime} serves"
-        return PrecisionAbsent(
-            f"no export of {source} is in {precision}{what}; its exports: {there}; try {command}"
-        )
-    return RuntimeAbsent(
-        f"no export of {source} can be served with {runtime} here; its exports: {there}; try {command}"
+    served_by = "" if runtime == AUTO else f" that {runtime} serves"
+    helps = (
+        f"its exports: {there}; try farrank export {source} --format {form} --precision {precision or 'fp32'}"
     )
+    if precision is None:
+        return RuntimeAbsent(f"no export of {source} can be served with {runtime} here; {helps}")
+    return PrecisionAbsent(f"no export of {source} is in {precision}{served_by}; {helps}")
 
 
 def _enumerated(precisions: Collection[Precision]) -> str:

@@ -97,23 +97,19 @@ class Stage:
         width, offsets = _aligned(count), len(packing.offsets)
         start = _aligned(offsets)
         size = start + rows * width
-        self._grow(size)
+        if size > len(self._host):
+            room = 1 << (size - 1).bit_length()  # by doubling: pinning memory takes milliseconds
+            # Both or neither: memory may end between the two.
+            self._host, self._there = (
+                torch.empty(room, dtype=torch.int32, pin_memory=self._device.type == "cuda"),
+                torch.empty(room, dtype=torch.int32, device=self._device),
+            )
         host = self._host.numpy()
         host[:offsets] = packing.offsets
         host[start:size].reshape(rows, width)[:, :count] = packing.tokens
         there = self._there[:size]
         there.copy_(self._host[:size], non_blocking=True)
         return there[start:].view(rows, width)[:, :count], there[:offsets]
-
-    def _grow(self, size: int) -> None:
-        if size <= len(self._host):
-            return
-        room = 1 << (size - 1).bit_length()  # by doubling: pinning memory takes milliseconds
-        # Both or neither: memory may end between the two.
-        self._host, self._there = (
-            torch.empty(room, dtype=torch.int32, pin_memory=self._device.type == "cuda"),
-            torch.empty(room, dtype=torch.int32, device=self._device),
-        )
 
 
 def _aligned(count: int) -> int:

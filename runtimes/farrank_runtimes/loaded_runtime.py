@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,23 +17,15 @@ from farrank_runtimes.runtime import Capabilities, DocumentScores, Encoding, Out
 Encode = Callable[[Sequence[EncoderInput]], Encoding]
 
 
+@dataclass(eq=False)
 class LoadedRuntime:
-    """A `Runtime` made of its two parts, which alone hold weights. `longest_input` is in tokens."""
+    """A `Runtime` made of its two parts, which alone hold weights. `_longest_input` is in tokens."""
 
-    def __init__(
-        self,
-        encode: Encode,
-        aggregate: Aggregate,
-        capabilities: Capabilities,
-        longest_input: int,
-        limit: GroupLimit,
-    ) -> None:
-        self._encode = encode
-        self._aggregate = aggregate
-        self._capabilities = capabilities
-        self._longest_input = longest_input
-        self._limit = limit
-        self._device = torch.device(capabilities.device)
+    _encode: Encode
+    _aggregate: Aggregate
+    _capabilities: Capabilities
+    _longest_input: int
+    _limit: GroupLimit
 
     def encode(self, inputs: Sequence[EncoderInput]) -> Encoding:
         """Begin the heavy part. Raises: ValueError if there is no input; OutOfMemory, DeviceLost."""
@@ -42,7 +35,8 @@ class LoadedRuntime:
         self, documents: Sequence[Features], queries: Sequence[Features] | None = None
     ) -> DocumentScores:
         """Run the light part. Raises: OutOfMemory if a document alone does not fit; DeviceLost."""
-        return score_in_groups(self._aggregate, documents, queries, device=self._device, limit=self._limit)
+        device = torch.device(self._capabilities.device)
+        return score_in_groups(self._aggregate, documents, queries, device=device, limit=self._limit)
 
     def warm_up(self) -> float:
         """Run batches of the shapes to come; return the measured speed in tokens per second."""
@@ -55,7 +49,7 @@ class LoadedRuntime:
     def close(self) -> None:
         """Free the weights."""
         self._encode = self._aggregate = closed
-        free_memory(self._device)
+        free_memory(torch.device(self._capabilities.device))
 
 
 SHORT_INPUT = 16

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Literal, Protocol, cast
+from typing import Literal
 
 from farrank_rankers.exports.export_folder import Exported
 from farrank_rankers.exports.manifest import ExportFormat
@@ -48,40 +48,19 @@ class GraphFiles:
         )
 
 
-class ExportRuntime(Protocol):
-    """The two functions that the module of a runtime for exports has."""
-
-    def check(self, precision: Precision, placement: Placement) -> None:
-        """Look whether the runtime is installed and computes in a precision on this machine.
-
-        Raises: RuntimeAbsent, PrecisionAbsent, DeviceAbsent, saying what helps.
-        """
-        ...
-
-    def open_graphs(self, files: GraphFiles, placement: Placement) -> Runtime:
-        """Load an export's graphs.
-
-        Raises: RuntimeAbsent, PrecisionAbsent, DeviceAbsent.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class RuntimeRow:
     """A runtime: its module, the exports that it reads, and how early it is tried.
 
-    `ranks` gives the precisions it serves on a type of device, each with a rank: of everything that could
-    serve a ranker, the lowest rank is taken. `reads` is None for torch, which runs the ranker itself.
+    `module` has the functions `check(precision, placement)` and `open_graphs(files, placement)`, which do as
+    `check_here` and `open_export` say. `reads` is None for torch, which runs the ranker itself. `ranks` gives
+    the precisions that it serves on a type of device, each with a rank: of everything that could serve
+    a ranker, the lowest rank is taken.
     """
 
     module: str
     reads: ExportFormat | None
     ranks: Mapping[DeviceType, Mapping[Precision, int]]
-
-    def load(self) -> ExportRuntime:
-        """Import the module."""
-        # import_module cannot know which functions a module has.
-        return cast(ExportRuntime, import_module(self.module))
 
 
 # Ranks on a CPU follow measured speed (decision 0012). On a GPU they are a guess: tensor cores before fp32.
@@ -138,7 +117,7 @@ def check_here(runtime: str, precision: Precision, placement: Placement) -> None
         raise RuntimeAbsent(f"there is no runtime {runtime!r}; known are {', '.join(RUNTIMES)}")
     row = RUNTIMES[runtime]
     if row.reads is not None:  # torch is always here
-        row.load().check(precision, placement)
+        import_module(row.module).check(precision, placement)
 
 
 def open_export(runtime: str, exported: Exported, placement: Placement) -> Runtime:
@@ -146,4 +125,6 @@ def open_export(runtime: str, exported: Exported, placement: Placement) -> Runti
 
     Raises: RuntimeAbsent, PrecisionAbsent, DeviceAbsent.
     """
-    return RUNTIMES[runtime].load().open_graphs(GraphFiles.of(exported, runtime), placement)
+    files = GraphFiles.of(exported, runtime)
+    opened: Runtime = import_module(RUNTIMES[runtime].module).open_graphs(files, placement)
+    return opened
