@@ -8,16 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from farrank_bench.contenders.infinity import VERSION, infinity_command, infinity_server, infinity_versions
-from farrank_bench.contenders.predict import predicting
-from farrank_bench.contenders.rounds import Contender, ContenderFailed, Rounds, Scores, measure_rounds
-from farrank_bench.corpus_calls import encoder_inputs, make_pair_calls
+from farrank_bench.corpus_calls import encoder_inputs, make_calls
 from farrank_bench.exporting import CrossEncoder
-from farrank_bench.offline import Alone
-from farrank_bench.report import Row, at_least, not_measured, spread
+from farrank_bench.infinity import VERSION, infinity_command, infinity_server, infinity_versions
+from farrank_bench.offline import Alone, longest_first
+from farrank_bench.predict import predicting
+from farrank_bench.report import Row
+from farrank_bench.rounds import Contender, ContenderFailed, Rounds, Scores, measure_rounds
 from farrank_bench.served import Served
 from farrank_cli.spawn import spawned_server
-from farrank_client import Client, RankerInfo
+from farrank_client import Client
 from farrank_exporters.parity import LEAST_TAU, kendall_tau
 from farrank_loadtest.workloads import Call
 from farrank_rankers.files.open import Overrides
@@ -57,7 +57,7 @@ def beside_peers(made: CrossEncoder, size: Size, threads: int, cache: Path, scra
     `cache` keeps Infinity's environment, `scratch` takes its log.
     """
     reader = made.ranker.reader
-    calls = make_pair_calls(reader, size.calls, size.documents, seed=2)
+    calls = make_calls(reader, size.calls, size.documents, seed=2, pairs=True)
     inputs = encoder_inputs(reader, calls)
     if len(inputs) != size.calls * size.documents:
         raise AssertionError(f"{len(inputs)} pairs of {size.calls * size.documents} documents")
@@ -66,16 +66,16 @@ def beside_peers(made: CrossEncoder, size: Size, threads: int, cache: Path, scra
     with ExitStack() as stack:
         arguments = ["--ranker", f"{MODEL}={made.artifact}", "--device", "cpu", "--threads", str(threads)]
         server = stack.enter_context(spawned_server([*arguments, "--log-level", "warning"]))
-        served = _served_ranker(server.address)
+        with Client(server.address) as client:
+            served = client.rankers().rankers[0]
         contenders[FARRANK] = Served(server.address, MODEL, CALLERS, calls)
         contenders[LOADED] = Served(server.address, MODEL, MANY_CALLERS, calls * TIMES)
-        alone = open_ranker_runtime(
-            str(made.artifact), Overrides(), placement=Placement("cpu", threads)
-        ).runtime
+        placement = Placement("cpu", threads)
+        alone = open_ranker_runtime(str(made.artifact), Overrides(), placement=placement).runtime
         runs = alone.capabilities()
         if (runs.runtime, runs.precision) != (served.runtime, served.precision):
             raise AssertionError(f"the server runs {served.runtime} {served.precision}, and alone {runs}")
-        contenders[ALONE] = Alone(alone, inputs)
+        contenders[ALONE] = Alone(alone, longest_first(inputs))
         contenders[PREDICT] = stack.enter_context(predicting(made.transformers, calls, threads))
         try:
             command = infinity_command(cache)
@@ -113,20 +113,13 @@ def speed_rows(found: Rounds) -> list[Row]:
         (FARRANK, INFINITY): OVER_INFINITY,
         (LOADED, ALONE): OVER_ALONE,
     }
-    rows = [
-        not_measured(what, found.failed[name])
-        if name in found.failed
-        else Row(what, spread(found.speeds[name], ".1f"))
-        for name, what in speeds.items()
+    return [
+        *(found.speed_row(name, what) for name, what in speeds.items()),
+        *(
+            found.ratio_row(ours, name, f"{ours}, over {name}", limit, ".2f")
+            for (ours, name), limit in aims.items()
+        ),
     ]
-    for (ours, name), limit in aims.items():
-        what = f"{ours}, over {name}"
-        why = found.failed.get(ours) or found.failed.get(name)
-        if why:
-            rows.append(not_measured(what, why, f"at least {limit:g}"))
-        else:
-            rows.append(at_least(what, found.ratios(ours, name), limit, ".2f"))
-    return rows
 
 
 def agreement_rows(found: Rounds, ranker: Ranker, calls: Sequence[Call], precision: str) -> list[Row]:
@@ -141,16 +134,9 @@ def agreement_rows(found: Rounds, ranker: Ranker, calls: Sequence[Call], precisi
         if name not in found.scores:
             continue
         by_call = taus(expected, found.scores[name])
-        mean = statistics.mean(by_call)
-        what = f"{name}, {precision}" if name == FARRANK else name
-        rows.append(
-            Row(
-                f"Kendall's tau with torch fp32, mean of {len(by_call)} calls (the worst): {what}",
-                f"{mean:.4f} ({min(by_call):.4f})",
-                f"at least {limit:g}",
-                mean >= limit,
-            )
-        )
+        mean, who = statistics.mean(by_call), f"{name}, {precision}" if name == FARRANK else name
+        what = f"Kendall's tau with torch fp32, mean of {len(by_call)} calls (the worst): {who}"
+        rows.append(Row(what, f"{mean:.4f} ({min(by_call):.4f})", f"at least {limit:g}", mean >= limit))
     return rows
 
 
@@ -166,8 +152,3 @@ def taus(expected: Scores, scores: Scores) -> list[float]:
         kendall_tau(np.array(wanted), np.array(got))
         for wanted, got in zip(expected, scores[: len(expected)], strict=True)
     ]
-
-
-def _served_ranker(address: str) -> RankerInfo:
-    with Client(address) as client:
-        return client.rankers().rankers[0]

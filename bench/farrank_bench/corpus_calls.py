@@ -3,14 +3,12 @@
 import random
 from collections.abc import Iterable, Sequence
 
+from farrank_bench.offline import Request
 from farrank_loadtest.targets import Document
 from farrank_loadtest.workloads import Call
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokens import EncoderInput
 from farrank_server.indexing.pydoc_corpus import read_pydoc
-
-SHORTEST_TOKENS = 20
-LONGEST_TOKENS = 1400
 
 QUERIES = (
     "how do I read a large compressed file line by line",
@@ -20,6 +18,25 @@ QUERIES = (
     "which exception is raised when a key is missing",
     "make a temporary directory that disappears afterwards",
 )
+# More characters than most documents' tokens take.
+_STRETCH = 10_000
+
+# Of documents that are split.
+SHORTEST_TOKENS = 20
+LONGEST_TOKENS = 1400
+
+# Of pairs, each with a document that is one chunk.
+SHORTEST_PAIR = 60
+LONGEST_PAIR = 512
+SPECIAL_TOKENS = 3  # [CLS] query [SEP] document [SEP]
+# The longest of QUERIES, and the longest document that makes a pair of 512 tokens with it.
+MAX_QUERY_TOKENS = 14
+MAX_DOCUMENT_TOKENS = LONGEST_PAIR - SPECIAL_TOKENS - MAX_QUERY_TOKENS
+
+
+def read_corpus(characters: int) -> list[str]:
+    """Read the documentation that every Python carries: its pages of more than so many characters."""
+    return [document.text for document in read_pydoc() if len(document.text) > characters]
 
 
 def call_of(query: str, texts: Iterable[str]) -> Call:
@@ -27,67 +44,31 @@ def call_of(query: str, texts: Iterable[str]) -> Call:
     return Call(query, tuple(Document(str(number), text) for number, text in enumerate(texts)))
 
 
-def make_calls(reader: Reader, count: int, documents: int, seed: int) -> list[Call]:
-    """Draw calls whose documents' lengths are uniform between the two bounds."""
-    randomly = random.Random(seed)
-    corpus = [document.text for document in read_pydoc() if len(document.text) > 12_000]
-    return [
-        call_of(
-            randomly.choice(QUERIES),
-            [_cut_text(reader, randomly.choice(corpus), randomly) for _ in range(documents)],
-        )
-        for _ in range(count)
-    ]
+def make_calls(reader: Reader, count: int, documents: int, seed: int, *, pairs: bool = False) -> list[Call]:
+    """Draw calls whose documents' lengths are uniform between the two bounds, as far as whole words allow.
 
-
-def encoder_inputs(reader: Reader, calls: Sequence[Call]) -> list[EncoderInput]:
-    """All pairs that the server will make of these calls."""
-    inputs: list[EncoderInput] = []
-    for call in calls:
-        query = reader.read_query(call.query)
-        for text in call.texts:
-            chunks = reader.split(reader.read_document(text))
-            inputs.extend(reader.chunk_input(query, chunk) for chunk in chunks)
-    return inputs
-
-
-def _cut_text(reader: Reader, text: str, randomly: random.Random) -> str:
-    """A stretch of a document with a drawn number of tokens."""
-    tokens = randomly.randint(SHORTEST_TOKENS, LONGEST_TOKENS)
-    start = randomly.randrange(len(text) - 10_000)
-    read = reader.read_document(text[start : start + 10_000])
-    return text[start : start + int(read.ends[min(tokens, len(read)) - 1])]
-
-
-SHORTEST_PAIR = 60
-LONGEST_PAIR = 512
-SPECIAL_TOKENS = 3  # [CLS] query [SEP] document [SEP]
-
-# The longest of QUERIES, and the longest document that makes a pair of 512 tokens with it.
-MAX_QUERY_TOKENS = 14
-MAX_DOCUMENT_TOKENS = LONGEST_PAIR - SPECIAL_TOKENS - MAX_QUERY_TOKENS
-
-# More characters than so many tokens ever have in this corpus.
-_STRETCH = 10_000
-
-
-def make_pair_calls(reader: Reader, count: int, documents: int, seed: int) -> list[Call]:
-    """Draw calls whose pairs' lengths are uniform, as far as whole words allow.
-
-    Only a pair of a shorter query ends before 512 tokens: documents have at most `MAX_DOCUMENT_TOKENS`.
+    `pairs` draws pairs' lengths. Only one of a shorter query then ends before 512 tokens: documents have at
+    most `MAX_DOCUMENT_TOKENS`.
     """
     randomly = random.Random(seed)
-    corpus = [document.text for document in read_pydoc() if len(document.text) > _STRETCH + 2_000]
+    corpus = read_corpus(_STRETCH + 2_000)
+    shortest, longest = SHORTEST_TOKENS, MAX_DOCUMENT_TOKENS if pairs else LONGEST_TOKENS
     calls = []
     for _ in range(count):
         query = randomly.choice(QUERIES)
-        shortest = SHORTEST_PAIR - SPECIAL_TOKENS - len(reader.tokenizer.read(query, LONGEST_PAIR))
-        texts = [_pair_text(reader, randomly.choice(corpus), shortest, randomly) for _ in range(documents)]
+        if pairs:
+            shortest = SHORTEST_PAIR - SPECIAL_TOKENS - len(reader.tokenizer.read(query, LONGEST_PAIR))
+        texts = [_cut(reader, randomly.choice(corpus), shortest, longest, randomly) for _ in range(documents)]
         calls.append(call_of(query, texts))
     return calls
 
 
-def _pair_text(reader: Reader, text: str, shortest: int, randomly: random.Random) -> str:
+def encoder_inputs(reader: Reader, calls: Sequence[Call]) -> list[EncoderInput]:
+    """All pairs that the server will make of these calls."""
+    return [item for call in calls for item in Request(reader, call.query, call.texts).inputs]
+
+
+def _cut(reader: Reader, text: str, shortest: int, longest: int, randomly: random.Random) -> str:
     """Cut a stretch of whole words with a drawn number of tokens, or a few less.
 
     A word that is cut in two may have more tokens than its beginning had.
@@ -95,8 +76,8 @@ def _pair_text(reader: Reader, text: str, shortest: int, randomly: random.Random
     while True:
         start = randomly.randrange(len(text) - _STRETCH)
         stretch = text[start : start + _STRETCH]
-        read = reader.tokenizer.read(stretch, MAX_DOCUMENT_TOKENS + 1)
-        tokens = randomly.randint(shortest, MAX_DOCUMENT_TOKENS)
+        read = reader.tokenizer.read(stretch, longest + 1)
+        tokens = min(randomly.randint(shortest, longest), len(read) - 1)
         while tokens > shortest and read.ends[tokens - 1] == read.starts[tokens]:
             tokens -= 1
         if read.ends[tokens - 1] < read.starts[tokens]:

@@ -4,24 +4,17 @@ The loop is watched in a server of its own process.
 """
 
 import asyncio
-import itertools
-import math
 import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from farrank_bench.report import Row, below, spread
-from farrank_loadtest.loops import Sample, run_closed, started_clock
-from farrank_loadtest.targets import Answer
-from farrank_loadtest.targets.address import open_target
-from farrank_loadtest.workloads import Call
+from farrank_bench.rounds import child
+from farrank_bench.served import watch_loaded
 from farrank_loadtest.workloads.synthetic import Shape, make_up, parse_lengths
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
@@ -90,14 +83,21 @@ class Held:
 def event_loop_stall(folder: Path, load_s: float) -> list[Row]:
     """Hold a thousand calls in flight for a while, then let all callers hang up at once."""
     save_ranker(new_ranker("avgp", "embedded", seed=1), folder)
-    with _watched_server(folder) as (address, server):
-        _held(server)
+    with child("the watched server", serve_watched, str(folder)) as server:
+        address: str = server.ask()
+        server.ask()
         time.sleep(IDLE_S)
-        idle = _held(server)
-        statuses = asyncio.run(_load(address, load_s))
-        busy = _held(server)
-        asyncio.run(_hang_up(address))
-        hung_up = _held(server)
+        idle: Held = server.ask()
+
+        async def watch() -> Held:
+            await asyncio.sleep(load_s)
+            held: Held = await asyncio.to_thread(server.ask)
+            return held
+
+        busy, samples = watch_loaded(address, make_up(WORKLOAD, seed=1).calls, CALLERS, watch)
+        time.sleep(IDLE_S)
+        hung_up: Held = server.ask()
+    statuses = Counter(sample.status for sample in samples)
     told = ", ".join(f"{status} {count:,}" for status, count in statuses.most_common())
     rows = [Row(f"{CALLERS:,} callers of {WORKLOAD.documents} documents for {load_s:g} s", told)]
     for when, found in (
@@ -110,58 +110,6 @@ def event_loop_stall(folder: Path, load_s: float) -> list[Row]:
             Row(f"its latest beat (p99.9), {when}, ms", f"{found.latest_ms:.1f} ({found.p999_ms:.1f})"),
         ]
     return rows
-
-
-async def _load(address: str, load_s: float) -> Counter[str]:
-    statuses: Counter[str] = Counter()
-
-    def count(sample: Sample) -> None:
-        statuses[sample.status] += 1
-
-    await _call(address, load_s, count)
-    return statuses
-
-
-async def _hang_up(address: str) -> None:
-    """Cancel as many calls as there are callers, in one go; their answers are on the way."""
-    loading = asyncio.create_task(_call(address, math.inf, lambda sample: None))
-    await asyncio.sleep(IDLE_S)
-    loading.cancel()
-    await asyncio.wait((loading,))
-    await asyncio.sleep(IDLE_S)
-
-
-async def _call(address: str, load_s: float, sink: Callable[[Sample], None]) -> None:
-    calls = itertools.cycle(make_up(WORKLOAD, seed=1).calls)
-    target = open_target(address)
-
-    async def ask(call: Call) -> Answer:
-        return await target.rerank(call.query, call.documents, timeout_s=60.0)
-
-    try:
-        await run_closed(ask, calls, CALLERS, load_s, sink, started_clock(), max_calls=1_000_000)
-    finally:
-        await target.close()
-
-
-@contextmanager
-def _watched_server(folder: Path) -> Iterator[tuple[str, Connection]]:
-    ours, theirs = Pipe()
-    process = get_context("spawn").Process(target=serve_watched, args=(str(folder), theirs), daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        yield ours.recv(), ours
-    finally:
-        process.terminate()
-        process.join()
-
-
-def _held(server: Connection) -> Held:
-    """Ask for what was seen since the last question."""
-    server.send(None)
-    found: Held = server.recv()
-    return found
 
 
 class Heartbeat:
@@ -190,8 +138,8 @@ class Heartbeat:
         self._schedule()
 
 
-def serve_watched(folder: str, asked: Connection) -> None:
-    """Serve the ranker, send the address, and answer each message with how the loop was held up since."""
+def serve_watched(asked: Connection, folder: str) -> None:
+    """Serve the ranker; answer the first question with the address, others with how the loop was held up."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     limits = LimitsConfig(max_concurrent_calls=2 * CALLERS)
     listen = ListenConfig(port=0, metrics_port=None)
@@ -200,6 +148,7 @@ def serve_watched(folder: str, asked: Connection) -> None:
     async def serve() -> None:
         async with Replica(config) as replica:
             heartbeat = Heartbeat()
+            asked.recv()
             asked.send(replica.address)
             while True:
                 await asyncio.to_thread(asked.recv)

@@ -70,9 +70,9 @@ def export_fast(ranker: Ranker, artifact: Path) -> tuple[list[Export], list[Row]
             rows.append(Row(what, f"refused: {error}"))
             continue
         exports.append(export)
-        parities = [
+        told = (
             f"{each.runtime}: Kendall's tau {each.kendall_tau:.4f} ({each.bound})"
             for each in export.manifest.parity
-        ]
-        rows.append(Row(what, "; ".join(parities)))
+        )
+        rows.append(Row(what, "; ".join(told)))
     return exports, rows

@@ -1,24 +1,20 @@
-"""What precision costs in ranking: `python -m farrank_bench.fidelity --index .cache/pydoc-index`.
+"""What precision costs in ranking.
 
 The embedded bi-encoder ranks the candidates of the demo's judged questions offline, with every runtime of its
 exports as `farrank serve` opens them. Its rankings in torch, fp32, are what the others are compared with.
 """
 
-import argparse
 import asyncio
-import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from farrank_bench.exporting import export_fast
-from farrank_bench.offline import batches_in_order
-from farrank_bench.report import Row, heading, not_measured, tables
+from farrank_bench.report import Row, not_measured
 from farrank_demo.questions import Question, load_qrels, load_questions
-from farrank_exporters.parity import LEAST_TAU, kendall_tau, top_overlap
-from farrank_rankers.features import Features, stacked
+from farrank_exporters.parity import LEAST_TAU, encode_all, kendall_tau, top_overlap
+from farrank_rankers.features import stacked
 from farrank_rankers.files.location import EMBEDDED
 from farrank_rankers.files.open import Overrides, open_ranker
 from farrank_rankers.files.save import save_ranker
@@ -26,7 +22,6 @@ from farrank_rankers.reader import Reader
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.choose import candidates as candidates_for
 from farrank_runtimes.choose import open_ranker_runtime
-from farrank_runtimes.devices import usable_cores
 from farrank_runtimes.runtime import Placement, Precision, Runtime
 from farrank_runtimes.torch_runtime import TorchRuntime
 from farrank_server.config.schema import FirstStageConfig, IndexConfig
@@ -42,50 +37,9 @@ INDEX = "pydoc"
 MEASURE = "nDCG@10"
 # How far nDCG@10 may move, up or down.
 NDCG_WITHIN: Mapping[Precision, float] = {"bf16": 0.005, "int8": 0.01}
-NOTES = (
-    f"the embedded bi-encoder (all-MiniLM-L6-v2) over judged questions, up to {CANDIDATES} candidates each; "
-    f"Kendall's tau-b and the overlap of the first {TOP} are means over questions, their least in brackets; "
-    "differences are of scores"
-)
 
 # Query id to document id to score.
 Scored = dict[str, dict[str, float]]
-
-
-@dataclass(frozen=True, slots=True)
-class Fidelity:
-    """How rankings compare with the reference's: means over questions, and the worst question."""
-
-    mean_tau: float
-    least_tau: float
-    overlap: float
-    least_overlap: float
-    mean_difference: float
-    max_difference: float
-
-
-def main() -> None:
-    """Rank with every runtime of every export, and print the table."""
-    parser = argparse.ArgumentParser(prog="farrank_bench.fidelity", description=__doc__)
-    parser.add_argument("--index", type=Path, required=True, help="the index of the embedded corpus")
-    parser.add_argument("--questions", type=int, help="only the first so many")
-    parser.add_argument("--max-chunks", type=int, help="read only so many chunks of a document")
-    parser.add_argument("--threads", type=int, help="threads to compute with, default all")
-    parser.add_argument("--out", type=Path, help="write the report here, too")
-    given = parser.parse_args()
-    threads = given.threads or usable_cores()
-    with tempfile.TemporaryDirectory() as folder:
-        rows = fidelity_of_exports(
-            given.index, Path(folder) / "embedded", threads, given.questions, given.max_chunks
-        )
-    command = f"python -m farrank_bench.fidelity --index {given.index}"
-    for flag, value in (("questions", given.questions), ("max-chunks", given.max_chunks)):
-        command += f" --{flag} {value}" if value else ""
-    report = heading("What precision costs in ranking", command, NOTES)
-    report += tables({"Fidelity of exports": rows})
-    print(report)
-    if given.out:
-        given.out.write_text(report)
 
 
 def fidelity_of_exports(
@@ -100,36 +54,47 @@ def fidelity_of_exports(
     asked = load_questions()[:questions]
     candidates = asyncio.run(find_candidates(index, asked))
     ranker = open_ranker(EMBEDDED)
-    reader = ranker.reader
     save_ranker(ranker, folder)
     exports, rows = export_fast(ranker, folder)
     torch = TorchRuntime(ranker, "fp32", "cpu", threads)
-    expected = rank_offline(torch, reader, asked, candidates, max_chunks)
-    rows.append(Row("questions, nDCG@10 with torch fp32", f"{len(asked)}, {ndcg(expected):.4f}"))
+    expected = rank_offline(torch, ranker.reader, asked, candidates, max_chunks)
+    rows.append(Row(f"questions, {MEASURE} with torch fp32", f"{len(asked)}, {ndcg(expected):.4f}"))
+    placement = Placement("cpu", threads)
     for each in candidates_for("cpu", exports, "auto", None):
         if each.export is None:
             continue
         print(f"  ranking with {each}", flush=True)
-        placement = Placement("cpu", threads)
         served = open_ranker_runtime(
             str(folder), Overrides(), runtime=each.runtime, precision=each.precision, placement=placement
         )
-        run = rank_offline(served.runtime, reader, asked, candidates, max_chunks)
+        run = rank_offline(served.runtime, ranker.reader, asked, candidates, max_chunks)
         rows += fidelity_rows(f"{each.runtime} {each.precision}", each.precision, expected, run)
     return rows
 
 
 def fidelity_rows(name: str, precision: Precision, expected: Scored, scored: Scored) -> list[Row]:
-    """Hold rankings to the bounds of their precision; fp32 has none here."""
-    found = compare(expected, scored)
+    """Compare rankings of the same candidates, question by question, with the bounds of a precision, if any.
+
+    Raises: ValueError if a score is not a number: no comparison could tell it from an equal one.
+    """
+    taus, overlaps, differences = [], [], []
+    for query_id, wanted in expected.items():
+        first = np.array(list(wanted.values()))
+        second = np.array([scored[query_id][doc_id] for doc_id in wanted])
+        if not (np.isfinite(first).all() and np.isfinite(second).all()):
+            raise ValueError(f"{query_id}: a score is not finite")
+        taus.append(kendall_tau(first, second))
+        overlaps.append(top_overlap(first, second, TOP))
+        differences.append(np.abs(second - first))
+    mean_tau, every = float(np.mean(taus)), np.concatenate(differences)
     moved = ndcg(scored) - ndcg(expected)
     tau, within = LEAST_TAU.get(precision), NDCG_WITHIN.get(precision)
     return [
         Row(
             f"{name}: Kendall's tau, mean of questions (the worst)",
-            f"{found.mean_tau:.4f} ({found.least_tau:.4f})",
+            f"{mean_tau:.4f} ({min(taus):.4f})",
             "" if tau is None else f"at least {tau:g}",
-            None if tau is None else found.mean_tau >= tau,
+            None if tau is None else mean_tau >= tau,
         ),
         Row(
             f"{name}: {MEASURE} beside torch fp32",
@@ -139,35 +104,9 @@ def fidelity_rows(name: str, precision: Precision, expected: Scored, scored: Sco
         ),
         Row(
             f"{name}: overlap of the first {TOP} (the least), mean and largest difference",
-            f"{found.overlap:.3f} ({found.least_overlap:.1f}), "
-            f"{found.mean_difference:.1e}, {found.max_difference:.1e}",
+            f"{np.mean(overlaps):.3f} ({min(overlaps):.1f}), {every.mean():.1e}, {every.max():.1e}",
         ),
     ]
-
-
-def compare(reference: Scored, scored: Scored) -> Fidelity:
-    """Compare rankings of the same candidates, question by question.
-
-    Raises: ValueError if a score is not a number: no comparison could tell it from an equal one.
-    """
-    taus, overlaps, differences = [], [], []
-    for query_id, wanted in reference.items():
-        first = np.array(list(wanted.values()))
-        second = np.array([scored[query_id][doc_id] for doc_id in wanted])
-        if not (np.isfinite(first).all() and np.isfinite(second).all()):
-            raise ValueError(f"{query_id}: a score is not finite")
-        taus.append(kendall_tau(first, second))
-        overlaps.append(top_overlap(first, second, TOP))
-        differences.append(np.abs(second - first))
-    every = np.concatenate(differences)
-    return Fidelity(
-        float(np.mean(taus)),
-        min(taus),
-        float(np.mean(overlaps)),
-        min(overlaps),
-        float(every.mean()),
-        float(every.max()),
-    )
 
 
 def ndcg(scored: Scored) -> float:
@@ -206,8 +145,7 @@ def rank_offline(
         spans[doc_id] = slice(len(chunks), len(chunks) + len(split))
         chunks += [reader.chunk_input(None, chunk) for chunk in split]
     queries = [reader.query_input(reader.read_query(question.text)) for question in questions]
-    encoded_chunks = encode_all(runtime, chunks)
-    encoded_queries = encode_all(runtime, queries)
+    encoded_chunks, encoded_queries = encode_all(runtime, chunks), encode_all(runtime, queries)
     scored: Scored = {}
     for question, query in zip(questions, encoded_queries, strict=True):
         found = [each.doc_id for each in candidates[question.query_id]]
@@ -215,19 +153,3 @@ def rank_offline(
         scores = runtime.score(documents, [query] * len(found)).scores
         scored[question.query_id] = dict(zip(found, scores, strict=True))
     return scored
-
-
-def encode_all(runtime: Runtime, inputs: Sequence[EncoderInput]) -> list[Features]:
-    """Encode inputs in full batches of like lengths; give their features in the order of the inputs."""
-    longest_first = sorted(range(len(inputs)), key=lambda index: -inputs[index].tokens)
-    features: dict[int, Features] = {}
-    ordered = [inputs[index] for index in longest_first]
-    places = iter(longest_first)
-    for batch in batches_in_order(ordered, runtime.capabilities().max_batch_tokens, padded=True):
-        rows = runtime.encode(batch).rows()
-        features |= {next(places): row for row in rows}
-    return [features[index] for index in range(len(inputs))]
-
-
-if __name__ == "__main__":
-    main()

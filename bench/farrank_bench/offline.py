@@ -1,40 +1,21 @@
-"""The baseline: the same runtime on the same pairs, sorted by length, with no server around it."""
+"""A runtime without a server: the same inputs encoded again and again, and whole requests scored."""
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from itertools import islice
 
-from farrank_bench.contenders.rounds import Scored
+from farrank_bench.rounds import ContenderFailed, Scored
+from farrank_rankers.features import Features, stacked
+from farrank_rankers.reader import Reader
 from farrank_rankers.tokens import EncoderInput
-from farrank_runtimes.runtime import Runtime
+from farrank_runtimes.runtime import Encoding, OutOfMemory, Runtime
 
 Batch = list[EncoderInput]
 
 
-@dataclass(frozen=True, slots=True)
-class Throughput:
-    """Pairs encoded, and how fast; padded over real tokens."""
-
-    pairs: int
-    seconds: float
-    padding_ratio: float
-
-    @property
-    def pairs_per_s(self) -> float:
-        """Pairs per second."""
-        return self.pairs / self.seconds
-
-
-def measure_offline(runtime: Runtime, inputs: Sequence[EncoderInput]) -> Throughput:
-    """Encode all inputs in batches as full as the runtime likes them, longest first."""
-    longest_first = sorted(inputs, key=lambda each: -each.tokens)
-    real = sum(each.tokens for each in inputs)
-    padded = 0
-    started_s = time.perf_counter()
-    for batch in batches_in_order(longest_first, runtime.capabilities().max_batch_tokens, padded=True):
-        runtime.encode(batch).rows()
-        padded += len(batch) * batch[0].tokens
-    return Throughput(len(inputs), time.perf_counter() - started_s, padded / real)
+def longest_first(inputs: Sequence[EncoderInput]) -> Batch:
+    """Sort inputs: padded batches of like lengths hold the least padding."""
+    return sorted(inputs, key=lambda each: -each.tokens)
 
 
 def batches_in_order(inputs: Sequence[EncoderInput], max_tokens: int, *, padded: bool) -> Iterator[Batch]:
@@ -56,14 +37,81 @@ def batches_in_order(inputs: Sequence[EncoderInput], max_tokens: int, *, padded:
         yield batch
 
 
-@dataclass(frozen=True, slots=True)
-class Alone:
-    """A runtime and its inputs, tokenized already: one pair is one document."""
+def encode_in_turn(runtime: Runtime, batches: Sequence[Sequence[EncoderInput]]) -> list[Features]:
+    """Encode batches, each begun before the one ahead is waited for; give all features in their order."""
+    rows: list[Features] = []
+    ahead: Encoding | None = None
+    for batch in batches:
+        begun = runtime.encode(batch)
+        if ahead is not None:
+            rows += ahead.rows()
+        ahead = begun
+    return rows if ahead is None else rows + ahead.rows()
 
-    runtime: Runtime
-    inputs: Sequence[EncoderInput]
+
+class Alone:
+    """A contender: a runtime that encodes inputs in their order, `passes` times in a row.
+
+    As a server does, it halves batches that do not fit; `max_tokens` says where that ended. Scores are not
+    asked for.
+    """
+
+    def __init__(
+        self, runtime: Runtime, inputs: Sequence[EncoderInput], passes: int = 1, *, padded: bool = True
+    ) -> None:
+        self._runtime = runtime
+        self._inputs = inputs
+        self._passes = passes
+        self._padded = padded
+        self.max_tokens = runtime.capabilities().max_batch_tokens
 
     def score(self) -> Scored:
-        """Encode all inputs in full batches sorted by length; the scores are not asked for."""
-        found = measure_offline(self.runtime, self.inputs)
-        return Scored(found.seconds, found.pairs)
+        """Encode everything. Raises: ContenderFailed."""
+        while True:
+            batches = list(batches_in_order(self._inputs, self.max_tokens, padded=self._padded))
+            try:
+                started_s = time.perf_counter()
+                for _ in range(self._passes):
+                    encode_in_turn(self._runtime, batches)
+                return Scored(time.perf_counter() - started_s, self._passes * len(self._inputs))
+            except OutOfMemory as error:
+                if max(map(len, batches)) == 1:
+                    raise ContenderFailed(f"one input alone does not fit: {error}") from error
+                self.max_tokens //= 2
+            except Exception as error:
+                raise ContenderFailed(f"{type(error).__name__}: {error}") from error
+
+
+class Request:
+    """A query and its documents, read and split. `query` is None where chunks hold it."""
+
+    def __init__(self, reader: Reader, query: str, texts: Sequence[str]) -> None:
+        read = reader.read_query(query)
+        dual = reader.spec.plan == "dual"
+        self.query: EncoderInput | None = reader.query_input(read) if dual else None
+        self.documents = [
+            [
+                reader.chunk_input(None if dual else read, chunk)
+                for chunk in reader.split(reader.read_document(text))
+            ]
+            for text in texts
+        ]
+
+    @property
+    def inputs(self) -> list[EncoderInput]:
+        """All documents' inputs in a row."""
+        return [item for document in self.documents for item in document]
+
+
+def score(runtime: Runtime, request: Request) -> list[float]:
+    """Encode and aggregate a request; one score a document."""
+    capabilities = runtime.capabilities()
+    batches = list(
+        batches_in_order(request.inputs, capabilities.max_batch_tokens, padded=not capabilities.packed)
+    )
+    if request.query is not None:
+        batches.append([request.query])
+    rows = iter(encode_in_turn(runtime, batches))
+    documents = [stacked(list(islice(rows, len(each)))) for each in request.documents]
+    queries = None if request.query is None else [next(rows)] * len(documents)
+    return runtime.score(documents, queries).scores

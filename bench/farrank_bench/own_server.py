@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from farrank_bench.corpus_calls import encoder_inputs
-from farrank_bench.offline import measure_offline
-from farrank_bench.report import Row, at_least, below, spread
-from farrank_bench.served import answer_all, offer, read_metrics, resident_mib, watched_memory
+from farrank_bench.offline import Alone, longest_first
+from farrank_bench.report import Row, below
+from farrank_bench.rounds import ContenderFailed, measure_rounds, whole
+from farrank_bench.served import Served, answer_all, offer, read_metrics, resident_mib, watched_memory
 from farrank_cli.spawn import SpawnedServer, spawned_server
 from farrank_client import Client
 from farrank_loadtest.workloads import Call
@@ -18,14 +19,19 @@ from farrank_runtimes.runtime import Runtime
 
 WITHIN_S = 10.0
 OVER_ALONE = 0.95
+CHUNKS = "farrank_encoded_chunks_total"
 TOKENS = ("farrank_encoded_tokens_total", "farrank_padded_tokens_total")
+FAILURES = "farrank_batch_failures_total"
 # What a server that is offered too much may answer.
 EXPECTED = ("OK", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED")
 
 
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """What all sections share: the server under test, and the same ranker without it."""
+@dataclass(slots=True)
+class OwnServer:
+    """What all sections share: the server under test, and the same ranker without it.
+
+    `capacity_per_s`, in calls, is known once `throughput` is measured.
+    """
 
     server: SpawnedServer
     runtime: Runtime
@@ -33,99 +39,95 @@ class Bench:
     calls: Sequence[Call]
     callers: int
     repeats: int
+    capacity_per_s: float | None = None
 
+    def throughput(self) -> list[Row]:
+        """Let the server and the bare runtime take turns on the same pairs."""
+        inputs = encoder_inputs(self.reader, self.calls)
+        alone, served = "runtime alone", "server"
+        before = read_metrics(self.server.metrics_url, CHUNKS, *TOKENS)
+        found = measure_rounds(
+            {
+                alone: Alone(self.runtime, longest_first(inputs)),
+                served: Served(self.server.address, "", self.callers, self.calls),
+            },
+            self.repeats,
+        )
+        after = read_metrics(self.server.metrics_url, CHUNKS, *TOKENS)
+        ran, real, padded = (late - early for late, early in zip(after, before, strict=True))
+        expected = (self.repeats + 1) * len(inputs)
+        if not found.failed and ran != expected:
+            raise AssertionError(f"the server ran {ran:.0f} pairs of {expected}")
+        padding = padded / real
+        memory_mib = resident_mib(self.server.process.pid)
+        rows = [
+            found.speed_row(alone, "pairs/s, runtime alone (sorted by length)"),
+            found.speed_row(served, f"pairs/s through the server, {self.callers} callers"),
+            found.ratio_row(served, alone, "server over runtime alone", OVER_ALONE),
+            Row("padded over real tokens", f"{padding:.3f}", "at most 1.10", padding <= 1.10),
+            Row("server memory after the load, MiB", f"{memory_mib:.0f}", "below 1,500", memory_mib < 1500),
+        ]
+        whole(rows, found)
+        self.capacity_per_s = statistics.median(found.speeds[served]) * len(self.calls) / len(inputs)
+        return rows
 
-def throughput(bench: Bench) -> tuple[list[Row], float]:
-    """Alternate the server and the bare runtime on the same pairs; returns the capacity in calls/s, too."""
-    inputs = encoder_inputs(bench.reader, bench.calls)
-    offline, online, ratios, calls_per_s = [], [], [], []
-    # Once unmeasured: memory pools grow, the measured speed settles.
-    answer_all(bench.server.address, bench.calls[: 2 * bench.callers], bench.callers)
-    real, padded = read_metrics(bench.server.metrics_url, *TOKENS)
-    for _ in range(bench.repeats):
-        alone = measure_offline(bench.runtime, inputs)
-        served = answer_all(bench.server.address, bench.calls, bench.callers)
-        if served.pairs != len(inputs):
-            raise AssertionError(f"the server ran {served.pairs} pairs of {len(inputs)}")
-        offline.append(alone.pairs_per_s)
-        online.append(served.pairs / served.seconds)
-        calls_per_s.append(len(bench.calls) / served.seconds)
-        ratios.append(online[-1] / alone.pairs_per_s)
-        print(f"  offline {offline[-1]:.1f} pairs/s, server {online[-1]:.1f}: {ratios[-1]:.3f}", flush=True)
-    real_after, padded_after = read_metrics(bench.server.metrics_url, *TOKENS)
-    padding = (padded_after - padded) / (real_after - real)
-    memory_mib = resident_mib(bench.server.process.pid)
-    rows = [
-        Row("pairs/s, runtime alone (sorted by length)", spread(offline, ".1f")),
-        Row(f"pairs/s through the server, {bench.callers} callers", spread(online, ".1f")),
-        at_least("server over runtime alone", ratios, OVER_ALONE),
-        Row("padded over real tokens", f"{padding:.3f}", "at most 1.10", padding <= 1.10),
-        Row("server memory after the load, MiB", f"{memory_mib:.0f}", "below 1,500", memory_mib < 1500),
-    ]
-    return rows, statistics.median(calls_per_s)
+    def idle_latency(self, call: Call, repeats: int) -> list[Row]:
+        """Send one small call at a time; what it takes beyond the time that the model takes for it."""
+        inputs = encoder_inputs(self.reader, [call])
+        alone = Alone(self.runtime, inputs)
+        answer_all(self.server.address, [call] * 10, 1)
+        latencies_s: list[float] = []
+        model_s: list[float] = []
+        alone_s: list[float] = []
+        # In turns, so that a noisy minute falls on both.
+        for _ in range(10):
+            served = answer_all(self.server.address, [call] * (repeats // 10), 1)
+            latencies_s += served.latencies_s
+            model_s += served.model_s
+            alone_s += [alone.score().seconds for _ in range(repeats // 10)]
+        beyond_s = [latency - model for latency, model in zip(latencies_s, model_s, strict=True)]
+        latency_ms, model_ms, beyond_ms, alone_ms = (
+            statistics.median(values) * 1e3 for values in (latencies_s, model_s, beyond_s, alone_s)
+        )
+        beyond, tokens = "beyond the model's time, call by call, ms", inputs[0].tokens
+        return [
+            Row(f"one small call ({tokens} tokens) through an idle server, ms", f"{latency_ms:.2f}"),
+            Row("the model's time in these calls (encoder and aggregator), ms", f"{model_ms:.2f}"),
+            Row(beyond, f"{beyond_ms:.2f}", "at most 2.5", beyond_ms <= 2.5),
+            Row("the encoder alone, again and again in a process without a server, ms", f"{alone_ms:.2f}"),
+        ]
 
-
-def idle_latency(bench: Bench, call: Call, repeats: int) -> list[Row]:
-    """Send one small call at a time; what it takes beyond the time that the model takes for it."""
-    inputs = encoder_inputs(bench.reader, [call])
-    answer_all(bench.server.address, [call] * 10, 1)
-    latencies_s: list[float] = []
-    model_s: list[float] = []
-    alone_s: list[float] = []
-    # In turns, so that a noisy minute falls on both.
-    for _ in range(10):
-        served = answer_all(bench.server.address, [call] * (repeats // 10), 1)
-        latencies_s += served.latencies_s
-        model_s += served.model_s
-        alone_s += [measure_offline(bench.runtime, inputs).seconds for _ in range(repeats // 10)]
-    beyond_s = [latency - model for latency, model in zip(latencies_s, model_s, strict=True)]
-    latency_ms, model_ms, beyond_ms, alone_ms = (
-        statistics.median(values) * 1e3 for values in (latencies_s, model_s, beyond_s, alone_s)
-    )
-    return [
-        Row(f"one small call ({inputs[0].tokens} tokens) through an idle server, ms", f"{latency_ms:.2f}"),
-        Row("the model's time in these calls (encoder and aggregator), ms", f"{model_ms:.2f}"),
-        Row("beyond the model's time, call by call, ms", f"{beyond_ms:.2f}", "at most 2.5", beyond_ms <= 2.5),
-        Row("the encoder alone, again and again in a process without a server, ms", f"{alone_ms:.2f}"),
-    ]
-
-
-def overload(bench: Bench, capacity_per_s: float, duration_s: float, timeout_s: float) -> list[Row]:
-    """Offer three times the capacity on a schedule that waits for nobody."""
-    url, failures = bench.server.metrics_url, "farrank_batch_failures_total"
-    (failed_before,) = read_metrics(url, failures)
-    rate_per_s = 3 * capacity_per_s
-    with watched_memory(bench.server.process.pid) as memory_mib:
-        found = offer(bench.server.address, bench.calls, rate_per_s, duration_s, timeout_s=timeout_s, seed=3)
-    settled, last = memory_mib[len(memory_mib) // 6 : len(memory_mib) // 3], memory_mib[-10:]
-    in_time = found.goodput_per_s / capacity_per_s
-    latency = found.latency
-    other = {name: n for name, n in found.statuses.items() if name not in EXPECTED}
-    (failed_after,) = read_metrics(url, failures)
-    failed = failed_after - failed_before
-    return [
-        Row("capacity (closed loop), calls/s", f"{capacity_per_s:.2f}"),
-        Row(f"offered for {duration_s:.0f} s, calls/s", f"{found.offered / duration_s:.2f}", "3 × capacity"),
-        Row("the generator's own lateness, p99, ms", f"{found.lag.percentile_s(99) * 1e3:.1f}"),
-        Row(f"answered within {timeout_s:.0f} s, calls/s", f"{found.goodput_per_s:.2f}"),
-        Row("answered in time over capacity", f"{in_time:.3f}", "at least 0.9", in_time >= 0.9),
-        Row("statuses", ", ".join(f"{name} {n}" for name, n in sorted(found.statuses.items()))),
-        Row(
-            "any other status, failed batches",
-            f"{other or 0}, {failed:.0f}",
-            "0, 0",
-            not other and not failed,
-        ),
-        Row(
-            "latency of answers from when they were due, p50 / p95 / max, s",
-            f"{latency.percentile_s(50):.2f} / {latency.percentile_s(95):.2f} / {latency.max_s:.2f}",
-        ),
-        Row(
-            "server memory, early / at the end, MiB",
-            f"{statistics.median(settled):.0f} / {statistics.median(last):.0f}",
-            "flat",
-        ),
-    ]
+    def overload(self, duration_s: float, timeout_s: float) -> list[Row]:
+        """Offer three times the capacity on a schedule that waits for nobody."""
+        if self.capacity_per_s is None:
+            raise ContenderFailed("the throughput, whose capacity this is three times of, was not measured")
+        url, capacity_per_s = self.server.metrics_url, self.capacity_per_s
+        (failed_before,) = read_metrics(url, FAILURES)
+        with watched_memory(self.server.process.pid) as memory_mib:
+            rates = [3 * capacity_per_s]
+            (step,) = offer(self.server.address, self.calls, rates, duration_s, timeout_s=timeout_s, seed=3)
+        found, latency = step.whole, step.whole.latency
+        settled, last = memory_mib[len(memory_mib) // 6 : len(memory_mib) // 3], memory_mib[-10:]
+        in_time = found.goodput_per_s / capacity_per_s
+        other = {name: n for name, n in found.statuses.items() if name not in EXPECTED}
+        failed = read_metrics(url, FAILURES)[0] - failed_before
+        memory = f"{statistics.median(settled):.0f} / {statistics.median(last):.0f}"
+        offered = f"offered for {duration_s:.0f} s, calls/s"
+        counts = f"{other or 0}, {failed:.0f}"
+        return [
+            Row("capacity (closed loop), calls/s", f"{capacity_per_s:.2f}"),
+            Row(offered, f"{found.offered / duration_s:.2f}", "3 × capacity"),
+            Row("the generator's own lateness, p99, ms", f"{found.lag.percentile_s(99) * 1e3:.1f}"),
+            Row(f"answered within {timeout_s:.0f} s, calls/s", f"{found.goodput_per_s:.2f}"),
+            Row("answered in time over capacity", f"{in_time:.3f}", "at least 0.9", in_time >= 0.9),
+            Row("statuses", ", ".join(f"{name} {n}" for name, n in sorted(found.statuses.items()))),
+            Row("any other status, failed batches", counts, "0, 0", not other and not failed),
+            Row(
+                "latency of answers from when they were due, p50 / p95 / max, s",
+                f"{latency.percentile_s(50):.2f} / {latency.percentile_s(95):.2f} / {latency.max_s:.2f}",
+            ),
+            Row("server memory, early / at the end, MiB", memory, "flat"),
+        ]
 
 
 def start_to_healthy(artifact: Path, threads: int, starts: int) -> list[Row]:

@@ -1,9 +1,14 @@
-"""The report: rows of figures with their aims, and all that is needed to judge and to repeat them."""
+"""Sections measured one after the other, and the report: all that is needed to judge and to repeat them."""
 
+import argparse
+import shlex
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 from farrank_loadtest.machine import describe_machine, installed_versions
 from farrank_loadtest.markdown import markdown_table
@@ -29,9 +34,14 @@ def spread(values: Sequence[float], form: str) -> str:
     return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
-def at_least(what: str, values: Sequence[float], limit: float, form: str = ".3f") -> Row:
-    """Hold the median of the runs to a lower limit."""
-    return Row(what, spread(values, form), f"at least {limit:g}", statistics.median(values) >= limit)
+def at_least(
+    what: str, values: Sequence[float], limit: float | None, form: str = ".3f", *, missing: str = ""
+) -> Row:
+    """Hold the median of the runs to a lower limit, if there is one; `missing` says why there are no runs."""
+    aim = "" if limit is None else f"at least {limit:g}"
+    if missing:
+        return not_measured(what, missing, aim)
+    return Row(what, spread(values, form), aim, None if limit is None else statistics.median(values) >= limit)
 
 
 def below(what: str, values: Sequence[float], limit: float, form: str = ".3f") -> Row:
@@ -42,6 +52,36 @@ def below(what: str, values: Sequence[float], limit: float, form: str = ".3f") -
 def not_measured(what: str, why: str, aim: str = "") -> Row:
     """Say that a figure is missing, and why; an aim that nobody measured is not reached."""
     return Row(what, f"not measured: {' '.join(why.split())}", aim, False if aim else None)
+
+
+Measure = Callable[[], list[Row]]
+# Rows by title.
+Sections = dict[str, list[Row]]
+
+
+class PartlyFailed(RuntimeError):
+    """Some of a section could not be measured; `rows` hold what was, and say what was not."""
+
+    def __init__(self, message: str, rows: Sequence[Row]) -> None:
+        super().__init__(message)
+        self.rows = list(rows)
+
+
+def measure_sections(parts: Iterable[tuple[str, Measure]]) -> tuple[Sections, list[str]]:
+    """Measure section after section, each printed at once; give their rows, and the titles that failed."""
+    found: Sections = {}
+    failed: list[str] = []
+    for title, measure in parts:
+        print(title, flush=True)
+        try:
+            found[title] = measure()
+        except Exception as error:
+            traceback.print_exc(file=sys.stderr)
+            rows = error.rows if isinstance(error, PartlyFailed) else []
+            found[title] = [not_measured("all or some", f"{type(error).__name__}: {error}"), *rows]
+            failed.append(title)
+        print("\n".join(f"  {row.what}: {row.measured}" for row in found[title]), flush=True)
+    return found, failed
 
 
 PACKAGES = (
@@ -58,36 +98,75 @@ HEADS = ("what", "measured", "aim", "reached")
 _REACHED = {True: "yes", False: "no", None: ""}
 
 
-def heading(
-    title: str,
-    command: str,
-    notes: str,
-    *,
-    packages: Sequence[str] = PACKAGES,
-    warnings: Sequence[str] = (),
-    device: str = "",
-) -> str:
-    """Say what was measured where, with what, and how to measure it again."""
-    versions = ", ".join(f"{name} {version}" for name, version in installed_versions(packages).items())
-    facts = {
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "device": device,
-        "machine": describe_machine(),
-        "versions": versions,
-        "command": f"`{command}`",
-    }
-    lines = [f"# {title}", ""]
-    for warning in warnings:
-        lines += [warning, ""]
-    lines += [f"- {name}: {fact}" for name, fact in facts.items() if fact]
-    lines.append(f"- {notes}")
-    return "\n".join(lines) + "\n"
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """What was measured and how; `warnings` say why no figure may be taken for one, and remove the aims."""
+
+    title: str
+    notes: str
+    packages: Sequence[str] = PACKAGES
+    warnings: Sequence[str] = ()
+    device: str = ""
+
+    def page(self, command: str, sections: Mapping[str, Sequence[Row]]) -> str:
+        """Write where, with what and how it was measured, and each section's rows under its title."""
+        versions = installed_versions(self.packages).items()
+        facts = {
+            "date": f"{datetime.now(UTC):%Y-%m-%d}",
+            "device": self.device,
+            "machine": describe_machine(),
+            "versions": ", ".join(f"{name} {version}" for name, version in versions),
+            "command": f"`{command}`",
+        }
+        lines = [f"# {self.title}", ""]
+        for warning in self.warnings:
+            lines += [warning, ""]
+        lines += [f"- {name}: {fact}" for name, fact in facts.items() if fact]
+        lines.append(f"- {self.notes}")
+        for title, rows in sections.items():
+            shown = [replace(row, aim="", reached=None) if self.warnings else row for row in rows]
+            cells = [(row.what, row.measured, row.aim, _REACHED[row.reached]) for row in shown]
+            lines += ["", f"## {title}", "", markdown_table(HEADS, cells, aligned=False)]
+        return "\n".join(lines) + "\n"
 
 
-def tables(sections: Mapping[str, Sequence[Row]]) -> str:
-    """Write each section's rows under its title."""
-    lines = []
-    for title, rows in sections.items():
-        cells = [(row.what, row.measured, row.aim, _REACHED[row.reached]) for row in rows]
-        lines += ["", f"## {title}", "", markdown_table(HEADS, cells, aligned=False)]
-    return "\n".join(lines) + "\n"
+MEASURED, SECTION_FAILED = 0, 1
+
+
+class Command:
+    """A benchmark's command line: its options, and `--out`."""
+
+    def __init__(self, program: str, about: str | None) -> None:
+        self.options = argparse.ArgumentParser(prog=program, description=about)
+        self.options.add_argument("--out", type=Path, help="write the report here, too")
+
+    def sections(self, names: Iterable[str], default: Sequence[str]) -> None:
+        """Add `--sections`."""
+        self.options.add_argument(
+            "--sections",
+            nargs="+",
+            choices=list(names),
+            default=list(default),
+            metavar="NAME",
+            help=f"of {', '.join(names)}; default {' '.join(default)}",
+        )
+
+    def parse(self, arguments: Sequence[str] | None) -> argparse.Namespace:
+        """Read the arguments, by default the process's."""
+        self._given = list(sys.argv[1:] if arguments is None else arguments)
+        return self.options.parse_args(self._given)
+
+    def report(self, heading: Heading, parts: Iterable[tuple[str, Measure]], out: Path | None) -> int:
+        """Measure, print the report and write it.
+
+        Returns 0; 1 if a section failed, whose error its table holds. An aim that was not reached is a result
+        like any other.
+        """
+        sections, failed = measure_sections(parts)
+        page = heading.page(shlex.join(["python", "-m", self.options.prog, *self._given]), sections)
+        print(page)
+        if out:
+            out.write_text(page, encoding="utf-8")
+        for title in failed:
+            print(f"{self.options.prog}: {title} failed", file=sys.stderr)
+        return SECTION_FAILED if failed else MEASURED

@@ -10,14 +10,14 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from farrank_bench.contenders.rounds import ContenderFailed, Scored, Scores
-from farrank_loadtest.loops import Sample, run_closed, started_clock
-from farrank_loadtest.targets import Answer, Target
+from farrank_bench.rounds import ContenderFailed, Scored, Scores
+from farrank_loadtest.loops import Ask, Sample, run_closed, started_clock
+from farrank_loadtest.targets import Answer
 from farrank_loadtest.targets.address import open_target
 from farrank_loadtest.workloads import Call, Workload
 
 if TYPE_CHECKING:
-    from farrank_loadtest.latency.recorder import Recorder
+    from farrank_loadtest.latency.sweep import StepResult
 
 CALL_TIMEOUT_S = 600.0
 
@@ -31,11 +31,6 @@ class Answered:
     seconds: float
     samples: Sequence[Sample]
     scores: Scores
-
-    @property
-    def pairs(self) -> int:
-        """Pairs that the server ran for them."""
-        return sum(sample.counts["pairs"] for sample in self.samples)
 
     @property
     def latencies_s(self) -> list[float]:
@@ -56,86 +51,85 @@ def answer_all(address: str, calls: Sequence[Call], callers: int, *, ranker: str
 
     async def ask_all() -> Answered:
         scores: dict[Call, tuple[float, ...]] = {}
-        async with _opened(address) as target:
-
-            async def ask(call: Call) -> Answer:
-                answer = await _ask(target, call, ranker)
-                scores[call] = answer.scores
-                return answer
-
-            samples: list[Sample] = []
+        samples: list[Sample] = []
+        async with _asking(address, ranker, scores) as ask:
             now_s = started_clock()
             await run_closed(ask, iter(calls), callers, math.inf, samples.append, now_s, max_calls=len(calls))
             seconds = now_s()
-        _check(samples)
+        check(samples)
         return Answered(seconds, samples, tuple(scores[call] for call in calls))
 
     return asyncio.run(ask_all())
 
 
 def watch_loaded(
-    address: str, call: Call, callers: int, duration_s: float, watch: Callable[[], Awaitable[T]]
-) -> T:
-    """Let callers send one call again and again for the duration, and give what `watch` saw meanwhile.
+    address: str, calls: Sequence[Call], callers: int, watch: Callable[[], Awaitable[T]]
+) -> tuple[T, list[Sample]]:
+    """Let callers send the calls in turn, give what `watch` saw meanwhile; then all hang up at once."""
 
-    It begins to watch once the call has been answered. Raises: ContenderFailed if a call is not answered.
-    """
-
-    async def load() -> T:
+    async def load() -> tuple[T, list[Sample]]:
         samples: list[Sample] = []
-        async with _opened(address) as target, asyncio.TaskGroup() as group:
-
-            async def ask(call: Call) -> Answer:
-                return await _ask(target, call, "")
-
-            await run_closed(ask, iter([call]), 1, math.inf, samples.append, started_clock(), max_calls=1)
-            _check(samples)
-            calls, now_s = itertools.repeat(call), started_clock()
-            group.create_task(
-                run_closed(ask, calls, callers, duration_s, samples.append, now_s, max_calls=1_000_000)
+        async with _asking(address, "", {}) as ask:
+            source, now_s = itertools.cycle(calls), started_clock()
+            loading = asyncio.create_task(
+                run_closed(ask, source, callers, math.inf, samples.append, now_s, max_calls=1_000_000)
             )
-            seen = await watch()
-        _check(samples)
-        return seen
+            try:
+                return await watch(), samples
+            finally:
+                loading.cancel()
+                await asyncio.wait((loading,))
 
     return asyncio.run(load())
 
 
 def offer(
-    address: str, calls: Sequence[Call], rate_per_s: float, duration_s: float, *, timeout_s: float, seed: int
-) -> "Recorder":
-    """Send calls at Poisson times, whether or not earlier ones are answered; failures are counted."""
+    address: str,
+    calls: Sequence[Call],
+    rates_per_s: Sequence[float],
+    duration_s: float,
+    *,
+    timeout_s: float = 10.0,
+    seed: int = 1,
+) -> "Sequence[StepResult]":
+    """Send calls at Poisson times, whether or not earlier ones are answered, at one rate after the other."""
     # Imported here: it needs packages that a machine with a GPU may lack.
     from farrank_loadtest.latency.plan import Caps, Plan
     from farrank_loadtest.latency.steps import Listed
     from farrank_loadtest.latency.sweep import Silent, sweep
 
-    caps = Caps(rate_per_s=rate_per_s, seconds=duration_s)
+    caps = Caps(rate_per_s=max(rates_per_s), seconds=duration_s * len(rates_per_s))
     plan = Plan("open", None, "poisson", 0.0, duration_s, 1, timeout_s, seed, caps=caps)
 
-    async def send() -> "Recorder":
-        async with _opened(address) as target:
+    async def send() -> "Sequence[StepResult]":
+        target = open_target(address)
+        try:
             workload = Workload("the benchmark", tuple(calls))
-            found = await sweep(target, workload, plan, Listed([rate_per_s]), Silent())
-            return found.steps[0].whole
+            return (await sweep(target, workload, plan, Listed(rates_per_s), Silent())).steps
+        finally:
+            await target.close()
 
     return asyncio.run(send())
 
 
 @asynccontextmanager
-async def _opened(address: str) -> AsyncIterator[Target]:
+async def _asking(address: str, ranker: str, scores: dict[Call, tuple[float, ...]]) -> AsyncIterator[Ask]:
+    """Open the target; its answers' scores are put into `scores`."""
     target = open_target(address)
+
+    async def ask(call: Call) -> Answer:
+        answer = await target.rerank(call.query, call.documents, ranker=ranker, timeout_s=CALL_TIMEOUT_S)
+        scores[call] = answer.scores
+        return answer
+
     try:
-        yield target
+        yield ask
     finally:
         await target.close()
 
 
-async def _ask(target: Target, call: Call, ranker: str) -> Answer:
-    return await target.rerank(call.query, call.documents, ranker=ranker, timeout_s=CALL_TIMEOUT_S)
-
-
-def _check(samples: Sequence[Sample]) -> None:
+def check(samples: Sequence[Sample]) -> None:
+    """Raise ContenderFailed if a call was not answered."""
     for sample in samples:
         if not sample.is_ok:
             raise ContenderFailed(f"{sample.status}: {sample.message}")
@@ -151,12 +145,13 @@ class Served:
     calls: Sequence[Call]
 
     def score(self) -> Scored:
-        """Let the callers work through the calls.
+        """Let the callers work through the calls; a server that tells no pairs has one for each document.
 
         Raises: ContenderFailed if the server refuses one.
         """
         answered = answer_all(self.address, self.calls, self.callers, ranker=self.model)
-        return Scored(answered.seconds, sum(map(len, answered.scores)), answered.scores)
+        pairs = sum(sample.counts.get("pairs", 0) for sample in answered.samples)
+        return Scored(answered.seconds, pairs or sum(map(len, answered.scores)), answered.scores)
 
 
 def read_metrics(url: str, *names: str) -> list[float]:

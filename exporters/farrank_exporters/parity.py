@@ -102,14 +102,14 @@ def score_documents(runtime: Runtime, reader: Reader, query: str, documents: Seq
     """
     read_query = reader.read_query(query)
     asked = None if reader.spec.plan == "dual" else read_query
-    query_features = None if asked else _encode(runtime, [reader.query_input(read_query)])[0]
+    query_features = None if asked else encode_all(runtime, [reader.query_input(read_query)])[0]
     scores: list[float] = []
     for start in range(0, len(documents), DOCUMENTS_TOGETHER):
         split = [
             reader.split(reader.read_document(text)) for text in documents[start : start + DOCUMENTS_TOGETHER]
         ]
         inputs = [reader.chunk_input(asked, chunk) for chunks in split for chunk in chunks]
-        features = iter(_encode(runtime, inputs))
+        features = iter(encode_all(runtime, inputs))
         parts = [stacked([next(features) for _ in chunks]) for chunks in split]
         found = runtime.score(parts, [query_features] * len(split) if query_features else None)
         scores += [
@@ -119,7 +119,7 @@ def score_documents(runtime: Runtime, reader: Reader, query: str, documents: Seq
     return np.array(scores, dtype=np.float64)
 
 
-def _encode(runtime: Runtime, inputs: Sequence[EncoderInput]) -> list[Features]:
+def encode_all(runtime: Runtime, inputs: Sequence[EncoderInput]) -> list[Features]:
     """Encode inputs in batches of similar length; give their features in the inputs' order."""
     features: dict[int, Features] = {}
     for batch in _batches(inputs, runtime.capabilities().max_batch_tokens):

@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from farrank_bench.contenders import infinity
-from farrank_bench.contenders.infinity import NAMED_BY, infinity_command, infinity_server, infinity_versions
-from farrank_bench.contenders.predict import predicting
-from farrank_bench.contenders.rounds import ContenderFailed, Scores
+from farrank_bench import infinity
 from farrank_bench.corpus_calls import (
     LONGEST_PAIR,
     MAX_QUERY_TOKENS,
     QUERIES,
     SHORTEST_PAIR,
     encoder_inputs,
-    make_pair_calls,
+    make_calls,
 )
 from farrank_bench.exporting import CrossEncoder, write_cross_encoder
+from farrank_bench.infinity import NAMED_BY, infinity_command, infinity_server, infinity_versions
 from farrank_bench.offline import Alone
 from farrank_bench.own_server import start_to_healthy
+from farrank_bench.predict import predicting
+from farrank_bench.rounds import ContenderFailed, Scores
 from farrank_bench.served import Served
 from farrank_cli.spawn import spawned_server
 from farrank_loadtest.workloads import Call
@@ -38,7 +38,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> CrossEncoder:
 
 @pytest.fixture(scope="module")
 def calls(made: CrossEncoder) -> list[Call]:
-    return make_pair_calls(made.ranker.reader, 4, 3, seed=2)
+    return make_calls(made.ranker.reader, 4, 3, seed=2, pairs=True)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def logits(scores: Scores) -> NDArray[np.float64]:
 def test_pairs_are_read_whole(made: CrossEncoder, calls: list[Call]) -> None:
     reader = made.ranker.reader
     assert max(len(reader.tokenizer.read(query, LONGEST_PAIR)) for query in QUERIES) == MAX_QUERY_TOKENS
-    more = make_pair_calls(reader, 20, 3, seed=2)
+    more = make_calls(reader, 20, 3, seed=2, pairs=True)
     assert more[:4] == calls
     inputs = encoder_inputs(reader, more)
     lengths = [each.tokens for each in inputs]
@@ -81,12 +81,12 @@ def test_all_score_the_same_pairs_alike(made: CrossEncoder, calls: list[Call], e
         with pytest.raises(ContenderFailed, match="NOT_FOUND"):
             Served(server.address, "other", 3, calls).score()
     np.testing.assert_allclose(served.scores, expected, atol=1e-5)
-    assert served.documents == 12
+    assert served.count == 12
     with predicting(made.transformers, calls, threads=1) as predict:
         predicted = predict.score()
         assert predict.score().scores == predicted.scores
     np.testing.assert_allclose(logits(predicted.scores), expected, atol=1e-5)
-    assert predicted.documents_per_s == pytest.approx(12 / predicted.seconds)
+    assert predicted.per_s == pytest.approx(12 / predicted.seconds)
 
 
 @pytest.mark.peer
@@ -114,7 +114,7 @@ def test_a_process_that_ended_is_a_failure(tmp_path: Path, calls: list[Call]) ->
 
 def test_the_runtime_alone_encodes_every_pair_once(made: CrossEncoder, calls: list[Call]) -> None:
     scored = Alone(TorchRuntime(made.ranker, "fp32"), encoder_inputs(made.ranker.reader, calls)).score()
-    assert scored.documents == 12
+    assert scored.count == 12
     assert scored.seconds > 0
 
 

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,18 +11,23 @@ import torch
 
 from farrank_bench.gpu import __main__ as command
 from farrank_bench.gpu import bench as benches
-from farrank_bench.gpu import rankings, sections
-from farrank_bench.gpu.bench import TINY, Bench, TimeLimit
-from farrank_bench.gpu.sections import SECTIONS, measure_sections
-from farrank_bench.report import Row
+from farrank_bench.gpu import rankings
+from farrank_bench.gpu.__main__ import SECTIONS
+from farrank_bench.gpu.bench import TINY, Bench
+from farrank_bench.report import Row, Sections, measure_sections
 from farrank_rankers.errors import SourceError
 
 ON_A_CPU = ["--device", "cpu", "--tiny"]
 
 
+def measured(names: list[str], bench: Bench) -> tuple[Sections, list[str]]:
+    parts = [part for name in names for part in SECTIONS[name].items()]
+    return measure_sections((title, partial(bench.measure, part)) for title, part in parts)
+
+
 @pytest.fixture(autouse=True)
 def corpus(monkeypatch: pytest.MonkeyPatch, long_texts: list[str]) -> None:
-    monkeypatch.setattr(benches, "read_corpus", lambda: long_texts)
+    monkeypatch.setattr(benches, "read_corpus", lambda characters: long_texts)
 
 
 def test_without_a_device_there_is_one_line(
@@ -39,7 +45,7 @@ def test_every_section_runs(name: str, tmp_path: Path, capsys: pytest.CaptureFix
     assert command.main([*ON_A_CPU, "--sections", "ceilings", name, "--out", str(out)]) == 0
     page = out.read_text(encoding="utf-8")
     assert page in capsys.readouterr().out
-    assert page.startswith(f"# {sections.NO_GPU}\n\n{sections.NOT_A_GPU}\n\n{sections.TINY_MODELS}\n")
+    assert page.startswith(f"# {command.NO_GPU}\n\n{command.NOT_A_GPU}\n\n{command.TINY_MODELS}\n")
     assert f"`python -m farrank_bench.gpu --device cpu --tiny --sections ceilings {name} --out {out}`" in page
     assert "- device: cpu, no GPU" in page
     assert all(f"## {title}\n" in page for title in SECTIONS[name])
@@ -68,23 +74,19 @@ def test_a_section_that_fails_leaves_the_others(
     out, err = capsys.readouterr()
     assert "| all or some | not measured: RuntimeError: no kernel image is available |" in out
     assert "TFLOP/s: the peak |" in out
-    assert err.endswith("bench-gpu: Saturation failed\n")
+    assert err.endswith("farrank_bench.gpu: Saturation failed\n")
 
 
 def test_a_part_that_takes_too_long_ends_between_passes_and_the_others_go_on(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     bench = Bench(torch.device("cpu"), replace(TINY, limit_s=0.0), tiny=True)
-    found, failed = measure_sections(["speed", "ceilings"], bench)
+    found, failed = measured(["speed", "ceilings"], bench)
     assert failed == list(SECTIONS["speed"])
     assert found["Speed: BERT-base FirstP"][0].measured == "not measured: TimeoutError: not done after 0 s"
     assert "TFLOP/s" in found["The device's own ceilings"][0].what
     capsys.readouterr()
-
-    limit = TimeLimit()
-    limit.check()
-    limit.begin(60)
-    limit.check()
+    Bench(torch.device("cpu"), TINY).check_time()
 
 
 def test_what_one_form_cannot_the_others_show(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,13 +94,13 @@ def test_what_one_form_cannot_the_others_show(monkeypatch: pytest.MonkeyPatch) -
         raise RuntimeError("no packed kernel")
 
     monkeypatch.setattr("farrank_runtimes.torch_runtime.PackedEncoder.encode", fail)
-    found, failed = measure_sections(["speed"], Bench(torch.device("cpu"), TINY, tiny=True))
+    found, failed = measured(["speed"], Bench(torch.device("cpu"), TINY, tiny=True))
     assert failed == list(SECTIONS["speed"])
     rows = {row.what: row for row in found["Speed: BERT-base FirstP"]}
     assert rows["all or some"].measured == "not measured: PartlyFailed: failed: packed"
     assert rows["share of the measured peak, packed"].reached is None
     assert rows["share of peak on mixed lengths over that on full chunks"].reached is False
-    assert rows["packed over padded, as they come"].measured == "not measured: a form failed"
+    assert rows["packed over padded, as they come"].measured == "not measured: RuntimeError: no packed kernel"
     assert rows["pairs/s, packed"].measured == "not measured: RuntimeError: no packed kernel"
     assert any(row.what.startswith("pairs/s, padded, as they come, batches") for row in rows.values())
 
@@ -153,10 +155,10 @@ def test_the_report_of_a_gpu_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(sections, "driver", lambda: "580.95.05")
+    monkeypatch.setattr(benches, "driver", lambda: "580.95.05")
     rows = {"A": [Row("b", "1", "at least 2", False)]}
-    page = sections.write_report(Bench(torch.device("cuda:0"), TINY), rows, "make bench-gpu")
-    assert page.startswith(f"# {sections.TITLE}\n\n- date: ")
+    page = command.heading(Bench(torch.device("cuda:0"), TINY)).page("make bench-gpu", rows)
+    assert page.startswith(f"# {command.TITLE}\n\n- date: ")
     assert "- device: NVIDIA H200, 141 GiB; driver 580.95.05; CUDA 13.0\n" in page
     assert "CPU" not in page
     assert "| b | 1 | at least 2 | no |" in page
@@ -164,11 +166,11 @@ def test_the_report_of_a_gpu_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_not_there_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert sections.driver() == "unknown"
+    assert benches.driver() == "unknown"
     smi = tmp_path / "nvidia-smi"
     smi.write_text("#!/bin/sh\nwhile read -r line; do :; done </dev/null\necho 580.95.05\necho 580.95.05\n")
     smi.chmod(0o755)
-    assert sections.driver() == "580.95.05"
+    assert benches.driver() == "580.95.05"
 
 
 # What a machine with a GPU may lack: packages for tests and peers, and the client with its messages.
@@ -202,4 +204,3 @@ def test_what_needs_no_server_needs_few_packages() -> None:
 
 def test_sections_are_listed() -> None:
     assert list(SECTIONS) == ["ceilings", "speed", "latency", "saturation", "forms", "rankings"]
-    assert sections.ceilings is SECTIONS["ceilings"]["The device's own ceilings"]

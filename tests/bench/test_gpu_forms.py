@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farrank_bench.contenders.rounds import ContenderFailed, Rounds, Scored, measure_rounds
-from farrank_bench.gpu.encoding import Form, PartlyFailed, speed_row, whole
-from farrank_bench.offline import batches_in_order
-from farrank_bench.report import Row
+from farrank_bench.gpu.speeds import speed_row
+from farrank_bench.offline import Alone, batches_in_order
+from farrank_bench.report import PartlyFailed, Row
+from farrank_bench.rounds import ContenderFailed, Rounds, Scored, measure_rounds, whole
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import Capabilities, DocumentScores, OutOfMemory
@@ -83,14 +83,14 @@ class Recorded:
 
 def test_the_next_batch_is_begun_before_the_last_is_waited_for() -> None:
     runtime = Recording(room=8)
-    scored = Form(runtime, [input_of(10)] * 20, 1, padded=False).score()
+    scored = Alone(runtime, [input_of(10)] * 20, 1, padded=False).score()
     assert runtime.asked == ["begin 8", "begin 8", "wait 8", "begin 4", "wait 8", "wait 4"]
-    assert scored.documents == 20
+    assert scored.count == 20
 
 
 def test_what_does_not_fit_is_halved_and_said() -> None:
-    form = Form(Recording(room=2), [input_of(10)] * 6, 2, padded=True)
-    assert form.score().documents == 12
+    form = Alone(Recording(room=2), [input_of(10)] * 6, 2, padded=True)
+    assert form.score().count == 12
     assert form.max_tokens == 20
     row = speed_row("padded", form, Rounds({"padded": [3.0]}))
     assert row == Row("pairs/s, padded, batches of up to 20 tokens", "3.0 (3.0 to 3.0)")
@@ -98,8 +98,8 @@ def test_what_does_not_fit_is_halved_and_said() -> None:
 
 def test_one_input_that_does_not_fit_fails_the_form_alone() -> None:
     forms = {
-        "packed": Form(Recording(room=0), [input_of(10)], 1, padded=False),
-        "padded": Form(Recording(room=1), [input_of(10)], 1, padded=True),
+        "packed": Alone(Recording(room=0), [input_of(10)], 1, padded=False),
+        "padded": Alone(Recording(room=1), [input_of(10)], 1, padded=True),
     }
     with pytest.raises(ContenderFailed, match="one input alone does not fit: 1 inputs"):
         forms["packed"].score()
@@ -113,12 +113,13 @@ def test_one_input_that_does_not_fit_fails_the_form_alone() -> None:
 
 
 def test_a_section_whose_time_is_over_ends_with_all_its_forms() -> None:
-    class Late(Recording):
-        def encode(self, inputs: Sequence[EncoderInput]) -> Recorded:
-            raise TimeoutError("not done after 900 s")
+    def check_time() -> None:
+        raise TimeoutError("not done after 900 s")
 
+    runtime = Recording(room=1)
     with pytest.raises(TimeoutError, match="not done after 900 s"):
-        measure_rounds({"packed": Form(Late(room=1), [input_of(1)], 1, padded=False)}, 1)
+        measure_rounds({"packed": Alone(runtime, [input_of(1)])}, 1, check_time)
+    assert not runtime.asked
 
 
 def test_any_other_error_names_itself() -> None:
@@ -127,7 +128,7 @@ def test_any_other_error_names_itself() -> None:
             raise RuntimeError("no kernel image")
 
     def score() -> Scored:
-        return Form(Broken(room=1), [input_of(1)], 1, padded=False).score()
+        return Alone(Broken(room=1), [input_of(1)], 1, padded=False).score()
 
     with pytest.raises(ContenderFailed, match="RuntimeError: no kernel image"):
         score()

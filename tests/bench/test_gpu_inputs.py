@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from farrank_bench.gpu.encoding import Request, score
 from farrank_bench.gpu.inputs import (
     LONG_QUERY,
     build_model,
@@ -13,6 +12,7 @@ from farrank_bench.gpu.inputs import (
     real_tokens,
     varied_texts,
 )
+from farrank_bench.offline import Request, score
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.tokenizer import TextTokenizer
 from farrank_runtimes.torch_runtime import TorchRuntime

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from farrank_bench.beside_peers import ALONE, FARRANK, INFINITY, LOADED, PREDICT, least_tau, speed_rows, taus
-from farrank_bench.contenders.rounds import ContenderFailed, Scored, measure_rounds
+from farrank_bench.rounds import ContenderFailed, Scored, measure_rounds
 
 
 @dataclass

@@ -3,7 +3,7 @@ from importlib.metadata import version
 
 import pytest
 
-from farrank_bench.report import Row, at_least, below, heading, not_measured, spread, tables
+from farrank_bench.report import Heading, Row, at_least, below, not_measured, spread
 
 
 def test_a_spread_is_the_median_with_the_ends_of_the_runs() -> None:
@@ -30,7 +30,7 @@ def test_what_was_not_measured_is_never_reached() -> None:
 
 def test_the_report_says_whether_an_aim_was_reached() -> None:
     rows = [Row("a", "1"), Row("b", "2", "at least 3", False), Row("c", "4", "at least 3", True)]
-    page = tables({"Speed": rows})
+    page = Heading("Speeds", "medians").page("make bench", {"Speed": rows})
     assert "## Speed" in page
     assert page.splitlines()[-3:] == [
         "| a | 1 |  |  |",
@@ -40,11 +40,20 @@ def test_the_report_says_whether_an_aim_was_reached() -> None:
 
 
 def test_the_heading_says_where_with_what_and_how() -> None:
-    page = heading(
-        "Speed", "make bench", "medians", packages=("farrank", "no-such-package"), warnings=["Beware."]
-    )
+    heading = Heading("Speed", "medians", ("farrank", "no-such-package"), ["Beware."])
+    page = heading.page("make bench", {})
     title, _, warning, _, date, machine, versions, command, notes = page.splitlines()
     assert (title, warning, command, notes) == ("# Speed", "Beware.", "- command: `make bench`", "- medians")
     assert date.startswith("- date: 20")
     assert re.fullmatch(r"- machine: .+, \d+ cores?, \w+, Python 3\.\d+\.\d+", machine)
     assert versions == f"- versions: farrank {version('farrank')}, no-such-package not installed"
+
+
+def test_what_must_not_be_taken_for_a_figure_has_no_aim() -> None:
+    rows = {"Speed": [Row("a", "1", "at least 3", False)]}
+    assert Heading("Speed", "medians", warnings=["Tiny."]).page("x", rows).endswith("| a | 1 |  |  |\n")
+
+
+def test_a_limit_is_held_only_where_there_are_one_and_runs() -> None:
+    assert at_least("x", [2.0], None) == Row("x", "2.000 (2.000 to 2.000)")
+    assert at_least("x", [], 3.0, missing="no device") == not_measured("x", "no device", "at least 3")

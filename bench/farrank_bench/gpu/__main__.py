@@ -1,29 +1,70 @@
 """Measure packed rankers on a CUDA device: `make bench-gpu`, or `make bench-gpu BENCH_ARGS=--quick`."""
 
-import argparse
-import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
-from farrank_bench.gpu.bench import FULL, QUICK, TINY, Bench
-from farrank_bench.gpu.sections import SECTIONS, measure_sections, write_report
+from farrank_bench.gpu.bench import FULL, QUICK, TINY, Bench, device_line
+from farrank_bench.gpu.rankings import trained, untrained
+from farrank_bench.gpu.served_models import AIMS_MS, latency_of, saturation
+from farrank_bench.gpu.speeds import first_passages, forms_of, full_documents_of
+from farrank_bench.report import Command, Heading, Row
 from farrank_cli.numbers import at_least
 from farrank_runtimes.devices import choose_device
 from farrank_runtimes.runtime import DeviceAbsent
 
-MEASURED, SECTION_FAILED, NO_DEVICE = 0, 1, 2
+PACKAGES = ("farrank", "torch", "transformers", "flash_attn", "tokenizers", "numpy", "grpcio")
+NOTES = (
+    "the papers' models with random weights, encoder in bf16, aggregator in fp32; medians of {repeats} runs "
+    "(smallest to largest), of latencies of {calls} calls; ratios taken round by round; shares are of the "
+    "matrix product measured in the same run"
+)
+TITLE = "Packed rankers on a GPU"
+NO_GPU = "The benchmark tried out on a CPU"
+NOT_A_GPU = "**This ran on a CPU to show that it runs: no figure here is a GPU's.**"
+TINY_MODELS = "**Models are tiny: no figure here says how fast anything is.**"
+
+NO_DEVICE = 2
+
+# A section's parts by title: what is measured on models apart fails apart.
+SECTIONS: Mapping[str, dict[str, Callable[[Bench], list[Row]]]] = {
+    "ceilings": {"The device's own ceilings": Bench.ceilings},
+    "speed": {
+        "Speed: BERT-base FirstP": first_passages,
+        "Speed: PARADE Attn": partial(full_documents_of, "parade-attn-bert"),
+        "Speed: JINA LongP": partial(full_documents_of, "longp-jina"),
+        "Speed: Longformer LongP": partial(full_documents_of, "longp-longformer"),
+    },
+    "latency": {f"Latency: {name}": partial(latency_of, name) for name in AIMS_MS},
+    "saturation": {"Saturation": saturation},
+    "forms": {
+        "Forms: BERT": partial(forms_of, "firstp-bert"),
+        "Forms: DeBERTa": partial(forms_of, "firstp-deberta"),
+        "Forms: Longformer": partial(forms_of, "longp-longformer"),
+        "Forms: BigBird": partial(forms_of, "longp-bigbird"),
+    },
+    "rankings": {"Rankings: trained weights": trained, "Rankings: random weights": untrained},
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the sections asked for and print the report.
 
-    Returns 0; 1 if a section failed, whose error its table holds; 2 if there is no device. An aim that was
-    not reached is a result like any other.
+    Returns 0; 1 if a section failed; 2 if there is no device.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    options = _parser().parse_args(given)
+    command = Command("farrank_bench.gpu", __doc__)
+    command.sections(SECTIONS, list(SECTIONS))
+    add = command.options.add_argument
+    add("--repeats", type=at_least(1), help="runs of which the median counts, default 5")
+    add("--quick", action="store_true", help="one short run of everything: a smoke test")
+    add("--device", default="cuda:0", help="what to measure (%(default)s)")
+    add(
+        "--tiny",
+        action="store_true",
+        help="tiny models and documents: only to see that it runs, on a CPU too",
+    )
+    options = command.parse(arguments)
     extent = TINY if options.tiny else QUICK if options.quick else FULL
     if options.repeats is not None:
         extent = replace(extent, repeats=options.repeats)
@@ -33,36 +74,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"bench-gpu: {error}", file=sys.stderr)
         return NO_DEVICE
     bench = Bench(device, extent, options.tiny)
-    sections, failed = measure_sections(options.sections, bench)
-    report = write_report(bench, sections, shlex.join(["python", "-m", "farrank_bench.gpu", *given]))
-    print(report)
-    if options.out:
-        options.out.write_text(report, encoding="utf-8")
-    for title in failed:
-        print(f"bench-gpu: {title} failed", file=sys.stderr)
-    return SECTION_FAILED if failed else MEASURED
+    parts = [part for name in options.sections for part in SECTIONS[name].items()]
+    return command.report(
+        heading(bench), [(title, partial(bench.measure, part)) for title, part in parts], options.out
+    )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="farrank_bench.gpu", description=__doc__)
-    parser.add_argument(
-        "--sections",
-        nargs="+",
-        choices=SECTIONS,
-        default=list(SECTIONS),
-        metavar="NAME",
-        help=f"of {', '.join(SECTIONS)}; default all",
-    )
-    parser.add_argument("--repeats", type=at_least(1), help="runs of which the median counts, default 5")
-    parser.add_argument("--quick", action="store_true", help="one short run of everything: a smoke test")
-    parser.add_argument("--device", default="cuda:0", help="what to measure (%(default)s)")
-    parser.add_argument(
-        "--tiny",
-        action="store_true",
-        help="tiny models and documents: only to see that it runs, on a CPU too",
-    )
-    parser.add_argument("--out", type=Path, help="write the report here, too")
-    return parser
+def heading(bench: Bench) -> Heading:
+    """Say what is measured; aims are a GPU's, of models at full size."""
+    on_gpu = bench.device.type == "cuda"
+    warnings = [*([] if on_gpu else [NOT_A_GPU]), *([TINY_MODELS] if bench.tiny else [])]
+    notes = NOTES.format(repeats=bench.extent.repeats, calls=bench.extent.calls)
+    return Heading(TITLE if on_gpu else NO_GPU, notes, PACKAGES, warnings, device_line(bench.device))
 
 
 if __name__ == "__main__":

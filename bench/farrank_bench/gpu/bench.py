@@ -1,14 +1,18 @@
 """What all sections share: the device, how much is measured, and what is made once for all of them."""
 
+import gc
 import math
+import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 
-from farrank_bench.gpu.inputs import build_model, read_corpus, train_tokenizer
+from farrank_bench.corpus_calls import read_corpus
+from farrank_bench.gpu.inputs import build_model, train_tokenizer
+from farrank_bench.report import Row, spread
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokenizer import TextTokenizer
 from farrank_runtimes.runtime import Packing, Placement, Precision, Runtime
@@ -21,8 +25,7 @@ class Extent:
 
     A speed is that of `passes` over the documents, `repeats` times. `calls` are sent one by one; a loaded
     server has `callers`, settles for `settling_s` and is watched for `load_s`. The ceilings have matrices of
-    `side` and copies of `copied` bytes, `times` times over. A part of a section
-    ends after `limit_s`.
+    `side` and copies of `copied` bytes, `times` times over. A part of a section ends after `limit_s`.
     """
 
     documents: int
@@ -45,92 +48,46 @@ QUICK = Extent(100, 1, 2, 3, 2, 16, 2.0, 5.0, 8192, 2**28, 5, 300.0)
 TINY = Extent(2, 1, 1, 1, 1, 2, 0.1, 0.5, 64, 2**16, 1, 300.0)
 
 
-def wait_for(device: torch.device) -> None:
-    """Wait until the device has done all that it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def seconds_of(work: Callable[[], object], device: torch.device) -> float:
-    """Time work from an idle device to an idle device."""
-    wait_for(device)
-    started_s = time.perf_counter()
-    work()
-    wait_for(device)
-    return time.perf_counter() - started_s
-
-
-TERA, GIGA = 1e12, 1e9
-
-
-@dataclass(frozen=True, slots=True)
-class Ceilings:
-    """Operations/s of a large square matrix product in bf16, bytes/s of a copy, run by run.
-
-    A copy's bytes count twice, once read and once written. `side` is the matrices', `nbytes` what is copied.
-    """
-
-    flops_per_s: Sequence[float]
-    bytes_per_s: Sequence[float]
-    side: int
-    nbytes: int
-
-
-def measure_ceilings(device: torch.device, side: int, nbytes: int, times: int, repeats: int) -> Ceilings:
-    """Multiply and copy `times` times in each run, behind one run that is not counted."""
-    left, right = (torch.randn(side, side, device=device, dtype=torch.bfloat16) for _ in range(2))
-    product = torch.empty_like(left)
-    source = torch.zeros(nbytes, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-
-    def multiply() -> None:
-        for _ in range(times):
-            torch.mm(left, right, out=product)
-
-    def copy() -> None:
-        for _ in range(times):
-            target.copy_(source)
-
-    multiplied_s = [seconds_of(multiply, device) for _ in range(repeats + 1)][1:]
-    copied_s = [seconds_of(copy, device) for _ in range(repeats + 1)][1:]
-    return Ceilings(
-        [times * 2 * side**3 / seconds for seconds in multiplied_s],
-        [times * 2 * nbytes / seconds for seconds in copied_s],
-        side,
-        nbytes,
-    )
-
-
-@dataclass(slots=True)
-class TimeLimit:
-    """How long a part of a section may take; it is checked between passes, which are never cut in two."""
-
-    limit_s: float = math.inf
-    ends_s: float = math.inf
-
-    def begin(self, limit_s: float) -> None:
-        """Count from now."""
-        self.limit_s, self.ends_s = limit_s, time.monotonic() + limit_s
-
-    def check(self) -> None:
-        """Raise TimeoutError if the time is over."""
-        if time.monotonic() > self.ends_s:
-            raise TimeoutError(f"not done after {self.limit_s:g} s")
-
-
-@dataclass(frozen=True)
+@dataclass
 class Bench:
     """A benchmark of a device; with `tiny` models it measures nothing, and shows that it runs."""
 
     device: torch.device
     extent: Extent
     tiny: bool = False
-    limit: TimeLimit = field(default_factory=TimeLimit)
+    ends_s: float = math.inf
+
+    def measure(self, section: Callable[["Bench"], list[Row]]) -> list[Row]:
+        """Measure a part of a section within its time; the next finds the device's memory free."""
+        self.ends_s = time.monotonic() + self.extent.limit_s
+        try:
+            return section(self)
+        finally:
+            gc.collect()
+            # Without a GPU this does nothing.
+            torch.cuda.empty_cache()
+
+    def check_time(self) -> None:
+        """Raise TimeoutError if the part's time is over; passes are never cut in two."""
+        if time.monotonic() > self.ends_s:
+            raise TimeoutError(f"not done after {self.extent.limit_s:g} s")
+
+    def seconds_of(self, work: Callable[[], object]) -> float:
+        """Time work from an idle device to an idle device."""
+        self._wait()
+        started_s = time.perf_counter()
+        work()
+        self._wait()
+        return time.perf_counter() - started_s
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     @cached_property
     def corpus(self) -> Sequence[str]:
         """Long texts."""
-        return read_corpus()
+        return read_corpus(20_000)
 
     @cached_property
     def tokenizer(self) -> TextTokenizer:
@@ -138,10 +95,35 @@ class Bench:
         return train_tokenizer(self.corpus)
 
     @cached_property
-    def ceilings(self) -> Ceilings:
-        """Measure what the device can do at most."""
-        extent = self.extent
-        return measure_ceilings(self.device, extent.side, extent.copied, extent.times, extent.repeats)
+    def flops_per_s(self) -> Sequence[float]:
+        """Multiply large square matrices in bf16: the device's peak, run by run."""
+        side, times = self.extent.side, self.extent.times
+        left, right = (torch.randn(side, side, device=self.device, dtype=torch.bfloat16) for _ in range(2))
+        product = torch.empty_like(left)
+        return [
+            times * 2 * side**3 / took for took in self._timed(lambda: torch.mm(left, right, out=product))
+        ]
+
+    def ceilings(self) -> list[Row]:
+        """Say what the device itself can do, as measured. A copy's bytes count twice: read, and written."""
+        side, nbytes, times = self.extent.side, self.extent.copied, self.extent.times
+        source = torch.zeros(nbytes, dtype=torch.uint8, device=self.device)
+        target = torch.empty_like(source)
+        tera = [each / 1e12 for each in self.flops_per_s]
+        giga = [times * 2 * nbytes / took / 1e9 for took in self._timed(lambda: target.copy_(source))]
+        return [
+            Row(f"matrix product in bf16, {side} × {side}, TFLOP/s: the peak", spread(tera, ".4g")),
+            Row(f"copy of {nbytes / 2**20:g} MiB, read and written, GB/s", spread(giga, ".4g")),
+        ]
+
+    def _timed(self, work: Callable[[], object]) -> list[float]:
+        """Work `times` times in each run, behind one run that is not counted."""
+
+        def run() -> None:
+            for _ in range(self.extent.times):
+                work()
+
+        return [self.seconds_of(run) for _ in range(self.extent.repeats + 1)][1:]
 
     def model(self, name: str) -> Ranker:
         """Build a model of the papers on the device."""
@@ -156,3 +138,22 @@ class Bench:
         """
         placement = Placement(str(self.device), packing=packing, compile=compile)
         return open_torch(ranker, precision, placement)
+
+
+def device_line(device: torch.device) -> str:
+    """Name a device, its driver and the CUDA that torch was built for."""
+    if device.type != "cuda":
+        return f"{device}, no GPU"
+    found = torch.cuda.get_device_properties(device)
+    memory, cuda = found.total_memory / 2**30, torch.version.cuda
+    return f"{found.name}, {memory:.0f} GiB; driver {driver()}; CUDA {cuda}"
+
+
+def driver() -> str:
+    """Ask nvidia-smi for the driver's version; "unknown" without it."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return done.stdout.partition("\n")[0].strip() or "unknown"

@@ -15,6 +15,7 @@ from farrank_rankers.backbones.facts import own_backbone
 # Two matrices in the feed-forward part; gated ones have three.
 PLAIN = frozenset({"bert", "camembert", "electra", "roberta", "xlm-roberta"})
 GATED = frozenset({"jina", "mosaic"})
+COUNTED = PLAIN | GATED | {"longformer"}
 MULTIPLY_ADD = 2
 
 
@@ -26,8 +27,8 @@ def encoder_flops(config: Mapping[str, Any], lengths: Sequence[int], global_toke
     """
     kind = own_backbone(config) or str(config.get("model_type"))
     width, layers = int(config["hidden_size"]), int(config["num_hidden_layers"])
-    if kind not in PLAIN | GATED | {"longformer"}:
-        raise ValueError(f"model_type is {kind!r}; operations are counted for {_served()}")
+    if kind not in COUNTED:
+        raise ValueError(f"model_type is {kind!r}; operations are counted for {', '.join(sorted(COUNTED))}")
     matrices = 3 if kind in GATED else 2
     of_token = 4 * width**2 + matrices * width * int(config["intermediate_size"])
     tokens = sum(lengths)
@@ -35,7 +36,8 @@ def encoder_flops(config: Mapping[str, Any], lengths: Sequence[int], global_toke
     if kind != "longformer":
         pairs = layers * sum(length**2 for length in lengths)
     else:
-        windows = _windows(config, layers)
+        window = config["attention_window"]
+        windows = [window] * layers if isinstance(window, int) else window
         globals_ = sum(min(global_tokens, length) for length in lengths)
         # Global tokens ask by a layer of their own, and are answered by two more.
         weights += layers * (2 * tokens + globals_) * width**2
@@ -57,12 +59,3 @@ def seen_pairs(length: int, reach: int, global_tokens: int) -> int:
     seen = near + np.minimum(first, global_tokens)  # (L,)
     seen[:global_tokens] = length
     return int(seen.sum())
-
-
-def _windows(config: Mapping[str, Any], layers: int) -> list[int]:
-    window = config["attention_window"]
-    return [window] * layers if isinstance(window, int) else list(window)
-
-
-def _served() -> str:
-    return ", ".join(sorted(PLAIN | GATED | {"longformer"}))

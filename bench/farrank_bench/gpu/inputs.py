@@ -11,7 +11,7 @@ import torch
 from farrank_bench.corpus_calls import QUERIES
 from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.chunking import Chunking, readable_tokens
-from farrank_rankers.papers import PaperModel, paper_models
+from farrank_rankers.papers import paper_models
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokenizer import TextTokenizer, TokenizerFiles
@@ -39,7 +39,13 @@ def build_model(
     Raises: KeyError if the papers have no model of the name.
     """
     model = paper_models()[name]
-    config = _config(model, tiny=tiny)
+    config = dict(model.config)
+    if tiny:
+        config |= TINY_SIZES
+        if "attention_window" in config:
+            config["attention_window"] = config["attention_window"][: config["num_hidden_layers"]]
+        if "embedding_size" in config:
+            config["embedding_size"] = config["hidden_size"]
     spec = replace(model.spec, chunking=CHUNKINGS.get(name, model.spec.chunking))
     reader = Reader(spec, tokenizer, BackboneFacts.from_config(config))
     with torch.random.fork_rng(), torch.device(device):
@@ -47,21 +53,8 @@ def build_model(
         return Ranker(reader, config).eval()
 
 
-def _config(model: PaperModel, *, tiny: bool) -> dict[str, Any]:
-    config = dict(model.config)
-    if not tiny:
-        return config
-    config |= TINY_SIZES
-    if "attention_window" in config:
-        config["attention_window"] = config["attention_window"][: config["num_hidden_layers"]]
-    if "embedding_size" in config:
-        config["embedding_size"] = config["hidden_size"]
-    return config
-
-
 # BERT's own has 30,522. No backbone of the papers knows fewer.
 WORDS = 30_000
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 
 # As many tokens as the papers' queries may have, and more.
 LONG_QUERY = " and ".join(QUERIES)
@@ -72,28 +65,15 @@ CHARACTERS_PER_TOKEN = 20
 MARGIN = 40
 
 
-def read_corpus() -> list[str]:
-    """Read the documentation that every Python carries, its long pages alone."""
-    from farrank_server.indexing.pydoc_corpus import read_pydoc
-
-    return [document.text for document in read_pydoc() if len(document.text) > 20_000]
-
-
 def train_tokenizer(texts: Iterable[str]) -> TextTokenizer:
     """Make a WordPiece tokenizer of BERT's kind out of texts."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+    from tokenizers import BertWordPieceTokenizer, processors
 
-    pad, unknown, first, between = SPECIAL_TOKENS
-    tokenizer = Tokenizer(models.WordPiece(unk_token=unknown))
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=WORDS, special_tokens=list(SPECIAL_TOKENS), show_progress=False
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    ids = {token: tokenizer.token_to_id(token) for token in (between, first)}
-    tokenizer.post_processor = processors.BertProcessing((between, ids[between]), (first, ids[first]))
-    return TextTokenizer(TokenizerFiles(tokenizer.to_str(), f'{{"pad_token": "{pad}"}}'))
+    tokenizer = BertWordPieceTokenizer()
+    tokenizer.train_from_iterator(texts, vocab_size=WORDS, show_progress=False)
+    ends = [(token, tokenizer.token_to_id(token)) for token in ("[SEP]", "[CLS]")]
+    tokenizer.post_processor = processors.BertProcessing(*ends)
+    return TextTokenizer(TokenizerFiles(tokenizer.to_str(), '{"pad_token": "[PAD]"}'))
 
 
 def full_texts(corpus: Sequence[str], reader: Reader, count: int) -> tuple[str, ...]:

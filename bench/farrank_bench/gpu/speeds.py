@@ -3,87 +3,57 @@
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
-from farrank_bench.contenders.rounds import Rounds, measure_rounds
 from farrank_bench.gpu.bench import Bench
-from farrank_bench.gpu.encoding import Form, speed_row, whole
 from farrank_bench.gpu.flops import encoder_flops
 from farrank_bench.gpu.inputs import full_documents, leading_tokens, mixed_documents, real_tokens
-from farrank_bench.report import Row, at_least, not_measured, spread
+from farrank_bench.offline import Alone, longest_first
+from farrank_bench.report import Row, at_least
+from farrank_bench.rounds import Rounds, measure_rounds, whole
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import EncoderInput
+from farrank_runtimes.runtime import Packing
 
 PACKED, SORTED, UNSORTED = "packed", "padded, sorted by length", "padded, as they come"
+WRITTEN, COMPILED = "packed, as written", "packed, compiled"
 
 LEAST_SHARE = 0.55
 LEAST_OF_FULL = 0.9
 OVER_PADDED = 2.0
 
-MODELS: Mapping[str, str] = {
-    "parade-attn-bert": "PARADE Attn",
-    "longp-jina": "JINA LongP",
-    "longp-longformer": "Longformer LongP",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The same inputs for all forms, and the operations that they need."""
-
-    name: str
-    inputs: Sequence[EncoderInput]
-    flops: int
-
-
-@dataclass(frozen=True, slots=True)
-class Speeds:
-    """What the forms made of a work; packed batches' `shares` of the device's peak, none if they failed."""
-
-    work: Work
-    forms: Mapping[str, Form]
-    found: Rounds
-    shares: Sequence[float]
-
 
 def first_passages(bench: Bench) -> list[Row]:
     """BERT-base FirstP: full chunks, and mixed lengths. Raises: PartlyFailed."""
     ranker, documents = bench.model("firstp-bert"), bench.extent.documents
-    full_work = work_of("full chunks", ranker, full_documents(ranker.reader, documents))
-    mixed_work = work_of("mixed lengths", ranker, mixed_documents(ranker.reader, documents))
-    attention = attention_row(bench, ranker)
-    full, mixed = (measure(bench, ranker, work) for work in (full_work, mixed_work))
+    full = measure(
+        bench, ranker, "full chunks", full_documents(ranker.reader, documents), share_aim=LEAST_SHARE
+    )
+    mixed = measure(
+        bench, ranker, "mixed lengths", mixed_documents(ranker.reader, documents), padded_aim=OVER_PADDED
+    )
     what = "share of peak on mixed lengths over that on full chunks"
     ratios = [share / statistics.median(full.shares) for share in mixed.shares if full.shares]
-    rows = [
-        attention,
-        *rows_of(full, share_aim=LEAST_SHARE),
-        *rows_of(mixed, padded_aim=OVER_PADDED),
-        _held(what, ratios, LEAST_OF_FULL),
-    ]
-    return whole(rows, full.found, mixed.found)
+    missing = "" if ratios else "a form failed"
+    ratio = at_least(what, ratios, LEAST_OF_FULL, missing=missing)
+    return whole([attention_row(bench, ranker), *full.rows, *mixed.rows, ratio], full.found, mixed.found)
 
 
 def full_documents_of(name: str, bench: Bench) -> list[Row]:
     """Full documents of another model. Raises: PartlyFailed."""
     ranker = bench.model(name)
-    attention = attention_row(bench, ranker)
-    work = work_of("full documents", ranker, full_documents(ranker.reader, bench.extent.documents))
-    measured = measure(bench, ranker, work)
-    return whole([attention, *rows_of(measured)], measured.found)
+    documents = full_documents(ranker.reader, bench.extent.documents)
+    measured = measure(bench, ranker, "full documents", documents)
+    return whole([attention_row(bench, ranker), *measured.rows], measured.found)
 
 
-OF_FULL_DOCUMENTS = {name: partial(full_documents_of, name) for name in MODELS}
-
-
-def work_of(name: str, ranker: Ranker, documents: Sequence[Sequence[EncoderInput]]) -> Work:
-    """Put documents' inputs in a row and count what they need."""
+def forms_of(name: str, bench: Bench) -> list[Row]:
+    """Encode documents of mixed lengths in every form, in turns. Raises: PartlyFailed."""
+    ranker = bench.model(name)
+    documents = mixed_documents(ranker.reader, bench.extent.documents)
     inputs = [item for document in documents for item in document]
-    lengths = [real_tokens(item) for item in inputs]
-    flops = encoder_flops(ranker.config, lengths, leading_tokens(inputs[0]))
-    span = f"{min(lengths)} to {max(lengths)}" if min(lengths) < max(lengths) else f"{max(lengths)}"
-    count = f"{len(documents)} documents, {len(inputs)} pairs of {span} tokens"
-    return Work(f"{name}: {count}", inputs, flops)
+    rows, found = in_turns(bench, ranker, inputs, (WRITTEN, COMPILED, SORTED))
+    fastest = max(found.speeds, key=lambda form: statistics.median(found.speeds[form]), default="none")
+    return whole([attention_row(bench, ranker), *rows, Row("fastest", fastest)], found)
 
 
 def attention_row(bench: Bench, ranker: Ranker) -> Row:
@@ -94,76 +64,76 @@ def attention_row(bench: Bench, ranker: Ranker) -> Row:
     return Row("attention", f"{packed}; padded: {padded}")
 
 
-def measure(bench: Bench, ranker: Ranker, work: Work) -> Speeds:
-    """Let all forms encode the work in turns."""
-    padded, _ = bench.open(ranker, "padded")
-    packed, _ = bench.open(ranker, "packed")
-    longest_first = sorted(work.inputs, key=lambda item: -item.tokens)
-    forms = {
-        PACKED: Form(packed, work.inputs, bench.extent.passes, padded=False, limit=bench.limit),
-        SORTED: Form(padded, longest_first, bench.extent.passes, padded=True, limit=bench.limit),
-    }
-    if longest_first[0].tokens != longest_first[-1].tokens:
-        forms[UNSORTED] = Form(padded, work.inputs, bench.extent.passes, padded=True, limit=bench.limit)
-    found = measure_rounds(forms, bench.extent.repeats)
-    peak = statistics.median(bench.ceilings.flops_per_s)
-    of_input = work.flops / len(work.inputs)
-    return Speeds(work, forms, found, [speed * of_input / peak for speed in found.speeds.get(PACKED, ())])
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """What the forms made of the same inputs; packed batches' `shares` of the device's peak, if any."""
+
+    rows: list[Row]
+    found: Rounds
+    shares: Sequence[float]
 
 
-def rows_of(measured: Speeds, share_aim: float | None = None, padded_aim: float | None = None) -> list[Row]:
-    """Speeds, the share of peak, and packed over padded; None where there is no aim."""
-    found = measured.found
-    rows = [Row(measured.work.name, f"{measured.work.flops / 1e12:.3g} TFLOP")]
-    rows += [speed_row(name, form, found) for name, form in measured.forms.items()]
-    rows.append(_held("share of the measured peak, packed", measured.shares, share_aim))
-    for name in measured.forms:
-        if name != PACKED:
-            both = not {PACKED, name} & found.failed.keys()
-            rows.append(_held(f"packed over {name}", found.ratios(PACKED, name) if both else [], padded_aim))
-    return rows
+def measure(
+    bench: Bench,
+    ranker: Ranker,
+    name: str,
+    documents: Sequence[Sequence[EncoderInput]],
+    share_aim: float | None = None,
+    padded_aim: float | None = None,
+) -> Speeds:
+    """Let packed and padded forms encode documents' inputs, with the operations that they need."""
+    inputs = [item for document in documents for item in document]
+    lengths = [real_tokens(item) for item in inputs]
+    flops = encoder_flops(ranker.config, lengths, leading_tokens(inputs[0]))
+    even = min(lengths) == max(lengths)
+    span = f"{max(lengths)}" if even else f"{min(lengths)} to {max(lengths)}"
+    padded = [SORTED] if even else [SORTED, UNSORTED]
+    speeds, found = in_turns(bench, ranker, inputs, [PACKED, *padded])
+    peak = statistics.median(bench.flops_per_s)
+    shares = [speed * flops / len(inputs) / peak for speed in found.speeds.get(PACKED, ())]
+    what, missing = "share of the measured peak, packed", found.failed.get(PACKED, "")
+    return Speeds(
+        [
+            Row(
+                f"{name}: {len(documents)} documents, {len(inputs)} pairs of {span} tokens",
+                f"{flops / 1e12:.3g} TFLOP",
+            ),
+            *speeds,
+            at_least(what, shares, share_aim, missing=missing),
+            *(found.ratio_row(PACKED, form, f"packed over {form}", padded_aim) for form in padded),
+        ],
+        found,
+        shares,
+    )
 
 
-def _held(what: str, values: Sequence[float], aim: float | None) -> Row:
-    """Hold values to an aim, if there are any and it is one."""
-    if not values:
-        return not_measured(what, "a form failed", "" if aim is None else f"at least {aim:g}")
-    return Row(what, spread(values, ".3f")) if aim is None else at_least(what, values, aim)
-
-
-WRITTEN, COMPILED = "packed, as written", "packed, compiled"
-
-COMPILED_MODELS: Mapping[str, str] = {
-    "firstp-bert": "BERT",
-    "firstp-deberta": "DeBERTa",
-    "longp-longformer": "Longformer",
-    "longp-bigbird": "BigBird",
+# How batches are made, whether torch compiles the layers, and whether inputs are sorted.
+FORMS: Mapping[str, tuple[Packing, bool, bool]] = {
+    PACKED: ("packed", False, False),
+    WRITTEN: ("packed", False, False),
+    COMPILED: ("packed", True, False),
+    SORTED: ("padded", False, True),
+    UNSORTED: ("padded", False, False),
 }
 
 
-def forms_of(name: str, bench: Bench) -> list[Row]:
-    """Encode documents of mixed lengths in every form, in turns. Raises: PartlyFailed."""
-    ranker = bench.model(name)
-    documents = mixed_documents(ranker.reader, bench.extent.documents)
-    inputs = [item for document in documents for item in document]
-    longest_first = sorted(inputs, key=lambda item: -item.tokens)
-    written, _ = bench.open(ranker, "packed")
-    compiled, _ = bench.open(ranker, "packed", compile=True)
-    padded, _ = bench.open(ranker, "padded")
-    contenders = {
-        WRITTEN: Form(written, inputs, bench.extent.passes, padded=False, limit=bench.limit),
-        COMPILED: Form(compiled, inputs, bench.extent.passes, padded=False, limit=bench.limit),
-        SORTED: Form(padded, longest_first, bench.extent.passes, padded=True, limit=bench.limit),
-    }
-    attention = attention_row(bench, ranker)
-    found = measure_rounds(contenders, bench.extent.repeats)
-    fastest = max(found.speeds, key=lambda form: statistics.median(found.speeds[form]), default="none")
-    rows = [
-        attention,
-        *(speed_row(name, form, found) for name, form in contenders.items()),
-        Row("fastest", fastest),
-    ]
-    return whole(rows, found)
+def in_turns(
+    bench: Bench, ranker: Ranker, inputs: Sequence[EncoderInput], names: Sequence[str]
+) -> tuple[list[Row], Rounds]:
+    """Let forms encode the same inputs in turns; give their speeds."""
+    forms: dict[str, Alone] = {}
+    for name in names:
+        packing, compiled, is_sorted = FORMS[name]
+        runtime, _ = bench.open(ranker, packing, compile=compiled)
+        ordered = longest_first(inputs) if is_sorted else inputs
+        forms[name] = Alone(runtime, ordered, bench.extent.passes, padded=packing == "padded")
+    found = measure_rounds(forms, bench.extent.repeats, bench.check_time)
+    return [speed_row(name, form, found) for name, form in forms.items()], found
 
 
-FORMS = {name: partial(forms_of, name) for name in COMPILED_MODELS}
+def speed_row(name: str, form: Alone, found: Rounds) -> Row:
+    """Write down a form's speed, or why there is none."""
+    what = f"pairs/s, {name}"
+    return found.speed_row(
+        name, what if name in found.failed else f"{what}, batches of up to {form.max_tokens:,} tokens"
+    )

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from farrank_bench.contenders.rounds import ContenderFailed
+from farrank_bench.rounds import ContenderFailed
 
 VERSION = "0.0.78"
-CONSTRAINTS = Path(__file__).parents[2] / "infinity-constraints.txt"
+CONSTRAINTS = Path(__file__).parents[1] / "infinity-constraints.txt"
 NAMED_BY = "FARRANK_INFINITY"
 INSTALL_TIMEOUT_S = 1200.0
 START_TIMEOUT_S = 180.0
@@ -38,17 +38,9 @@ def infinity_command(cache: Path) -> Path:
         print(f"  installing Infinity {VERSION} into {folder}", flush=True)
         # This environment's pip installs into that one: making another pip takes longer than all else.
         _run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)])
-        install = [
-            sys.executable,
-            "-m",
-            "pip",
-            "--python",
-            str(folder / "bin" / "python"),
-            "install",
-            "--quiet",
-        ]
-        install += ["--disable-pip-version-check", "--constraint", str(CONSTRAINTS)]
-        _run([*install, f"infinity-emb[torch,server]=={VERSION}"], "pip")
+        pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install", "--quiet"]
+        pip += ["--disable-pip-version-check", "--constraint", str(CONSTRAINTS)]
+        _run([*pip, f"infinity-emb[torch,server]=={VERSION}"], "pip")
         ready.touch()
     return command
 
@@ -81,7 +73,9 @@ def infinity_server(command: Path, model: Path, name: str, threads: int, folder:
     `folder` takes its log and what it writes into its working directory.
     Raises: ContenderFailed if it does not get healthy.
     """
-    port = _free_port()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
     arguments = [str(command), "v2", "--model-id", str(model), "--served-model-name", name]
     arguments += ["--engine", "torch", "--device", "cpu", "--host", "127.0.0.1", "--port", str(port)]
     # Its warm-up times batches for the log. The disk cache would answer the second run of the same calls.
@@ -125,10 +119,3 @@ def _answers(url: str) -> bool:
             return True
     except (urllib.error.URLError, ConnectionError, TimeoutError):
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port

@@ -1,0 +1,156 @@
+"""What is asked of a contender, rounds in which all of them take turns, and contenders in fresh processes."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing import Pipe, get_context
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+from farrank_bench.report import PartlyFailed, Row, at_least
+
+# Scores of each call's documents, in the calls' order.
+Scores = tuple[tuple[float, ...], ...]
+
+PASS_TIMEOUT_S = 900.0
+
+
+class ContenderFailed(RuntimeError):
+    """A contender could not be started, or stopped answering; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What one pass over the work took and gave; no scores where only the speed counts.
+
+    `count` is of documents or pairs.
+    """
+
+    seconds: float
+    count: int
+    scores: Scores = ()
+
+    @property
+    def per_s(self) -> float:
+        """Documents or pairs per second."""
+        return self.count / self.seconds
+
+
+class Contender(Protocol):
+    """A loaded model that does the same work again and again."""
+
+    def score(self) -> Scored:
+        """Do all work once, as fast as the contender can.
+
+        Raises: ContenderFailed.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class Rounds:
+    """By contender: its speed in each round, the scores, or why it is missing."""
+
+    speeds: dict[str, list[float]] = field(default_factory=dict)
+    scores: dict[str, Scores] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def ratios(self, name: str, other: str) -> list[float]:
+        """Divide one contender's speed by another's, round by round.
+
+        Raises: KeyError if either was not measured.
+        """
+        return [mine / theirs for mine, theirs in zip(self.speeds[name], self.speeds[other], strict=True)]
+
+    def speed_row(self, name: str, what: str) -> Row:
+        """Write down a contender's speed, or why there is none."""
+        return at_least(what, self.speeds.get(name, ()), None, ".1f", missing=self.failed.get(name, ""))
+
+    def ratio_row(
+        self, name: str, other: str, what: str, limit: float | None = None, form: str = ".3f"
+    ) -> Row:
+        """Hold one contender's speed over another's to a limit, if there is one."""
+        missing = self.failed.get(name) or self.failed.get(other) or ""
+        return at_least(what, [] if missing else self.ratios(name, other), limit, form, missing=missing)
+
+
+def whole(rows: list[Row], *found: Rounds) -> list[Row]:
+    """Give a section's rows if no contender of any rounds failed.
+
+    Raises: PartlyFailed.
+    """
+    failed = [name for rounds in found for name in rounds.failed]
+    if failed:
+        raise PartlyFailed(f"failed: {'; '.join(dict.fromkeys(failed))}", rows)
+    return rows
+
+
+def measure_rounds(
+    contenders: Mapping[str, Contender], rounds: int, check_time: Callable[[], None] = lambda: None
+) -> Rounds:
+    """Let everybody score once unmeasured, then once in each round; `check_time` is called before each pass.
+
+    Who fails is left out from there on, with all that was measured of it.
+    """
+    found = Rounds()
+    for number in range(rounds + 1):
+        for name, contender in contenders.items():
+            if name in found.failed:
+                continue
+            check_time()
+            try:
+                scored = contender.score()
+            except ContenderFailed as error:
+                found.failed[name] = str(error)
+                found.speeds.pop(name, None)
+                continue
+            if number == 0:
+                found.scores[name] = scored.scores
+            else:
+                found.speeds.setdefault(name, []).append(scored.per_s)
+            when = f"round {number}" if number else "warm-up"
+            print(f"  {when}: {name} {scored.per_s:.1f}/s", flush=True)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A process that answers each question it is sent."""
+
+    name: str
+    connection: Connection
+
+    def ask(self, question: object = None) -> Any:
+        """Send a question and wait for the answer.
+
+        Raises: ContenderFailed if the process ends, or takes too long.
+        """
+        try:
+            self.connection.send(question)
+            if not self.connection.poll(PASS_TIMEOUT_S):
+                raise ContenderFailed(f"{self.name} gave no answer in {PASS_TIMEOUT_S:.0f} s")
+            return self.connection.recv()
+        except (EOFError, OSError) as error:
+            raise ContenderFailed(f"{self.name}'s process ended; its words are above") from error
+
+
+@contextmanager
+def child(name: str, answer: Callable[..., None], *arguments: object, **environment: str) -> Iterator[Child]:
+    """Run a function in a fresh process until the block is left; it gets a connection and the arguments."""
+    ours, theirs = Pipe()
+    process = get_context("spawn").Process(target=answer, args=(theirs, *arguments), daemon=True)
+    kept = dict(os.environ)
+    os.environ.update(environment)
+    try:
+        process.start()
+    finally:
+        os.environ.clear()
+        os.environ.update(kept)
+    theirs.close()
+    try:
+        yield Child(name, ours)
+    finally:
+        process.kill()
+        process.join()
+        ours.close()
