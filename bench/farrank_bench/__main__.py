@@ -9,7 +9,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from farrank_bench.beside_peers import Size, beside_peers
+from farrank_bench.beside_peers import beside_peers
 from farrank_bench.corpus_calls import call_of, make_calls
 from farrank_bench.engine_costs import admission_cost, event_loop_stall
 from farrank_bench.exporting import export_fast, write_cross_encoder
@@ -33,18 +33,18 @@ NOTES = (
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is measured."""
+    """How much is measured; `pair_calls` are how many calls of how many documents."""
 
     calls: int
     repeats: int
     overload_s: float
     stall_s: float
-    pairs: Size
+    pair_calls: tuple[int, int]
     load_s: float
 
 
-FULL = Extent(64, 5, 60.0, 20.0, Size(24, 16, 5), 30.0)
-QUICK = Extent(32, 1, 15.0, 5.0, Size(6, 4, 1), 3.0)
+FULL = Extent(64, 5, 60.0, 20.0, (24, 16), 30.0)
+QUICK = Extent(32, 1, 15.0, 5.0, (6, 4), 3.0)
 
 Parts = Iterator[tuple[str, Measure]]
 
@@ -85,7 +85,10 @@ class Bench:
         def speeds() -> list[Row]:
             _, refused_or_not = export_fast(made.ranker, made.artifact)
             cache: Path = self.given.cache
-            return [*refused_or_not, *beside_peers(made, self.extent.pairs, threads, cache, self.folder)]
+            return [
+                *refused_or_not,
+                *beside_peers(made, self.extent.pair_calls, self.extent.repeats, threads, cache, self.folder),
+            ]
 
         yield "Exports beside peers", speeds
         yield "Start", partial(start_to_healthy, made.artifact, threads, self.extent.repeats)

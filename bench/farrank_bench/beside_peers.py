@@ -1,9 +1,10 @@
 """Farrank's server of an export beside sentence-transformers, Infinity, and its own runtime alone."""
 
+import math
 import statistics
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from farrank_bench.offline import Alone, longest_first
 from farrank_bench.predict import predicting
 from farrank_bench.report import Row
 from farrank_bench.rounds import Contender, ContenderFailed, Rounds, Scores, measure_rounds
-from farrank_bench.served import Served
+from farrank_bench.served import score_served
 from farrank_cli.spawn import spawned_server
 from farrank_client import Client
 from farrank_exporters.parity import LEAST_TAU, kendall_tau
@@ -42,25 +43,19 @@ SAME_IN_FP32 = 0.99
 SAMPLED_CALLS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """How much is measured: every contender scores calls of so many documents in each round."""
-
-    calls: int
-    documents: int
-    rounds: int
-
-
-def beside_peers(made: CrossEncoder, size: Size, threads: int, cache: Path, scratch: Path) -> list[Row]:
+def beside_peers(
+    made: CrossEncoder, size: tuple[int, int], rounds: int, threads: int, cache: Path, scratch: Path
+) -> list[Row]:
     """Serve the fastest export that the artifact holds, and let everybody score the same pairs.
 
-    `cache` keeps Infinity's environment, `scratch` takes its log.
+    `size` is how many calls of how many documents a round has, `cache` keeps Infinity's environment,
+    `scratch` takes its log.
     """
     reader = made.ranker.reader
-    calls = make_calls(reader, size.calls, size.documents, seed=2, pairs=True)
+    calls = make_calls(reader, *size, seed=2, pairs=True)
     inputs = encoder_inputs(reader, calls)
-    if len(inputs) != size.calls * size.documents:
-        raise AssertionError(f"{len(inputs)} pairs of {size.calls * size.documents} documents")
+    if len(inputs) != math.prod(size):
+        raise AssertionError(f"{len(inputs)} pairs of {math.prod(size)} documents")
     contenders: dict[str, Contender] = {}
     absent = versions = ""
     with ExitStack() as stack:
@@ -68,23 +63,23 @@ def beside_peers(made: CrossEncoder, size: Size, threads: int, cache: Path, scra
         server = stack.enter_context(spawned_server([*arguments, "--log-level", "warning"]))
         with Client(server.address) as client:
             served = client.rankers().rankers[0]
-        contenders[FARRANK] = Served(server.address, MODEL, CALLERS, calls)
-        contenders[LOADED] = Served(server.address, MODEL, MANY_CALLERS, calls * TIMES)
+        contenders[FARRANK] = partial(score_served, server.address, MODEL, CALLERS, calls)
+        contenders[LOADED] = partial(score_served, server.address, MODEL, MANY_CALLERS, calls * TIMES)
         placement = Placement("cpu", threads)
         alone = open_ranker_runtime(str(made.artifact), Overrides(), placement=placement).runtime
         runs = alone.capabilities()
         if (runs.runtime, runs.precision) != (served.runtime, served.precision):
             raise AssertionError(f"the server runs {served.runtime} {served.precision}, and alone {runs}")
-        contenders[ALONE] = Alone(alone, longest_first(inputs))
+        contenders[ALONE] = Alone(alone, longest_first(inputs)).score
         contenders[PREDICT] = stack.enter_context(predicting(made.transformers, calls, threads))
         try:
             command = infinity_command(cache)
             versions = infinity_versions(command)
             started = infinity_server(command, made.transformers, MODEL, threads, scratch)
-            contenders[INFINITY] = Served(stack.enter_context(started), MODEL, CALLERS, calls)
+            contenders[INFINITY] = partial(score_served, stack.enter_context(started), MODEL, CALLERS, calls)
         except ContenderFailed as error:
             absent = str(error)
-        found = measure_rounds(contenders, size.rounds)
+        found = measure_rounds(contenders, rounds)
     if FARRANK in found.failed:
         raise ContenderFailed(f"Farrank itself: {found.failed[FARRANK]}")
     if absent:
@@ -108,11 +103,7 @@ def speed_rows(found: Rounds) -> list[Row]:
         PREDICT: f"documents/s, {PREDICT} (torch fp32, batches of 32)",
         INFINITY: f"documents/s through {INFINITY} (torch engine), {CALLERS} callers",
     }
-    aims = {
-        (FARRANK, PREDICT): OVER_PREDICT,
-        (FARRANK, INFINITY): OVER_INFINITY,
-        (LOADED, ALONE): OVER_ALONE,
-    }
+    aims = {(FARRANK, PREDICT): OVER_PREDICT, (FARRANK, INFINITY): OVER_INFINITY, (LOADED, ALONE): OVER_ALONE}
     return [
         *(found.speed_row(name, what) for name, what in speeds.items()),
         *(

@@ -95,7 +95,6 @@ def event_loop_stall(folder: Path, load_s: float) -> list[Row]:
             return held
 
         busy, samples = watch_loaded(address, make_up(WORKLOAD, seed=1).calls, CALLERS, watch)
-        time.sleep(IDLE_S)
         hung_up: Held = server.ask()
     statuses = Counter(sample.status for sample in samples)
     told = ", ".join(f"{status} {count:,}" for status, count in statuses.most_common())

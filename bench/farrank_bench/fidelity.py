@@ -88,24 +88,23 @@ def fidelity_rows(name: str, precision: Precision, expected: Scored, scored: Sco
         differences.append(np.abs(second - first))
     mean_tau, every = float(np.mean(taus)), np.concatenate(differences)
     moved = ndcg(scored) - ndcg(expected)
-    tau, within = LEAST_TAU.get(precision), NDCG_WITHIN.get(precision)
+    aims: list[tuple[str, bool | None]] = [("", None)] * 2
+    if precision in NDCG_WITHIN:
+        tau, within = LEAST_TAU[precision], NDCG_WITHIN[precision]
+        aims = [(f"at least {tau:g}", mean_tau >= tau), (f"within {within:g}", abs(moved) <= within)]
+    least, largest = (
+        f"{np.mean(overlaps):.3f} ({min(overlaps):.1f})",
+        f"{every.mean():.1e}, {every.max():.1e}",
+    )
+    what = f"{name}: overlap of the first {TOP} (the least), mean and largest difference"
     return [
         Row(
             f"{name}: Kendall's tau, mean of questions (the worst)",
             f"{mean_tau:.4f} ({min(taus):.4f})",
-            "" if tau is None else f"at least {tau:g}",
-            None if tau is None else mean_tau >= tau,
+            *aims[0],
         ),
-        Row(
-            f"{name}: {MEASURE} beside torch fp32",
-            f"{moved:+.4f}",
-            "" if within is None else f"within {within:g}",
-            None if within is None else abs(moved) <= within,
-        ),
-        Row(
-            f"{name}: overlap of the first {TOP} (the least), mean and largest difference",
-            f"{np.mean(overlaps):.3f} ({min(overlaps):.1f}), {every.mean():.1e}, {every.max():.1e}",
-        ),
+        Row(f"{name}: {MEASURE} beside torch fp32", f"{moved:+.4f}", *aims[1]),
+        Row(what, f"{least}, {largest}"),
     ]
 
 

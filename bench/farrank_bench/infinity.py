@@ -5,10 +5,9 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from farrank_bench.rounds import ContenderFailed
@@ -59,8 +58,7 @@ def _run(command: list[str], name: str = "python") -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=INSTALL_TIMEOUT_S)
     except subprocess.CalledProcessError as error:
-        said = [line for line in error.stderr.splitlines() if line.strip()] or [str(error)]
-        raise ContenderFailed(f"{name} failed: {said[-1]}") from error
+        raise ContenderFailed(f"{name} failed: {_last_line(error.stderr, str(error))}") from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ContenderFailed(str(error)) from error
     return done.stdout
@@ -105,17 +103,14 @@ def infinity_server(command: Path, model: Path, name: str, threads: int, folder:
 
 def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     ends_s = time.monotonic() + START_TIMEOUT_S
-    while not _answers(url):
-        if process.poll() is not None or time.monotonic() > ends_s:
-            said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-            how = "took too long to start" if process.returncode is None else "ended while it started"
-            raise ContenderFailed(f"Infinity {how}: {said[-1] if said else 'it said nothing'}")
+    while process.poll() is None and time.monotonic() < ends_s:
+        # URLError is one, too.
+        with suppress(OSError), urllib.request.urlopen(url, timeout=2):
+            return
         time.sleep(0.2)
+    how = "took too long to start" if process.returncode is None else "ended while it started"
+    raise ContenderFailed(f"Infinity {how}: {_last_line(log.read_text(errors='replace'), 'it said nothing')}")
 
 
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=2):
-            return True
-    except (urllib.error.URLError, ConnectionError, TimeoutError):
-        return False
+def _last_line(text: str, otherwise: str) -> str:
+    return next((line for line in reversed(text.splitlines()) if line.strip()), otherwise)

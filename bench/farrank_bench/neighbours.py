@@ -5,18 +5,19 @@ one that it waits for from running. Each way of waiting gets a process of its ow
 turns, with no, one and two busy processes beside them.
 """
 
+import math
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from statistics import median
 
 from farrank_bench.report import Command, Heading, Measure, Row, spread
-from farrank_bench.rounds import Child, Scored, child, measure_rounds, whole
+from farrank_bench.rounds import Child, child
 from farrank_rankers.files.untrained import new_ranker
 from farrank_runtimes.devices import CPU_BATCH_TOKENS, usable_cores
 from farrank_runtimes.loaded_runtime import even_batch
@@ -41,31 +42,24 @@ WAYS: Mapping[str, tuple[float, Mapping[str, str]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
-    """A contender: a process that waits in one way, and the batch that it encodes, as rows and tokens."""
-
-    process: Child
-    batch: tuple[int, int]
-
-    def score(self) -> Scored:
-        """Encode for a while; of full batches tokens count, of a small one itself."""
-        return Scored(self.process.ask(self.batch), FULL[0] * FULL[1] if self.batch == FULL else 1)
-
-
 def encode_for_a_while(asked: Connection, threads: int) -> None:
-    """Answer each batch's rows and tokens with the seconds that it takes."""
+    """Answer each question with the tokens per second of full batches and the milliseconds of a small one."""
     runtime = TorchRuntime(new_ranker("avgp", "embedded", seed=1), "fp32", "cpu", threads)
     runtime.warm_up()
-    while True:
-        given = asked.recv()
-        batch, times = even_batch(*given), list[float]()
+
+    def times_s(rows: int, length: int) -> list[float]:
+        batch, times = even_batch(rows, length), list[float]()
         while sum(times) < SECONDS:
             started_s = time.perf_counter()
             runtime.encode(batch).rows()
             times.append(time.perf_counter() - started_s)
+        return times
+
+    while True:
+        asked.recv()
+        full_s, small_s = times_s(*FULL), times_s(*SMALL)
         # Full batches by their mean: what is lost to a neighbour now and then is lost.
-        asked.send(sum(times) / len(times) if given == FULL else median(times))
+        asked.send((math.prod(FULL) * len(full_s) / sum(full_s), 1e3 * median(small_s)))
 
 
 def beside(rounds: int) -> Iterator[tuple[str, Measure]]:
@@ -74,35 +68,30 @@ def beside(rounds: int) -> Iterator[tuple[str, Measure]]:
     for name in [name for name in os.environ if "OMP_" in name]:
         del os.environ[name]
     with ExitStack() as stack:
-        ways: dict[str, Way] = {}
-        for name, (share, settings) in WAYS.items():
+        processes: dict[str, Child] = {}
+        for way, (share, settings) in WAYS.items():
             threads = max(1, round(share * usable_cores()))
-            process = stack.enter_context(child(name, encode_for_a_while, threads, **settings))
-            ways[f"full batches: {name}"] = Way(process, FULL)
-            ways[f"a small input: {name}"] = Way(process, SMALL)
+            processes[way] = stack.enter_context(child(way, encode_for_a_while, threads, **settings))
+            processes[way].ask()  # it has warmed up
         for neighbours in NEIGHBOURS:
-
-            def measure(neighbours: int = neighbours) -> list[Row]:
-                return _in_turns(ways, neighbours, rounds)
-
-            yield f"Neighbours: {neighbours}", measure
+            yield f"Neighbours: {neighbours}", partial(in_turns, processes, neighbours, rounds)
 
 
-def _in_turns(ways: Mapping[str, Way], neighbours: int, rounds: int) -> list[Row]:
+def in_turns(processes: Mapping[str, Child], neighbours: int, rounds: int) -> list[Row]:
+    """Ask all in each round, beside so many busy processes."""
     busy = [subprocess.Popen(BUSY) for _ in range(neighbours)]
     try:
-        found = measure_rounds(ways, rounds)
+        found = [{way: process.ask() for way, process in processes.items()} for _ in range(rounds)]
     finally:
         for each in busy:
             each.kill()
             each.wait()
-    rows = []
-    for name, way in ways.items():
-        if way.batch == FULL:
-            rows.append(found.speed_row(name, f"tokens/s, {name}"))
-        elif name in found.speeds:
-            rows.append(Row(f"ms, {name}", spread([1e3 / speed for speed in found.speeds[name]], ".1f")))
-    return whole(rows, found)
+    figures = [("tokens/s of full batches", ".0f"), ("ms of a small input", ".1f")]
+    return [
+        Row(f"{what}: {way}", spread([each[way][place] for each in found], form))
+        for place, (what, form) in enumerate(figures)
+        for way in processes
+    ]
 
 
 def main() -> int:

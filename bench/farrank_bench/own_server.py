@@ -4,13 +4,14 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from farrank_bench.corpus_calls import encoder_inputs
 from farrank_bench.offline import Alone, longest_first
 from farrank_bench.report import Row, below
 from farrank_bench.rounds import ContenderFailed, measure_rounds, whole
-from farrank_bench.served import Served, answer_all, offer, read_metrics, resident_mib, watched_memory
+from farrank_bench.served import answer_all, offer, read_metrics, resident_mib, score_served, watched_memory
 from farrank_cli.spawn import SpawnedServer, spawned_server
 from farrank_client import Client
 from farrank_loadtest.workloads import Call
@@ -48,8 +49,8 @@ class OwnServer:
         before = read_metrics(self.server.metrics_url, CHUNKS, *TOKENS)
         found = measure_rounds(
             {
-                alone: Alone(self.runtime, longest_first(inputs)),
-                served: Served(self.server.address, "", self.callers, self.calls),
+                alone: Alone(self.runtime, longest_first(inputs)).score,
+                served: partial(score_served, self.server.address, "", self.callers, self.calls),
             },
             self.repeats,
         )

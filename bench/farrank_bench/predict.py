@@ -4,39 +4,29 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from farrank_bench.rounds import Child, Scored, child
+from farrank_bench.rounds import Contender, Scored, child
 from farrank_loadtest.workloads import Call
 
 
-@dataclass(frozen=True, slots=True)
-class Predict:
-    """A running process. One pass is one call of `predict` with all pairs."""
-
-    process: Child
-    calls: Sequence[Call]
-
-    def score(self) -> Scored:
-        """Score all pairs; the process times itself, without the way of the texts to it.
-
-        Raises: ContenderFailed if it ends, or takes too long.
-        """
-        seconds, scored = self.process.ask([(call.query, text) for call in self.calls for text in call.texts])
-        left = iter(scored)
-        scores = tuple(tuple(islice(left, len(call.texts))) for call in self.calls)
-        return Scored(seconds, len(scored), scores)
-
-
 @contextmanager
-def predicting(model: Path, calls: Sequence[Call], threads: int) -> Iterator[Predict]:
-    """Start the process; it is ended when the block is left."""
+def predicting(model: Path, calls: Sequence[Call], threads: int) -> Iterator[Contender]:
+    """Start the process, which is ended when the block is left; a pass is one `predict` with all pairs.
+
+    The process times itself, without the way of the texts to it.
+    """
     environment = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads)}
     with child("sentence-transformers", answer_pairs, str(model), threads, **environment) as process:
-        yield Predict(process, calls)
+
+        def score() -> Scored:
+            seconds, found = process.ask([(call.query, text) for call in calls for text in call.texts])
+            left = iter(found)
+            return Scored(seconds, len(found), tuple(tuple(islice(left, len(call.texts))) for call in calls))
+
+        yield score
 
 
 def answer_pairs(asked: Connection, folder: str, threads: int) -> None:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any
 
 from farrank_bench.report import PartlyFailed, Row, at_least
 
@@ -37,15 +37,8 @@ class Scored:
         return self.count / self.seconds
 
 
-class Contender(Protocol):
-    """A loaded model that does the same work again and again."""
-
-    def score(self) -> Scored:
-        """Do all work once, as fast as the contender can.
-
-        Raises: ContenderFailed.
-        """
-        ...
+# A loaded model: does all work once, as fast as it can, and may raise ContenderFailed.
+Contender = Callable[[], Scored]
 
 
 @dataclass(slots=True)
@@ -100,7 +93,7 @@ def measure_rounds(
                 continue
             check_time()
             try:
-                scored = contender.score()
+                scored = contender()
             except ContenderFailed as error:
                 found.failed[name] = str(error)
                 found.speeds.pop(name, None)

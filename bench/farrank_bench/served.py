@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from farrank_loadtest.latency.sweep import StepResult
 
 CALL_TIMEOUT_S = 600.0
+HANG_UP_S = 2.0
 
 T = TypeVar("T")
 
@@ -79,6 +80,8 @@ def watch_loaded(
             finally:
                 loading.cancel()
                 await asyncio.wait((loading,))
+                # gRPC's events of cancelled calls are still on their way to this loop.
+                await asyncio.sleep(HANG_UP_S)
 
     return asyncio.run(load())
 
@@ -135,23 +138,14 @@ def check(samples: Sequence[Sample]) -> None:
             raise ContenderFailed(f"{sample.status}: {sample.message}")
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    """A contender: a server at an address, its model, and how many call it at once."""
+def score_served(address: str, model: str, callers: int, calls: Sequence[Call]) -> Scored:
+    """Let callers work through the calls; a server that tells no pairs has one for each document.
 
-    address: str
-    model: str
-    callers: int
-    calls: Sequence[Call]
-
-    def score(self) -> Scored:
-        """Let the callers work through the calls; a server that tells no pairs has one for each document.
-
-        Raises: ContenderFailed if the server refuses one.
-        """
-        answered = answer_all(self.address, self.calls, self.callers, ranker=self.model)
-        pairs = sum(sample.counts.get("pairs", 0) for sample in answered.samples)
-        return Scored(answered.seconds, pairs or sum(map(len, answered.scores)), answered.scores)
+    Raises: ContenderFailed if the server refuses one.
+    """
+    answered = answer_all(address, calls, callers, ranker=model)
+    pairs = sum(sample.counts.get("pairs", 0) for sample in answered.samples)
+    return Scored(answered.seconds, pairs or sum(map(len, answered.scores)), answered.scores)
 
 
 def read_metrics(url: str, *names: str) -> list[float]:

@@ -25,7 +25,7 @@ from farrank_bench.offline import Alone
 from farrank_bench.own_server import start_to_healthy
 from farrank_bench.predict import predicting
 from farrank_bench.rounds import ContenderFailed, Scores
-from farrank_bench.served import Served
+from farrank_bench.served import score_served
 from farrank_cli.spawn import spawned_server
 from farrank_loadtest.workloads import Call
 from farrank_runtimes.torch_runtime import TorchRuntime
@@ -77,14 +77,14 @@ def test_pairs_are_read_whole(made: CrossEncoder, calls: list[Call]) -> None:
 
 def test_all_score_the_same_pairs_alike(made: CrossEncoder, calls: list[Call], expected: Scores) -> None:
     with spawned_server(["--ranker", f"m={made.artifact}", "--log-level", "warning"]) as server:
-        served = Served(server.address, "m", 3, calls).score()
+        served = score_served(server.address, "m", 3, calls)
         with pytest.raises(ContenderFailed, match="NOT_FOUND"):
-            Served(server.address, "other", 3, calls).score()
+            score_served(server.address, "other", 3, calls)
     np.testing.assert_allclose(served.scores, expected, atol=1e-5)
     assert served.count == 12
     with predicting(made.transformers, calls, threads=1) as predict:
-        predicted = predict.score()
-        assert predict.score().scores == predicted.scores
+        predicted = predict()
+        assert predict().scores == predicted.scores
     np.testing.assert_allclose(logits(predicted.scores), expected, atol=1e-5)
     assert predicted.per_s == pytest.approx(12 / predicted.seconds)
 
@@ -98,18 +98,18 @@ def test_infinity_scores_the_same_pairs_alike(
     command = infinity_command(tmp_path)
     assert "torch 2.13.0" in infinity_versions(command)
     with infinity_server(command, made.transformers, "m", 1, tmp_path) as address:
-        scored = Served(address, "m", 3, calls).score()
+        scored = score_served(address, "m", 3, calls)
     np.testing.assert_allclose(logits(scored.scores), expected, atol=1e-5)
     with pytest.raises(ContenderFailed, match="unreachable"):
-        Served(address, "m", 3, calls).score()
+        score_served(address, "m", 3, calls)
 
 
 def test_a_process_that_ended_is_a_failure(tmp_path: Path, calls: list[Call]) -> None:
     with predicting(tmp_path / "nothing", calls, threads=1) as predict:
         with pytest.raises(ContenderFailed, match="process ended"):
-            predict.score()
+            predict()
         with pytest.raises(ContenderFailed, match="process ended"):
-            predict.score()
+            predict()
 
 
 def test_the_runtime_alone_encodes_every_pair_once(made: CrossEncoder, calls: list[Call]) -> None:

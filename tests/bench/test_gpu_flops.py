@@ -9,13 +9,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from farrank_bench.gpu.flops import encoder_flops, seen_pairs
-from farrank_bench.gpu.inputs import build_model, full_documents, leading_tokens, real_tokens
+from farrank_bench.gpu.inputs import LONG_QUERY, build_model, full_texts, leading_tokens, real_tokens
+from farrank_bench.offline import Request
 from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.packed.stream import TokenStream, pack
 from farrank_rankers.papers import BACKBONES
+from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokenizer import TextTokenizer
-from farrank_rankers.tokens import collate
+from farrank_rankers.tokens import EncoderInput, collate
 
 CPU = torch.device("cpu")
 
@@ -26,18 +28,26 @@ def written_out() -> AbstractContextManager[None]:
     return context
 
 
+def full_inputs(ranker: Ranker, corpus: list[str]) -> list[EncoderInput]:
+    return Request(ranker.reader, LONG_QUERY, full_texts(corpus, ranker.reader, 1)).inputs
+
+
 @pytest.mark.parametrize("name", ["firstp-bert", "firstp-electra", "longp-jina", "longp-mosaic"])
-def test_all_that_a_padded_encoder_multiplies(name: str, own_tokenizer: TextTokenizer) -> None:
+def test_all_that_a_padded_encoder_multiplies(
+    name: str, own_tokenizer: TextTokenizer, long_texts: list[str]
+) -> None:
     ranker = build_model(name, own_tokenizer, CPU, tiny=True)
-    inputs = full_documents(ranker.reader, 1)[0]
+    inputs = full_inputs(ranker, long_texts)
     with written_out(), FlopCounterMode(display=False) as counted, torch.no_grad():
         ranker.encoder(*map(torch.from_numpy, collate(inputs, 0)))
     assert counted.get_total_flops() == encoder_flops(ranker.config, [real_tokens(inputs[0])])
 
 
-def test_longformer_by_the_pairs_that_see_each_other(own_tokenizer: TextTokenizer) -> None:
+def test_longformer_by_the_pairs_that_see_each_other(
+    own_tokenizer: TextTokenizer, long_texts: list[str]
+) -> None:
     ranker = build_model("longp-longformer", own_tokenizer, CPU, tiny=True)
-    inputs = full_documents(ranker.reader, 1)[0]
+    inputs = full_inputs(ranker, long_texts)
     length, leading = real_tokens(inputs[0]), leading_tokens(inputs[0])
     assert (length, leading) == (1466, 34)
     packing = pack(inputs)

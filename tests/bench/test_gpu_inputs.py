@@ -6,11 +6,9 @@ import torch
 from farrank_bench.gpu.inputs import (
     LONG_QUERY,
     build_model,
-    full_documents,
     full_texts,
-    mixed_documents,
+    mixed_texts,
     real_tokens,
-    varied_texts,
 )
 from farrank_bench.offline import Request, score
 from farrank_rankers.files.open import open_ranker
@@ -31,10 +29,9 @@ def test_full_documents(
     name: str, lengths: list[int], long_texts: list[str], own_tokenizer: TextTokenizer
 ) -> None:
     reader = build_model(name, own_tokenizer, CPU, tiny=True).reader
-    drawn = full_documents(reader, 2)
     read = Request(reader, LONG_QUERY, full_texts(long_texts, reader, 6)).documents
     assert len(read) == 6
-    for document in [*drawn, *read]:
+    for document in read:
         assert [real_tokens(item) for item in document] == lengths
         assert [item.tokens for item in document] == lengths
 
@@ -48,13 +45,15 @@ def test_texts_differ_and_are_read_whole(long_texts: list[str], own_tokenizer: T
         full_texts(["? ? ? ? ?"], reader, 1)
 
 
-def test_mixed_lengths_are_spread_and_repeatable(own_tokenizer: TextTokenizer) -> None:
+def test_mixed_lengths_are_spread_and_repeatable(long_texts: list[str], own_tokenizer: TextTokenizer) -> None:
     reader = build_model("firstp-bert", own_tokenizer, CPU, tiny=True).reader
-    lengths = [item.tokens for document in mixed_documents(reader, 200) for item in document]
+    texts = mixed_texts(long_texts, reader, 200)
+    lengths = [item.tokens for item in Request(reader, LONG_QUERY, texts).inputs]
     assert len(lengths) == 200
     assert 55 <= min(lengths) < 80
     assert 480 < max(lengths) <= 512
-    assert lengths == [item.tokens for document in mixed_documents(reader, 200) for item in document]
+    assert len(set(texts)) == 200
+    assert mixed_texts(long_texts, reader, 200) == texts
 
 
 @pytest.mark.parametrize("name", ["parade-attn-bert", "embedded"])
@@ -63,7 +62,7 @@ def test_requests_are_scored_as_rankers_do(
 ) -> None:
     own = name == "embedded"
     ranker = open_ranker(name) if own else build_model(name, own_tokenizer, CPU, tiny=True)
-    texts = varied_texts([text[:3000] for text in long_texts], 4, seed=1)
+    texts = [text[:length] for text, length in zip(long_texts, (100, 900, 2000, 3000), strict=True)]
     expected = [each.score for each in ranker.score("abc def", texts, batch_size=1)]
     found = score(TorchRuntime(ranker, "fp32", "cpu"), Request(ranker.reader, "abc def", texts))
     assert found == pytest.approx(expected, abs=1e-5)

@@ -1,9 +1,8 @@
 """The papers' models at full size with random weights, and texts and inputs of known lengths."""
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,20 +14,13 @@ from farrank_rankers.papers import paper_models
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokenizer import TextTokenizer, TokenizerFiles
-from farrank_rankers.tokens import EncoderInput, Role, TokenizedText
+from farrank_rankers.tokens import EncoderInput, Role
 
 # Three full inputs a document, where the papers' windows slide over it in fourteen short ones.
-CHUNKINGS: Mapping[str, Chunking] = {
-    "parade-attn-bert": Chunking("disjoint", window=477, stride=477, max_document_tokens=1431)
-}
+CHUNKINGS = {"parade-attn-bert": Chunking("disjoint", window=477, stride=477, max_document_tokens=1431)}
 
 # For whoever wants to see the benchmark run, and learn nothing of speed.
-TINY_SIZES: Mapping[str, Any] = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-}
+TINY_SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 
 
 def build_model(
@@ -63,6 +55,7 @@ LONG_QUERY = " and ".join(QUERIES)
 # so that no cut word makes a document too short.
 CHARACTERS_PER_TOKEN = 20
 MARGIN = 40
+SHORTEST, LONGEST = 20, 2000
 
 
 def train_tokenizer(texts: Iterable[str]) -> TextTokenizer:
@@ -77,49 +70,30 @@ def train_tokenizer(texts: Iterable[str]) -> TextTokenizer:
 
 
 def full_texts(corpus: Sequence[str], reader: Reader, count: int) -> tuple[str, ...]:
-    """Cut different texts that fill all a reader keeps of a document, and hardly more.
+    """Cut different texts that fill all a reader keeps of a document, and hardly more."""
+    return _cut_texts(corpus, reader, [readable_tokens(reader.spec.chunking)] * count)
+
+
+def mixed_texts(corpus: Sequence[str], reader: Reader, count: int, seed: int = 0) -> tuple[str, ...]:
+    """Cut texts of lengths that are uniform from 20 tokens to all that a reader keeps, at most 2,000."""
+    longest = min(readable_tokens(reader.spec.chunking), LONGEST)
+    return _cut_texts(corpus, reader, random.Random(seed).choices(range(SHORTEST, longest + 1), k=count))
+
+
+def _cut_texts(corpus: Sequence[str], reader: Reader, lengths: Sequence[int]) -> tuple[str, ...]:
+    """Cut different texts of so many tokens, and hardly more.
 
     Raises: ValueError if the corpus is too short.
     """
-    needed = readable_tokens(reader.spec.chunking)
-    characters = needed * CHARACTERS_PER_TOKEN
     texts = []
-    for number in range(count):
+    for number, length in enumerate(lengths):
         start = number // len(corpus) * MARGIN
-        stretch = corpus[number % len(corpus)][start : start + characters]
+        stretch = corpus[number % len(corpus)][start : start + length * CHARACTERS_PER_TOKEN]
         read = reader.read_document(stretch)
-        if len(read) < needed:
-            raise ValueError(f"a text of {len(stretch)} characters has {len(read)} tokens of {needed}")
-        texts.append(stretch[: int(read.ends[-1]) + MARGIN])
+        if len(read) < length:
+            raise ValueError(f"a text of {len(stretch)} characters has {len(read)} tokens of {length}")
+        texts.append(stretch[: int(read.ends[length - 1]) + MARGIN])
     return tuple(texts)
-
-
-def varied_texts(corpus: Sequence[str], count: int, seed: int) -> tuple[str, ...]:
-    """Cut texts of 100 to 8,000 characters."""
-    randomly = random.Random(seed)
-    texts = []
-    for _ in range(count):
-        text, length = randomly.choice(corpus), randomly.randint(100, 8000)
-        start = randomly.randrange(max(1, len(text) - length))
-        texts.append(text[start : start + length])
-    return tuple(texts)
-
-
-SHORTEST = 20
-# Behind all special tokens of all vocabularies here.
-FIRST_WORD = 200
-
-
-def full_documents(reader: Reader, count: int, seed: int = 0) -> list[list[EncoderInput]]:
-    """Make documents that fill every chunk, and a query that fills its room; the inputs of each."""
-    return _documents(reader, [readable_tokens(reader.spec.chunking)] * count, seed)
-
-
-def mixed_documents(reader: Reader, count: int, seed: int = 0) -> list[list[EncoderInput]]:
-    """Make documents of lengths that are uniform from 20 tokens to all that is kept; the inputs of each."""
-    longest = readable_tokens(reader.spec.chunking)
-    lengths = np.random.default_rng(seed).integers(SHORTEST, longest, count, endpoint=True)
-    return _documents(reader, lengths.tolist(), seed)
 
 
 def real_tokens(item: EncoderInput) -> int:
@@ -131,18 +105,3 @@ def leading_tokens(item: EncoderInput) -> int:
     """Count the tokens before the document: [CLS], the query and what ends it."""
     first = np.flatnonzero(item.roles == Role.DOCUMENT)[0]
     return int((item.roles[:first] != Role.PADDING).sum())
-
-
-def _documents(reader: Reader, lengths: Sequence[int], seed: int) -> list[list[EncoderInput]]:
-    generator = np.random.default_rng(seed)
-    query = _text(generator, reader.spec.max_query_tokens)
-    return [
-        [reader.chunk_input(query, chunk) for chunk in reader.split(_text(generator, length))]
-        for length in lengths
-    ]
-
-
-def _text(generator: np.random.Generator, length: int) -> TokenizedText:
-    ids = generator.integers(FIRST_WORD, 30_000, length, dtype=np.int32)
-    places = np.arange(length, dtype=np.int32)
-    return TokenizedText(ids, places, places + 1, characters_cut=0, total_tokens=length)

@@ -4,7 +4,7 @@ import numpy as np
 
 from farrank_bench.corpus_calls import QUERIES
 from farrank_bench.gpu.bench import Bench
-from farrank_bench.gpu.inputs import varied_texts
+from farrank_bench.gpu.inputs import mixed_texts
 from farrank_bench.offline import Request, score
 from farrank_bench.report import Row, at_least
 from farrank_exporters.parity import kendall_tau
@@ -36,7 +36,7 @@ def compared_with_fp32(bench: Bench, ranker: Ranker, limit: float | None) -> lis
     """Compare rankings with fp32's, query by query: of packed batches in bf16, and of padded ones."""
     extent = bench.extent
     requests = [
-        Request(ranker.reader, query, varied_texts(bench.corpus, extent.documents, seed))
+        Request(ranker.reader, query, mixed_texts(bench.corpus, ranker.reader, extent.documents, seed))
         for seed, query in enumerate(QUERIES[: extent.queries])
     ]
     exact, _ = bench.open(ranker, "padded", precision="fp32")

@@ -2,12 +2,11 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from farrank_bench.gpu.bench import Bench
 from farrank_bench.gpu.flops import encoder_flops
-from farrank_bench.gpu.inputs import full_documents, leading_tokens, mixed_documents, real_tokens
-from farrank_bench.offline import Alone, longest_first
+from farrank_bench.gpu.inputs import LONG_QUERY, full_texts, leading_tokens, mixed_texts, real_tokens
+from farrank_bench.offline import Alone, Request, longest_first
 from farrank_bench.report import Row, at_least
 from farrank_bench.rounds import Rounds, measure_rounds, whole
 from farrank_rankers.ranker import Ranker
@@ -24,33 +23,30 @@ OVER_PADDED = 2.0
 
 def first_passages(bench: Bench) -> list[Row]:
     """BERT-base FirstP: full chunks, and mixed lengths. Raises: PartlyFailed."""
-    ranker, documents = bench.model("firstp-bert"), bench.extent.documents
-    full = measure(
-        bench, ranker, "full chunks", full_documents(ranker.reader, documents), share_aim=LEAST_SHARE
-    )
-    mixed = measure(
-        bench, ranker, "mixed lengths", mixed_documents(ranker.reader, documents), padded_aim=OVER_PADDED
-    )
+    ranker, count = bench.model("firstp-bert"), bench.extent.documents
+    texts = full_texts(bench.corpus, ranker.reader, count), mixed_texts(bench.corpus, ranker.reader, count)
+    attention = attention_row(bench, ranker)
+    full, of_full, shares_of_full = measure(bench, ranker, "full chunks", texts[0], share_aim=LEAST_SHARE)
+    mixed, of_mixed, shares = measure(bench, ranker, "mixed lengths", texts[1], padded_aim=OVER_PADDED)
     what = "share of peak on mixed lengths over that on full chunks"
-    ratios = [share / statistics.median(full.shares) for share in mixed.shares if full.shares]
-    missing = "" if ratios else "a form failed"
-    ratio = at_least(what, ratios, LEAST_OF_FULL, missing=missing)
-    return whole([attention_row(bench, ranker), *full.rows, *mixed.rows, ratio], full.found, mixed.found)
+    ratios = [share / statistics.median(shares_of_full) for share in shares if shares_of_full]
+    ratio = at_least(what, ratios, LEAST_OF_FULL, missing="" if ratios else "a form failed")
+    return whole([attention, *full, *mixed, ratio], of_full, of_mixed)
 
 
 def full_documents_of(name: str, bench: Bench) -> list[Row]:
     """Full documents of another model. Raises: PartlyFailed."""
     ranker = bench.model(name)
-    documents = full_documents(ranker.reader, bench.extent.documents)
-    measured = measure(bench, ranker, "full documents", documents)
-    return whole([attention_row(bench, ranker), *measured.rows], measured.found)
+    texts = full_texts(bench.corpus, ranker.reader, bench.extent.documents)
+    rows, found, _ = measure(bench, ranker, "full documents", texts)
+    return whole([attention_row(bench, ranker), *rows], found)
 
 
 def forms_of(name: str, bench: Bench) -> list[Row]:
     """Encode documents of mixed lengths in every form, in turns. Raises: PartlyFailed."""
     ranker = bench.model(name)
-    documents = mixed_documents(ranker.reader, bench.extent.documents)
-    inputs = [item for document in documents for item in document]
+    texts = mixed_texts(bench.corpus, ranker.reader, bench.extent.documents)
+    inputs = Request(ranker.reader, LONG_QUERY, texts).inputs
     rows, found = in_turns(bench, ranker, inputs, (WRITTEN, COMPILED, SORTED))
     fastest = max(found.speeds, key=lambda form: statistics.median(found.speeds[form]), default="none")
     return whole([attention_row(bench, ranker), *rows, Row("fastest", fastest)], found)
@@ -64,25 +60,19 @@ def attention_row(bench: Bench, ranker: Ranker) -> Row:
     return Row("attention", f"{packed}; padded: {padded}")
 
 
-@dataclass(frozen=True, slots=True)
-class Speeds:
-    """What the forms made of the same inputs; packed batches' `shares` of the device's peak, if any."""
-
-    rows: list[Row]
-    found: Rounds
-    shares: Sequence[float]
-
-
 def measure(
     bench: Bench,
     ranker: Ranker,
     name: str,
-    documents: Sequence[Sequence[EncoderInput]],
+    texts: Sequence[str],
     share_aim: float | None = None,
     padded_aim: float | None = None,
-) -> Speeds:
-    """Let packed and padded forms encode documents' inputs, with the operations that they need."""
-    inputs = [item for document in documents for item in document]
+) -> tuple[list[Row], Rounds, list[float]]:
+    """Let packed and padded forms encode the inputs of a long query and these documents.
+
+    Gives packed batches' shares of the device's peak, too; none if they failed.
+    """
+    inputs = Request(ranker.reader, LONG_QUERY, texts).inputs
     lengths = [real_tokens(item) for item in inputs]
     flops = encoder_flops(ranker.config, lengths, leading_tokens(inputs[0]))
     even = min(lengths) == max(lengths)
@@ -92,19 +82,14 @@ def measure(
     peak = statistics.median(bench.flops_per_s)
     shares = [speed * flops / len(inputs) / peak for speed in found.speeds.get(PACKED, ())]
     what, missing = "share of the measured peak, packed", found.failed.get(PACKED, "")
-    return Speeds(
-        [
-            Row(
-                f"{name}: {len(documents)} documents, {len(inputs)} pairs of {span} tokens",
-                f"{flops / 1e12:.3g} TFLOP",
-            ),
-            *speeds,
-            at_least(what, shares, share_aim, missing=missing),
-            *(found.ratio_row(PACKED, form, f"packed over {form}", padded_aim) for form in padded),
-        ],
-        found,
-        shares,
-    )
+    work = f"{name}: {len(texts)} documents, {len(inputs)} pairs of {span} tokens"
+    rows = [
+        Row(work, f"{flops / 1e12:.3g} TFLOP"),
+        *speeds,
+        at_least(what, shares, share_aim, missing=missing),
+        *(found.ratio_row(PACKED, form, f"packed over {form}", padded_aim) for form in padded),
+    ]
+    return rows, found, shares
 
 
 # How batches are made, whether torch compiles the layers, and whether inputs are sorted.
@@ -127,7 +112,9 @@ def in_turns(
         runtime, _ = bench.open(ranker, packing, compile=compiled)
         ordered = longest_first(inputs) if is_sorted else inputs
         forms[name] = Alone(runtime, ordered, bench.extent.passes, padded=packing == "padded")
-    found = measure_rounds(forms, bench.extent.repeats, bench.check_time)
+    found = measure_rounds(
+        {name: form.score for name, form in forms.items()}, bench.extent.repeats, bench.check_time
+    )
     return [speed_row(name, form, found) for name, form in forms.items()], found
 
 
