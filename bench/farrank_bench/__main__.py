@@ -11,13 +11,12 @@ from pathlib import Path
 
 from farrank_bench.beside_peers import beside_peers
 from farrank_bench.corpus_calls import call_of, make_calls
-from farrank_bench.engine_costs import admission_cost, event_loop_stall
+from farrank_bench.event_loops import admission_cost, event_loop_stall, generated_load
 from farrank_bench.exporting import export_fast, write_cross_encoder
 from farrank_bench.fidelity import fidelity_of_exports
-from farrank_bench.loadgen import generated_load
 from farrank_bench.own_server import OwnServer, start_to_healthy
 from farrank_bench.report import Command, Heading, Measure, Row
-from farrank_cli.spawn import spawned_server
+from farrank_bench.served import serving
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
 from farrank_runtimes.devices import usable_cores
@@ -59,11 +58,15 @@ class Bench:
 
     def server(self, *, idle_only: bool = False) -> Parts:
         """Measure the server against its own runtime, in torch and fp32."""
-        ranker, folder, extent = new_ranker("avgp", "embedded", seed=1), self.folder / "server", self.extent
+        ranker, folder, extent = (
+            new_ranker("avgp", "embedded", seed=1),
+            self.folder / f"server-{idle_only}",
+            self.extent,
+        )
         save_ranker(ranker, folder)
         runtime = TorchRuntime(ranker, "fp32")
         runtime.warm_up()
-        with spawned_server(["--ranker", f"bench={folder}", "--log-level", "warning"]) as server:
+        with serving(folder) as server:
             calls = make_calls(ranker.reader, extent.calls, 4, 1)
             own = OwnServer(server, runtime, ranker.reader, calls, 16, extent.repeats)
             small = call_of(calls[0].query, [calls[0].texts[0][:200]])
@@ -71,7 +74,7 @@ class Bench:
                 yield "Throughput", own.throughput
             yield "Idle latency", partial(own.idle_latency, small, 200)
             if not idle_only:
-                yield "Overload", partial(own.overload, extent.overload_s, timeout_s=10.0)
+                yield "Overload", partial(own.overload, extent.overload_s)
 
     def engine(self) -> Parts:
         """Measure what a call costs on the event loop, however many are in flight."""
@@ -123,12 +126,7 @@ def main() -> int:
     add("--index", type=Path, help="the index of the embedded corpus, for fidelity")
     add("--questions", type=int, help="fidelity of only the first so many")
     add("--max-chunks", type=int, help="fidelity of documents read up to so many chunks")
-    add(
-        "--cache",
-        type=Path,
-        default=Path(".cache"),
-        help="where Infinity's environment is kept (%(default)s)",
-    )
+    add("--cache", type=Path, default=Path(".cache"), help="keeps Infinity's environment (%(default)s)")
     given = command.parse(None)
     if given.quick:
         given.questions, given.max_chunks = given.questions or 5, given.max_chunks or 2

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from farrank_bench.corpus_calls import call_of, read_corpus
 from farrank_bench.report import Command, Heading, Row
-from farrank_bench.served import resident_mib, watched_memory
-from farrank_cli.spawn import spawned_server
+from farrank_bench.served import resident_mib, serving, watched_memory
 from farrank_client import Client
 from farrank_loadtest.workloads import Call
 from farrank_rankers.family import FAMILIES
@@ -64,10 +63,9 @@ def main() -> int:
 def measure(family: str, backbone: Path, call: Call, folder: Path, precision: str) -> list[Row]:
     """Serve an untrained ranker of the family and call it once."""
     save_ranker(new_ranker(family, backbone, pretrained=False), folder)
-    arguments = ["--ranker", f"{family}={folder}", "--log-level", "warning", "--set", "cache_bytes=0"]
-    arguments += ["--set", "limits.max_queued_tokens=10000000"]
-    arguments += ["--precision", precision]
-    with spawned_server(arguments) as server, Client(server.address) as client:
+    settings = {"cache_bytes": 0, "limits.max_queued_tokens": 10_000_000}
+    served = serving(folder, "--precision", precision, **settings)
+    with served as server, Client(server.address) as client:
         shutil.rmtree(folder)
         client.rerank(call.query, call.texts[:WARM_UP_DOCUMENTS], timeout_s=TIMEOUT_S)
         before_mib = resident_mib(server.process.pid)

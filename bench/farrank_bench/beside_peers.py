@@ -11,13 +11,11 @@ import numpy as np
 
 from farrank_bench.corpus_calls import encoder_inputs, make_calls
 from farrank_bench.exporting import CrossEncoder
-from farrank_bench.infinity import VERSION, infinity_command, infinity_server, infinity_versions
 from farrank_bench.offline import Alone, longest_first
-from farrank_bench.predict import predicting
+from farrank_bench.peers import VERSION, infinity_command, infinity_server, infinity_versions, predicting
 from farrank_bench.report import Row
 from farrank_bench.rounds import Contender, ContenderFailed, Rounds, Scores, measure_rounds
-from farrank_bench.served import score_served
-from farrank_cli.spawn import spawned_server
+from farrank_bench.served import score_served, serving
 from farrank_client import Client
 from farrank_exporters.parity import LEAST_TAU, kendall_tau
 from farrank_loadtest.workloads import Call
@@ -59,8 +57,8 @@ def beside_peers(
     contenders: dict[str, Contender] = {}
     absent = versions = ""
     with ExitStack() as stack:
-        arguments = ["--ranker", f"{MODEL}={made.artifact}", "--device", "cpu", "--threads", str(threads)]
-        server = stack.enter_context(spawned_server([*arguments, "--log-level", "warning"]))
+        device = ("--device", "cpu", "--threads", str(threads))
+        server = stack.enter_context(serving(made.artifact, *device))
         with Client(server.address) as client:
             served = client.rankers().rankers[0]
         contenders[FARRANK] = partial(score_served, server.address, MODEL, CALLERS, calls)

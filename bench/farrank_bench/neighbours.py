@@ -27,10 +27,6 @@ FULL, SMALL = (CPU_BATCH_TOKENS // 256, 256), (1, 68)
 SECONDS = 2.0
 NEIGHBOURS = (0, 1, 2)
 BUSY = [sys.executable, "-c", "while True: pass"]
-HEADING = Heading(
-    "Torch on a CPU beside busy neighbours",
-    "all-MiniLM-L6-v2 in fp32; medians (smallest to largest) of rounds",
-)
 
 # A share of the cores, and OpenMP's settings.
 WAYS: Mapping[str, tuple[float, Mapping[str, str]]] = {
@@ -99,7 +95,9 @@ def main() -> int:
     command = Command("farrank_bench.neighbours", __doc__)
     command.options.add_argument("--rounds", type=int, default=5, help="measurements of each (%(default)s)")
     given = command.parse(None)
-    return command.report(HEADING, beside(given.rounds), given.out)
+    notes = "all-MiniLM-L6-v2 in fp32; medians of rounds (smallest to largest)"
+    heading = Heading("Torch on a CPU beside busy neighbours", notes)
+    return command.report(heading, beside(given.rounds), given.out)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from farrank_bench import served as load
 from farrank_bench.corpus_calls import encoder_inputs
 from farrank_bench.offline import Alone, longest_first
 from farrank_bench.report import Row, below
-from farrank_bench.rounds import ContenderFailed, measure_rounds, whole
-from farrank_bench.served import answer_all, offer, read_metrics, resident_mib, score_served, watched_memory
-from farrank_cli.spawn import SpawnedServer, spawned_server
+from farrank_bench.rounds import Contender, ContenderFailed, measure_rounds, whole
+from farrank_cli.spawn import SpawnedServer
 from farrank_client import Client
 from farrank_loadtest.workloads import Call
 from farrank_rankers.reader import Reader
@@ -46,21 +46,19 @@ class OwnServer:
         """Let the server and the bare runtime take turns on the same pairs."""
         inputs = encoder_inputs(self.reader, self.calls)
         alone, served = "runtime alone", "server"
-        before = read_metrics(self.server.metrics_url, CHUNKS, *TOKENS)
-        found = measure_rounds(
-            {
-                alone: Alone(self.runtime, longest_first(inputs)).score,
-                served: partial(score_served, self.server.address, "", self.callers, self.calls),
-            },
-            self.repeats,
-        )
-        after = read_metrics(self.server.metrics_url, CHUNKS, *TOKENS)
+        before = load.read_metrics(self.server.metrics_url, CHUNKS, *TOKENS)
+        contenders: dict[str, Contender] = {
+            alone: Alone(self.runtime, longest_first(inputs)).score,
+            served: partial(load.score_served, self.server.address, "", self.callers, self.calls),
+        }
+        found = measure_rounds(contenders, self.repeats)
+        after = load.read_metrics(self.server.metrics_url, CHUNKS, *TOKENS)
         ran, real, padded = (late - early for late, early in zip(after, before, strict=True))
         expected = (self.repeats + 1) * len(inputs)
         if not found.failed and ran != expected:
             raise AssertionError(f"the server ran {ran:.0f} pairs of {expected}")
         padding = padded / real
-        memory_mib = resident_mib(self.server.process.pid)
+        memory_mib = load.resident_mib(self.server.process.pid)
         rows = [
             found.speed_row(alone, "pairs/s, runtime alone (sorted by length)"),
             found.speed_row(served, f"pairs/s through the server, {self.callers} callers"),
@@ -76,19 +74,15 @@ class OwnServer:
         """Send one small call at a time; what it takes beyond the time that the model takes for it."""
         inputs = encoder_inputs(self.reader, [call])
         alone = Alone(self.runtime, inputs)
-        answer_all(self.server.address, [call] * 10, 1)
-        latencies_s: list[float] = []
-        model_s: list[float] = []
-        alone_s: list[float] = []
+        load.answer_all(self.server.address, [call] * 10, 1)
+        times_s = []
         # In turns, so that a noisy minute falls on both.
         for _ in range(10):
-            served = answer_all(self.server.address, [call] * (repeats // 10), 1)
-            latencies_s += served.latencies_s
-            model_s += served.model_s
-            alone_s += [alone.score().seconds for _ in range(repeats // 10)]
-        beyond_s = [latency - model for latency, model in zip(latencies_s, model_s, strict=True)]
+            for sample in load.answer_all(self.server.address, [call] * (repeats // 10), 1)[1]:
+                latency_s, model_s = sample.latency_s, load.model_s(sample)
+                times_s.append((latency_s, model_s, latency_s - model_s, alone.score().seconds))
         latency_ms, model_ms, beyond_ms, alone_ms = (
-            statistics.median(values) * 1e3 for values in (latencies_s, model_s, beyond_s, alone_s)
+            1e3 * statistics.median(times) for times in zip(*times_s, strict=True)
         )
         beyond, tokens = "beyond the model's time, call by call, ms", inputs[0].tokens
         return [
@@ -98,35 +92,31 @@ class OwnServer:
             Row("the encoder alone, again and again in a process without a server, ms", f"{alone_ms:.2f}"),
         ]
 
-    def overload(self, duration_s: float, timeout_s: float) -> list[Row]:
+    def overload(self, duration_s: float) -> list[Row]:
         """Offer three times the capacity on a schedule that waits for nobody."""
         if self.capacity_per_s is None:
             raise ContenderFailed("the throughput, whose capacity this is three times of, was not measured")
         url, capacity_per_s = self.server.metrics_url, self.capacity_per_s
-        (failed_before,) = read_metrics(url, FAILURES)
-        with watched_memory(self.server.process.pid) as memory_mib:
-            rates = [3 * capacity_per_s]
-            (step,) = offer(self.server.address, self.calls, rates, duration_s, timeout_s=timeout_s, seed=3)
+        (failed_before,) = load.read_metrics(url, FAILURES)
+        with load.watched_memory(self.server.process.pid) as memory_mib:
+            (step,) = load.offer(self.server.address, self.calls, [3 * capacity_per_s], duration_s)
         found, latency = step.whole, step.whole.latency
         settled, last = memory_mib[len(memory_mib) // 6 : len(memory_mib) // 3], memory_mib[-10:]
         in_time = found.goodput_per_s / capacity_per_s
         other = {name: n for name, n in found.statuses.items() if name not in EXPECTED}
-        failed = read_metrics(url, FAILURES)[0] - failed_before
+        failed = load.read_metrics(url, FAILURES)[0] - failed_before
         memory = f"{statistics.median(settled):.0f} / {statistics.median(last):.0f}"
-        offered = f"offered for {duration_s:.0f} s, calls/s"
-        counts = f"{other or 0}, {failed:.0f}"
+        offered, counts = f"offered for {duration_s:.0f} s, calls/s", f"{other or 0}, {failed:.0f}"
+        slow = f"{latency.percentile_s(50):.2f} / {latency.percentile_s(95):.2f} / {latency.max_s:.2f}"
         return [
             Row("capacity (closed loop), calls/s", f"{capacity_per_s:.2f}"),
             Row(offered, f"{found.offered / duration_s:.2f}", "3 × capacity"),
             Row("the generator's own lateness, p99, ms", f"{found.lag.percentile_s(99) * 1e3:.1f}"),
-            Row(f"answered within {timeout_s:.0f} s, calls/s", f"{found.goodput_per_s:.2f}"),
+            Row(f"answered within {load.OFFERED_TIMEOUT_S:.0f} s, calls/s", f"{found.goodput_per_s:.2f}"),
             Row("answered in time over capacity", f"{in_time:.3f}", "at least 0.9", in_time >= 0.9),
             Row("statuses", ", ".join(f"{name} {n}" for name, n in sorted(found.statuses.items()))),
             Row("any other status, failed batches", counts, "0, 0", not other and not failed),
-            Row(
-                "latency of answers from when they were due, p50 / p95 / max, s",
-                f"{latency.percentile_s(50):.2f} / {latency.percentile_s(95):.2f} / {latency.max_s:.2f}",
-            ),
+            Row("latency of answers from when they were due, p50 / p95 / max, s", slow),
             Row("server memory, early / at the end, MiB", memory, "flat"),
         ]
 
@@ -136,12 +126,11 @@ def start_to_healthy(artifact: Path, threads: int, starts: int) -> list[Row]:
 
     One has served the artifact before: its files are in the system's memory.
     """
-    arguments = ["--ranker", f"bench={artifact}", "--device", "cpu", "--threads", str(threads)]
-    arguments += ["--log-level", "warning"]
     took_s = []
     for _ in range(starts):
         started_s = time.perf_counter()
-        with spawned_server(arguments) as server, Client(server.address) as client:
+        device = ("--device", "cpu", "--threads", str(threads))
+        with load.serving(artifact, *device) as server, Client(server.address) as client:
             if not client.is_healthy():
                 raise AssertionError("the server called itself healthy, and its health service did not")
             took_s.append(time.perf_counter() - started_s)

@@ -7,10 +7,11 @@ import threading
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from farrank_bench.rounds import ContenderFailed, Scored, Scores
+from farrank_cli.spawn import SpawnedServer, spawned_server
 from farrank_loadtest.loops import Ask, Sample, run_closed, started_clock
 from farrank_loadtest.targets import Answer
 from farrank_loadtest.targets.address import open_target
@@ -19,38 +20,27 @@ from farrank_loadtest.workloads import Call, Workload
 if TYPE_CHECKING:
     from farrank_loadtest.latency.sweep import StepResult
 
-CALL_TIMEOUT_S = 600.0
+CALL_TIMEOUT_S, OFFERED_TIMEOUT_S = 600.0, 10.0
 HANG_UP_S = 2.0
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """What callers got who worked through a list of calls; `scores` are in the order of the calls."""
-
-    seconds: float
-    samples: Sequence[Sample]
-    scores: Scores
-
-    @property
-    def latencies_s(self) -> list[float]:
-        """Seconds of each call."""
-        return [sample.latency_s for sample in self.samples]
-
-    @property
-    def model_s(self) -> list[float]:
-        """Seconds that encoder and aggregator took of each call: the ranker's head is part of the model."""
-        return [sample.stages_s["inference"] + sample.stages_s["aggregation"] for sample in self.samples]
+def model_s(sample: Sample) -> float:
+    """Seconds that encoder and aggregator took of a call: the ranker's head is part of the model."""
+    return sample.stages_s["inference"] + sample.stages_s["aggregation"]
 
 
-def answer_all(address: str, calls: Sequence[Call], callers: int, *, ranker: str = "") -> Answered:
+def answer_all(
+    address: str, calls: Sequence[Call], callers: int, *, ranker: str = ""
+) -> tuple[float, Sequence[Sample], Scores]:
     """Let callers work through the calls, each sending its next one when it has its answer.
 
-    `address` is as `farrank loadtest` names targets. Raises: ContenderFailed if a call is not answered.
+    Gives the seconds of all, the calls' samples, and the scores in the order of the calls. `address` is as
+    `farrank loadtest` names targets. Raises: ContenderFailed if a call is not answered.
     """
 
-    async def ask_all() -> Answered:
+    async def ask_all() -> tuple[float, Sequence[Sample], Scores]:
         scores: dict[Call, tuple[float, ...]] = {}
         samples: list[Sample] = []
         async with _asking(address, ranker, scores) as ask:
@@ -58,7 +48,7 @@ def answer_all(address: str, calls: Sequence[Call], callers: int, *, ranker: str
             await run_closed(ask, iter(calls), callers, math.inf, samples.append, now_s, max_calls=len(calls))
             seconds = now_s()
         check(samples)
-        return Answered(seconds, samples, tuple(scores[call] for call in calls))
+        return seconds, samples, tuple(scores[call] for call in calls)
 
     return asyncio.run(ask_all())
 
@@ -87,22 +77,19 @@ def watch_loaded(
 
 
 def offer(
-    address: str,
-    calls: Sequence[Call],
-    rates_per_s: Sequence[float],
-    duration_s: float,
-    *,
-    timeout_s: float = 10.0,
-    seed: int = 1,
+    address: str, calls: Sequence[Call], rates_per_s: Sequence[float], duration_s: float
 ) -> "Sequence[StepResult]":
-    """Send calls at Poisson times, whether or not earlier ones are answered, at one rate after the other."""
+    """Send calls at Poisson times, whether or not earlier ones are answered, at one rate after the other.
+
+    Each call has `OFFERED_TIMEOUT_S` to be answered.
+    """
     # Imported here: it needs packages that a machine with a GPU may lack.
     from farrank_loadtest.latency.plan import Caps, Plan
     from farrank_loadtest.latency.steps import Listed
     from farrank_loadtest.latency.sweep import Silent, sweep
 
     caps = Caps(rate_per_s=max(rates_per_s), seconds=duration_s * len(rates_per_s))
-    plan = Plan("open", None, "poisson", 0.0, duration_s, 1, timeout_s, seed, caps=caps)
+    plan = Plan("open", None, "poisson", 0.0, duration_s, 1, OFFERED_TIMEOUT_S, seed=3, caps=caps)
 
     async def send() -> "Sequence[StepResult]":
         target = open_target(address)
@@ -143,9 +130,9 @@ def score_served(address: str, model: str, callers: int, calls: Sequence[Call]) 
 
     Raises: ContenderFailed if the server refuses one.
     """
-    answered = answer_all(address, calls, callers, ranker=model)
-    pairs = sum(sample.counts.get("pairs", 0) for sample in answered.samples)
-    return Scored(answered.seconds, pairs or sum(map(len, answered.scores)), answered.scores)
+    seconds, samples, scores = answer_all(address, calls, callers, ranker=model)
+    pairs = sum(sample.counts.get("pairs", 0) for sample in samples)
+    return Scored(seconds, pairs or sum(map(len, scores)), scores)
 
 
 def read_metrics(url: str, *names: str) -> list[float]:
@@ -167,8 +154,17 @@ def resident_mib(pid: int) -> float:
     import psutil
 
     process = psutil.Process(pid)
-    family = [process, *process.children(recursive=True)]
-    return float(sum(each.memory_info().rss for each in family)) / 2**20
+    return float(sum(each.memory_info().rss for each in (process, *process.children(recursive=True)))) / 2**20
+
+
+@contextmanager
+def serving(artifact: Path, *arguments: str, **settings: object) -> Iterator[SpawnedServer]:
+    """Run `farrank serve` of a ranker named bench, with `--set` for each setting, until the block is left."""
+    told = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    with spawned_server(
+        ["--ranker", f"bench={artifact}", "--log-level", "warning", *arguments, *told]
+    ) as server:
+        yield server
 
 
 @contextmanager

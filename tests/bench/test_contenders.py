@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from farrank_bench import infinity
+from farrank_bench import peers
 from farrank_bench.corpus_calls import (
     LONGEST_PAIR,
     MAX_QUERY_TOKENS,
@@ -20,10 +20,9 @@ from farrank_bench.corpus_calls import (
     make_calls,
 )
 from farrank_bench.exporting import CrossEncoder, write_cross_encoder
-from farrank_bench.infinity import NAMED_BY, infinity_command, infinity_server, infinity_versions
 from farrank_bench.offline import Alone
 from farrank_bench.own_server import start_to_healthy
-from farrank_bench.predict import predicting
+from farrank_bench.peers import NAMED_BY, infinity_command, infinity_server, infinity_versions, predicting
 from farrank_bench.rounds import ContenderFailed, Scores
 from farrank_bench.served import score_served
 from farrank_cli.spawn import spawned_server
@@ -152,7 +151,7 @@ def test_infinity_that_cannot_be_installed_says_why_and_is_tried_again(
     monkeypatch.delenv(NAMED_BY, raising=False)
     constraints = tmp_path / "constraints.txt"
     constraints.write_text("infinity-emb==0.0.1\n")
-    monkeypatch.setattr(infinity, "CONSTRAINTS", constraints)
+    monkeypatch.setattr(peers, "CONSTRAINTS", constraints)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(ContenderFailed, match=r"^pip failed: .*infinity-emb"):
         infinity_command(tmp_path)
@@ -162,7 +161,7 @@ def test_infinity_that_cannot_be_installed_says_why_and_is_tried_again(
 
 
 def test_infinity_s_constraints_pin_all_with_torch_as_here() -> None:
-    lines = infinity.CONSTRAINTS.read_text().splitlines()
+    lines = peers.CONSTRAINTS.read_text().splitlines()
     pins = dict(line.split("==") for line in lines if not line.startswith("#"))
     assert pins["torch"] == "2.13.0"
     assert pins["infinity_emb"] == "0.0.78"

@@ -6,11 +6,12 @@ from dataclasses import replace
 from functools import partial
 
 from farrank_bench.gpu.bench import FULL, QUICK, TINY, Bench, device_line
-from farrank_bench.gpu.rankings import trained, untrained
+from farrank_bench.gpu.rankings import LEAST_TAU, agreement
 from farrank_bench.gpu.served_models import AIMS_MS, latency_of, saturation
 from farrank_bench.gpu.speeds import first_passages, forms_of, full_documents_of
 from farrank_bench.report import Command, Heading, Row
 from farrank_cli.numbers import at_least
+from farrank_rankers.files.location import EMBEDDED
 from farrank_runtimes.devices import choose_device
 from farrank_runtimes.runtime import DeviceAbsent
 
@@ -44,7 +45,10 @@ SECTIONS: Mapping[str, dict[str, Callable[[Bench], list[Row]]]] = {
         "Forms: Longformer": partial(forms_of, "longp-longformer"),
         "Forms: BigBird": partial(forms_of, "longp-bigbird"),
     },
-    "rankings": {"Rankings: trained weights": trained, "Rankings: random weights": untrained},
+    "rankings": {
+        "Rankings: trained weights": partial(agreement, EMBEDDED, LEAST_TAU),
+        "Rankings: random weights": partial(agreement, "firstp-bert", None),
+    },
 }
 
 

@@ -74,15 +74,14 @@ class Bench:
 
     def seconds_of(self, work: Callable[[], object]) -> float:
         """Time work from an idle device to an idle device."""
-        self._wait()
-        started_s = time.perf_counter()
+        started_s = self._when_idle_s()
         work()
-        self._wait()
-        return time.perf_counter() - started_s
+        return self._when_idle_s() - started_s
 
-    def _wait(self) -> None:
+    def _when_idle_s(self) -> float:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+        return time.perf_counter()
 
     @cached_property
     def corpus(self) -> Sequence[str]:

@@ -11,29 +11,21 @@ from farrank_exporters.parity import kendall_tau
 from farrank_rankers.errors import SourceError
 from farrank_rankers.files.location import EMBEDDED
 from farrank_rankers.files.open import open_ranker
-from farrank_rankers.ranker import Ranker
 
 LEAST_TAU = 0.98
 WHAT = "Kendall's tau with padded fp32: packed bf16"
-RANDOM = "firstp-bert"
 
 
-def trained(bench: Bench) -> list[Row]:
-    """Rank texts with the embedded ranker, whose weights are trained: what counts, where it is installed."""
+def agreement(name: str, limit: float | None, bench: Bench) -> list[Row]:
+    """Compare rankings with fp32's, query by query: of packed batches in bf16, and of padded ones.
+
+    The embedded ranker, whose weights are trained, is what counts, where it is installed. Random weights give
+    scores that differ by little more than bf16 rounds off: they have no limit.
+    """
     try:
-        ranker = open_ranker(EMBEDDED)
+        ranker = open_ranker(EMBEDDED) if name == EMBEDDED else bench.model(name)
     except SourceError as error:
-        return [at_least(WHAT, [], LEAST_TAU, missing=str(error))]
-    return compared_with_fp32(bench, ranker, LEAST_TAU)
-
-
-def untrained(bench: Bench) -> list[Row]:
-    """Rank texts with random weights, whose scores differ by little more than bf16 rounds off: no aim."""
-    return compared_with_fp32(bench, bench.model(RANDOM), None)
-
-
-def compared_with_fp32(bench: Bench, ranker: Ranker, limit: float | None) -> list[Row]:
-    """Compare rankings with fp32's, query by query: of packed batches in bf16, and of padded ones."""
+        return [at_least(WHAT, [], limit, missing=str(error))]
     extent = bench.extent
     requests = [
         Request(ranker.reader, query, mixed_texts(bench.corpus, ranker.reader, extent.documents, seed))

@@ -13,12 +13,11 @@ from farrank_bench.gpu.bench import Bench
 from farrank_bench.gpu.inputs import LONG_QUERY, full_texts
 from farrank_bench.offline import Request, score
 from farrank_bench.report import Row, at_least, below, spread
-from farrank_cli.spawn import SpawnedServer, spawned_server
+from farrank_cli.spawn import SpawnedServer
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_runtimes.devices import usable_cores
 
-NAME = "bench"
 # What comes first makes memory pools and compiled kernels.
 UNMEASURED = 3
 # What a request may take, tokenized in advance.
@@ -30,55 +29,55 @@ LEAST_BUSY = 0.95
 
 
 @contextmanager
-def serving(bench: Bench, ranker: Ranker) -> Iterator[SpawnedServer]:
+def serving_packed(bench: Bench, ranker: Ranker) -> Iterator[SpawnedServer]:
     """Serve a model as `bench.open` would, packed and in bf16, and keep nothing between calls.
 
     Half the cores read texts: a device that is fed from text is no faster than they are.
     """
+    # Imported here, as below: a machine that has no client still measures what needs none.
+    from farrank_bench.served import serving
+
     settings = {
-        f"rankers.{NAME}.packing": "packed",
-        f"rankers.{NAME}.runtime": "torch",
-        f"rankers.{NAME}.precision": "bf16",
+        "rankers.bench.packing": "packed",
+        "rankers.bench.runtime": "torch",
+        "rankers.bench.precision": "bf16",
         "tokenizer_threads": max(2, usable_cores() // 2),
         "cache_bytes": 0,
         "limits.default_timeout_s": 600,
     }
     with TemporaryDirectory() as folder:
         save_ranker(ranker, Path(folder))
-        arguments = ["--ranker", f"{NAME}={folder}", "--device", str(bench.device), "--log-level", "warning"]
-        for key, value in settings.items():
-            arguments += ["--set", f"{key}={value}"]
-        with spawned_server(arguments) as server:
+        with serving(Path(folder), "--device", str(bench.device), **settings) as server:
             yield server
 
 
 def latency_of(name: str, bench: Bench) -> list[Row]:
     """Send a request of full documents again and again, then score it without a server."""
-    # Imported here: a machine that has no client still measures what needs none.
-    from farrank_bench.served import answer_all
+    from farrank_bench.served import answer_all, model_s
 
     ranker, calls = bench.model(MODELS[name]), bench.extent.calls
     texts = full_texts(bench.corpus, ranker.reader, bench.extent.documents)
     request = Request(ranker.reader, LONG_QUERY, texts)
-    with serving(bench, ranker) as server:
+    with serving_packed(bench, ranker) as server:
         call = call_of(LONG_QUERY, texts)
         answer_all(server.address, [call] * UNMEASURED, 1)
-        served = answer_all(server.address, [call] * calls, 1)
+        _, samples, _ = answer_all(server.address, [call] * calls, 1)
     runtime, form = bench.open(ranker, "packed")
     runtime.warm_up()
     alone_ms = []
     for _ in range(UNMEASURED + calls):
         bench.check_time()
         alone_ms.append(1e3 * bench.seconds_of(partial(score, runtime, request)))
-    served_ms, model_ms = ([1e3 * each for each in times] for times in (served.latencies_s, served.model_s))
     inputs = request.inputs
     told = f"{len(texts)} documents, {len(inputs)} inputs, {sum(item.tokens for item in inputs)} tokens"
     alone = "tokenized in advance, the runtime alone, ms"
     return [
         Row(f"{name}: one request", told),
         Row("runtime", form),
-        Row("from text, through an idle server, ms", spread(served_ms, ".1f")),
-        Row("the model's time in these calls, ms", spread(model_ms, ".1f")),
+        Row(
+            "from text, through an idle server, ms", spread([1e3 * each.latency_s for each in samples], ".1f")
+        ),
+        Row("the model's time in these calls, ms", spread([1e3 * model_s(each) for each in samples], ".1f")),
         below(alone, alone_ms[UNMEASURED:], AIMS_MS[name], ".1f"),
     ]
 
@@ -90,7 +89,7 @@ def saturation(bench: Bench) -> list[Row]:
     ranker, extent = bench.model(MODELS["FirstP"]), bench.extent
     call = call_of(LONG_QUERY, full_texts(bench.corpus, ranker.reader, extent.documents))
     shares, speeds = [], []
-    with serving(bench, ranker) as server:
+    with serving_packed(bench, ranker) as server:
 
         async def count() -> tuple[float, list[float]]:
             found = await asyncio.to_thread(read_metrics, server.metrics_url, BUSY, CHUNKS)

@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from farrank_bench.engine_costs import ADMISSIONS, Heartbeat, admissions_ms
+from farrank_bench.event_loops import ADMISSIONS, Heartbeat, admissions_ms
 
 
 async def test_a_heartbeat_tells_waiting_from_work() -> None:
