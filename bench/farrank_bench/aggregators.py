@@ -52,7 +52,10 @@ def main() -> int:
         for path in locate(EMBEDDED).folder.glob("*token*.json"):
             shutil.copy(path, backbone)
         (backbone / "config.json").write_text(BERT_BASE)
-        call = call_of(QUERY, _documents(given.documents))
+        texts = read_corpus(12_000)
+        # At least 1,431 tokens: one has at most some 7 characters here.
+        documents = [texts[n % len(texts)][n // len(texts) : 10_000] for n in range(given.documents)]
+        call = call_of(QUERY, documents)
         parts = (
             (family, partial(measure, family, backbone, call, Path(folder) / "ranker", given.precision))
             for family in given.families
@@ -81,12 +84,6 @@ def measure(family: str, backbone: Path, call: Call, folder: Path, precision: st
         ),
         Row("memory beyond, MiB", f"{max(samples) - before_mib:.0f}"),
     ]
-
-
-def _documents(count: int) -> tuple[str, ...]:
-    """Different texts of at least 1,431 tokens: a token has at most some 7 characters here."""
-    texts = read_corpus(12_000)
-    return tuple(texts[n % len(texts)][n // len(texts) : 10_000] for n in range(count))
 
 
 if __name__ == "__main__":

@@ -32,9 +32,8 @@ FARRANK, ALONE, INFINITY = "Farrank", "its runtime alone", f"Infinity {VERSION}"
 LOADED = f"Farrank, {MANY_CALLERS} callers"
 PREDICT = "sentence-transformers' CrossEncoder.predict"
 
-OVER_PREDICT = 5.0
-OVER_INFINITY = 5.0
-OVER_ALONE = 0.90
+# One's speed over another's.
+AIMS = {(FARRANK, PREDICT): 5.0, (FARRANK, INFINITY): 5.0, (LOADED, ALONE): 0.90}
 
 # Who computes the same in fp32 differs by rounding alone.
 SAME_IN_FP32 = 0.99
@@ -101,12 +100,11 @@ def speed_rows(found: Rounds) -> list[Row]:
         PREDICT: f"documents/s, {PREDICT} (torch fp32, batches of 32)",
         INFINITY: f"documents/s through {INFINITY} (torch engine), {CALLERS} callers",
     }
-    aims = {(FARRANK, PREDICT): OVER_PREDICT, (FARRANK, INFINITY): OVER_INFINITY, (LOADED, ALONE): OVER_ALONE}
     return [
         *(found.speed_row(name, what) for name, what in speeds.items()),
         *(
             found.ratio_row(ours, name, f"{ours}, over {name}", limit, ".2f")
-            for (ours, name), limit in aims.items()
+            for (ours, name), limit in AIMS.items()
         ),
     ]
 

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 from farrank_bench.offline import Request
 from farrank_loadtest.targets import Document
@@ -34,9 +35,10 @@ MAX_QUERY_TOKENS = 14
 MAX_DOCUMENT_TOKENS = LONGEST_PAIR - SPECIAL_TOKENS - MAX_QUERY_TOKENS
 
 
-def read_corpus(characters: int) -> list[str]:
+@cache
+def read_corpus(characters: int) -> tuple[str, ...]:
     """Read the documentation that every Python carries: its pages of more than so many characters."""
-    return [document.text for document in read_pydoc() if len(document.text) > characters]
+    return tuple(document.text for document in read_pydoc() if len(document.text) > characters)
 
 
 def call_of(query: str, texts: Iterable[str]) -> Call:

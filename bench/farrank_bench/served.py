@@ -140,13 +140,9 @@ def read_metrics(url: str, *names: str) -> list[float]:
     from prometheus_client.parser import text_string_to_metric_families
 
     with urllib.request.urlopen(url) as page:
-        text = page.read().decode()
-    sums = dict.fromkeys(names, 0.0)
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            if sample.name in sums:
-                sums[sample.name] += sample.value
-    return [sums[name] for name in names]
+        families = text_string_to_metric_families(page.read().decode())
+    samples = [sample for family in families for sample in family.samples]
+    return [math.fsum(sample.value for sample in samples if sample.name == name) for name in names]
 
 
 def resident_mib(pid: int) -> float:
