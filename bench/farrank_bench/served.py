@@ -85,7 +85,7 @@ def offer(
     """
     # Imported here: it needs packages that a machine with a GPU may lack.
     from farrank_loadtest.latency.plan import Caps, Plan
-    from farrank_loadtest.latency.steps import Listed
+    from farrank_loadtest.latency.steps import upwards
     from farrank_loadtest.latency.sweep import Silent, sweep
 
     caps = Caps(rate_per_s=max(rates_per_s), seconds=duration_s * len(rates_per_s))
@@ -95,7 +95,7 @@ def offer(
         target = open_target(address)
         try:
             workload = Workload("the benchmark", tuple(calls))
-            return (await sweep(target, workload, plan, Listed(rates_per_s), Silent())).steps
+            return (await sweep(target, workload, plan, upwards(rates_per_s), Silent())).steps
         finally:
             await target.close()
 

@@ -12,7 +12,7 @@ from farrank_cli.numbers import at_least, listed, not_negative, positive
 from farrank_cli.terminal import Progress
 from farrank_cli.terminated import run_interruptible
 from farrank_loadtest.latency.plan import FORM, Caps, Plan, parse_objective
-from farrank_loadtest.latency.steps import Climb, Listed, Steps
+from farrank_loadtest.latency.steps import Steps, climb, upwards
 from farrank_loadtest.loops import SCHEDULES
 from farrank_loadtest.workloads import Workload
 from farrank_loadtest.workloads.recorded import read_candidates, read_jsonl
@@ -148,21 +148,18 @@ def read_plan(args: argparse.Namespace) -> tuple[Plan, Steps]:
     if args.climb is not None:
         return plan, _climb(args, plan)
     amounts: list[float] = args.rates or args.callers
-    for amount in amounts:
-        plan.check_amount(amount)
     # All of a list or none of it: better to learn now than after half of the time.
-    plan.caps.check_total(sum(map(plan.calls, amounts)), plan.seconds(len(amounts)))
-    return plan, Listed(amounts)
+    plan.check(amounts)
+    return plan, upwards(amounts)
 
 
-def _climb(args: argparse.Namespace, plan: Plan) -> Climb:
+def _climb(args: argparse.Namespace, plan: Plan) -> Steps:
     if plan.objective is None:
         raise CommandError("--climb: needs an --objective to break")
     if args.factor < _LEAST_FACTOR:
         raise CommandError(f"--factor {args.factor:g}: must be at least {_LEAST_FACTOR:g}")
-    plan.check_amount(args.climb)
-    plan.caps.check_total(plan.calls(args.climb), plan.seconds(1))
-    return Climb(args.climb, args.factor, args.refine, plan.caps.rate_per_s)
+    plan.check([args.climb])
+    return climb(args.climb, args.factor, args.refine, plan.caps.rate_per_s)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

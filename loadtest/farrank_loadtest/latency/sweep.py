@@ -7,9 +7,8 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from farrank_loadtest.errors import LoadtestError, ProbeFailed
 from farrank_loadtest.latency.plan import Plan
@@ -106,29 +105,23 @@ def is_generator_bound(plan: Plan, measured: Recorder) -> bool:
 
 
 class Watcher(Protocol):
-    """Hears how far a sweep is."""
+    """Hears how far a sweep is. Who inherits it hears only what it overrides."""
 
     def began(self, amount: float, repeat: int) -> None:
         """A repeat (from 1) of a load begins."""
+        return
 
     def counted(self, answered: int) -> None:
         """So many calls of this repeat have ended."""
+        return
 
     def finished(self, result: StepResult) -> None:
         """All repeats of a load are done."""
+        return
 
 
-class Silent:
+class Silent(Watcher):
     """Hears a sweep and says nothing."""
-
-    def began(self, amount: float, repeat: int) -> None:
-        """Pass over it."""
-
-    def counted(self, answered: int) -> None:
-        """Pass over it."""
-
-    def finished(self, result: StepResult) -> None:
-        """Pass over it."""
 
 
 async def probe(
@@ -152,27 +145,55 @@ async def sweep(target: Target, workload: Workload, plan: Plan, steps: Steps, wa
     Cancelling the task ends it with what was measured so far.
     """
     calls = itertools.cycle(workload.calls)
+    bound_s = None if plan.objective is None else plan.objective.bound_s
     results: list[StepResult] = []
-    sent = 0
+    sent, held = 0, None
+    interrupted, gone, note = False, None, None
 
-    def ended(*, interrupted: bool = False, note: str | None = None, target_gone: bool = False) -> Sweep:
-        return Sweep(plan, tuple(results), interrupted, note, target_gone)
+    async def ask(call: Call) -> Answer:
+        return await target.rerank(call.query, call.documents, ranker=plan.ranker, timeout_s=plan.timeout_s)
 
-    while (amount := steps.next()) is not None:
+    async def send(amount: float, repeat: int, recorder: Recorder) -> None:
+        def count(sample: Sample) -> None:
+            recorder(sample)
+            watcher.counted(recorder.seen)
+
+        now_s, busy_before_s = started_clock(), time.thread_time()
         try:
-            plan.check_amount(amount)
-            plan.caps.check_total(sent + plan.calls(amount), plan.seconds(len(results) + 1))
+            if plan.loop == "open":
+                randomly = random.Random(f"{plan.seed}/{repeat}/{amount:g}")
+                arrivals = SCHEDULES[plan.arrivals](amount, plan.end_s, randomly)
+                await run_open(ask, calls, arrivals, count, now_s, max_in_flight=plan.caps.in_flight)
+                # Nothing more is due, but the time goes on: rates are over as long as was planned.
+                await asyncio.sleep(max(0.0, plan.end_s - now_s()))
+            else:
+                most = plan.caps.calls - sent
+                await run_closed(ask, calls, int(amount), plan.end_s, count, now_s, max_calls=most)
+        finally:
+            recorder.ended(now_s(), time.thread_time() - busy_before_s)
+        if GONE & recorder.statuses.keys():
+            await probe(target, workload, plan, timeout_s=0.0)
+
+    while not interrupted and note is None:
+        try:
+            amount = steps.send(held)
+            plan.check([amount], sent, len(results))
+        except StopIteration:
+            break
         except LoadtestError as error:
-            return ended(note=str(error))
+            note = str(error)
+            break
         repeats: list[Recorder] = []
-        interrupted, gone = False, None
         while len(repeats) < plan.repeats and not interrupted and gone is None:
-            recorder = Recorder(plan.warm_up_s, plan.end_s, plan.bound_s)
+            recorder = Recorder(plan.warm_up_s, plan.end_s, bound_s)
             repeats.append(recorder)
             watcher.began(amount, len(repeats))
-            run = _Run(plan, workload, amount, len(repeats), recorder, watcher)
             try:
-                interrupted = await _interrupted(run.send(target, calls, plan.caps.calls - sent))
+                await send(amount, len(repeats), recorder)
+            except asyncio.CancelledError:
+                interrupted = True
+                if current := asyncio.current_task():
+                    current.uncancel()
             except ProbeFailed as error:
                 gone = str(error)
             sent += recorder.seen
@@ -180,66 +201,9 @@ async def sweep(target: Target, workload: Workload, plan: Plan, steps: Steps, wa
         if measured:
             results.append(judge(plan, amount, measured, undecided=interrupted or gone is not None))
             watcher.finished(results[-1])
-        if interrupted:
-            return ended(interrupted=True)
+        held = bool(measured) and results[-1].held is not False
         if gone is not None:
-            return ended(note=f"the server answers no more: {gone}", target_gone=True)
-        if sent >= plan.caps.calls:
-            return ended(note=f"{sent:,} calls are sent (--max-calls)")
-        steps.tell(amount, held=bool(measured) and results[-1].held is not False)
-    return ended()
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """One repeat of one load."""
-
-    plan: Plan
-    workload: Workload
-    amount: float
-    repeat: int
-    recorder: Recorder
-    watcher: Watcher
-
-    async def send(self, target: Target, calls: Iterator[Call], most: int) -> None:
-        """Send at the schedule's times, or by callers that send at most so many.
-
-        Raises: ProbeFailed if calls failed as without a server, and it does not answer a single one either.
-        """
-        plan = self.plan
-
-        async def ask(call: Call) -> Answer:
-            return await target.rerank(
-                call.query, call.documents, ranker=plan.ranker, timeout_s=plan.timeout_s
-            )
-
-        now_s, busy_before_s = started_clock(), time.thread_time()
-        try:
-            if plan.loop == "open":
-                randomly = random.Random(f"{plan.seed}/{self.repeat}/{self.amount:g}")
-                arrivals = SCHEDULES[plan.arrivals](self.amount, plan.end_s, randomly)
-                await run_open(ask, calls, arrivals, self._count, now_s, max_in_flight=plan.caps.in_flight)
-                # Nothing more is due, but the time goes on: rates are over as long as was planned.
-                await asyncio.sleep(max(0.0, plan.end_s - now_s()))
-            else:
-                await run_closed(ask, calls, int(self.amount), plan.end_s, self._count, now_s, max_calls=most)
-        finally:
-            self.recorder.ended(now_s(), time.thread_time() - busy_before_s)
-        if GONE & self.recorder.statuses.keys():
-            await probe(target, self.workload, plan, timeout_s=0.0)
-
-    def _count(self, sample: Sample) -> None:
-        self.recorder(sample)
-        self.watcher.counted(self.recorder.seen)
-
-
-async def _interrupted(run: Coroutine[Any, Any, None]) -> bool:
-    """Run it, and say whether the task was cancelled meanwhile."""
-    try:
-        await run
-    except asyncio.CancelledError:
-        current = asyncio.current_task()
-        if current is not None:
-            current.uncancel()
-        return True
-    return False
+            note = f"the server answers no more: {gone}"
+        elif sent >= plan.caps.calls and not interrupted:
+            note = f"{sent:,} calls are sent (--max-calls)"
+    return Sweep(plan, tuple(results), interrupted, note, target_gone=gone is not None)

@@ -7,7 +7,7 @@ import pytest
 
 from farrank_loadtest.errors import ProbeFailed
 from farrank_loadtest.latency.plan import Caps, Objective, Plan
-from farrank_loadtest.latency.steps import Climb, Listed
+from farrank_loadtest.latency.steps import climb, upwards
 from farrank_loadtest.latency.sweep import StepResult, probe, sweep
 from farrank_loadtest.targets import Answer, Document, TargetError
 from farrank_loadtest.workloads import Call, Workload
@@ -63,7 +63,7 @@ def _no_machine_is_too_busy(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_climb_finds_where_a_queue_grows() -> None:
     plan = Plan("open", Objective(90, 0.4), "constant", warm_up_s=0.1, duration_s=2.0, repeats=1, ranker="r")
     target, heard = OneAtATime(0.04), Heard()
-    found = await sweep(target, WORKLOAD, plan, Climb(5, 3, 0, 1000), heard)
+    found = await sweep(target, WORKLOAD, plan, climb(5, 3, 0, 1000), heard)
     # 25 a second is what it can; at 45 the queue is one and a half seconds long after two.
     assert [step.amount for step in found.steps] == heard.done == [5, 15, 45]
     assert found.highest is not None
@@ -82,7 +82,7 @@ async def test_repeats_draw_other_arrivals_and_the_seed_draws_the_same() -> None
         return Plan("open", None, warm_up_s=0, duration_s=0.5, repeats=2, seed=seed)
 
     async def offered(seed: int) -> list[int]:
-        found = await sweep(OneAtATime(0.0), WORKLOAD, plan(seed), Listed([100]), Heard())
+        found = await sweep(OneAtATime(0.0), WORKLOAD, plan(seed), upwards([100]), Heard())
         return [repeat.offered for repeat in found.steps[0].repeats]
 
     first = await offered(1)
@@ -92,7 +92,7 @@ async def test_repeats_draw_other_arrivals_and_the_seed_draws_the_same() -> None
 
 async def test_a_repeat_lasts_as_long_as_planned_where_nothing_more_is_due() -> None:
     plan = Plan("open", None, "constant", warm_up_s=0, duration_s=0.5, repeats=1)
-    found = await sweep(OneAtATime(0.0), WORKLOAD, plan, Listed([4]), Heard())
+    found = await sweep(OneAtATime(0.0), WORKLOAD, plan, upwards([4]), Heard())
     # Due at 0 and 0.25 s, answered at once: still 4 a second.
     assert found.steps[0].whole.measured_s == pytest.approx(0.5, abs=0.01)
     assert found.steps[0].whole.goodput_per_s == pytest.approx(4, rel=0.05)
@@ -123,7 +123,7 @@ class Leaving(OneAtATime):
 
 async def test_a_sweep_ends_where_the_server_is_gone() -> None:
     plan = Plan("closed", Objective(50, 5), warm_up_s=0, duration_s=0.5, repeats=3)
-    found = await sweep(Leaving(10, stays=False), WORKLOAD, plan, Listed([2, 4]), Heard())
+    found = await sweep(Leaving(10, stays=False), WORKLOAD, plan, upwards([2, 4]), Heard())
     assert found.target_gone
     assert found.note == "the server answers no more: connection refused [UNAVAILABLE]"
     (step,) = found.steps
@@ -135,7 +135,7 @@ async def test_a_sweep_ends_where_the_server_is_gone() -> None:
 
 async def test_a_server_that_refuses_many_and_answers_one_is_there() -> None:
     plan = Plan("closed", Objective(99, 5), warm_up_s=0, duration_s=0.3, repeats=1)
-    found = await sweep(Leaving(0, stays=True), WORKLOAD, plan, Listed([4]), Heard())
+    found = await sweep(Leaving(0, stays=True), WORKLOAD, plan, upwards([4]), Heard())
     assert (found.target_gone, found.note) == (False, None)
     assert found.steps[0].whole.statuses["UNAVAILABLE"] > 0
     assert found.steps[0].held is False
@@ -145,18 +145,18 @@ async def test_caps_end_a_sweep_and_say_so() -> None:
     def plan(caps: Caps) -> Plan:
         return Plan("open", Objective(99, 5), "constant", 0.0, 0.5, repeats=1, caps=caps)
 
-    found = await sweep(OneAtATime(0), WORKLOAD, plan(Caps(calls=60)), Climb(20, 2, 0, 1e4), Heard())
+    found = await sweep(OneAtATime(0), WORKLOAD, plan(Caps(calls=60)), climb(20, 2, 0, 1e4), Heard())
     # 10 and 20 calls are sent; 40 more would be 70.
     assert [step.amount for step in found.steps] == [20, 40]
     assert found.note is not None
     assert "--max-calls" in found.note
-    found = await sweep(OneAtATime(0), WORKLOAD, plan(Caps(seconds=1.2)), Climb(20, 2, 0, 1e4), Heard())
+    found = await sweep(OneAtATime(0), WORKLOAD, plan(Caps(seconds=1.2)), climb(20, 2, 0, 1e4), Heard())
     assert [step.amount for step in found.steps] == [20, 40]
     assert found.note is not None
     assert "--max-load-s" in found.note
 
     closed = Plan("closed", None, warm_up_s=0, duration_s=5, repeats=2, caps=Caps(calls=30))
-    found = await sweep(OneAtATime(0.001), WORKLOAD, closed, Listed([2, 4]), Heard())
+    found = await sweep(OneAtATime(0.001), WORKLOAD, closed, upwards([2, 4]), Heard())
     assert [step.whole.offered for step in found.steps] == [30]
     assert found.note is not None
     assert "--max-calls" in found.note
@@ -165,7 +165,7 @@ async def test_caps_end_a_sweep_and_say_so() -> None:
 async def test_cancelling_keeps_finished_loads_and_the_part_of_the_running_one() -> None:
     plan = Plan("open", None, "constant", warm_up_s=0, duration_s=0.4, repeats=2)
     heard = Heard()
-    running = asyncio.create_task(sweep(OneAtATime(0), WORKLOAD, plan, Listed([20, 50, 100]), heard))
+    running = asyncio.create_task(sweep(OneAtATime(0), WORKLOAD, plan, upwards([20, 50, 100]), heard))
     await heard.well_into_the_fourth.wait()
     running.cancel()
     found = await running
@@ -180,7 +180,7 @@ async def test_cancelling_keeps_finished_loads_and_the_part_of_the_running_one()
 
 async def test_cancelling_before_anything_was_measured_leaves_nothing() -> None:
     plan = Plan("open", None, "constant", warm_up_s=30, duration_s=1, repeats=1)
-    running = asyncio.create_task(sweep(OneAtATime(0), WORKLOAD, plan, Listed([20]), Heard()))
+    running = asyncio.create_task(sweep(OneAtATime(0), WORKLOAD, plan, upwards([20]), Heard()))
     await asyncio.sleep(0.2)
     running.cancel()
     found = await running
