@@ -1,10 +1,12 @@
 """What a test leaves in its folder: written or refused in one line, and read back as it was."""
 
+import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from tempfile import TemporaryFile
+from typing import Any, TypeVar
 
 from farrank_loadtest.errors import LoadtestError
 from farrank_rankers.errors import SourceError
@@ -21,6 +23,27 @@ def writing_to(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise LoadtestError(f"{error.filename or folder}: {error.strerror}") from error
+
+
+def new_folder(folder: Path, *results: str) -> None:
+    """Make a folder before anything is measured: hours must not end with nowhere to go.
+
+    Raises: LoadtestError if it holds one of the results already, or cannot be made or written to.
+    """
+    with writing_to(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if held := next((name for name in results if (folder / name).exists()), None):
+            raise LoadtestError(f"{folder}: holds {held} already; name another folder")
+        TemporaryFile(dir=folder).close()
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows under all the columns that any of them has, in the order in which they first come."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        columns = list(dict.fromkeys(column for row in rows for column in row))
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def read_kept(path: Path, kind: type[T], written_by: str, **kinds: type) -> T:

@@ -183,19 +183,14 @@ def run(args: argparse.Namespace) -> int:
     Raises: CommandError or LoadtestError, one line, if it cannot be done; ModuleNotFoundError if the loadtest
     extra is not installed.
     """
-    from farrank_loadtest.latency.latency_report import (
-        PAGE,
-        describe_setting,
-        prepare_folder,
-        verdict,
-        write_folder,
-    )
+    from farrank_loadtest.kept_files import new_folder
+    from farrank_loadtest.latency.latency_report import PAGE, RESULTS, describe_setting, verdict, write_folder
     from farrank_loadtest.latency.sweep import Sweep, probe, sweep
     from farrank_loadtest.targets.address import open_target
 
     plan, steps = read_plan(args)
     workload = read_workload(args)
-    prepare_folder(args.out)
+    new_folder(args.out, RESULTS)
     setting = describe_setting(args.target, workload)
     progress = LoadProgress(plan)
 

@@ -1,7 +1,5 @@
 """What an efficiency test leaves in its folder: the table, the points as CSV, and the plot."""
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,21 +10,12 @@ from farrank_loadtest.efficiency.efficiency_chart import efficiency_chart
 from farrank_loadtest.efficiency.points import Point
 from farrank_loadtest.efficiency.run_times import FILE, Conditions, Results, check_same
 from farrank_loadtest.errors import LoadtestError
-from farrank_loadtest.kept_files import writing_to
+from farrank_loadtest.kept_files import write_csv, writing_to
 from farrank_loadtest.markdown import markdown_table
 
 
-def as_csv(points: Sequence[Point]) -> str:
-    """Give a line for each ranker; times are in seconds, rounds stand between semicolons."""
-    rows = [_csv_row(point) for point in points]
-    written = io.StringIO(newline="")
-    writer = csv.DictWriter(written, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return written.getvalue()
-
-
 def _csv_row(point: Point) -> dict[str, Any]:
+    """Give a ranker's figures; times are in seconds, rounds stand between semicolons."""
     measured = point.measured
     mine, first = measured.ranker_timed, measured.firstp_timed
     lowest, highest = measured.run_times
@@ -173,7 +162,7 @@ def write_report(folder: Path, results: Results, points: Sequence[Point]) -> str
     table = render(results, points)
     with writing_to(folder):
         (folder / TABLE).write_text(table, encoding="utf-8")
-        (folder / CSV).write_text(as_csv(points), encoding="utf-8")
+        write_csv(folder / CSV, [_csv_row(point) for point in points])
         figure = efficiency_chart(results.conditions, points)
         figure.savefig(folder / PNG)
         # The same points give the same file: ids are not drawn by lot, no date is noted.

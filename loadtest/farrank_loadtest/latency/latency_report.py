@@ -1,7 +1,6 @@
 """What a sweep leaves in its folder: JSON, CSV, charts, and one HTML page with all of it."""
 
 import base64
-import csv
 import json
 import shlex
 import sys
@@ -17,11 +16,10 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from matplotlib.figure import Figure
 
-from farrank_loadtest.errors import LoadtestError
-from farrank_loadtest.kept_files import writing_to
+from farrank_loadtest.kept_files import write_csv, writing_to
 from farrank_loadtest.latency.latency_charts import latency_chart, percentiles_chart, stages_chart
 from farrank_loadtest.latency.recorder import Histogram, Recorder
-from farrank_loadtest.latency.sweep import StepResult, Sweep
+from farrank_loadtest.latency.sweep import Sweep
 from farrank_loadtest.machine import describe_machine
 from farrank_loadtest.workloads import Workload
 
@@ -60,39 +58,32 @@ def describe_setting(target: str, workload: Workload) -> Setting:
 def as_json(sweep: Sweep, setting: Setting) -> dict[str, Any]:
     """Give everything; times are in seconds."""
     plan, highest = sweep.plan, sweep.highest
+    planned = asdict(plan)
+    del planned["caps"]
     return {
         "format": FORMAT,
         **asdict(setting),
-        "ranker": plan.ranker,
-        "loop": plan.loop,
+        **planned,
         "arrivals": plan.arrivals if plan.loop == "open" else None,
-        "warm_up_s": plan.warm_up_s,
-        "duration_s": plan.duration_s,
-        "repeats": plan.repeats,
-        "timeout_s": plan.timeout_s,
-        "seed": plan.seed,
-        "objective": None if plan.objective is None else asdict(plan.objective),
         "interrupted": sweep.interrupted,
         "note": sweep.note,
         "highest_that_holds": None if highest is None else highest.amount,
         "limited_by": sweep.limited_by,
-        "steps": [_step(sweep, step) for step in sweep.by_load],
+        "steps": [
+            {
+                "load": step.amount,
+                "unit": plan.unit,
+                "held": step.held,
+                "generator_bound": step.generator_bound,
+                **_figures(step.whole),
+                "repeats": [*map(_figures, step.repeats)],
+            }
+            for step in sweep.by_load
+        ],
     }
 
 
-def _step(sweep: Sweep, step: StepResult) -> dict[str, Any]:
-    return {
-        "load": step.amount,
-        "unit": unit(sweep),
-        "held": step.held,
-        "generator_bound": step.generator_bound,
-        **measured(step.whole),
-        "repeats": [measured(repeat) for repeat in step.repeats],
-    }
-
-
-def measured(recorder: Recorder) -> dict[str, Any]:
-    """Give one recorder's figures."""
+def _figures(recorder: Recorder) -> dict[str, Any]:
     return {
         "measured_s": recorder.measured_s,
         "offered": recorder.offered,
@@ -118,45 +109,40 @@ def _summary(histogram: Histogram) -> dict[str, float]:
 
 def as_csv(sweep: Sweep) -> list[dict[str, Any]]:
     """Give a row for each load (`repeat` is "all") and for each of its repeats; times in milliseconds."""
-    rows = []
-    for step in sweep.by_load:
-        for repeat, recorder in (("all", step.whole), *enumerate(step.repeats, start=1)):
-            rows.append(
-                {
-                    "load": step.amount,
-                    "unit": unit(sweep),
-                    "repeat": repeat,
-                    "held": step.held,
-                    "generator_bound": step.generator_bound,
-                    "measured_s": round(recorder.measured_s, 3),
-                    "offered": recorder.offered,
-                    "failed": recorder.failed,
-                    "statuses": " ".join(f"{name}:{n}" for name, n in recorder.statuses.most_common()),
-                    "cached_share": round(recorder.cached_share, 4),
-                    "good": recorder.good,
-                    "goodput_per_s": round(recorder.goodput_per_s, 3),
-                    **_columns_ms("", recorder.latency),
-                    **{
-                        name: value
-                        for stage, histogram in recorder.stages.items()
-                        for name, value in _columns_ms(f"server_{stage}_", histogram).items()
-                    },
-                    "generator_lag_p99_ms": round(recorder.lag.percentile_s(99) * 1e3, 3),
-                    "generator_busy": round(recorder.busy, 3),
-                }
-            )
-    return rows
+    return [
+        {
+            "load": step.amount,
+            "unit": sweep.plan.unit,
+            "repeat": repeat,
+            "held": step.held,
+            "generator_bound": step.generator_bound,
+            **_columns(recorder),
+        }
+        for step in sweep.by_load
+        for repeat, recorder in (("all", step.whole), *enumerate(step.repeats, start=1))
+    ]
 
 
-def _columns_ms(prefix: str, histogram: Histogram) -> dict[str, float]:
-    return {
-        f"{prefix}{name}_ms": round(s * 1e3, 3) for name, s in _summary(histogram).items() if name != "count"
+def _columns(recorder: Recorder) -> dict[str, Any]:
+    histograms = {"": recorder.latency} | {f"server_{name}_": each for name, each in recorder.stages.items()}
+    times_ms = {
+        f"{prefix}{name}_ms": round(seconds * 1e3, 3)
+        for prefix, histogram in histograms.items()
+        for name, seconds in _summary(histogram).items()
+        if name != "count"
     }
-
-
-def unit(sweep: Sweep) -> str:
-    """Name what a load counts."""
-    return "calls/s" if sweep.plan.loop == "open" else "callers"
+    return {
+        "measured_s": round(recorder.measured_s, 3),
+        "offered": recorder.offered,
+        "failed": recorder.failed,
+        "statuses": " ".join(f"{name}:{count}" for name, count in recorder.statuses.most_common()),
+        "cached_share": round(recorder.cached_share, 4),
+        "good": recorder.good,
+        "goodput_per_s": round(recorder.goodput_per_s, 3),
+        **times_ms,
+        "generator_lag_p99_ms": round(recorder.lag.percentile_s(99) * 1e3, 3),
+        "generator_busy": round(recorder.busy, 3),
+    }
 
 
 def render_page(sweep: Sweep, setting: Setting, charts: Mapping[str, Figure]) -> str:
@@ -170,7 +156,7 @@ def render_page(sweep: Sweep, setting: Setting, charts: Mapping[str, Figure]) ->
         sweep=sweep,
         plan=sweep.plan,
         setting=setting,
-        unit=unit(sweep),
+        unit=sweep.plan.unit,
         percents=PERCENTS,
         charts={title: _data_uri(figure) for title, figure in charts.items()},
         verdict=verdict(sweep),
@@ -241,20 +227,6 @@ RESULTS = "results.json"
 PAGE = "report.html"
 
 
-def prepare_folder(folder: Path) -> None:
-    """Make the folder, before any load: a sweep must not end with nowhere to go.
-
-    Raises: LoadtestError if it holds results already, or cannot be made or written to.
-    """
-    with writing_to(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        if (folder / RESULTS).exists():
-            raise LoadtestError(f"{folder}: holds {RESULTS} already; name another folder")
-        probe = folder / ".write-test"
-        probe.touch()
-        probe.unlink()
-
-
 def write_folder(folder: Path, sweep: Sweep, setting: Setting) -> None:
     """Write `results.json`, `results.csv`, the charts as PNG, and `report.html`.
 
@@ -265,12 +237,7 @@ def write_folder(folder: Path, sweep: Sweep, setting: Setting) -> None:
         # The figures first: a chart that fails must not cost what was measured.
         found = json.dumps(as_json(sweep, setting), indent=2, ensure_ascii=False)
         (folder / RESULTS).write_text(found + "\n", encoding="utf-8")
-        rows = as_csv(sweep)
-        columns = list(dict.fromkeys(column for row in rows for column in row))
-        with (folder / "results.csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, columns)
-            writer.writeheader()
-            writer.writerows(rows)
+        write_csv(folder / "results.csv", as_csv(sweep))
         charts = {}
         if any(step.whole.latency.count for step in sweep.steps):
             drawn = {

@@ -107,8 +107,11 @@ class Plan:
                 f"{seconds:,.0f} s of load are more than {caps.seconds:,.0f} s (--max-load-s)"
             )
 
+    @property
+    def unit(self) -> str:
+        """What a load counts."""
+        return "calls/s" if self.loop == "open" else "callers"
+
     def describe_load(self, amount: float) -> str:
         """Name a load."""
-        if self.loop == "open":
-            return f"{amount:g} calls/s"
-        return "1 caller" if amount == 1 else f"{amount:g} callers"
+        return "1 caller" if self.loop == "closed" and amount == 1 else f"{amount:g} {self.unit}"

@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 
 from hdrh.histogram import HdrHistogram
 
@@ -58,17 +57,14 @@ class Histogram:
         rank = math.ceil(percent / 100 * self.count - 1e-9)
         return float(self._counts.get_value_at_percentile(100 * rank / self.count)) / _SECOND_US
 
-    def percentiles_s(self, percents: Sequence[float]) -> list[float]:
-        """Give several."""
-        return [self.percentile_s(percent) for percent in percents]
-
 
 class Recorder:
     """What was measured at one load.
 
     Calls due from `warm_up_s` to `end_s` count; those before only warm the server. `goodput` looks at the
     other end: answers that arrived in that time, within `bound_s`, whenever their calls were due. `messages`
-    has the first message of each status, `counts` the sums of what the server counted.
+    has the first message of each status, `counts` the sums of what the server counted; `measured_s` excludes
+    the warm-up.
     """
 
     def __init__(self, warm_up_s: float, end_s: float, bound_s: float | None) -> None:
@@ -85,7 +81,7 @@ class Recorder:
         self.stages: defaultdict[str, Histogram] = defaultdict(Histogram)
         self.good = 0
         self._good_arrivals = 0
-        self._measured_s = end_s - warm_up_s
+        self.measured_s = end_s - warm_up_s
         self._busy_s = 0.0
         self._wall_s = 0.0
 
@@ -111,7 +107,7 @@ class Recorder:
 
     def ended(self, at_s: float, busy_s: float) -> None:
         """Note when the loop was over, early if it was interrupted, and how long its thread computed."""
-        self._measured_s = max(0.0, min(at_s, self._end_s) - self._warm_up_s)
+        self.measured_s = max(0.0, min(at_s, self._end_s) - self._warm_up_s)
         self._busy_s = busy_s
         self._wall_s = at_s
 
@@ -128,7 +124,7 @@ class Recorder:
             self.stages[stage].add(histogram)
         self.good += other.good
         self._good_arrivals += other._good_arrivals
-        self._measured_s += other._measured_s
+        self.measured_s += other.measured_s
         self._busy_s += other._busy_s
         self._wall_s += other._wall_s
 
@@ -155,14 +151,9 @@ class Recorder:
         return self.counts["cached_chunks"] / self.counts["chunks"] if self.counts["chunks"] else 0.0
 
     @property
-    def measured_s(self) -> float:
-        """How long was measured, warm-up excluded."""
-        return self._measured_s
-
-    @property
     def goodput_per_s(self) -> float:
         """Answers a second that were in time."""
-        return self._good_arrivals / self._measured_s if self._measured_s > 0 else 0.0
+        return self._good_arrivals / self.measured_s if self.measured_s > 0 else 0.0
 
     @property
     def busy(self) -> float:
