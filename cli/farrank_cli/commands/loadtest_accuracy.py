@@ -14,7 +14,7 @@ from farrank_cli.terminated import run_interruptible
 
 if TYPE_CHECKING:
     from farrank_loadtest.accuracy.evaluation import EvaluationSettings
-    from farrank_loadtest.accuracy.reranking import Reranked, RunMaker
+    from farrank_loadtest.accuracy.reranking import Reranked
     from farrank_loadtest.accuracy.test_set import Model, TestSet
 
 
@@ -165,19 +165,26 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.combine:
         return _combine(args)
-    from farrank_loadtest.accuracy.accuracy_report import prepare_folder, render, write_folder
+    from farrank_loadtest.accuracy.accuracy_report import REPORT, RUNS, render, write_folder
     from farrank_loadtest.accuracy.evaluation import evaluate_models
     from farrank_loadtest.accuracy.reranking import gather
-    from farrank_loadtest.accuracy.test_set import TestSetFiles, parse_models, read_test_set
+    from farrank_loadtest.accuracy.test_set import parse_models, read_test_set
+    from farrank_loadtest.kept_files import new_folder
 
     # Whatever can be wrong is found before the first call: what follows may take hours.
     models = parse_models(args.models)
     _check_flags(args)
     settings = _settings(args, models)
-    files = TestSetFiles(args.qrels, args.candidates, args.queries, args.query_field, args.k)
-    test_set = read_test_set(files, models)
+    test_set = read_test_set(
+        models,
+        qrels=args.qrels,
+        candidates=args.candidates,
+        queries=args.queries,
+        query_field=args.query_field,
+        k=args.k,
+    )
     if args.out is not None:
-        prepare_folder(args.out, for_runs=not args.evaluate_only)
+        new_folder(args.out, REPORT, RUNS)
     reranked = None if args.evaluate_only else _rerank(args, models, test_set)
     if not test_set.qrels:
         return DONE
@@ -233,24 +240,28 @@ def _settings(args: argparse.Namespace, models: list[Model]) -> EvaluationSettin
 
 def _rerank(args: argparse.Namespace, models: list[Model], test_set: TestSet) -> Reranked:
     from farrank_loadtest.accuracy.accuracy_report import RUNS
-    from farrank_loadtest.accuracy.reranking import FirstStage, RunMaker, RunSettings, rerank_models
+    from farrank_loadtest.accuracy.reranking import RunMaker, rerank_models
 
     progress = _SweepProgress()
     maker = RunMaker(
-        RunSettings(args.target, args.allow_remote, args.in_flight, args.timeout_s, args.out / RUNS), progress
+        args.target, args.allow_remote, args.in_flight, args.timeout_s, args.out / RUNS, progress
     )
-    first_stage = FirstStage(args.collection, args.skip_missing, args.index, args.k)
+    reranking = rerank_models(
+        maker,
+        models,
+        test_set.parts,
+        collection=args.collection,
+        skip_missing=args.skip_missing,
+        index=args.index,
+        k=args.k,
+    )
     try:
-        return run_interruptible(rerank_models(maker, models, test_set.parts, first_stage))
+        return run_interruptible(reranking)
     finally:
         progress.end()
-        _tell_kept(maker)
-
-
-def _tell_kept(maker: RunMaker) -> None:
-    for kept in maker.kept:
-        count = f"{kept.queries:,}" if kept.queries == kept.of else f"only {kept.queries:,} of {kept.of:,}"
-        print(f"{kept.path}: {count} queries", file=sys.stderr)
+        for path, queries, of in maker.kept:
+            count = f"{queries:,}" if queries == of else f"only {queries:,} of {of:,}"
+            print(f"{path}: {count} queries", file=sys.stderr)
 
 
 def _combine(args: argparse.Namespace) -> int:

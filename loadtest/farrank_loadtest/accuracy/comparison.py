@@ -17,43 +17,32 @@ _ROUNDING = 1e-12
 _BATCH = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Significance:
-    """Two-sided p-values; None where fewer than two queries leave nothing to test."""
-
-    t_test_p: float | None
-    randomisation_p: float | None
-
-
 def paired_tests(
     values: Sequence[float], baseline: Sequence[float], *, resamples: int = RESAMPLES, seed: int = 0
-) -> Significance:
+) -> tuple[float | None, float | None]:
     """Test the same queries' values of two rankers: Student's paired t-test, and Fisher's randomisation.
 
+    Both p-values are two-sided, and None where fewer than two queries leave nothing to test.
     Randomisation swaps the two values of each query or not: all ways if there are at most `resamples`, else
     so many drawn with `seed`. Values of several training seeds are averaged for each query beforehand.
     Source: Smucker, Allan & Carterette, CIKM 2007.
     """
     differences = np.asarray(values, dtype=float) - np.asarray(baseline, dtype=float)
     if len(differences) < 2:
-        return Significance(None, None)
+        return None, None
     if np.abs(differences).max() < _ROUNDING:
-        return Significance(1.0, 1.0)
+        return 1.0, 1.0
     # Of a single sample, "samples" flips the signs of its differences: just the swaps that are meant.
     randomised = stats.permutation_test(
         (differences,),
-        _mean,
+        np.mean,
         permutation_type="samples",
         vectorized=True,
         n_resamples=resamples,
         batch=_BATCH,
         rng=np.random.default_rng(seed),
     )
-    return Significance(_t_test(differences), float(randomised.pvalue))
-
-
-def _mean(differences: np.ndarray, axis: int = -1) -> np.ndarray:
-    return np.asarray(differences.mean(axis=axis))
+    return _t_test(differences), float(randomised.pvalue)
 
 
 def _t_test(differences: np.ndarray) -> float:
@@ -63,16 +52,8 @@ def _t_test(differences: np.ndarray) -> float:
     return 1.0 if math.isnan(p) else p
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluated:
-    """A model's values for each of its training seeds, over the same queries."""
-
-    name: str
-    seeds: tuple[PerQuery, ...]
-
-    def averaged(self, measure: str) -> dict[str, float]:
-        """Average each query's values over the seeds."""
-        return {query: fmean(seed[measure][query] for seed in self.seeds) for query in self.seeds[0][measure]}
+# By model: the values of each of its training seeds, over the same queries.
+Evaluated = Mapping[str, Sequence[PerQuery]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,32 +80,32 @@ class Row:
 
 
 def compare(
-    models: Sequence[Evaluated],
-    baselines: Mapping[str, str],
-    *,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
+    models: Evaluated, baselines: Mapping[str, str], *, resamples: int = RESAMPLES, seed: int = 0
 ) -> list[Row]:
     """Make the table's rows; `baselines` maps a model to the one that it is measured against."""
-    known = {each.name: each for each in models}
     rows = []
-    for each in models:
-        baseline = known.get(baselines.get(each.name, ""))
-        measures = each.seeds[0]
-        cells = {measure: _cell(each, baseline, measure, resamples, seed) for measure in measures}
-        rows.append(Row(each.name, baseline.name if baseline else "", cells))
+    for name, seeds in models.items():
+        baseline = baselines.get(name, "")
+        rivals = models.get(baseline)
+        cells = {measure: _cell(seeds, rivals, measure, resamples, seed) for measure in seeds[0]}
+        rows.append(Row(name, baseline if rivals else "", cells))
     return rows
 
 
-def _cell(model: Evaluated, baseline: Evaluated | None, measure: str, resamples: int, seed: int) -> Cell:
-    values = model.averaged(measure)
-    by_seed = tuple(fmean(each[measure].values()) for each in model.seeds)
-    if baseline is None:
-        return Cell(fmean(values.values()), by_seed)
-    base = baseline.averaged(measure)
-    mean, base_mean = fmean(values.values()), fmean(base.values())
-    tests = paired_tests(
-        list(values.values()), [base[query] for query in values], resamples=resamples, seed=seed
-    )
+def _cell(
+    seeds: Sequence[PerQuery], rivals: Sequence[PerQuery] | None, measure: str, resamples: int, seed: int
+) -> Cell:
+    values = _averaged(seeds, measure)
+    mean, by_seed = fmean(values.values()), tuple(fmean(each[measure].values()) for each in seeds)
+    if rivals is None:
+        return Cell(mean, by_seed)
+    base = _averaged(rivals, measure)
+    base_mean = fmean(base.values())
+    pairs = list(values.values()), [base[query] for query in values]
     gain = mean / base_mean - 1 if base_mean else None
-    return Cell(mean, by_seed, gain, tests.t_test_p, tests.randomisation_p)
+    return Cell(mean, by_seed, gain, *paired_tests(*pairs, resamples=resamples, seed=seed))
+
+
+def _averaged(seeds: Sequence[PerQuery], measure: str) -> dict[str, float]:
+    """Average each query's values over the seeds."""
+    return {query: fmean(each[measure][query] for each in seeds) for query in seeds[0][measure]}

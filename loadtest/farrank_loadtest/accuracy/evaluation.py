@@ -8,18 +8,10 @@ from ir_measures import Measure
 
 from farrank_loadtest.accuracy.accuracy_report import Report
 from farrank_loadtest.accuracy.comparison import Evaluated, compare
-from farrank_loadtest.accuracy.test_set import depths
+from farrank_loadtest.accuracy.test_set import Runs, depths
 from farrank_loadtest.errors import LoadtestError
-from farrank_trec import Qrels, Run
+from farrank_trec import Qrels
 from farrank_trec.measures import evaluate_pooled
-
-
-@dataclass(frozen=True, slots=True)
-class ModelRuns:
-    """A model's runs: for each seed, one for each part of the test set."""
-
-    name: str
-    seeds: tuple[tuple[Run, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +33,12 @@ class EvaluationSettings:
 
 def evaluate_models(
     qrels: Sequence[Qrels],
-    models: Sequence[ModelRuns],
+    models: Runs,
     settings: EvaluationSettings,
     *,
     notes: Sequence[str],
     inputs: Mapping[str, Any],
-) -> tuple[Report, list[Evaluated]]:
+) -> tuple[Report, Evaluated]:
     """Evaluate every model's runs and compare them; the values by query come beside the report.
 
     Raises: LoadtestError if no query is left to average over.
@@ -58,53 +50,47 @@ def evaluate_models(
     counted = sum(map(len, qrels))
     if not counted:
         raise LoadtestError("no judged query is left to average over: runs and qrels share none")
-    evaluated = [
-        Evaluated(
-            model.name,
-            tuple(evaluate_pooled(list(zip(qrels, seed, strict=True)), measures) for seed in model.seeds),
-        )
-        for model in models
-    ]
+    evaluated = {
+        name: [evaluate_pooled(list(zip(qrels, seed, strict=True)), measures) for seed in seeds]
+        for name, seeds in models.items()
+    }
     rows = compare(evaluated, settings.baselines, resamples=settings.resamples, seed=settings.seed)
+    notes = [*notes]
+    if left_out := judged - counted:
+        notes.append(f"Left out, as not every run ranks them: judged queries, {left_out:,}.")
     report = Report(
         test_set=settings.test_set,
         queries=counted,
         alpha=settings.alpha,
         measures=tuple(map(str, measures)),
         rows=tuple(rows),
-        notes=(*notes, *_left_out(judged - counted), *_gaps(qrels, models), *_unequal_depths(models)),
+        notes=(*notes, *_gaps(qrels, models), *_unequal_depths(models)),
         inputs=dict(inputs),
     )
     return report, evaluated
 
 
-def _ranked(qrels: Qrels, part: int, models: Sequence[ModelRuns]) -> Qrels:
-    runs = [seed[part] for model in models for seed in model.seeds]
+def _ranked(qrels: Qrels, part: int, models: Runs) -> Qrels:
+    runs = [seed[part] for seeds in models.values() for seed in seeds]
     return {query_id: judged for query_id, judged in qrels.items() if all(query_id in run for run in runs)}
 
 
-def _left_out(queries: int) -> list[str]:
-    return [f"Left out, as not every run ranks them: judged queries, {queries:,}."] if queries else []
-
-
-def _gaps(qrels: Sequence[Qrels], models: Sequence[ModelRuns]) -> list[str]:
+def _gaps(qrels: Sequence[Qrels], models: Runs) -> list[str]:
     """Name each model whose runs leave out judged queries: it is measured lower than it may be."""
     notes = []
-    for model in models:
+    for name, seeds in models.items():
         missing = max(
             sum(len(judged.keys() - run.keys()) for judged, run in zip(qrels, seed, strict=True))
-            for seed in model.seeds
+            for seed in seeds
         )
         if missing:
-            notes.append(
-                f"Judged but not ranked by {model.name}, so that they count 0: queries, {missing:,}."
-            )
+            notes.append(f"Judged but not ranked by {name}, so that they count 0: queries, {missing:,}.")
     return notes
 
 
-def _unequal_depths(models: Sequence[ModelRuns]) -> list[str]:
+def _unequal_depths(models: Runs) -> list[str]:
     """Name the depths where they differ: a deeper list can find more, whatever its order is worth."""
-    deep = depths({model.name: model.seeds for model in models})
+    deep = depths(models)
     if len(set(deep.values())) < 2:
         return []
     told = ", ".join(f"{name} {depth:,}" for name, depth in deep.items())

@@ -2,40 +2,19 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import quote
 
-from farrank_client import AsyncClient, FarrankError
-from farrank_loadtest.accuracy.evaluation import ModelRuns
-from farrank_loadtest.accuracy.test_set import RETRIEVER, Model, Part, RankerModel
+from farrank_loadtest.accuracy.test_set import RETRIEVER, Model, Part, Runs
 from farrank_loadtest.errors import LoadtestError, TargetFailed
-from farrank_loadtest.targets import Answer, Target, TargetError
-from farrank_loadtest.targets.address import TargetAddress, open_target, permitted_address
+from farrank_loadtest.targets import Target, TargetError
+from farrank_loadtest.targets.address import open_target
+from farrank_loadtest.targets.grpc import FarrankTarget
 from farrank_loadtest.workloads import Call
 from farrank_loadtest.workloads.recorded import calls_of_run
-from farrank_trec import Run, rank, write_run
+from farrank_trec import Run, ScoredDoc, rank, write_run
 from farrank_trec.errors import InputError
-
-Asked = TypeVar("Asked")
-
-
-async def ask_all(asked: Iterable[Asked], ask: Callable[[Asked], Awaitable[None]], *, in_flight: int) -> None:
-    """Ask everything in order, `in_flight` at a time; the first failure cancels the others and is raised."""
-    waiting = iter(asked)
-
-    async def keep_asking() -> None:
-        for each in waiting:
-            await ask(each)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(in_flight):
-                group.create_task(keep_asking())
-    except* Exception as failures:
-        raise failures.exceptions[0] from None
-
 
 # Accuracy does not hurry: a server that is full, or restarts, is asked again.
 _ASK_AGAIN = frozenset({"RESOURCE_EXHAUSTED", "UNAVAILABLE", "HTTP 429", "HTTP 503"})
@@ -43,204 +22,120 @@ _PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """How the server is asked: so many calls in flight, each with this deadline; `progress` gets counts."""
+class RunMaker:
+    """Asks one server for rankers' runs, `in_flight` queries at a time, and keeps each run in `folder`.
 
-    in_flight: int
-    timeout_s: float
-    progress: Callable[[int], None]
-
-
-async def rerank_run(target: Target, ranker: str, calls: Sequence[Call], pace: Pace, finished: Run) -> None:
-    """Put each query into `finished` as soon as it is ranked, so that who interrupts keeps what was done.
-
-    Raises: TargetFailed, with the query, at the first one that fails: a mean over the others would not be the
-        ranker's.
+    `progress` gets the ranker, how many queries are done, and of how many. `kept` lists every file that was
+    written, also when cut short, with the same counts.
     """
 
-    async def ask(call: Call) -> None:
-        answer = await _patiently(target, ranker, call, pace.timeout_s)
-        doc_ids = (document.doc_id for document in call.documents)
-        finished[call.query_id] = rank(call.query_id, zip(doc_ids, answer.scores, strict=True))
-        pace.progress(len(finished))
-
-    await ask_all(calls, ask, in_flight=pace.in_flight)
-
-
-async def search_run(
-    client: AsyncClient,
-    ranker: str,
-    queries: Mapping[str, str],
-    index: str,
-    k: int | None,
-    pace: Pace,
-    finished: Run,
-    first_stage: Run,
-) -> None:
-    """Let the server find the candidates in its index, and keep both orders of each query.
-
-    Raises: TargetFailed as `rerank_run`.
-    """
-
-    async def ask(query: tuple[str, str]) -> None:
-        query_id, text = query
-        try:
-            ranking = await client.search_and_rerank(
-                text, index=index, k=k, ranker=ranker, timeout_s=pace.timeout_s
-            )
-        except FarrankError as error:
-            raise _failed(ranker, query_id, error.code.name, error.message) from error
-        finished[query_id] = rank(query_id, ((each.id, each.score) for each in ranking.results))
-        first_stage[query_id] = rank(
-            query_id, ((each.id, each.first_stage_score or 0.0) for each in ranking.results)
-        )
-        pace.progress(len(finished))
-
-    await ask_all(queries.items(), ask, in_flight=pace.in_flight)
-
-
-async def _patiently(target: Target, ranker: str, call: Call, timeout_s: float) -> Answer:
-    for pause_s in (*_PAUSES_S, None):
-        try:
-            return await target.rerank(call.query, call.documents, ranker=ranker, timeout_s=timeout_s)
-        except TargetError as error:
-            if pause_s is None or error.status not in _ASK_AGAIN:
-                raise _failed(ranker, call.query_id, error.status, error.message) from error
-            await asyncio.sleep(pause_s)
-    raise AssertionError("the last attempt answers or raises")
-
-
-def _failed(ranker: str, query_id: str, status: str, message: str) -> TargetFailed:
-    said = " ".join(message.split())
-    return TargetFailed(f"ranker {ranker!r}, query {query_id!r}: {said} [{status}]", status)
-
-
-@dataclass(frozen=True, slots=True)
-class KeptRun:
-    """A run that was written; it is whole if `queries` reaches `of`."""
-
-    path: Path
-    queries: int
-    of: int
-
-
-@dataclass(frozen=True, slots=True)
-class RunSettings:
-    """Which server is asked how, and where the runs go."""
-
-    target: str
+    address: str
     allow_remote: bool
     in_flight: int
     timeout_s: float
     folder: Path
+    progress: Callable[[str, int, int], None]
+    kept: list[tuple[Path, int, int]] = field(default_factory=list)
 
+    async def rerank(self, target: Target, ranker: str, calls: Sequence[Call], part: str) -> Run:
+        """Rerank the calls' documents.
 
-class RunMaker:
-    """Asks one server for the runs of several rankers; `kept` lists what was written, also when cut short."""
-
-    def __init__(self, settings: RunSettings, progress: Callable[[str, int, int], None]) -> None:
-        self._settings = settings
-        self._progress = progress
-        self.kept: list[KeptRun] = []
-
-    async def versions(self, rankers: Sequence[str]) -> dict[str, str]:
-        """Ask a Farrank server for the rankers' versions; peers hold one ranker and tell none.
-
-        Raises: TargetFailed if the server has no such ranker or cannot be asked.
+        Raises: TargetFailed, with the query, at the first one that fails for good: a mean over the others
+            would not be the ranker's. What was finished is written even then.
         """
-        address = self._address()
-        if address.protocol != "farrank":
-            return {}
-        async with AsyncClient(address.location, timeout_s=self._settings.timeout_s) as client:
-            try:
-                catalog = await client.rankers()
-            except FarrankError as error:
-                said = " ".join(error.message.split())
-                raise TargetFailed(f"{said} [{error.code.name}]", error.code.name) from error
-        held = {each.name: each.version for each in catalog.rankers}
-        if unknown := [name for name in rankers if name not in held]:
-            named = ", ".join(map(repr, unknown))
-            raise TargetFailed(f"holds no ranker {named}, only {', '.join(held)}", "NOT_FOUND")
-        return {name: held[name] for name in rankers}
+        by_id = {call.query_id: call for call in calls}
 
-    async def rerank(self, rankers: Sequence[str], calls: Sequence[Call], part: str) -> list[Run]:
-        """Rerank the calls' documents by each ranker.
+        async def ask(query_id: str) -> list[ScoredDoc]:
+            call = by_id[query_id]
+            answer = await target.rerank(call.query, call.documents, ranker=ranker, timeout_s=self.timeout_s)
+            doc_ids = (document.doc_id for document in call.documents)
+            return rank(query_id, zip(doc_ids, answer.scores, strict=True))
 
-        Raises: TargetFailed at the first call that fails for good.
-        """
-        runs = []
-        target = open_target(self._settings.target, allow_remote=self._settings.allow_remote)
-        try:
-            for ranker in rankers:
-                finished: Run = {}
-                order = [each.query_id for each in calls]
-                try:
-                    pace = self._pace(ranker, len(order))
-                    await rerank_run(target, ranker, calls, pace, finished)
-                finally:
-                    runs.append(self._keep(ranker, part, finished, order))
-        finally:
-            await target.close()
-        return runs
+        return await self._run(ranker, list(by_id), ask, part)
 
     async def search(
-        self, rankers: Sequence[str], queries: Mapping[str, str], index: str, k: int | None, part: str
-    ) -> tuple[Run, list[Run]]:
-        """Search and rerank by each ranker: the first stage's run, and theirs.
+        self,
+        target: FarrankTarget,
+        ranker: str,
+        queries: Mapping[str, str],
+        index: str,
+        k: int | None,
+        part: str,
+        first_stage: Run,
+    ) -> Run:
+        """Let the server find the candidates in its index; its own order goes into `first_stage`.
 
-        Raises: LoadtestError if the target has no search; TargetFailed at the first call that fails for good.
+        Raises: TargetFailed as `rerank`.
         """
-        address = self._address()
-        if address.protocol != "farrank":
-            raise LoadtestError(f"target {self._settings.target!r}: only a Farrank server searches an index")
-        runs = []
-        first_stage: Run = {}
-        order = list(queries)
-        async with AsyncClient(address.location) as client:
-            for ranker in rankers:
-                finished: Run = {}
-                try:
-                    pace = self._pace(ranker, len(queries))
-                    await search_run(client, ranker, queries, index, k, pace, finished, first_stage)
-                finally:
-                    runs.append(self._keep(ranker, part, finished, order))
-        return self._keep("first-stage", part, first_stage, order), runs
 
-    def _address(self) -> TargetAddress:
-        return permitted_address(self._settings.target, allow_remote=self._settings.allow_remote)
+        async def ask(query_id: str) -> list[ScoredDoc]:
+            found = await target.search(
+                queries[query_id], index=index, k=k, ranker=ranker, timeout_s=self.timeout_s
+            )
+            first_stage[query_id] = rank(
+                query_id, ((each.id, each.first_stage_score or 0.0) for each in found)
+            )
+            return rank(query_id, ((each.id, each.score) for each in found))
 
-    def _pace(self, ranker: str, queries: int) -> Pace:
-        return Pace(
-            self._settings.in_flight,
-            self._settings.timeout_s,
-            lambda done: self._progress(ranker, done, queries),
-        )
+        return await self._run(ranker, list(queries), ask, part)
 
-    def _keep(self, ranker: str, part: str, finished: Run, order: Sequence[str]) -> Run:
+    async def _run(
+        self,
+        ranker: str,
+        query_ids: Sequence[str],
+        ask: Callable[[str], Awaitable[list[ScoredDoc]]],
+        part: str,
+    ) -> Run:
+        finished: Run = {}
+        waiting = iter(query_ids)
+
+        async def keep_asking() -> None:
+            for query_id in waiting:
+                finished[query_id] = await _patiently(ranker, query_id, ask)
+                self.progress(ranker, len(finished), len(query_ids))
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self.in_flight):
+                    group.create_task(keep_asking())
+        except* Exception as failures:
+            raise failures.exceptions[0] from None
+        finally:
+            run = self.keep(ranker, part, finished, query_ids)
+        return run
+
+    def keep(self, tag: str, part: str, finished: Run, query_ids: Iterable[str]) -> Run:
+        """Write what there is of a run, in the order of the queries; nothing is written of nothing."""
+        order = list(query_ids)
         run = {query_id: finished[query_id] for query_id in order if query_id in finished}
         if run:
-            path = self._settings.folder / f"{quote(ranker, safe='')}{part}.trec"
-            write_run(path, run, tag=ranker)
-            self.kept.append(KeptRun(path, len(run), len(order)))
+            path = self.folder / f"{quote(tag, safe='')}{part}.trec"
+            write_run(path, run, tag=tag)
+            self.kept.append((path, len(run), len(order)))
         return run
 
 
-@dataclass(frozen=True, slots=True)
-class FirstStage:
-    """Where candidates come from: the parts' own, with texts out of `collection`, or the server's `index`.
-
-    `k` is how many the server looks for there; None leaves that to it.
-    """
-
-    collection: Sequence[Path] = ()
-    skip_missing: bool = False
-    index: str | None = None
-    k: int | None = None
+async def _patiently(
+    ranker: str, query_id: str, ask: Callable[[str], Awaitable[list[ScoredDoc]]]
+) -> list[ScoredDoc]:
+    for pause_s in (*_PAUSES_S, None):
+        try:
+            return await ask(query_id)
+        except TargetError as error:
+            if pause_s is None or error.status not in _ASK_AGAIN:
+                said = " ".join(error.message.split())
+                message = f"ranker {ranker!r}, query {query_id!r}: {said} [{error.status}]"
+                raise TargetFailed(message, error.status) from error
+            await asyncio.sleep(pause_s)
+    raise AssertionError("the last attempt answers or raises")
 
 
 @dataclass(frozen=True, slots=True)
 class Reranked:
-    """The first stage's run of each part, the runs by ranker, and what a reader of figures must know."""
+    """The first stage's run of each part, the runs by ranker, and what a reader of figures must know.
+
+    `versions` are the rankers'; a peer, which holds one ranker, tells none.
+    """
 
     retrieved: Sequence[Run]
     by_ranker: Mapping[str, Sequence[Run]]
@@ -249,47 +144,63 @@ class Reranked:
 
 
 async def rerank_models(
-    maker: RunMaker, models: Sequence[Model], parts: Sequence[Part], first_stage: FirstStage
+    maker: RunMaker,
+    models: Sequence[Model],
+    parts: Sequence[Part],
+    *,
+    collection: Sequence[Path] = (),
+    skip_missing: bool = False,
+    index: str | None = None,
+    k: int | None = None,
 ) -> Reranked:
     """Let the server rerank every part by every ranker of the models.
 
-    What was finished is written even where this raises.
-    Raises: InputError if a text is missing and `skip_missing` is off; LoadtestError as `RunMaker`'s methods.
+    The candidates are the parts' own, with texts out of `collection`, or what the server finds in `index`:
+    `k` documents, or as many as it likes.
+    Raises: InputError if a text is missing and `skip_missing` is off; LoadtestError if the address is wrong,
+        or no Farrank server has the `index`; TargetFailed if the server has no such ranker, and as
+        `RunMaker`'s methods.
     """
-    named = (ranker for model in models if isinstance(model, RankerModel) for ranker in model.rankers)
-    rankers = list(dict.fromkeys(named))  # Two models may share a seed.
-    versions = await maker.versions(rankers)
+    # Two models may share a seed.
+    rankers = list(dict.fromkeys(ranker for model in models for ranker in model.rankers))
     retrieved: list[Run] = []
     by_ranker: dict[str, list[Run]] = {ranker: [] for ranker in rankers}
     notes: list[str] = []
-    for number, part in enumerate(parts, start=1):
-        suffix = f".{number}" if len(parts) > 1 else ""
-        if first_stage.index is not None:
-            found, runs = await maker.search(rankers, part.queries, first_stage.index, first_stage.k, suffix)
-        else:
-            found = part.candidates
-            calls, missing = calls_of_run(found, part.queries, first_stage.collection)
-            if missing and not first_stage.skip_missing:
-                files = ", ".join(map(str, first_stage.collection))
+    target = open_target(maker.address, allow_remote=maker.allow_remote)
+    try:
+        versions = (
+            await target.versions(rankers, maker.timeout_s) if isinstance(target, FarrankTarget) else {}
+        )
+        for number, part in enumerate(parts, start=1):
+            suffix = f".{number}" if len(parts) > 1 else ""
+            if index is not None:
+                if not isinstance(target, FarrankTarget):
+                    raise LoadtestError(f"target {maker.address!r}: only a Farrank server searches an index")
+                found: Run = {}
+                for ranker, runs in by_ranker.items():
+                    runs.append(await maker.search(target, ranker, part.queries, index, k, suffix, found))
+                retrieved.append(maker.keep("first-stage", suffix, found, part.queries))
+                continue
+            calls, missing = calls_of_run(part.candidates, part.queries, collection)
+            if missing and not skip_missing:
+                files = ", ".join(map(str, collection))
                 raise InputError(f"{files}: {missing} (--skip-missing reranks without them)")
             if missing:
                 notes.append(f"Reranked without what is missing, which the retriever's row has: {missing}.")
-            runs = await maker.rerank(rankers, calls, suffix)
-        retrieved.append(found)
-        for ranker, run in zip(rankers, runs, strict=True):
-            by_ranker[ranker].append(run)
+            for ranker, runs in by_ranker.items():
+                runs.append(await maker.rerank(target, ranker, calls, suffix))
+            retrieved.append(part.candidates)
+    finally:
+        await target.close()
     return Reranked(retrieved, by_ranker, versions, notes)
 
 
-def gather(
-    models: Sequence[Model], read: Mapping[str, tuple[tuple[Run, ...], ...]], reranked: Reranked | None
-) -> list[ModelRuns]:
+def gather(models: Sequence[Model], read: Runs, reranked: Reranked | None) -> Runs:
     """Put all runs under their models' names: the retriever's first, where anything was reranked."""
-    runs = [ModelRuns(RETRIEVER, (tuple(reranked.retrieved),))] if reranked else []
-    for model in models:
-        if isinstance(model, RankerModel):
-            made = reranked.by_ranker if reranked else {}
-            runs.append(ModelRuns(model.name, tuple(tuple(made[ranker]) for ranker in model.rankers)))
-        else:
-            runs.append(ModelRuns(model.name, read[model.name]))
-    return runs
+    if reranked is None:
+        return read
+    made = {
+        model.name: [reranked.by_ranker[ranker] for ranker in model.rankers] or read[model.name]
+        for model in models
+    }
+    return {RETRIEVER: [reranked.retrieved], **made}

@@ -7,34 +7,30 @@ A comma divides seeds, a plus the files of a test set that has several parts:
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from farrank_loadtest.errors import LoadtestError
 from farrank_trec import Qrels, Run, qrels_by_id_prefix, read_qrels, read_queries, read_run
 from farrank_trec.errors import InputError
 
+T = TypeVar("T")
 RETRIEVER = "Retriever"
 
 
-@dataclass(frozen=True, slots=True)
-class RankerModel:
-    """A model that the server holds, as one ranker for each seed."""
-
-    name: str
-    rankers: tuple[str, ...]
+# By model: for each training seed, a run for each part of the test set.
+Runs = Mapping[str, Sequence[Sequence[Run]]]
 
 
 @dataclass(frozen=True, slots=True)
-class RunModel:
-    """A model whose runs are there already: for each seed, a file for each part of the test set."""
+class Model:
+    """A model for each of its seeds: as a ranker of the server, or as files of runs, one for each part."""
 
     name: str
-    seeds: tuple[tuple[Path, ...], ...]
+    rankers: tuple[str, ...] = ()
+    runs: tuple[tuple[Path, ...], ...] = ()
 
 
-Model = RankerModel | RunModel
-
-
-def parse_rankers(text: str) -> RankerModel:
+def parse_ranker(text: str) -> Model:
     """Read `RANKER` or `MODEL=RANKER,RANKER`.
 
     Raises: LoadtestError if a name is empty or stands twice.
@@ -43,10 +39,10 @@ def parse_rankers(text: str) -> RankerModel:
     rankers = tuple(listed.split(","))
     if not all(rankers) or len(set(rankers)) < len(rankers) or (not name and len(rankers) > 1):
         raise LoadtestError(f"ranker {text!r}: must be RANKER, or MODEL=RANKER,RANKER with each named once")
-    return RankerModel(name or rankers[0], rankers)
+    return Model(name or rankers[0], rankers=rankers)
 
 
-def parse_runs(text: str) -> RunModel:
+def parse_run(text: str) -> Model:
     """Read `MODEL=FILE,FILE` or `MODEL=FILE+FILE`.
 
     Raises: LoadtestError if the model or a file has no name.
@@ -57,7 +53,7 @@ def parse_runs(text: str) -> RunModel:
         raise LoadtestError(
             f"run {text!r}: must be MODEL=FILE; a comma divides seeds, a plus the parts of a test set"
         )
-    return RunModel(name, tuple(tuple(map(Path, seed)) for seed in seeds))
+    return Model(name, runs=tuple(tuple(map(Path, seed)) for seed in seeds))
 
 
 def parse_models(rankers_and_runs: Sequence[tuple[str, str]]) -> list[Model]:
@@ -66,11 +62,9 @@ def parse_models(rankers_and_runs: Sequence[tuple[str, str]]) -> list[Model]:
     Raises: LoadtestError as the two readers, and if two models have one name; where anything is reranked, the
         first stage's run has the name Retriever.
     """
-    models: list[Model] = [
-        parse_rankers(text) if kind == "ranker" else parse_runs(text) for kind, text in rankers_and_runs
-    ]
+    models = [parse_ranker(text) if kind == "ranker" else parse_run(text) for kind, text in rankers_and_runs]
     names = [model.name for model in models]
-    if any(isinstance(model, RankerModel) for model in models):
+    if any(model.rankers for model in models):
         names.append(RETRIEVER)
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise LoadtestError(f"model {twice!r}: the name is taken; MODEL=… gives another")
@@ -106,20 +100,6 @@ DOC_ID_PREFIX = "doc-id-prefix"
 
 
 @dataclass(frozen=True, slots=True)
-class TestSetFiles:
-    """Where a test set lies: the three lists go together, part by part, and may be empty.
-
-    Of the candidates and of every run, the first `k` documents of each query are taken; None takes all.
-    """
-
-    qrels: Sequence[str]
-    candidates: Sequence[Path] = ()
-    queries: Sequence[Path] = ()
-    query_field: str = ""
-    k: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Part:
     """What is to be reranked: queries, and the first stage's candidates unless the server finds them."""
 
@@ -129,85 +109,71 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class TestSet:
-    """Parts to rerank and the judgements of each; `runs` has what was given as files, by model and seed.
-
-    `notes` say what is left out.
-    """
+    """Parts to rerank and the judgements of each; `runs` are those of files; `notes` say what is left out."""
 
     qrels: Sequence[Qrels]
     parts: Sequence[Part]
-    runs: Mapping[str, tuple[tuple[Run, ...], ...]]
+    runs: Runs
     notes: Sequence[str]
 
 
-def read_test_set(files: TestSetFiles, models: Sequence[Model]) -> TestSet:
+def read_test_set(
+    models: Sequence[Model],
+    *,
+    qrels: Sequence[str],
+    candidates: Sequence[Path],
+    queries: Sequence[Path],
+    query_field: str,
+    k: int | None,
+) -> TestSet:
     """Read all of it; where there are qrels, only what they judge is left to be reranked.
 
+    The three lists go together, part by part, and may be empty. Of the candidates and of every run, the first
+    `k` documents of each query are taken; None takes all.
     Raises: InputError naming file and line; LoadtestError if the parts do not go together.
     """
-    _check_counts(files, models)
-    runs = {
-        each.name: tuple(tuple(map(read_run, seed)) for seed in each.seeds)
-        for each in models
-        if isinstance(each, RunModel)
-    }
-    candidates = [read_run(path) for path in files.candidates]
-    named = [candidates] if candidates else [seed for seeds in runs.values() for seed in seeds]
-    qrels = [_judgements(source, [each[part] for each in named]) for part, source in enumerate(files.qrels)]
+    counts = {"--qrels": len(qrels), "--candidates": len(candidates), "--queries": len(queries)}
+    for model in models:
+        counts |= {f"--run {model.name}": len(seed) for seed in model.runs if len(seed) != len(qrels)}
+    if len({count for count in counts.values() if count}) > 1:
+        told = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
+        raise LoadtestError(f"every part of a test set needs one file of each kind; there are: {told}")
+
+    runs = {each.name: [[*map(read_run, seed)] for seed in each.runs] for each in models if each.runs}
+    found = [read_run(path) for path in candidates]
+    named = [found] if found else [seed for seeds in runs.values() for seed in seeds]
+    judgements = [_judgements(source, [each[part] for each in named]) for part, source in enumerate(qrels)]
     notes = [
-        f"Cut to depth {files.k:,} (--depth): {name}, which has {depth:,}."
+        f"Cut to depth {k:,} (--depth): {name}, which has {depth:,}."
         for name, depth in depths(runs).items()
-        if files.k is not None and depth > files.k
+        if k is not None and depth > k
     ]
-    runs = {
-        name: tuple(tuple(_cut(run, files.k, None) for run in seed) for seed in seeds)
-        for name, seeds in runs.items()
-    }
     parts = []
-    for number, path in enumerate(files.queries):
-        judged = qrels[number] if qrels else None
-        queries = read_queries(path, files.query_field)
-        wanted = {
-            query_id: text for query_id, text in queries.items() if judged is None or query_id in judged
-        }
-        kept = _cut(candidates[number], files.k, judged) if candidates else {}
-        if not (kept if candidates else wanted):
-            raise InputError(f"{files.candidates[number] if candidates else path}: no query of it is judged")
-        all_of_them, left = (candidates[number], kept) if candidates else (queries, wanted)
-        if unjudged := len(all_of_them) - len(left):
-            source = files.candidates[number] if candidates else path
+    for number, path in enumerate(queries):
+        texts = read_queries(path, query_field)
+        judged = judgements[number] if judgements else None
+        run = found[number] if candidates else {}
+        part = Part(_judged(texts, judged), _cut(_judged(run, judged), k))
+        source, before, left = path, len(texts), len(part.queries)
+        if candidates:
+            source, before, left = candidates[number], len(run), len(part.candidates)
+        if not left:
+            raise InputError(f"{source}: no query of it is judged")
+        if left < before:
             notes.append(
-                f"Not reranked, as nothing is judged for them: queries of {source.name}, {unjudged:,}."
+                f"Not reranked, as nothing is judged for them: queries of {source.name}, {before - left:,}."
             )
-        parts.append(Part(wanted, kept))
-    return TestSet(qrels, parts, runs, notes)
+        parts.append(part)
+    cut = {name: [[_cut(run, k) for run in seed] for seed in seeds] for name, seeds in runs.items()}
+    return TestSet(judgements, parts, cut, notes)
 
 
-def depths(runs: Mapping[str, Sequence[Sequence[Run]]]) -> dict[str, int]:
+def depths(runs: Runs) -> dict[str, int]:
     """Count the documents that each model ranks for a query, at most."""
     return {
         name: max((len(ranked) for seed in seeds for run in seed for ranked in run.values()), default=0)
         for name, seeds in runs.items()
     }
-
-
-def _check_counts(files: TestSetFiles, models: Sequence[Model]) -> None:
-    given = {
-        "--qrels": len(files.qrels),
-        "--candidates": len(files.candidates),
-        "--queries": len(files.queries),
-    }
-    given |= {
-        f"--run {each.name}": len(seed)
-        for each in models
-        if isinstance(each, RunModel)
-        for seed in each.seeds
-        if len(seed) != len(files.qrels)
-    }
-    given = {name: count for name, count in given.items() if count}
-    if len(set(given.values())) > 1:
-        told = ", ".join(f"{name} {count}" for name, count in given.items())
-        raise LoadtestError(f"every part of a test set needs one file of each kind; there are: {told}")
 
 
 def _judgements(source: str, runs: Sequence[Run]) -> Qrels:
@@ -222,7 +188,9 @@ def _judgements(source: str, runs: Sequence[Run]) -> Qrels:
     return judged
 
 
-def _cut(run: Run, k: int | None, judged: Qrels | None) -> Run:
-    return {
-        query_id: documents[:k] for query_id, documents in run.items() if judged is None or query_id in judged
-    }
+def _judged(by_query: Mapping[str, T], qrels: Qrels | None) -> dict[str, T]:
+    return {query_id: each for query_id, each in by_query.items() if qrels is None or query_id in qrels}
+
+
+def _cut(run: Run, k: int | None) -> Run:
+    return {query_id: documents[:k] for query_id, documents in run.items()}

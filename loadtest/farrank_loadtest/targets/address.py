@@ -72,7 +72,12 @@ def open_target(address: str, *, allow_remote: bool = False) -> Target:
     the server, or of the very route where its path ends in `/rerank`.
     Raises: LoadtestError if the address is wrong, or leaves this machine without `allow_remote`.
     """
-    parsed = permitted_address(address, allow_remote=allow_remote)
+    parsed = parse_address(address)
+    if not (parsed.is_loopback or allow_remote):
+        raise LoadtestError(
+            f"target {address!r}: {parsed.host} is not this machine's loopback; load is sent there only "
+            "with --allow-remote, and only with the leave of whoever runs it"
+        )
     # Imported here, so that each protocol needs its own packages alone.
     if parsed.protocol == "farrank":
         from farrank_loadtest.targets.grpc import FarrankTarget
@@ -81,17 +86,3 @@ def open_target(address: str, *, allow_remote: bool = False) -> Target:
     from farrank_loadtest.targets.http import DIALECTS, HttpTarget
 
     return HttpTarget(DIALECTS[parsed.protocol](parsed.location))
-
-
-def permitted_address(address: str, *, allow_remote: bool) -> TargetAddress:
-    """Read a target's address, if it may be asked.
-
-    Raises: LoadtestError as `open_target`.
-    """
-    parsed = parse_address(address)
-    if not (parsed.is_loopback or allow_remote):
-        raise LoadtestError(
-            f"target {address!r}: {parsed.host} is not this machine's loopback; load is sent there only "
-            "with --allow-remote, and only with the leave of whoever runs it"
-        )
-    return parsed

@@ -1,8 +1,10 @@
 """Farrank itself, over gRPC, by its own client."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from farrank_client import AsyncClient, FarrankError, RetryPolicy
+from farrank_client import AsyncClient, FarrankError, Result, RetryPolicy
+from farrank_loadtest.errors import TargetFailed
 from farrank_loadtest.targets import Answer, Document, TargetError, scores_by_index
 
 _STAGES = ("total", "tokenization", "queue", "inference", "aggregation")
@@ -17,6 +19,7 @@ class FarrankTarget:
     """
 
     def __init__(self, location: str) -> None:
+        self._location = location
         self._client = AsyncClient(location, retry=RetryPolicy(max_attempts=1))
 
     async def rerank(
@@ -24,15 +27,51 @@ class FarrankTarget:
     ) -> Answer:
         """Score the documents; the server's own times and counts come with the answer."""
         texts = [document.text for document in documents]
-        try:
+        with _target_errors():
             ranking = await self._client.rerank(query, texts, ranker=ranker, timeout_s=timeout_s)
-        except FarrankError as error:
-            raise TargetError(error.code.name, error.message) from error
         scored = ((result.index, result.score) for result in ranking.results)
         stages_s = {stage: getattr(ranking.timings, f"{stage}_ns") / 1e9 for stage in _STAGES}
         counts = {name: getattr(ranking.usage, name) for name in _COUNTS}
         return Answer(scores_by_index(scored, len(documents)), stages_s, counts)
 
+    async def search(
+        self, query: str, *, index: str, k: int | None, ranker: str, timeout_s: float
+    ) -> Sequence[Result]:
+        """Rerank what the server finds in its index.
+
+        Raises: TargetError if the call fails.
+        """
+        with _target_errors():
+            ranking = await self._client.search_and_rerank(
+                query, index=index, k=k, ranker=ranker, timeout_s=timeout_s
+            )
+        return ranking.results
+
+    async def versions(self, rankers: Sequence[str], timeout_s: float) -> dict[str, str]:
+        """Ask for the rankers' versions.
+
+        Raises: TargetFailed if the server has no such ranker or cannot be asked.
+        """
+        try:
+            async with AsyncClient(self._location) as client:
+                catalog = await client.rankers(timeout_s=timeout_s)
+        except FarrankError as error:
+            said = " ".join(error.message.split())
+            raise TargetFailed(f"{said} [{error.code.name}]", error.code.name) from error
+        held = {each.name: each.version for each in catalog.rankers}
+        if unknown := [name for name in rankers if name not in held]:
+            named = ", ".join(map(repr, unknown))
+            raise TargetFailed(f"holds no ranker {named}, only {', '.join(held)}", "NOT_FOUND")
+        return {name: held[name] for name in rankers}
+
     async def close(self) -> None:
         """Let go of the connection."""
         await self._client.close()
+
+
+@contextmanager
+def _target_errors() -> Iterator[None]:
+    try:
+        yield
+    except FarrankError as error:
+        raise TargetError(error.code.name, error.message) from error

@@ -242,7 +242,7 @@ def test_missing_documents_end_it_or_are_left_out_and_told(
 
     again = accuracy(*flags, f"--out={tmp_path}/o", "--skip-missing")
     assert again.exit_code == 2
-    assert "holds an accuracy test's files already; name another folder" in again.err
+    assert "o: holds accuracy.json already; name another folder" in again.err
 
 
 def test_a_malformed_line_is_named(accuracy: Accuracy, files: Files, tmp_path: Path) -> None:

@@ -3,19 +3,16 @@
 import pytest
 from scipy import stats
 
-from farrank_loadtest.accuracy.comparison import Evaluated, compare
+from farrank_loadtest.accuracy.comparison import compare
 
 # Another order of queries than its rival: pairs are made by query, not by place.
-FIRSTP = Evaluated("firstp", ({"RR": {"q3": 0.6, "q1": 0.2, "q2": 0.4}},))
-MAXP = Evaluated(
-    "maxp",
-    ({"RR": {"q1": 0.5, "q2": 0.5, "q3": 0.5}}, {"RR": {"q3": 0.9, "q2": 0.3, "q1": 0.3}}),
-)
-NOTHING = Evaluated("nothing", ({"RR": {"q1": 0.0, "q2": 0.0, "q3": 0.0}},))
+FIRSTP = {"firstp": [{"RR": {"q3": 0.6, "q1": 0.2, "q2": 0.4}}]}
+MAXP = {"maxp": [{"RR": {"q1": 0.5, "q2": 0.5, "q3": 0.5}}, {"RR": {"q3": 0.9, "q2": 0.3, "q1": 0.3}}]}
+NOTHING = {"nothing": [{"RR": {"q1": 0.0, "q2": 0.0, "q3": 0.0}}]}
 
 
 def test_seeds_are_averaged_before_the_test() -> None:
-    first, second = compare([FIRSTP, MAXP], {"maxp": "firstp"})
+    first, second = compare(FIRSTP | MAXP, {"maxp": "firstp"})
 
     cell = second.cells["RR"]
     assert cell.by_seed == pytest.approx((0.5, 0.5))
@@ -28,7 +25,7 @@ def test_seeds_are_averaged_before_the_test() -> None:
 
 
 def test_nothing_gains_over_zero() -> None:
-    _, row = compare([NOTHING, FIRSTP], {"firstp": "nothing"})
+    _, row = compare(NOTHING | FIRSTP, {"firstp": "nothing"})
 
     assert row.cells["RR"].gain is None
     assert row.cells["RR"].t_test_p is not None

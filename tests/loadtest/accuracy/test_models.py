@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from farrank_loadtest.accuracy.test_set import RankerModel, RunModel, parse_baselines, parse_models
+from farrank_loadtest.accuracy.test_set import Model, parse_baselines, parse_models
 from farrank_loadtest.errors import LoadtestError
 
 NAMES = ["Retriever", "firstp", "firstp-electra", "maxp", "parade"]
@@ -16,9 +16,9 @@ def test_models_keep_their_order() -> None:
     )
 
     assert models == [
-        RankerModel("maxp", ("maxp",)),
-        RunModel("bm25", ((Path("a.trec"), Path("b.trec")), (Path("c.trec"), Path("d.trec")))),
-        RankerModel("parade", ("p1", "p2", "p3")),
+        Model("maxp", rankers=("maxp",)),
+        Model("bm25", runs=((Path("a.trec"), Path("b.trec")), (Path("c.trec"), Path("d.trec")))),
+        Model("parade", rankers=("p1", "p2", "p3")),
     ]
 
 

@@ -2,15 +2,16 @@
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from farrank_loadtest.accuracy import reranking
-from farrank_loadtest.accuracy.reranking import Pace, rerank_run
+from farrank_loadtest.accuracy.reranking import RunMaker
 from farrank_loadtest.errors import TargetFailed
 from farrank_loadtest.targets import Answer, Document, TargetError
 from farrank_loadtest.workloads import Call
-from farrank_trec import Run
+from farrank_trec import read_run
 
 DOCUMENTS = tuple(Document(doc_id, doc_id * 3) for doc_id in "abc")
 
@@ -43,56 +44,69 @@ class Counting:
         pass
 
 
-def pace(in_flight: int = 3, counts: list[int] | None = None) -> Pace:
-    return Pace(in_flight, 5.0, ([] if counts is None else counts).append)
+@pytest.fixture
+def counts() -> list[int]:
+    """How many queries were done whenever one was."""
+    return []
 
 
-async def test_so_many_are_in_flight_and_no_more() -> None:
-    target, counts, finished = Counting(), list[int](), Run()
+@pytest.fixture
+def maker(tmp_path: Path, counts: list[int]) -> RunMaker:
+    return RunMaker("localhost:1", False, 3, 5.0, tmp_path, lambda _, done, of: counts.append(done))
 
-    await rerank_run(target, "r", candidates(10), pace(3, counts), finished)
+
+async def test_so_many_are_in_flight_and_no_more(maker: RunMaker, counts: list[int], tmp_path: Path) -> None:
+    target = Counting()
+
+    run = await maker.rerank(target, "r", candidates(10), "")
 
     assert target.most_in_flight == 3
     assert counts == list(range(1, 11))
-    assert [each.doc_id for each in finished["q7"]] == ["c", "b", "a"]
+    assert [each.doc_id for each in run["q7"]] == ["c", "b", "a"]
+    assert list(run) == [f"q{number}" for number in range(10)]
+    assert read_run(tmp_path / "r.trec") == run
+    assert maker.kept == [(tmp_path / "r.trec", 10, 10)]
 
 
-async def test_a_full_server_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_server_is_asked_again(maker: RunMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reranking, "_PAUSES_S", (0.001, 0.001))
-    target, finished = Counting({"query 1": ["RESOURCE_EXHAUSTED", "UNAVAILABLE"]}), Run()
+    target = Counting({"query 1": ["RESOURCE_EXHAUSTED", "UNAVAILABLE"]})
 
-    await rerank_run(target, "r", candidates(3), pace(), finished)
+    run = await maker.rerank(target, "r", candidates(3), "")
 
     assert target.asked.count("query 1") == 3
-    assert len(finished) == 3
+    assert len(run) == 3
 
 
 @pytest.mark.parametrize(("statuses", "attempts"), [(["HTTP 429"] * 9, 3), (["INVALID_ARGUMENT"], 1)])
 async def test_a_failure_for_good_ends_it_and_names_the_query(
-    monkeypatch: pytest.MonkeyPatch, statuses: list[str], attempts: int
+    maker: RunMaker, monkeypatch: pytest.MonkeyPatch, statuses: list[str], attempts: int
 ) -> None:
     monkeypatch.setattr(reranking, "_PAUSES_S", (0.001, 0.001))
-    target, finished = Counting({"query 4": statuses}), Run()
+    target = Counting({"query 4": statuses})
 
     with pytest.raises(TargetFailed) as failure:
-        await rerank_run(target, "maxp", candidates(500), pace(), finished)
+        await maker.rerank(target, "maxp", candidates(500), "")
 
     assert str(failure.value) == f"ranker 'maxp', query 'q4': told to fail [{failure.value.status}]"
     assert target.asked.count("query 4") == attempts
-    assert 0 < len(finished) < 500
+    ((_, finished, of),) = maker.kept
+    assert (0 < finished < 500, of) == (True, 500)
     asked = len(target.asked)
     await asyncio.sleep(0.02)
     assert len(target.asked) == asked  # The others have ended with it.
 
 
-async def test_cancelling_keeps_what_is_finished() -> None:
-    target, finished, enough = Counting(), Run(), asyncio.Event()
-    until_five = Pace(3, 5.0, lambda count: enough.set() if count == 5 else None)
-    task = asyncio.create_task(rerank_run(target, "r", candidates(100_000), until_five, finished))
+async def test_cancelling_keeps_what_is_finished(tmp_path: Path) -> None:
+    enough = asyncio.Event()
+    maker = RunMaker(
+        "localhost:1", False, 3, 5.0, tmp_path, lambda _, done, of: enough.set() if done == 5 else None
+    )
+    task = asyncio.create_task(maker.rerank(Counting(), "r", candidates(100_000), ".2"))
     await enough.wait()
 
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    assert 5 <= len(finished) < 100_000
+    assert 5 <= len(read_run(tmp_path / "r.2.trec")) < 100_000
