@@ -10,7 +10,7 @@ from farrank_loadtest.efficiency.efficiency_chart import efficiency_chart
 from farrank_loadtest.efficiency.points import Point
 from farrank_loadtest.efficiency.run_times import FILE, Conditions, Results, check_same
 from farrank_loadtest.errors import LoadtestError
-from farrank_loadtest.kept_files import write_csv, writing_to
+from farrank_loadtest.kept_files import new_folder, write_csv, writing_to
 from farrank_loadtest.markdown import markdown_table
 
 
@@ -57,71 +57,48 @@ def _joined(values: Sequence[float]) -> str:
     return ";".join(map(str, values))
 
 
-_HEADS = (
-    "ranker",
-    "FirstP",
-    "s",
-    "FirstP's s",
-    "x here",
-    "x paper",
-    "here / paper",
-    "gain",
-    "gain's source",
-    "inputs",
-    "padded tokens",
-    "why",
-)
-
-
 def render(results: Results, points: Sequence[Point]) -> str:
     """Write it in Markdown, aligned for a terminal too, and below it what was measured on what."""
-    return markdown_table(_HEADS, [_table_row(point) for point in points]) + "\n\n" + _legend(results) + "\n"
+    rows = [_table_row(point) for point in points]
+    return markdown_table(list(rows[0]), [list(row.values()) for row in rows]) + f"\n\n{_legend(results)}\n"
 
 
-def _table_row(point: Point) -> tuple[str, ...]:
+def _table_row(point: Point) -> dict[str, str]:
     measured = point.measured
     mine, first = measured.ranker_timed, measured.firstp_timed
     low, high = measured.run_times
-    return (
-        measured.ranker,
-        measured.firstp,
-        f"{mine.median_s:.3g}",
-        f"{first.median_s:.3g}",
-        f"{measured.run_time:.2f} ({low:.2f} to {high:.2f})",
-        _published(point),
-        "–" if point.moved is None else f"{point.moved:.2f}",
+    least, most = point.published.run_time or (None, None)
+    return {
+        "ranker": measured.ranker,
+        "FirstP": measured.firstp,
+        "s": f"{mine.median_s:.3g}",
+        "FirstP's s": f"{first.median_s:.3g}",
+        "x here": f"{measured.run_time:.2f} ({low:.2f} to {high:.2f})",
+        "x paper": "–" if least is None else f"{least:.2f}" + ("" if least == most else f" to {most:.2f}"),
+        "here / paper": "–" if point.moved is None else f"{point.moved:.2f}",
         # A true minus, as in the papers: it is as wide as the plus.
-        f"{point.gain.percent:+.1f}%".replace("-", "−"),
-        point.gain.source,
-        f"{mine.inputs:,} / {first.inputs:,}",
-        f"{mine.padded_tokens:,} / {first.padded_tokens:,}",
-        point.why,
-    )
-
-
-def _published(point: Point) -> str:
-    if point.published.run_time is None:
-        return "–"
-    low, high = point.published.run_time
-    return f"{low:.2f}" if low == high else f"{low:.2f} to {high:.2f}"
+        "gain": f"{point.gain.percent:+.1f}%".replace("-", "−"),
+        "gain's source": point.gain.source,
+        "inputs": f"{mine.inputs:,} / {first.inputs:,}",
+        "padded tokens": f"{mine.padded_tokens:,} / {first.padded_tokens:,}",
+        "why": point.why,
+    }
 
 
 def _legend(results: Results) -> str:
     given = results.conditions
-    tokens = list(given.documents.values())
+    tokens = ", ".join(f"{count:,}" for count in given.documents.values())
     versions = ", ".join(f"{name} {version}" for name, version in given.versions.items())
     weights = ", ".join(given.trained) or "none"
-    lines = (
+    return (
         "x: what a caller waits for the ranker over what it waits for its FirstP, medians over rounds "
         f"({given.rounds} of each; in parentheses: from the lowest round to the highest). Inputs "
         "and padded tokens: of a call, ranker / FirstP. Positions are those the encoder "
-        "computed, padding included.",
-        f"The documents of a call have {', '.join(f'{count:,}' for count in tokens)} tokens; "
-        f"the query: {given.query!r}.",
-        f"{given.machine}; {given.device}, {given.precision}; {versions}. Trained weights: {weights}.",
-        f"`{results.command}`",
+        "computed, padding included.\n\n"
+        f"The documents of a call have {tokens} tokens; the query: {given.query!r}.\n\n"
+        f"{given.machine}; {given.device}, {given.precision}; {versions}. Trained weights: {weights}.\n\n"
+        f"`{results.command}`"
     )
-    return "\n\n".join(lines)
 
 
 TABLE = "efficiency.md"
@@ -137,9 +114,9 @@ def open_folder(folder: Path, conditions: Conditions, command: str, *, resume: b
     those of other conditions; InputError if its file is something else.
     """
     with writing_to(folder):
-        folder.mkdir(parents=True, exist_ok=True)
         held = (folder / FILE).exists()
     if not held:
+        new_folder(folder)
         results = Results(conditions, command, {})
         results.write(folder)
         return results

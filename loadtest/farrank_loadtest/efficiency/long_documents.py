@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from farrank_rankers.tokenizer import TextTokenizer
 from farrank_trec.errors import InputError
@@ -27,17 +26,13 @@ def documents_of_lengths(
 
     Raises: InputError naming file and line if the collection is malformed, or holds fewer documents.
     """
-    found = _long_documents(path, count, max(lengths), tokenizer.count)
-    return [_cut(document, lengths[place % len(lengths)], tokenizer) for place, document in enumerate(found)]
-
-
-def _cut(document: LongDocument, length: int, tokenizer: TextTokenizer) -> LongDocument:
-    read = tokenizer.read(document.text, length)
-    if not len(read):
-        return document
-    text = document.text[: int(read.ends.max())]
-    # Counted anew: a word that is cut in two may have other pieces.
-    return LongDocument(document.doc_id, text, tokenizer.count(text))
+    cut = []
+    for place, document in enumerate(_long_documents(path, count, max(lengths), tokenizer.count)):
+        read = tokenizer.read(document.text, lengths[place % len(lengths)])
+        text = document.text[: int(read.ends.max())] if len(read) else document.text
+        # Counted anew: a word that is cut in two may have other pieces.
+        cut.append(LongDocument(document.doc_id, text, tokenizer.count(text)))
+    return cut
 
 
 def _long_documents(
@@ -68,16 +63,11 @@ def _documents(path: Path) -> Iterator[tuple[str, str]]:
             yield named_string(where, fields, DOC_IDS), text
             continue
         passages = articles.setdefault(named_string(where, fields, ("article",)), {})
-        position = _position(where, fields)
+        position = fields.get("pos")
+        if not isinstance(position, int) or isinstance(position, bool):
+            raise InputError(f"{where}: 'pos' must be a whole number, as the line has an 'article'")
         if position in passages:
             raise InputError(f"{where}: article {fields['article']!r} has two passages with pos {position}")
         passages[position] = text
     for article, passages in articles.items():
         yield article, "\n\n".join(passages[position] for position in sorted(passages))
-
-
-def _position(where: str, fields: dict[str, Any]) -> int:
-    position = fields.get("pos")
-    if not isinstance(position, int) or isinstance(position, bool):
-        raise InputError(f"{where}: 'pos' must be a whole number, as the line has an 'article'")
-    return position

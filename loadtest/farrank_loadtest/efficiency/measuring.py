@@ -5,7 +5,7 @@ Rankers are the papers' models at full size with random weights, or trained ones
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -63,27 +63,8 @@ def check_trained(trained: Mapping[str, Path], pairs: Mapping[str, Pair]) -> Non
             raise InputError(f"{path}: family is {family}; {name} is {models[name].spec.family}")
 
 
-@contextmanager
-def artifacts(
-    pair: Pair, tokenizer: TextTokenizer, trained: Mapping[str, Path], temporary: Path
-) -> Iterator[Mapping[str, Path]]:
-    """Give a folder for the ranker and one for its FirstP, by name; those made in `temporary` go when left.
-
-    Raises: LoadtestError if one cannot be made.
-    """
-    folders = {}
-    try:
-        for model in (pair.firstp, pair.ranker):
-            folders[model.name] = trained.get(model.name, temporary / model.name)
-            if model.name not in trained:
-                _make(model, tokenizer, folders[model.name])
-        yield folders
-    finally:
-        for folder in temporary.iterdir():
-            shutil.rmtree(folder)
-
-
-def _make(model: PaperModel, tokenizer: TextTokenizer, folder: Path) -> None:
+def _make(model: PaperModel, tokenizer: TextTokenizer, temporary: Path) -> Path:
+    folder = temporary / model.name
     try:
         reader = Reader(model.spec, tokenizer, BackboneFacts.from_config(model.config))
         # Half the bytes on disk; what a server computes in is its own setting, whatever the file has.
@@ -91,6 +72,7 @@ def _make(model: PaperModel, tokenizer: TextTokenizer, folder: Path) -> None:
             save_ranker(build(reader, dict(model.config), seed=0).to(torch.bfloat16), folder)
     except RankerError as error:
         raise LoadtestError(f"ranker {model.name}: {error}") from error
+    return folder
 
 
 # Serves the rankers of these folders in a process of its own; gives its address.
@@ -127,12 +109,18 @@ class Sweep:
                 yield results
 
     def _measure(self, pair: Pair, temporary: Path) -> Measured:
-        names = (pair.firstp.name, pair.ranker.name)
+        first, name = pair.firstp.name, pair.ranker.name
         with ExitStack() as serving:
-            # The files go as soon as they are loaded: those of the largest ranker take gigabytes.
-            with artifacts(pair, self.tokenizer, self.trained, temporary) as made:
-                longest = {name: open_reader(folder).max_input_tokens for name, folder in made.items()}
-                address = serving.enter_context(self.start(made))
-            timed = time_in_turns(address, names, self.work, self.tell)
-        first, name = names
+            try:
+                folders = {
+                    each.name: self.trained.get(each.name) or _make(each, self.tokenizer, temporary)
+                    for each in (pair.firstp, pair.ranker)
+                }
+                longest = {each: open_reader(folder).max_input_tokens for each, folder in folders.items()}
+                address = serving.enter_context(self.start(folders))
+            finally:
+                # The files go as soon as they are loaded: those of the largest ranker take gigabytes.
+                for folder in temporary.iterdir():
+                    shutil.rmtree(folder)
+            timed = time_in_turns(address, (first, name), self.work, self.tell)
         return Measured(name, first, timed[name], timed[first], longest[name], longest[first])

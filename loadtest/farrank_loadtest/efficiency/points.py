@@ -28,20 +28,16 @@ class Pair:
 
 
 def all_pairs(models: Mapping[str, PaperModel]) -> dict[str, Pair]:
-    """Pair every ranker that reads on with its FirstP."""
-    pairs = {}
-    for name, model in models.items():
-        firstp = min(
-            (
-                each
-                for each in models.values()
-                if each.spec.backbone == model.spec.backbone and each.spec.chunking.kind == "first"
-            ),
-            key=lambda each: each.spec.chunking.window,
-        )
-        if firstp.name != name:
-            pairs[name] = Pair(model, firstp)
-    return pairs
+    """Pair every ranker that reads on with the shortest FirstP on its backbone."""
+    firstps: dict[str, PaperModel] = {}
+    for model in sorted(models.values(), key=lambda each: each.spec.chunking.window):
+        if model.spec.chunking.kind == "first":
+            firstps.setdefault(model.spec.backbone, model)
+    return {
+        name: Pair(model, firstps[model.spec.backbone])
+        for name, model in models.items()
+        if model is not firstps[model.spec.backbone]
+    }
 
 
 def chosen_pairs(pairs: Mapping[str, Pair], names: Sequence[str]) -> list[Pair]:

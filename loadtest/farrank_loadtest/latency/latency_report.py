@@ -5,7 +5,7 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from importlib.metadata import version
 from importlib.resources import files
@@ -31,38 +31,26 @@ CACHED_SHARE = 0.01
 FORMAT = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """Where and how a sweep was made, for who reads it later."""
-
-    command: str
-    started_at: str
-    farrank: str
-    machine: str
-    target: str
-    workload: str
-
-
-def describe_setting(target: str, workload: Workload) -> Setting:
-    """Note the command that runs in this process, when and where."""
-    return Setting(
-        command=shlex.join(["farrank", *sys.argv[1:]]),
-        started_at=datetime.now().astimezone().isoformat(timespec="seconds"),
-        farrank=version("farrank"),
-        machine=describe_machine(),
-        target=target,
-        workload=workload.describe(),
-    )
+def describe_setting(target: str, workload: Workload) -> dict[str, str]:
+    """Note the command that runs in this process, when and where, for who reads its results later."""
+    return {
+        "command": shlex.join(["farrank", *sys.argv[1:]]),
+        "started_at": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "farrank": version("farrank"),
+        "machine": describe_machine(),
+        "target": target,
+        "workload": workload.describe(),
+    }
 
 
-def as_json(sweep: Sweep, setting: Setting) -> dict[str, Any]:
+def as_json(sweep: Sweep, setting: Mapping[str, str]) -> dict[str, Any]:
     """Give everything; times are in seconds."""
     plan, highest = sweep.plan, sweep.highest
     planned = asdict(plan)
     del planned["caps"]
     return {
         "format": FORMAT,
-        **asdict(setting),
+        **setting,
         **planned,
         "arrivals": plan.arrivals if plan.loop == "open" else None,
         "interrupted": sweep.interrupted,
@@ -145,7 +133,7 @@ def _columns(recorder: Recorder) -> dict[str, Any]:
     }
 
 
-def render_page(sweep: Sweep, setting: Setting, charts: Mapping[str, Figure]) -> str:
+def render_page(sweep: Sweep, setting: Mapping[str, str], charts: Mapping[str, Figure]) -> str:
     """Fill the page; `charts` by their titles."""
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -227,7 +215,7 @@ RESULTS = "results.json"
 PAGE = "report.html"
 
 
-def write_folder(folder: Path, sweep: Sweep, setting: Setting) -> None:
+def write_folder(folder: Path, sweep: Sweep, setting: Mapping[str, str]) -> None:
     """Write `results.json`, `results.csv`, the charts as PNG, and `report.html`.
 
     Charts that nothing was measured for are left out.

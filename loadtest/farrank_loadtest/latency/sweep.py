@@ -66,12 +66,8 @@ class Sweep:
     @property
     def highest(self) -> StepResult | None:
         """The highest load that held the objective below the first that broke it."""
-        best = None
-        for step in self.by_load:
-            if not step.held:
-                break
-            best = step
-        return best
+        held = list(itertools.takewhile(lambda step: step.held, self.by_load))
+        return held[-1] if held else None
 
     @property
     def limited_by(self) -> str | None:

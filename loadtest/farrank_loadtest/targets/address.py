@@ -6,7 +6,7 @@ alone unless the caller says otherwise.
 
 from dataclasses import dataclass
 from ipaddress import ip_address
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from farrank_loadtest.errors import LoadtestError
 from farrank_loadtest.targets import Target
@@ -40,29 +40,21 @@ def parse_address(address: str) -> TargetAddress:
     Raises: LoadtestError saying what is wrong with it and which forms there are.
     """
     protocol, _, rest = address.partition(":")
-    if protocol in _HTTP_PROTOCOLS:
-        return TargetAddress(protocol, rest, _http_host(address, rest))
-    location = rest if protocol == "farrank" else address
-    split = _split(address, f"//{location}")
-    if not split.hostname or split.port is None or split.netloc != location or split.username is not None:
-        raise LoadtestError(f"target {address!r}: must be {FORMS}")
-    return TargetAddress("farrank", location, split.hostname)
-
-
-def _http_host(address: str, url: str) -> str:
-    split = _split(address, url)
-    if split.scheme not in ("http", "https") or not split.hostname:
-        raise LoadtestError(f"target {address!r}: {url!r} must be a URL that begins with http:// or https://")
-    return split.hostname
-
-
-def _split(address: str, url: str) -> SplitResult:
+    http = protocol in _HTTP_PROTOCOLS
+    location = rest if http or protocol == "farrank" else address
     try:
-        split = urlsplit(url)
-        _ = split.port  # Only reading it checks it.
+        split = urlsplit(location if http else f"//{location}")
+        port = split.port  # Only reading it checks it.
     except ValueError as error:
         raise LoadtestError(f"target {address!r}: {error}; it must be {FORMS}") from error
-    return split
+    host = split.hostname
+    if http and (split.scheme not in ("http", "https") or not host):
+        raise LoadtestError(
+            f"target {address!r}: {rest!r} must be a URL that begins with http:// or https://"
+        )
+    if not host or (not http and (port is None or split.netloc != location or split.username is not None)):
+        raise LoadtestError(f"target {address!r}: must be {FORMS}")
+    return TargetAddress(protocol if http else "farrank", location, host)
 
 
 def open_target(address: str, *, allow_remote: bool = False) -> Target:
@@ -85,4 +77,4 @@ def open_target(address: str, *, allow_remote: bool = False) -> Target:
         return FarrankTarget(parsed.location)
     from farrank_loadtest.targets.http import DIALECTS, HttpTarget
 
-    return HttpTarget(DIALECTS[parsed.protocol](parsed.location))
+    return HttpTarget(DIALECTS[parsed.protocol], parsed.location)

@@ -25,51 +25,27 @@ _TEI_STAGES = {
 }
 
 
-# From the query, the texts and the ranker's name ("" for the server's own) to the JSON object that is sent.
-MakeRequest = Callable[[str, list[str], str], dict[str, Any]]
+# From the query, the texts, the ranker's name ("" for the server's own) and the URL's path to the JSON object
+# that is sent.
+MakeRequest = Callable[[str, list[str], str, str], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One peer's way: its route's URL, its request, and where its answer keeps what.
+    """One peer's way: its route, its request, and where its answer keeps what.
 
     `results` is the answer's key that holds the scored documents, None where the answer is their bare
     array; `stage_headers` names stages by the header that tells their milliseconds.
     """
 
-    url: str
+    route: str
     request: MakeRequest
     results: str | None
     score: str
     stage_headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def tei(url: str) -> Dialect:
-    """Speak Text Embeddings Inference's dialect; its answer is a bare array."""
-    return Dialect(_route(url, "/rerank"), _tei_request, None, "score", _TEI_STAGES)
-
-
-def cohere(url: str) -> Dialect:
-    """Speak Cohere's v1 to the server at `url`, or v2 where the URL itself ends in `/v2/rerank`."""
-    chosen = _route(url, "/v1/rerank")
-    request = _request if urlsplit(chosen).path.endswith("/v2/rerank") else _request_without_texts
-    return Dialect(chosen, request, "results", "relevance_score")
-
-
-def jina(url: str) -> Dialect:
-    """Speak Jina's dialect."""
-    return Dialect(_route(url, "/v1/rerank"), _request_without_texts, "results", "relevance_score")
-
-
-DIALECTS: Mapping[str, Callable[[str], Dialect]] = {"tei": tei, "cohere": cohere, "jina": jina}
-
-
-def _route(url: str, path: str) -> str:
-    """Append the path unless the URL already names a rerank route."""
-    return url if urlsplit(url).path.endswith("/rerank") else url.rstrip("/") + path
-
-
-def _tei_request(query: str, texts: list[str], ranker: str) -> dict[str, Any]:
+def _tei_request(query: str, texts: list[str], ranker: str, _: str) -> dict[str, Any]:
     if ranker:
         raise TargetError(
             "no such ranker", f"a TEI server holds one model and knows no name such as {ranker!r}"
@@ -78,33 +54,41 @@ def _tei_request(query: str, texts: list[str], ranker: str) -> dict[str, Any]:
     return {"query": query, "texts": texts, "raw_scores": True, "truncate": True}
 
 
-def _request(query: str, texts: list[str], ranker: str) -> dict[str, Any]:
-    return {"query": query, "documents": texts, **({"model": ranker} if ranker else {})}
+def _cohere_request(query: str, texts: list[str], ranker: str, path: str) -> dict[str, Any]:
+    request = {"query": query, "documents": texts, **({"model": ranker} if ranker else {})}
+    # The documents come back unless told otherwise, which would measure the way home; v2 has no such key.
+    return request if path.endswith("/v2/rerank") else request | {"return_documents": False}
 
 
-def _request_without_texts(query: str, texts: list[str], ranker: str) -> dict[str, Any]:
-    # The documents come back unless told otherwise, which would measure the way home.
-    return _request(query, texts, ranker) | {"return_documents": False}
+_COHERE = Dialect("/v1/rerank", _cohere_request, "results", "relevance_score")
+DIALECTS: Mapping[str, Dialect] = {
+    "tei": Dialect("/rerank", _tei_request, None, "score", _TEI_STAGES),
+    "cohere": _COHERE,
+    "jina": _COHERE,
+}
 
 
 class HttpTarget:
     """Asks a peer in its dialect, over as many connections as there are calls in flight.
 
+    `url` is the server's, or the very route's where its path ends in `/rerank`: so Cohere's v2 is asked.
     Redirects are not followed: they could lead the load to where no one allowed it.
     """
 
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, dialect: Dialect, url: str) -> None:
         self._dialect = dialect
+        self._url = url if urlsplit(url).path.endswith("/rerank") else url.rstrip("/") + dialect.route
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
 
     async def rerank(
         self, query: str, documents: Sequence[Document], *, ranker: str = "", timeout_s: float
     ) -> Answer:
         """Score the documents; stages are what the peer tells in headers, if any."""
-        request = self._dialect.request(query, [document.text for document in documents], ranker)
+        texts = [document.text for document in documents]
+        request = self._dialect.request(query, texts, ranker, urlsplit(self._url).path)
         try:
             async with self._session.post(
-                self._dialect.url,
+                self._url,
                 json=request,
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=timeout_s),
@@ -119,9 +103,7 @@ class HttpTarget:
         if response.status != 200:
             shown = body[:_SHOWN_CHARACTERS].decode("utf-8", "replace")
             raise TargetError(f"HTTP {response.status}", shown or response.reason or "")
-        return Answer(
-            _scores(self._dialect, body, len(documents)), _stages_s(self._dialect, response.headers)
-        )
+        return Answer(_scores(self._dialect, body, len(texts)), _stages_s(self._dialect, response.headers))
 
     async def close(self) -> None:
         """Let go of the connections."""
@@ -142,11 +124,10 @@ def _scores(dialect: Dialect, body: bytes, documents: int) -> tuple[float, ...]:
 def _stages_s(dialect: Dialect, headers: Mapping[str, str]) -> dict[str, float]:
     stages = {}
     for stage, header in dialect.stage_headers.items():
-        told = headers.get(header)
-        if told is None:
-            continue
-        try:
-            stages[stage] = float(told) / 1000
-        except ValueError as error:
-            raise TargetError(MALFORMED, f"header {header}: {told!r} is no number of milliseconds") from error
+        if (told := headers.get(header)) is not None:
+            try:
+                stages[stage] = float(told) / 1000
+            except ValueError as error:
+                message = f"header {header}: {told!r} is no number of milliseconds"
+                raise TargetError(MALFORMED, message) from error
     return stages

@@ -7,13 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from farrank_loadtest.latency.latency_report import Setting, verdict, write_folder
+from farrank_loadtest.latency.latency_report import verdict, write_folder
 from farrank_loadtest.latency.plan import Objective, Plan
 from farrank_loadtest.latency.recorder import Recorder
 from farrank_loadtest.latency.sweep import Sweep, judge
 from farrank_loadtest.loops import OK, Sample
 
-SETTING = Setting("farrank loadtest", "2026-01-01T00:00:00+00:00", "0.1.0", "a machine", "t:1", "10 calls")
+SETTING = {
+    "command": "farrank loadtest",
+    "started_at": "2026-01-01T00:00:00+00:00",
+    "farrank": "0.1.0",
+    "machine": "a machine",
+    "target": "t:1",
+    "workload": "10 calls",
+}
 PLAN = Plan("open", Objective(99, 0.1), warm_up_s=0, duration_s=10, repeats=1)
 
 
