@@ -25,7 +25,12 @@ def show_ranking(question: str, ranking: Ranking, answers: set[str]) -> None:
         left, right = _mark(before, answers), f"{_mark(after, answers)}  {after.score:.3f}"
         print(f"{place + 1:>2} {left:<34}   {right:<34}   was {after.index + 1}")
     for result in ranking.results[:EXCERPTS]:
-        _show_passage(result)
+        passage = result.deciding_passage
+        if passage is not None and result.text is not None:
+            print(f"   {result.id}, characters {passage.start} to {passage.end}, {passage.score:.3f}:")
+            text = " ".join(passage.text_in(result.text).split())
+            lines = textwrap.wrap(text, EXCERPT_WIDTH, max_lines=EXCERPT_LINES, placeholder=" …")
+            print(textwrap.indent("\n".join(lines), "      "))
     timings, usage = ranking.timings, ranking.usage
     stages = {
         "first stage": timings.first_stage_ns,
@@ -46,16 +51,6 @@ def show_ranking(question: str, ranking: Ranking, answers: set[str]) -> None:
 
 def _mark(result: Result, answers: set[str]) -> str:
     return result.id + (" *" if result.id in answers else "")
-
-
-def _show_passage(result: Result) -> None:
-    passage = result.deciding_passage
-    if passage is None or result.text is None:
-        return
-    text = " ".join(passage.text_in(result.text).split())
-    print(f"   {result.id}, characters {passage.start} to {passage.end}, {passage.score:.3f}:")
-    lines = textwrap.wrap(text, EXCERPT_WIDTH, max_lines=EXCERPT_LINES, placeholder=" …")
-    print(textwrap.indent("\n".join(lines), "      "))
 
 
 SHOWN_QUESTIONS = 3

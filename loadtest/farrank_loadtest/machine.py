@@ -14,7 +14,13 @@ def describe_machine() -> str:
     """Name the processor, how many cores this process may use, the system and the interpreter."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     cores = "1 core" if usable == 1 else f"{usable} cores"
-    facts = _processor_facts()
+    try:
+        # The first processor's entry of Linux's list.
+        listed = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0]
+    except OSError:
+        listed = ""
+    pairs = (line.partition(":") for line in listed.splitlines())
+    facts = {name.strip(): value.strip() for name, _, value in pairs}
     name = facts.get("model name") or platform.processor() or platform.machine()
     wide = [each for each in _INSTRUCTIONS if each in facts.get("flags", "").split()]
     processor = f"{name} ({', '.join(wide)})" if wide else name
@@ -30,13 +36,3 @@ def installed_versions(packages: Iterable[str]) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             versions[package] = "not installed"
     return versions
-
-
-def _processor_facts() -> dict[str, str]:
-    """Read the first processor's entry of Linux's list; empty elsewhere."""
-    try:
-        first = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0]
-    except OSError:
-        return {}
-    pairs = (line.partition(":") for line in first.splitlines())
-    return {name.strip(): value.strip() for name, _, value in pairs}

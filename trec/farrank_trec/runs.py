@@ -7,7 +7,7 @@ used. Equal scores stand by doc_id, descending. So a run is in the order that it
 import math
 import re
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,11 +43,7 @@ def read_run(path: Path) -> Run:
     Raises: InputError naming file and line if a line is malformed or names a document twice for a query.
     """
     scores: dict[str, dict[str, float]] = {}
-    for where, line in numbered_lines(path):
-        columns = line.split()
-        if len(columns) != 6:
-            raise InputError(f"{where}: {len(columns)} columns; a run has 6: {_RUN_COLUMNS}")
-        query_id, _, doc_id, written_rank, score, _ = columns
+    for where, (query_id, _, doc_id, written_rank, score, _) in _rows(path, "a run has", _RUN_COLUMNS):
         if not written_rank.isdecimal():
             raise InputError(f"{where}: rank {written_rank!r} must be a whole number")
         of_query = scores.setdefault(query_id, {})
@@ -101,12 +97,11 @@ def read_qrels(path: Path) -> Qrels:
         otherwise.
     """
     qrels: Qrels = {}
-    for where, line in numbered_lines(path):
-        columns = line.split()
-        if len(columns) != 4:
-            raise InputError(f"{where}: {len(columns)} columns; qrels have 4: {_QRELS_COLUMNS}")
-        query_id, _, doc_id, text = columns
-        grade = _whole(where, text)
+    for where, (query_id, _, doc_id, text) in _rows(path, "qrels have", _QRELS_COLUMNS):
+        # Not what int() takes beyond it: 1_0 is no grade.
+        if not re.fullmatch(r"[+-]?[0-9]{1,9}", text):
+            raise InputError(f"{where}: grade {text!r} must be a whole number of at most 9 digits")
+        grade = int(text)
         if qrels.setdefault(query_id, {}).setdefault(doc_id, grade) != grade:
             known = qrels[query_id][doc_id]
             raise InputError(
@@ -129,8 +124,10 @@ def qrels_by_id_prefix(run: Run) -> Qrels:
     }
 
 
-def _whole(where: str, text: str) -> int:
-    # Not what int() takes beyond it: 1_0 is no grade.
-    if not re.fullmatch(r"[+-]?[0-9]{1,9}", text):
-        raise InputError(f"{where}: grade {text!r} must be a whole number of at most 9 digits")
-    return int(text)
+def _rows(path: Path, have: str, columns: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield each line's place and its columns, which must be as many as their names."""
+    for where, line in numbered_lines(path):
+        values = line.split()
+        if len(values) != len(columns.split()):
+            raise InputError(f"{where}: {len(values)} columns; {have} {len(columns.split())}: {columns}")
+        yield where, values

@@ -7,7 +7,6 @@ Collections come in several shapes, so a document's id and text go by several na
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from farrank_trec.errors import InputError
 from farrank_trec.lines import check_id, decoded, json_object, named_string, numbered_lines, raw_lines
@@ -30,7 +29,15 @@ def read_queries(path: Path, field: str = "") -> dict[str, str]:
         raise InputError(f"{path}: only a .jsonl file has fields to choose {field!r} from")
     queries: dict[str, str] = {}
     for where, line in numbered_lines(path):
-        query_id, text = _json_query(where, line, field) if as_json else _tsv_query(where, line)
+        if as_json:
+            values = json_object(where, line)
+            query_id = named_string(where, values, QUERY_IDS)
+            text = named_string(where, values, (field,) if field else QUERY_TEXTS)
+        elif line.count("\t") == 1:
+            query_id, text = line.split("\t")
+        else:
+            columns = line.count("\t") + 1
+            raise InputError(f"{where}: {columns} columns; queries have 2, divided by one tab: query_id text")
         check_id(where, "query_id", query_id)
         if query_id in queries:
             raise InputError(f"{where}: query_id {query_id!r} stands twice")
@@ -72,6 +79,7 @@ def read_documents(
     ids, texts = (
         (named[key],) if key in named else usual for key, usual in (("id", DOC_IDS), ("text", DOC_TEXTS))
     )
+    title_key = named.get("title", "title")
     chosen = None if wanted is None else frozenset(wanted)
     seen: dict[str, str] = {}
     for source in sources:
@@ -81,7 +89,10 @@ def read_documents(
                 doc_id = named_string(where, values, ids)
                 if chosen is not None and doc_id not in chosen:
                     continue
-                document = _document(where, doc_id, values, texts, named.get("title", "title"))
+                check_id(where, "the id", doc_id)
+                text = named_string(where, values, texts)
+                if values.get(title_key) is not None and (title := named_string(where, values, (title_key,))):
+                    text = f"{title}\n\n{text}"
                 if doc_id in seen:
                     raise InputError(f"{where}: the id {doc_id!r} stands already at {seen[doc_id]}")
             except InputError as error:
@@ -90,7 +101,7 @@ def read_documents(
                 on_bad(error)
                 continue
             seen[doc_id] = where
-            yield document
+            yield CollectionDocument(where, doc_id, text)
 
 
 def read_collection(paths: Sequence[Path], doc_ids: Collection[str]) -> dict[str, str]:
@@ -109,28 +120,3 @@ def missing_documents(texts: Mapping[str, str], doc_ids: Collection[str]) -> str
         return ""
     named = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
     return f"{len(missing):,} of {len(doc_ids):,} candidate documents are not in the collection: {named}"
-
-
-def _document(
-    where: str, doc_id: str, values: dict[str, Any], texts: Sequence[str], title_key: str
-) -> CollectionDocument:
-    check_id(where, "the id", doc_id)
-    text = named_string(where, values, texts)
-    title = "" if values.get(title_key) is None else named_string(where, values, (title_key,))
-    return CollectionDocument(where, doc_id, f"{title}\n\n{text}" if title else text)
-
-
-def _tsv_query(where: str, line: str) -> tuple[str, str]:
-    columns = line.split("\t")
-    if len(columns) != 2:
-        raise InputError(
-            f"{where}: {len(columns)} columns; queries have 2, divided by one tab: query_id text"
-        )
-    return columns[0], columns[1]
-
-
-def _json_query(where: str, line: str, field: str) -> tuple[str, str]:
-    values = json_object(where, line)
-    return named_string(where, values, QUERY_IDS), named_string(
-        where, values, (field,) if field else QUERY_TEXTS
-    )

@@ -167,7 +167,6 @@ def run(args: argparse.Namespace) -> int:
         return _combine(args)
     from farrank_loadtest.accuracy.accuracy_report import REPORT, RUNS, render, write_folder
     from farrank_loadtest.accuracy.evaluation import evaluate_models
-    from farrank_loadtest.accuracy.reranking import gather
     from farrank_loadtest.accuracy.test_set import parse_models, read_test_set
     from farrank_loadtest.kept_files import new_folder
 
@@ -190,7 +189,7 @@ def run(args: argparse.Namespace) -> int:
         return DONE
     report, evaluated = evaluate_models(
         test_set.qrels,
-        gather(models, test_set.runs, reranked),
+        reranked.runs if reranked else test_set.runs,
         settings,
         notes=[*test_set.notes, *(reranked.notes if reranked else ())],
         inputs={"flags": _plain(vars(args)), "versions": reranked.versions if reranked else {}},
@@ -249,7 +248,7 @@ def _rerank(args: argparse.Namespace, models: list[Model], test_set: TestSet) ->
     reranking = rerank_models(
         maker,
         models,
-        test_set.parts,
+        test_set,
         collection=args.collection,
         skip_missing=args.skip_missing,
         index=args.index,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
-from farrank_loadtest.accuracy.test_set import RETRIEVER, Model, Part, Runs
+from farrank_loadtest.accuracy.test_set import RETRIEVER, Model, Runs, TestSet
 from farrank_loadtest.errors import LoadtestError, TargetFailed
 from farrank_loadtest.targets import Target, TargetError
 from farrank_loadtest.targets.address import open_target
@@ -118,27 +118,27 @@ class RunMaker:
 async def _patiently(
     ranker: str, query_id: str, ask: Callable[[str], Awaitable[list[ScoredDoc]]]
 ) -> list[ScoredDoc]:
-    for pause_s in (*_PAUSES_S, None):
+    pauses_s = iter(_PAUSES_S)
+    while True:
         try:
             return await ask(query_id)
         except TargetError as error:
+            pause_s = next(pauses_s, None)
             if pause_s is None or error.status not in _ASK_AGAIN:
                 said = " ".join(error.message.split())
                 message = f"ranker {ranker!r}, query {query_id!r}: {said} [{error.status}]"
                 raise TargetFailed(message, error.status) from error
             await asyncio.sleep(pause_s)
-    raise AssertionError("the last attempt answers or raises")
 
 
 @dataclass(frozen=True, slots=True)
 class Reranked:
-    """The first stage's run of each part, the runs by ranker, and what a reader of figures must know.
+    """All runs by model, the retriever's first, and what a reader of figures must know.
 
     `versions` are the rankers'; a peer, which holds one ranker, tells none.
     """
 
-    retrieved: Sequence[Run]
-    by_ranker: Mapping[str, Sequence[Run]]
+    runs: Runs
     versions: Mapping[str, str]
     notes: Sequence[str]
 
@@ -146,14 +146,14 @@ class Reranked:
 async def rerank_models(
     maker: RunMaker,
     models: Sequence[Model],
-    parts: Sequence[Part],
+    test_set: TestSet,
     *,
     collection: Sequence[Path] = (),
     skip_missing: bool = False,
     index: str | None = None,
     k: int | None = None,
 ) -> Reranked:
-    """Let the server rerank every part by every ranker of the models.
+    """Let the server rerank every part of the test set by every ranker of the models.
 
     The candidates are the parts' own, with texts out of `collection`, or what the server finds in `index`:
     `k` documents, or as many as it likes.
@@ -171,14 +171,14 @@ async def rerank_models(
         versions = (
             await target.versions(rankers, maker.timeout_s) if isinstance(target, FarrankTarget) else {}
         )
-        for number, part in enumerate(parts, start=1):
-            suffix = f".{number}" if len(parts) > 1 else ""
+        for number, part in enumerate(test_set.parts, start=1):
+            suffix = f".{number}" if len(test_set.parts) > 1 else ""
             if index is not None:
                 if not isinstance(target, FarrankTarget):
                     raise LoadtestError(f"target {maker.address!r}: only a Farrank server searches an index")
                 found: Run = {}
-                for ranker, runs in by_ranker.items():
-                    runs.append(await maker.search(target, ranker, part.queries, index, k, suffix, found))
+                for ranker, made in by_ranker.items():
+                    made.append(await maker.search(target, ranker, part.queries, index, k, suffix, found))
                 retrieved.append(maker.keep("first-stage", suffix, found, part.queries))
                 continue
             calls, missing = calls_of_run(part.candidates, part.queries, collection)
@@ -187,20 +187,13 @@ async def rerank_models(
                 raise InputError(f"{files}: {missing} (--skip-missing reranks without them)")
             if missing:
                 notes.append(f"Reranked without what is missing, which the retriever's row has: {missing}.")
-            for ranker, runs in by_ranker.items():
-                runs.append(await maker.rerank(target, ranker, calls, suffix))
+            for ranker, made in by_ranker.items():
+                made.append(await maker.rerank(target, ranker, calls, suffix))
             retrieved.append(part.candidates)
     finally:
         await target.close()
-    return Reranked(retrieved, by_ranker, versions, notes)
-
-
-def gather(models: Sequence[Model], read: Runs, reranked: Reranked | None) -> Runs:
-    """Put all runs under their models' names: the retriever's first, where anything was reranked."""
-    if reranked is None:
-        return read
-    made = {
-        model.name: [reranked.by_ranker[ranker] for ranker in model.rankers] or read[model.name]
+    runs = {
+        model.name: [by_ranker[ranker] for ranker in model.rankers] or test_set.runs[model.name]
         for model in models
     }
-    return {RETRIEVER: [reranked.retrieved], **made}
+    return Reranked({RETRIEVER: [retrieved], **runs}, versions, notes)

@@ -30,39 +30,32 @@ class Model:
     runs: tuple[tuple[Path, ...], ...] = ()
 
 
-def parse_ranker(text: str) -> Model:
-    """Read `RANKER` or `MODEL=RANKER,RANKER`.
-
-    Raises: LoadtestError if a name is empty or stands twice.
-    """
-    name, _, listed = text.rpartition("=")
-    rankers = tuple(listed.split(","))
-    if not all(rankers) or len(set(rankers)) < len(rankers) or (not name and len(rankers) > 1):
-        raise LoadtestError(f"ranker {text!r}: must be RANKER, or MODEL=RANKER,RANKER with each named once")
-    return Model(name or rankers[0], rankers=rankers)
-
-
-def parse_run(text: str) -> Model:
-    """Read `MODEL=FILE,FILE` or `MODEL=FILE+FILE`.
-
-    Raises: LoadtestError if the model or a file has no name.
-    """
-    name, _, listed = text.partition("=")
-    seeds = [seed.split("+") for seed in listed.split(",")]
-    if not name or not all(file for seed in seeds for file in seed):
-        raise LoadtestError(
-            f"run {text!r}: must be MODEL=FILE; a comma divides seeds, a plus the parts of a test set"
-        )
-    return Model(name, runs=tuple(tuple(map(Path, seed)) for seed in seeds))
-
-
 def parse_models(rankers_and_runs: Sequence[tuple[str, str]]) -> list[Model]:
-    """Read what was asked for, as ("ranker", text) or ("run", text), in its order.
+    """Read what was asked for, in its order.
 
-    Raises: LoadtestError as the two readers, and if two models have one name; where anything is reranked, the
-        first stage's run has the name Retriever.
+    That is ("ranker", "RANKER") or ("ranker", "MODEL=RANKER,RANKER"), or ("run", "MODEL=FILE,FILE") or
+    ("run", "MODEL=FILE+FILE").
+    Raises: LoadtestError if a name is empty, or stands twice: where anything is reranked, Retriever is the
+        first stage's.
     """
-    models = [parse_ranker(text) if kind == "ranker" else parse_run(text) for kind, text in rankers_and_runs]
+    models = []
+    for kind, text in rankers_and_runs:
+        if kind == "ranker":
+            name, _, listed = text.rpartition("=")
+            rankers = tuple(listed.split(","))
+            if not all(rankers) or len(set(rankers)) < len(rankers) or (not name and len(rankers) > 1):
+                raise LoadtestError(
+                    f"ranker {text!r}: must be RANKER, or MODEL=RANKER,RANKER with each named once"
+                )
+            models.append(Model(name or rankers[0], rankers=rankers))
+        else:
+            name, _, listed = text.partition("=")
+            seeds = tuple(tuple(seed.split("+")) for seed in listed.split(","))
+            if not name or not all(file for seed in seeds for file in seed):
+                raise LoadtestError(
+                    f"run {text!r}: must be MODEL=FILE; a comma divides seeds, a plus the parts of a test set"
+                )
+            models.append(Model(name, runs=tuple(tuple(map(Path, seed)) for seed in seeds)))
     names = [model.name for model in models]
     if any(model.rankers for model in models):
         names.append(RETRIEVER)

@@ -55,52 +55,35 @@ def efficiency_chart(conditions: Conditions, points: Sequence[Point]) -> Figure:
 
 def _draw(axes: Axes, point: Point) -> None:
     colour, marker = _STYLES[point.approach]
-    x, y = _here(point)
-    theirs = point.published_run_time
-    if theirs is not None:
-        there = _there(point, theirs)
+    x, y = point.measured.run_time, point.gain.percent
+    if point.published_run_time is not None:
+        there = point.published_run_time, point.published.gain_percent
         arrow = {"arrowstyle": "-|>", "color": _PAPER, "linewidth": 1, "shrinkA": 3, "shrinkB": 4}
         axes.annotate("", (x, y), there, arrowprops=arrow)
         axes.plot(*there, marker, color=_PAPER, markersize=5)
-    low, high, _ = _span(point)
-    axes.plot((low, high), (y, y), color=colour, linewidth=2, alpha=0.35)
+    axes.plot(point.measured.run_times, (y, y), color=colour, linewidth=2, alpha=0.35)
     face = colour if point.gain.measured else "white"
     axes.plot(x, y, marker, markersize=8, markerfacecolor=face, markeredgecolor=colour, markeredgewidth=1.6)
 
 
-def _here(point: Point) -> tuple[float, float]:
-    return point.measured.run_time, point.gain.percent
-
-
-def _span(point: Point) -> tuple[float, float, float]:
-    return *point.measured.run_times, point.gain.percent
-
-
-def _there(point: Point, run_time: float) -> tuple[float, float]:
-    return run_time, point.published.gain_percent
-
-
 def _legend(points: Sequence[Point]) -> list[Line2D]:
-    handles = [
-        _handle(approach, marker, colour, colour)
-        for approach, (colour, marker) in _STYLES.items()
-        if any(point.approach == approach for point in points)
+    approaches = {point.approach for point in points}
+    marks = [
+        (each, marker, colour, colour) for each, (colour, marker) in _STYLES.items() if each in approaches
     ]
     if any(point.gain.measured for point in points):
-        handles.append(_handle("filled: gain measured", "o", "0.2", "0.2"))
+        marks.append(("filled: gain measured", "o", "0.2", "0.2"))
     if not all(point.gain.measured for point in points):
-        handles.append(_handle("hollow: gain published by the papers", "o", "white", "0.2"))
+        marks.append(("hollow: gain published by the papers", "o", "white", "0.2"))
     if any(point.published_run_time for point in points):
-        handles.append(_handle("grey: where the papers have it, and the way here", "o", _PAPER, _PAPER))
-    if any(low < high for low, high, _ in map(_span, points)):
+        marks.append(("grey: where the papers have it, and the way here", "o", _PAPER, _PAPER))
+    handles = [
+        Line2D([], [], linestyle="", marker=marker, markerfacecolor=face, markeredgecolor=edge, label=label)
+        for label, marker, face, edge in marks
+    ]
+    if any(low < high for low, high in (point.measured.run_times for point in points)):
         handles.append(Line2D([], [], color="0.2", alpha=0.35, linewidth=2, label="from round to round"))
     return handles
-
-
-def _handle(label: str, marker: str, face: str, edge: str) -> Line2D:
-    return Line2D(
-        [], [], linestyle="", marker=marker, markerfacecolor=face, markeredgecolor=edge, label=label
-    )
 
 
 def _write_names(axes: Axes, points: Sequence[Point]) -> None:
@@ -120,7 +103,7 @@ def _write_names(axes: Axes, points: Sequence[Point]) -> None:
         moved = "" if point.moved is None else f"  {point.moved:.2f}× the paper's"
         axes.annotate(
             point.published.title + moved,
-            _here(point),
+            (point.measured.run_time, point.gain.percent),
             (1.03, place),
             textcoords="axes fraction",
             va="center",

@@ -1,6 +1,7 @@
 """What an efficiency test leaves in its folder: the table, the points as CSV, and the plot."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from matplotlib import rc_context
 
 from farrank_loadtest.efficiency.efficiency_chart import efficiency_chart
 from farrank_loadtest.efficiency.points import Point
-from farrank_loadtest.efficiency.run_times import FILE, Conditions, Results, check_same
+from farrank_loadtest.efficiency.run_times import FILE, Conditions, Results
 from farrank_loadtest.errors import LoadtestError
 from farrank_loadtest.kept_files import new_folder, write_csv, writing_to
 from farrank_loadtest.markdown import markdown_table
@@ -125,7 +126,13 @@ def open_folder(folder: Path, conditions: Conditions, command: str, *, resume: b
             f"{folder}: holds {FILE} already; --resume goes on from it, or name another folder"
         )
     results = Results.read(folder)
-    check_same(folder, results.conditions, conditions)
+    for each in fields(Conditions):
+        old, new = getattr(results.conditions, each.name), getattr(conditions, each.name)
+        if old != new:
+            raise LoadtestError(
+                f"{folder / FILE}: was measured with {each.name} {old!r}, not {new!r}: "
+                "the two do not compare; name another folder"
+            )
     return results
 
 

@@ -1,7 +1,8 @@
 """The documents that every ranker reads: long ones of a collection."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 from farrank_rankers.tokenizer import TextTokenizer
@@ -22,35 +23,28 @@ class LongDocument:
 def documents_of_lengths(
     path: Path, count: int, lengths: Sequence[int], tokenizer: TextTokenizer
 ) -> list[LongDocument]:
-    """Cut a collection's long documents to lengths in tokens, which take turns.
+    """Cut a collection's first long documents to lengths in tokens, which take turns.
 
     Raises: InputError naming file and line if the collection is malformed, or holds fewer documents.
     """
-    cut = []
-    for place, document in enumerate(_long_documents(path, count, max(lengths), tokenizer.count)):
-        read = tokenizer.read(document.text, lengths[place % len(lengths)])
-        text = document.text[: int(read.ends.max())] if len(read) else document.text
-        # Counted anew: a word that is cut in two may have other pieces.
-        cut.append(LongDocument(document.doc_id, text, tokenizer.count(text)))
-    return cut
-
-
-def _long_documents(
-    path: Path, count: int, at_least: int, count_tokens: Callable[[str], int]
-) -> list[LongDocument]:
-    """Take the first `count` documents of `at_least` tokens; where they are fewer, the longest others too."""
-    shorter: list[LongDocument] = []
-    found: list[LongDocument] = []
+    found: list[tuple[int, str, str]] = []
+    shorter: list[tuple[int, str, str]] = []
     for doc_id, text in _documents(path):
-        document = LongDocument(doc_id, text, count_tokens(text))
-        (found if document.tokens >= at_least else shorter).append(document)
+        tokens = tokenizer.count(text)
+        (found if tokens >= max(lengths) else shorter).append((tokens, doc_id, text))
         if len(found) == count:
-            return found
-    shorter.sort(key=lambda document: -document.tokens)
-    found += shorter[: count - len(found)]
+            break
+    # Where long ones are few, the longest others too.
+    found += sorted(shorter, key=lambda each: -each[0])[: count - len(found)]
     if len(found) < count:
         raise InputError(f"{path}: holds {len(found):,} documents; {count:,} are asked for")
-    return found
+    documents = []
+    for (_, doc_id, text), length in zip(found, cycle(lengths), strict=False):
+        read = tokenizer.read(text, length)
+        cut = text[: int(read.ends.max())] if len(read) else text
+        # Counted anew: a word that is cut in two may have other pieces.
+        documents.append(LongDocument(doc_id, cut, tokenizer.count(cut)))
+    return documents
 
 
 def _documents(path: Path) -> Iterator[tuple[str, str]]:

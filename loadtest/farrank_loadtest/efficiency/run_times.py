@@ -4,12 +4,13 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
+from operator import truediv
 from pathlib import Path
 from statistics import median
 
 from farrank_client import Client, FarrankError, Ranking
-from farrank_loadtest.errors import LoadtestError, TargetFailed
+from farrank_loadtest.errors import TargetFailed
 from farrank_loadtest.kept_files import read_kept, writing_to
 from farrank_trec.errors import InputError
 
@@ -63,7 +64,17 @@ def time_in_turns(
                 answers[name].append(_call(client, name, work, work.texts))
             took = ", ".join(f"{name} {answers[name][-1][0]:.2f} s" for name in rankers)
             tell(f"round {number + 1} of {work.rounds}: {took}")
-    return {name: _timed(calls) for name, calls in answers.items()}
+    return {
+        name: Timed(
+            client_s=tuple(seconds for seconds, _ in calls),
+            encoder_s=tuple(ranking.timings.inference_ns / 1e9 for _, ranking in calls),
+            aggregator_s=tuple(ranking.timings.aggregation_ns / 1e9 for _, ranking in calls),
+            inputs=calls[-1][1].usage.pairs,
+            chunks=calls[-1][1].usage.chunks,
+            padded_tokens=calls[-1][1].usage.padded_tokens,
+        )
+        for name, calls in answers.items()
+    }
 
 
 def _call(client: Client, name: str, work: Work, texts: Sequence[str]) -> tuple[float, Ranking]:
@@ -74,18 +85,6 @@ def _call(client: Client, name: str, work: Work, texts: Sequence[str]) -> tuple[
         said = " ".join(error.message.split())
         raise TargetFailed(f"ranker {name}: {said} [{error.code.name}]", error.code.name) from error
     return time.perf_counter() - started_s, ranking
-
-
-def _timed(calls: Sequence[tuple[float, Ranking]]) -> Timed:
-    _, last = calls[-1]
-    return Timed(
-        client_s=tuple(seconds for seconds, _ in calls),
-        encoder_s=tuple(ranking.timings.inference_ns / 1e9 for _, ranking in calls),
-        aggregator_s=tuple(ranking.timings.aggregation_ns / 1e9 for _, ranking in calls),
-        inputs=last.usage.pairs,
-        chunks=last.usage.chunks,
-        padded_tokens=last.usage.padded_tokens,
-    )
 
 
 FILE = "efficiency.json"
@@ -129,8 +128,7 @@ class Measured:
     @property
     def run_times(self) -> tuple[float, float]:
         """The lowest and the highest of the rounds."""
-        rounds = zip(self.ranker_timed.client_s, self.firstp_timed.client_s, strict=True)
-        ratios = [mine / first for mine, first in rounds]
+        ratios = [*map(truediv, self.ranker_timed.client_s, self.firstp_timed.client_s)]
         return min(ratios), max(ratios)
 
     @property
@@ -199,17 +197,3 @@ class _Kept:
     conditions: Conditions
     command: str
     measured: tuple[Measured, ...]
-
-
-def check_same(folder: Path, kept: Conditions, now: Conditions) -> None:
-    """Refuse to go on under other conditions.
-
-    Raises: LoadtestError naming the first that differs.
-    """
-    for each in fields(Conditions):
-        old, new = getattr(kept, each.name), getattr(now, each.name)
-        if old != new:
-            raise LoadtestError(
-                f"{folder / FILE}: was measured with {each.name} {old!r}, not {new!r}: "
-                "the two do not compare; name another folder"
-            )

@@ -154,34 +154,22 @@ def render_page(sweep: Sweep, setting: Mapping[str, str], charts: Mapping[str, F
 
 
 def verdict(sweep: Sweep) -> str:
-    """Say in a sentence or two what was found."""
-    objective = sweep.plan.objective
-    said = []
+    """Say in a sentence or two what was found.
+
+    And what a reader of the percentiles must know: calls that failed, and work that a cache saved.
+    """
+    objective, highest = sweep.plan.objective, sweep.highest
     decided = any(step.held is not None for step in sweep.steps)
-    if objective is not None:
-        highest = sweep.highest
-        if highest is not None:
-            load = sweep.plan.describe_load(highest.amount)
-            said.append(f"{load} is the highest load tried that holds {objective}.")
-        elif decided:
-            said.append(f"No load tried holds {objective}.")
-        if sweep.limited_by == "generator":
-            said.append("What broke it first was the load generator, not the server.")
-        elif sweep.limited_by is None and decided:
-            said.append("No load tried breaks it.")
-    said += _warnings(sweep)
-    if sweep.note is not None:
-        said.append(f"The sweep ended early: {sweep.note}.")
-    if sweep.interrupted:
-        said.append("Interrupted: the last load was measured in part, and higher ones not at all.")
-    if objective is None:
-        said.insert(0, "No objective was given: see the table.")
-    return " ".join(said)
-
-
-def _warnings(sweep: Sweep) -> list[str]:
-    """Say what a reader of the percentiles must know: calls that failed, and work that a cache saved."""
-    said = []
+    said = ["No objective was given: see the table."] if objective is None else []
+    if highest is not None:
+        load = sweep.plan.describe_load(highest.amount)
+        said.append(f"{load} is the highest load tried that holds {objective}.")
+    elif decided:
+        said.append(f"No load tried holds {objective}.")
+    if sweep.limited_by == "generator":
+        said.append("What broke it first was the load generator, not the server.")
+    elif sweep.limited_by is None and decided:
+        said.append("No load tried breaks it.")
     failing = max(sweep.steps, key=lambda step: step.whole.failed / step.whole.offered, default=None)
     if failing is not None and failing.whole.failed:
         load = sweep.plan.describe_load(failing.amount)
@@ -193,7 +181,11 @@ def _warnings(sweep: Sweep) -> list[str]:
             "sent again and again: texts that it has not seen take longer (send more calls, or serve with "
             "cache_bytes=0)."
         )
-    return said
+    if sweep.note is not None:
+        said.append(f"The sweep ended early: {sweep.note}.")
+    if sweep.interrupted:
+        said.append("Interrupted: the last load was measured in part, and higher ones not at all.")
+    return " ".join(said)
 
 
 def _is_thin(histogram: Histogram, percent: float) -> bool:

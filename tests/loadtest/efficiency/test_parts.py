@@ -10,10 +10,11 @@ import pytest
 
 from farrank_loadtest.accuracy.accuracy_report import Report
 from farrank_loadtest.accuracy.comparison import Cell, Row
+from farrank_loadtest.efficiency.efficiency_report import open_folder
 from farrank_loadtest.efficiency.long_documents import documents_of_lengths
 from farrank_loadtest.efficiency.measuring import common_tokenizer
 from farrank_loadtest.efficiency.points import Gain, all_gains, all_pairs, measured_gains, parse_accuracy
-from farrank_loadtest.efficiency.run_times import FILE, Results, check_same
+from farrank_loadtest.efficiency.run_times import FILE, Results
 from farrank_loadtest.errors import LoadtestError
 from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.papers import paper_models
@@ -139,9 +140,9 @@ def test_results_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     again = Results.read(tmp_path)
 
     assert again == results
-    check_same(tmp_path, again.conditions, CONDITIONS)
+    assert open_folder(tmp_path, CONDITIONS, "another command", resume=True) == results
     with pytest.raises(LoadtestError, match=r"efficiency\.json: was measured with rounds 3, not 5"):
-        check_same(tmp_path, again.conditions, replace(CONDITIONS, rounds=5))
+        open_folder(tmp_path, replace(CONDITIONS, rounds=5), "a command", resume=True)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 9}', '{"format": 1, "conditions": {}}'])
