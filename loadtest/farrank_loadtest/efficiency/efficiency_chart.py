@@ -68,7 +68,7 @@ def _draw(axes: Axes, point: Point) -> None:
 
 def _legend(points: Sequence[Point]) -> list[Line2D]:
     approaches = {point.approach for point in points}
-    marks = [
+    marks: list[tuple[str, str, str, str]] = [
         (each, marker, colour, colour) for each, (colour, marker) in _STYLES.items() if each in approaches
     ]
     if any(point.gain.measured for point in points):

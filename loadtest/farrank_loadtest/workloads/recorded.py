@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from farrank_loadtest.errors import LoadtestError
 from farrank_loadtest.targets import Document
 from farrank_loadtest.workloads import Call, Workload
 from farrank_trec import Run, missing_documents, read_collection, read_queries, read_run
@@ -61,10 +60,8 @@ def read_candidates(run: Path, queries: Path, collection: Sequence[Path], depth:
     """Take the first `depth` documents of every query of a TREC run.
 
     Raises: InputError naming file and line of what is malformed, the queries without text, or the documents
-    that the collection does not hold; LoadtestError for a depth below 1.
+    that the collection does not hold.
     """
-    if depth < 1:
-        raise LoadtestError(f"depth {depth}: must be at least 1")
     ranked = {query_id: documents[:depth] for query_id, documents in read_run(run).items()}
     calls, missing = calls_of_run(ranked, read_queries(queries), collection)
     if missing:

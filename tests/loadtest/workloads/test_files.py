@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from farrank_loadtest.errors import LoadtestError
 from farrank_loadtest.targets import Document
 from farrank_loadtest.workloads import Call
 from farrank_loadtest.workloads.recorded import read_candidates, read_jsonl
@@ -97,8 +96,6 @@ def test_what_a_run_lacks_is_named(first_stage: tuple[Path, Path, list[Path]]) -
     run, queries, collection = first_stage
     with pytest.raises(InputError, match=r"run\.txt: 1 of 3 candidate documents are not in .*: d3"):
         read_candidates(run, queries, collection[:1], depth=3)
-    with pytest.raises(LoadtestError, match="depth 0"):
-        read_candidates(run, queries, collection, depth=0)
     queries.write_text("q1\twho wrote it\n")
     with pytest.raises(InputError, match=r"1 of 2 queries of the run have no text in the queries: q2"):
         read_candidates(run, queries, collection, depth=3)

@@ -75,5 +75,3 @@ def test_what_is_no_distribution_is_refused(given: str) -> None:
 def test_a_workload_that_no_memory_holds_is_refused() -> None:
     with pytest.raises(LoadtestError, match="fewer calls"):
         make_up(Shape(MOST_WORDS // 1000 + 1, 1, parse_lengths("constant:1000"), 6), seed=1)
-    with pytest.raises(LoadtestError, match="documents is 0"):
-        make_up(Shape(1, 0, parse_lengths("constant:10"), 6), seed=1)
