@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from farrank_loadtest.kept_files import markdown_table
 from farrank_loadtest.machine import describe_machine, installed_versions
-from farrank_loadtest.markdown import markdown_table
 
 
 @dataclass(frozen=True, slots=True)

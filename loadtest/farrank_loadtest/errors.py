@@ -2,7 +2,6 @@
 
 LoadtestError
 └── TargetFailed    a call failed that the test cannot go on without: `status` says how
-    └── ProbeFailed it was the first one, before any load
 
 A file that cannot be read is `farrank_trec.errors.InputError`, whatever file it is. What a single call fails
 with is `targets.TargetError`; a load counts those and goes on.
@@ -19,7 +18,3 @@ class TargetFailed(LoadtestError):
     def __init__(self, message: str, status: str) -> None:
         super().__init__(message)
         self.status = status
-
-
-class ProbeFailed(TargetFailed):
-    """The target did not answer the call that comes before any load: there is nothing to measure."""

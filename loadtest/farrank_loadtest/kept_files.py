@@ -1,4 +1,4 @@
-"""What a test leaves in its folder: written or refused in one line, and read back as it was."""
+"""What a test leaves in its folder: tables, and files written or refused in one line and read back the same."""
 
 import csv
 import json
@@ -44,6 +44,16 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
+
+
+def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, aligned: bool = True) -> str:
+    """Write rows under their heads. Aligned columns, as wide as their widest cells, suit a terminal."""
+    widths = [max(map(len, column)) if aligned else 0 for column in zip(heads, *rows, strict=True)]
+    rule = ["-" * max(width, 3) for width in widths]
+    return "\n".join(
+        "| " + " | ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)) + " |"
+        for line in (heads, rule, *rows)
+    )
 
 
 def read_kept(path: Path, kind: type[T], written_by: str, **kinds: type) -> T:

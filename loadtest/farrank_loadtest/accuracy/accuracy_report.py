@@ -11,11 +11,35 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Self
 
-from farrank_loadtest.accuracy.comparison import Cell, Evaluated, Row
 from farrank_loadtest.errors import LoadtestError
-from farrank_loadtest.kept_files import read_kept, write_csv, writing_to
-from farrank_loadtest.markdown import markdown_table
-from farrank_trec.measures import mean_name
+from farrank_loadtest.kept_files import markdown_table, read_kept, write_csv, writing_to
+from farrank_trec.measures import PerQuery, mean_name
+
+# By model: the values of each of its training seeds, over the same queries.
+Evaluated = Mapping[str, Sequence[PerQuery]]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A mean over queries and seeds; against the baseline, the relative gain and what the tests say.
+
+    `gain` is None without a baseline, and where the baseline's mean is 0.
+    """
+
+    mean: float
+    by_seed: tuple[float, ...]
+    gain: float | None = None
+    t_test_p: float | None = None
+    randomisation_p: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One model: its cells by measure; `baseline` is empty where it has none."""
+
+    model: str
+    baseline: str
+    cells: Mapping[str, Cell]
 
 
 @dataclass(frozen=True, slots=True)

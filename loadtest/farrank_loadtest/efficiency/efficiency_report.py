@@ -11,8 +11,7 @@ from farrank_loadtest.efficiency.efficiency_chart import efficiency_chart
 from farrank_loadtest.efficiency.points import Point
 from farrank_loadtest.efficiency.run_times import FILE, Conditions, Results
 from farrank_loadtest.errors import LoadtestError
-from farrank_loadtest.kept_files import new_folder, write_csv, writing_to
-from farrank_loadtest.markdown import markdown_table
+from farrank_loadtest.kept_files import markdown_table, new_folder, write_csv, writing_to
 
 
 def _csv_row(point: Point) -> dict[str, Any]:

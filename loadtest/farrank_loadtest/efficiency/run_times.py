@@ -5,7 +5,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from operator import truediv
 from pathlib import Path
 from statistics import median
 
@@ -128,7 +127,8 @@ class Measured:
     @property
     def run_times(self) -> tuple[float, float]:
         """The lowest and the highest of the rounds."""
-        ratios = [*map(truediv, self.ranker_timed.client_s, self.firstp_timed.client_s)]
+        rounds = zip(self.ranker_timed.client_s, self.firstp_timed.client_s, strict=True)
+        ratios = [mine / first for mine, first in rounds]
         return min(ratios), max(ratios)
 
     @property

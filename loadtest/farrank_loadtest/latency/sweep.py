@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
-from farrank_loadtest.errors import LoadtestError, ProbeFailed
+from farrank_loadtest.errors import LoadtestError, TargetFailed
 from farrank_loadtest.latency.plan import Plan
 from farrank_loadtest.latency.recorder import Recorder
 from farrank_loadtest.latency.steps import Steps
@@ -86,10 +86,9 @@ def judge(plan: Plan, amount: float, repeats: list[Recorder], *, undecided: bool
     whole = Recorder(0.0, 0.0, None)
     for repeat in repeats:
         whole.add(repeat)
-    bound = is_generator_bound(plan, whole)
-    if plan.objective is None or undecided:
-        return StepResult(amount, whole, tuple(repeats), None, bound)
-    held = plan.objective.holds(whole.good, whole.offered) and not bound
+    bound, held = is_generator_bound(plan, whole), None
+    if plan.objective is not None and not undecided:
+        held = plan.objective.holds(whole.good, whole.offered) and not bound
     return StepResult(amount, whole, tuple(repeats), held, bound)
 
 
@@ -125,14 +124,14 @@ async def probe(
 ) -> None:
     """Send the first call alone, with `timeout_s` or the plan's deadline if that is later.
 
-    Raises: ProbeFailed if it is not answered.
+    Raises: TargetFailed if it is not answered.
     """
     call = workload.calls[0]
     timeout_s = max(plan.timeout_s, timeout_s)
     try:
         await target.rerank(call.query, call.documents, ranker=plan.ranker, timeout_s=timeout_s)
     except TargetError as error:
-        raise ProbeFailed(f"{' '.join(error.message.split())} [{error.status}]", error.status) from error
+        raise TargetFailed(f"{' '.join(error.message.split())} [{error.status}]", error.status) from error
 
 
 async def sweep(target: Target, workload: Workload, plan: Plan, steps: Steps, watcher: Watcher) -> Sweep:
@@ -190,7 +189,7 @@ async def sweep(target: Target, workload: Workload, plan: Plan, steps: Steps, wa
                 interrupted = True
                 if current := asyncio.current_task():
                     current.uncancel()
-            except ProbeFailed as error:
+            except TargetFailed as error:
                 gone = str(error)
             sent += recorder.seen
         measured = [each for each in repeats if each.offered]

@@ -3,7 +3,7 @@
 import pytest
 from scipy import stats
 
-from farrank_loadtest.accuracy.comparison import compare
+from farrank_loadtest.accuracy.evaluation import compare
 
 # Another order of queries than its rival: pairs are made by query, not by place.
 FIRSTP = {"firstp": [{"RR": {"q3": 0.6, "q1": 0.2, "q2": 0.4}}]}

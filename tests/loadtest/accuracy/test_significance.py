@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from farrank_loadtest.accuracy.comparison import paired_tests
+from farrank_loadtest.accuracy.evaluation import paired_tests
 
 VALUES = [0.61, 0.40, 0.55, 0.90, 0.33, 0.71, 0.52, 0.80]
 BASELINE = [0.50, 0.42, 0.35, 0.70, 0.30, 0.70, 0.55, 0.60]

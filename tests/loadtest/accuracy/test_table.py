@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from farrank_loadtest.accuracy.accuracy_report import Report, render
-from farrank_loadtest.accuracy.comparison import Cell, Row
+from farrank_loadtest.accuracy.accuracy_report import Cell, Report, Row, render
 from farrank_loadtest.errors import LoadtestError
 from farrank_trec.errors import InputError
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from farrank_loadtest.accuracy.accuracy_report import Report
-from farrank_loadtest.accuracy.comparison import Cell, Row
+from farrank_loadtest.accuracy.accuracy_report import Cell, Report, Row
 from farrank_loadtest.efficiency.efficiency_report import open_folder
 from farrank_loadtest.efficiency.long_documents import documents_of_lengths
 from farrank_loadtest.efficiency.measuring import common_tokenizer

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from farrank_loadtest.errors import ProbeFailed
+from farrank_loadtest.errors import TargetFailed
 from farrank_loadtest.latency.plan import Caps, Objective, Plan
 from farrank_loadtest.latency.steps import climb, upwards
 from farrank_loadtest.latency.sweep import StepResult, probe, sweep
@@ -196,6 +196,6 @@ async def test_a_probe_fails_with_the_targets_words() -> None:
 
     plan = Plan("open", None)
     await probe(OneAtATime(0), WORKLOAD, plan)
-    with pytest.raises(ProbeFailed, match=r"^no such ranker \[NOT_FOUND\]$") as raised:
+    with pytest.raises(TargetFailed, match=r"^no such ranker \[NOT_FOUND\]$") as raised:
         await probe(Refusing(0), WORKLOAD, plan)
     assert raised.value.status == "NOT_FOUND"
