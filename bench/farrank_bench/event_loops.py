@@ -20,7 +20,7 @@ from farrank_bench.report import Row, below, spread
 from farrank_bench.rounds import child
 from farrank_bench.served import offer, watch_loaded
 from farrank_loadtest.latency.recorder import duration_text
-from farrank_loadtest.workloads.synthetic import Shape, make_up, parse_lengths
+from farrank_loadtest.workloads.synthetic import make_up, parse_lengths
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
 from farrank_server.config.schema import LimitsConfig, ListenConfig, RankerConfig, ServerConfig
@@ -40,7 +40,7 @@ IDLE_S = 2.0
 BEAT_S = 0.001
 STALL_BELOW_MS = 10.0
 # Small calls: many of them pass through the loop in a short time.
-WORKLOAD = Shape(calls=200, documents=2, lengths=parse_lengths("constant:30"), query_tokens=6)
+WORKLOAD = make_up(200, 2, parse_lengths("constant:30"), 6, seed=1)
 
 
 def admission_cost() -> list[Row]:
@@ -99,11 +99,12 @@ def event_loop_stall(folder: Path, load_s: float) -> list[Row]:
             held: Held = await asyncio.to_thread(server.ask)
             return held
 
-        busy, samples = watch_loaded(address, make_up(WORKLOAD, seed=1).calls, CALLERS, watch)
+        busy, samples = watch_loaded(address, WORKLOAD.calls, CALLERS, watch)
         hung_up: Held = server.ask()
     statuses = Counter(sample.status for sample in samples)
     told = ", ".join(f"{status} {count:,}" for status, count in statuses.most_common())
-    rows = [Row(f"{CALLERS:,} callers of {WORKLOAD.documents} documents for {load_s:g} s", told)]
+    documents = len(WORKLOAD.calls[0].documents)
+    rows = [Row(f"{CALLERS:,} callers of {documents} documents for {load_s:g} s", told)]
     for when, found in (
         ("with nothing in flight", idle),
         (f"with {CALLERS:,} calls in flight", busy),
@@ -162,7 +163,8 @@ def serve_watched(asked: Connection, folder: str) -> None:
 
 
 RATES_PER_S = (500.0, 1000.0, 2000.0, 3000.0, 4000.0)
-GENERATED = Shape(calls=200, documents=4, lengths=parse_lengths("constant:30"), query_tokens=6)
+GENERATED_DOCUMENTS = 4
+GENERATED = make_up(200, GENERATED_DOCUMENTS, parse_lengths("constant:30"), 6, seed=1)
 AIM_PER_S = 2000.0
 
 
@@ -178,7 +180,7 @@ def generated_load(duration_s: float) -> list[Row]:
         # Before the channel is made: its threads are born on this core, too.
         os.sched_setaffinity(0, {min(cores)})
         try:
-            steps = offer(address, make_up(GENERATED, seed=1).calls, RATES_PER_S, duration_s)
+            steps = offer(address, GENERATED.calls, RATES_PER_S, duration_s)
         finally:
             os.sched_setaffinity(0, cores)
     rows = []
@@ -190,7 +192,7 @@ def generated_load(duration_s: float) -> list[Row]:
         )
         rows.append(Row(f"{step.amount:,.0f} calls/s", told + bound))
     sustained = max((step.amount for step in steps if not step.generator_bound), default=0.0)
-    what = f"calls/s of {GENERATED.documents} documents of 30 tokens, sustained on one core"
+    what = f"calls/s of {GENERATED_DOCUMENTS} documents of 30 tokens, sustained on one core"
     if len(cores) == 1:
         what += ", which the server shared: too low"
     return [*rows, Row(what, f"{sustained:,.0f}", f"at least {AIM_PER_S:,.0f}", sustained >= AIM_PER_S)]
@@ -203,7 +205,7 @@ def answer_at_once(asked: Connection, core: int) -> None:
     """
     os.sched_setaffinity(0, {core})
     answer = rerank_pb2.RerankResponse(
-        results=[rerank_pb2.Result(index=place, score=-float(place)) for place in range(GENERATED.documents)],
+        results=[rerank_pb2.Result(index=place, score=-float(place)) for place in range(GENERATED_DOCUMENTS)],
         timings=rerank_pb2.Timings(total_ns=1000, queue_ns=100, inference_ns=500),
     ).SerializeToString()
 

@@ -1,4 +1,4 @@
-"""What a test leaves in its folder: tables, and files written or refused in one line and read back the same."""
+"""What a test leaves in its folder: tables, and files written or refused in one line, and read back."""
 
 import csv
 import json

@@ -243,16 +243,17 @@ def _rerank(args: argparse.Namespace, models: list[Model], test_set: TestSet) ->
 
     progress = _SweepProgress()
     maker = RunMaker(
-        args.target, args.allow_remote, args.in_flight, args.timeout_s, args.out / RUNS, progress
+        args.target,
+        args.allow_remote,
+        args.in_flight,
+        args.timeout_s,
+        args.out / RUNS,
+        progress,
+        args.index,
+        args.k,
     )
     reranking = rerank_models(
-        maker,
-        models,
-        test_set,
-        collection=args.collection,
-        skip_missing=args.skip_missing,
-        index=args.index,
-        k=args.k,
+        maker, models, test_set, collection=args.collection, skip_missing=args.skip_missing
     )
     try:
         return run_interruptible(reranking)

@@ -16,7 +16,7 @@ from farrank_loadtest.latency.steps import Steps, climb, upwards
 from farrank_loadtest.loops import SCHEDULES
 from farrank_loadtest.workloads import Workload
 from farrank_loadtest.workloads.recorded import read_candidates, read_jsonl
-from farrank_loadtest.workloads.synthetic import FORMS, Shape, make_up, parse_lengths
+from farrank_loadtest.workloads.synthetic import FORMS, make_up, parse_lengths
 
 if TYPE_CHECKING:
     from farrank_loadtest.latency.sweep import StepResult
@@ -66,8 +66,8 @@ def read_workload(args: argparse.Namespace) -> Workload:
         if args.queries is None or not args.collection:
             raise CommandError("--run: needs --queries and --collection")
         return read_candidates(args.run, args.queries, args.collection, args.depth)
-    shape = Shape(args.calls, args.documents, parse_lengths(args.synthetic), args.query_tokens)
-    return make_up(shape, args.seed)
+    lengths = parse_lengths(args.synthetic)
+    return make_up(args.calls, args.documents, lengths, args.query_tokens, seed=args.seed)
 
 
 _CAPS = Caps()

@@ -19,12 +19,14 @@ from farrank_trec.errors import InputError
 # Accuracy does not hurry: a server that is full, or restarts, is asked again.
 _ASK_AGAIN = frozenset({"RESOURCE_EXHAUSTED", "UNAVAILABLE", "HTTP 429", "HTTP 503"})
 _PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0)
+Ask = Callable[[str], Awaitable[list[ScoredDoc]]]
 
 
 @dataclass(frozen=True, slots=True)
 class RunMaker:
     """Asks one server for rankers' runs, `in_flight` queries at a time, and keeps each run in `folder`.
 
+    Where there is an `index`, the server finds `k` candidates in it, or as many as it likes without a `k`.
     `progress` gets the ranker, how many queries are done, and of how many. `kept` lists every file that was
     written, also when cut short, with the same counts.
     """
@@ -35,6 +37,8 @@ class RunMaker:
     timeout_s: float
     folder: Path
     progress: Callable[[str, int, int], None]
+    index: str | None = None
+    k: int | None = None
     kept: list[tuple[Path, int, int]] = field(default_factory=list)
 
     async def rerank(self, target: Target, ranker: str, calls: Sequence[Call], part: str) -> Run:
@@ -54,23 +58,16 @@ class RunMaker:
         return await self._run(ranker, list(by_id), ask, part)
 
     async def search(
-        self,
-        target: FarrankTarget,
-        ranker: str,
-        queries: Mapping[str, str],
-        index: str,
-        k: int | None,
-        part: str,
-        first_stage: Run,
+        self, target: FarrankTarget, ranker: str, queries: Mapping[str, str], part: str, first_stage: Run
     ) -> Run:
-        """Let the server find the candidates in its index; its own order goes into `first_stage`.
+        """Let the server find the candidates; its own order goes into `first_stage`.
 
         Raises: TargetFailed as `rerank`.
         """
 
         async def ask(query_id: str) -> list[ScoredDoc]:
             found = await target.search(
-                queries[query_id], index=index, k=k, ranker=ranker, timeout_s=self.timeout_s
+                queries[query_id], index=self.index or "", k=self.k, ranker=ranker, timeout_s=self.timeout_s
             )
             first_stage[query_id] = rank(
                 query_id, ((each.id, each.first_stage_score or 0.0) for each in found)
@@ -79,13 +76,7 @@ class RunMaker:
 
         return await self._run(ranker, list(queries), ask, part)
 
-    async def _run(
-        self,
-        ranker: str,
-        query_ids: Sequence[str],
-        ask: Callable[[str], Awaitable[list[ScoredDoc]]],
-        part: str,
-    ) -> Run:
+    async def _run(self, ranker: str, query_ids: Sequence[str], ask: Ask, part: str) -> Run:
         finished: Run = {}
         waiting = iter(query_ids)
 
@@ -115,9 +106,7 @@ class RunMaker:
         return run
 
 
-async def _patiently(
-    ranker: str, query_id: str, ask: Callable[[str], Awaitable[list[ScoredDoc]]]
-) -> list[ScoredDoc]:
+async def _patiently(ranker: str, query_id: str, ask: Ask) -> list[ScoredDoc]:
     pauses_s = iter(_PAUSES_S)
     while True:
         try:
@@ -150,15 +139,12 @@ async def rerank_models(
     *,
     collection: Sequence[Path] = (),
     skip_missing: bool = False,
-    index: str | None = None,
-    k: int | None = None,
 ) -> Reranked:
     """Let the server rerank every part of the test set by every ranker of the models.
 
-    The candidates are the parts' own, with texts out of `collection`, or what the server finds in `index`:
-    `k` documents, or as many as it likes.
+    The candidates are the parts' own, with texts out of `collection`, unless the maker has an index.
     Raises: InputError if a text is missing and `skip_missing` is off; LoadtestError if the address is wrong,
-        or no Farrank server has the `index`; TargetFailed if the server has no such ranker, and as
+        or no Farrank server has the index; TargetFailed if the server has no such ranker, and as
         `RunMaker`'s methods.
     """
     # Two models may share a seed.
@@ -173,12 +159,12 @@ async def rerank_models(
         )
         for number, part in enumerate(test_set.parts, start=1):
             suffix = f".{number}" if len(test_set.parts) > 1 else ""
-            if index is not None:
+            if maker.index is not None:
                 if not isinstance(target, FarrankTarget):
                     raise LoadtestError(f"target {maker.address!r}: only a Farrank server searches an index")
                 found: Run = {}
                 for ranker, made in by_ranker.items():
-                    made.append(await maker.search(target, ranker, part.queries, index, k, suffix, found))
+                    made.append(await maker.search(target, ranker, part.queries, suffix, found))
                 retrieved.append(maker.keep("first-stage", suffix, found, part.queries))
                 continue
             calls, missing = calls_of_run(part.candidates, part.queries, collection)

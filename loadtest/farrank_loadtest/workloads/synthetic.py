@@ -65,38 +65,28 @@ def _check(given: str, *bounds: float) -> None:
 MOST_WORDS = 50_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How many calls, how many documents in each, and how long queries and documents are (tokens)."""
-
-    calls: int
-    documents: int
-    lengths: Lengths
-    query_tokens: int
-
-
-def make_up(shape: Shape, seed: int) -> Workload:
-    """Draw the calls.
+def make_up(calls: int, documents: int, lengths: Lengths, query_tokens: int, *, seed: int) -> Workload:
+    """Draw so many calls of so many documents each; lengths are in tokens.
 
     Every word is one token to the usual English tokenizers, so that words count tokens; what a tokenizer
     adds of its own comes on top.
     Raises: LoadtestError if all of it would be too much to hold.
     """
     randomly = random.Random(seed)
-    drawn = [[shape.lengths.draw(randomly) for _ in range(shape.documents)] for _ in range(shape.calls)]
+    drawn = [[lengths.draw(randomly) for _ in range(documents)] for _ in range(calls)]
     if (count := sum(map(sum, drawn))) > MOST_WORDS:
         raise LoadtestError(
             f"synthetic workload: {count:,} words are more than {MOST_WORDS:,}; "
             "ask for fewer calls (they are sent in turn, again and again)"
         )
-    calls = tuple(
+    made = tuple(
         Call(
-            _text(randomly, shape.query_tokens),
-            tuple(Document(f"d{place}", _text(randomly, tokens)) for place, tokens in enumerate(lengths)),
+            _text(randomly, query_tokens),
+            tuple(Document(f"d{place}", _text(randomly, tokens)) for place, tokens in enumerate(each)),
         )
-        for lengths in drawn
+        for each in drawn
     )
-    return Workload(f"synthetic {shape.lengths.name}, seed {seed}", calls)
+    return Workload(f"synthetic {lengths.name}, seed {seed}", made)
 
 
 def _text(randomly: random.Random, tokens: int) -> str:
