@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from farrank_cli.spawn import spawned_server
-from farrank_client import Client, Ranking, Result
+from farrank_client import Client, Ranking
 from farrank_demo.questions import Question, figures, load_qrels, load_questions, runs
 
 SHOWN = 5
@@ -18,12 +18,13 @@ EXCERPT_LINES = 4
 def show_ranking(question: str, ranking: Ranking, answers: set[str]) -> None:
     """Print a ranking beside the first stage's. `answers` are marked: the documents judged to answer."""
     first_stage = sorted(ranking.results, key=lambda result: result.index)
+    marked = {each.id: each.id + (" *" if each.id in answers else "") for each in first_stage}
     print(f"\n── {question}")
     print(f"   {'Lucene (BM25)':<34}   {'reranked':<34}   (* judged to answer the question)")
-    for place in range(min(SHOWN, len(first_stage))):
-        before, after = first_stage[place], ranking.results[place]
-        left, right = _mark(before, answers), f"{_mark(after, answers)}  {after.score:.3f}"
-        print(f"{place + 1:>2} {left:<34}   {right:<34}   was {after.index + 1}")
+    shown = zip(first_stage[:SHOWN], ranking.results, strict=False)
+    for place, (before, after) in enumerate(shown, start=1):
+        left, right = marked[before.id], f"{marked[after.id]}  {after.score:.3f}"
+        print(f"{place:>2} {left:<34}   {right:<34}   was {after.index + 1}")
     for result in ranking.results[:EXCERPTS]:
         passage = result.deciding_passage
         if passage is not None and result.text is not None:
@@ -47,10 +48,6 @@ def show_ranking(question: str, ranking: Ranking, answers: set[str]) -> None:
         f"   {len(ranking.results)} documents, {usage.chunks} chunks ({usage.cached_chunks} cached), "
         f"{usage.tokens} tokens, {sum(result.tokens_cut for result in ranking.results)} beyond the limit"
     )
-
-
-def _mark(result: Result, answers: set[str]) -> str:
-    return result.id + (" *" if result.id in answers else "")
 
 
 SHOWN_QUESTIONS = 3

@@ -49,7 +49,13 @@ def read_run(path: Path) -> Run:
         of_query = scores.setdefault(query_id, {})
         if doc_id in of_query:
             raise InputError(f"{where}: document {doc_id!r} stands twice for query {query_id!r}")
-        of_query[doc_id] = _finite(where, score)
+        try:
+            # float() takes 1_0 for 10.
+            of_query[doc_id] = float(score.replace("_", "x"))
+        except ValueError as error:
+            raise InputError(f"{where}: score {score!r} must be a number") from error
+        if not math.isfinite(of_query[doc_id]):
+            raise InputError(f"{where}: score {score!r} must be finite")
     if not scores:
         raise InputError(f"{path}: the run is empty; expected lines of {_RUN_COLUMNS}")
     return {query_id: rank(query_id, of_query.items()) for query_id, of_query in scores.items()}
@@ -71,17 +77,6 @@ def write_run(path: Path, run: Mapping[str, Sequence[ScoredDoc]], tag: str) -> N
                     out.write(f"{query_id} Q0 {each.doc_id} {each.rank} {each.score!r} {tag}\n")
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
-
-
-def _finite(where: str, text: str) -> float:
-    try:
-        # float() takes 1_0 for 10.
-        score = float(text.replace("_", "x"))
-    except ValueError as error:
-        raise InputError(f"{where}: score {text!r} must be a number") from error
-    if not math.isfinite(score):
-        raise InputError(f"{where}: score {text!r} must be finite")
-    return score
 
 
 _QRELS_COLUMNS = "query_id iteration doc_id grade"

@@ -58,7 +58,11 @@ def evaluate_models(
     measures = settings.measures
     judged = sum(map(len, qrels))
     if settings.ranked_only:
-        qrels = [_ranked(each, part, models) for part, each in enumerate(qrels)]
+        by_part = zip(*(seed for seeds in models.values() for seed in seeds), strict=True)
+        qrels = [
+            {query: grades for query, grades in each.items() if all(query in run for run in runs)}
+            for each, runs in zip(qrels, by_part, strict=True)
+        ]
     counted = sum(map(len, qrels))
     if not counted:
         raise LoadtestError("no judged query is left to average over: runs and qrels share none")
@@ -80,11 +84,6 @@ def evaluate_models(
         inputs=dict(inputs),
     )
     return report, evaluated
-
-
-def _ranked(qrels: Qrels, part: int, models: Runs) -> Qrels:
-    runs = [seed[part] for seeds in models.values() for seed in seeds]
-    return {query_id: judged for query_id, judged in qrels.items() if all(query_id in run for run in runs)}
 
 
 def _gaps(qrels: Sequence[Qrels], models: Runs) -> list[str]:

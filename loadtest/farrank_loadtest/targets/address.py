@@ -4,7 +4,6 @@
 alone unless the caller says otherwise.
 """
 
-from dataclasses import dataclass
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -15,27 +14,16 @@ FORMS = "HOST:PORT (Farrank over gRPC), tei:URL, cohere:URL or jina:URL"
 _HTTP_PROTOCOLS = ("tei", "cohere", "jina")
 
 
-@dataclass(frozen=True, slots=True)
-class TargetAddress:
-    """A protocol's name, where to find the server (`host:port` for gRPC, else a URL), and its host."""
-
-    protocol: str
-    location: str
-    host: str
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether no call leaves this machine. A name other than localhost could point anywhere."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+def is_loopback(host: str) -> bool:
+    """Whether no call to the host leaves this machine. A name other than localhost could point anywhere."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
-def parse_address(address: str) -> TargetAddress:
-    """Read a target's address.
+def parse_address(address: str) -> tuple[str, str, str]:
+    """Read a target's protocol, where to find the server (`host:port` for gRPC, else a URL), and its host.
 
     Raises: LoadtestError saying what is wrong with it and which forms there are.
     """
@@ -54,7 +42,7 @@ def parse_address(address: str) -> TargetAddress:
         )
     if not host or (not http and (port is None or split.netloc != location or split.username is not None)):
         raise LoadtestError(f"target {address!r}: must be {FORMS}")
-    return TargetAddress(protocol if http else "farrank", location, host)
+    return protocol if http else "farrank", location, host
 
 
 def open_target(address: str, *, allow_remote: bool = False) -> Target:
@@ -64,17 +52,17 @@ def open_target(address: str, *, allow_remote: bool = False) -> Target:
     the server, or of the very route where its path ends in `/rerank`.
     Raises: LoadtestError if the address is wrong, or leaves this machine without `allow_remote`.
     """
-    parsed = parse_address(address)
-    if not (parsed.is_loopback or allow_remote):
+    protocol, location, host = parse_address(address)
+    if not (is_loopback(host) or allow_remote):
         raise LoadtestError(
-            f"target {address!r}: {parsed.host} is not this machine's loopback; load is sent there only "
+            f"target {address!r}: {host} is not this machine's loopback; load is sent there only "
             "with --allow-remote, and only with the leave of whoever runs it"
         )
     # Imported here, so that each protocol needs its own packages alone.
-    if parsed.protocol == "farrank":
+    if protocol == "farrank":
         from farrank_loadtest.targets.grpc import FarrankTarget
 
-        return FarrankTarget(parsed.location)
+        return FarrankTarget(location)
     from farrank_loadtest.targets.http import DIALECTS, HttpTarget
 
-    return HttpTarget(DIALECTS[parsed.protocol], parsed.location)
+    return HttpTarget(DIALECTS[protocol], location)
