@@ -13,8 +13,8 @@ class LoadtestError(Exception):
 
 
 class TargetFailed(LoadtestError):
-    """The target cannot be asked, or not for this; the message says why and for what."""
+    """The target cannot be asked, or not for this; the message says why and for what, and how: the status."""
 
     def __init__(self, message: str, status: str) -> None:
-        super().__init__(message)
+        super().__init__(f"{' '.join(message.split())} [{status}]")
         self.status = status

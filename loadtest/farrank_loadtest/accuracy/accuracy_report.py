@@ -1,7 +1,4 @@
-"""What an accuracy test leaves in its folder.
-
-A report that is read back, the papers' table, and every query's values.
-"""
+"""What an accuracy test leaves: a report that is read back, the papers' table, and every query's values."""
 
 import dataclasses
 import json

@@ -1,7 +1,4 @@
-"""From runs and judgements to a report: rankers side by side, each against its own baseline.
-
-Differences are tested in pairs, as in the papers' tables.
-"""
+"""From runs and judgements to a report: rankers side by side, tested in pairs against their baselines."""
 
 import math
 from collections.abc import Mapping, Sequence

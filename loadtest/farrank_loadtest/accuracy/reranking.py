@@ -114,9 +114,8 @@ async def _patiently(ranker: str, query_id: str, ask: Ask) -> list[ScoredDoc]:
         except TargetError as error:
             pause_s = next(pauses_s, None)
             if pause_s is None or error.status not in _ASK_AGAIN:
-                said = " ".join(error.message.split())
-                message = f"ranker {ranker!r}, query {query_id!r}: {said} [{error.status}]"
-                raise TargetFailed(message, error.status) from error
+                said = f"ranker {ranker!r}, query {query_id!r}: {error.message}"
+                raise TargetFailed(said, error.status) from error
             await asyncio.sleep(pause_s)
 
 

@@ -1,7 +1,4 @@
-"""The plot's points.
-
-Which rankers are measured against which FirstP, their gains, and what the papers publish.
-"""
+"""The plot's points: which rankers are measured against which FirstP, their gains, and the papers'."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,6 +1,4 @@
-"""What the papers publish.
-
-How long documents are, and each ranker's average gain and run time over its FirstP.
+"""What the papers publish: lengths of documents, and rankers' average gain and run time over their FirstP.
 
 Source: Boytsov et al., arXiv 2207.01262: Table 4 (last column) and Figure 1, whose abscissas are read off;
 the query-aware PARADE is the first version's alone, which gives values (its Table 4) and no average.

@@ -81,8 +81,7 @@ def _call(client: Client, name: str, work: Work, texts: Sequence[str]) -> tuple[
     try:
         ranking = client.rerank(work.query, texts, ranker=name, timeout_s=work.timeout_s)
     except FarrankError as error:
-        said = " ".join(error.message.split())
-        raise TargetFailed(f"ranker {name}: {said} [{error.code.name}]", error.code.name) from error
+        raise TargetFailed(f"ranker {name}: {error.message}", error.code.name) from error
     return time.perf_counter() - started_s, ranking
 
 

@@ -131,7 +131,7 @@ async def probe(
     try:
         await target.rerank(call.query, call.documents, ranker=plan.ranker, timeout_s=timeout_s)
     except TargetError as error:
-        raise TargetFailed(f"{' '.join(error.message.split())} [{error.status}]", error.status) from error
+        raise TargetFailed(error.message, error.status) from error
 
 
 async def sweep(target: Target, workload: Workload, plan: Plan, steps: Steps, watcher: Watcher) -> Sweep:

@@ -56,8 +56,7 @@ class FarrankTarget:
             async with AsyncClient(self._location) as client:
                 catalog = await client.rankers(timeout_s=timeout_s)
         except FarrankError as error:
-            said = " ".join(error.message.split())
-            raise TargetFailed(f"{said} [{error.code.name}]", error.code.name) from error
+            raise TargetFailed(error.message, error.code.name) from error
         held = {each.name: each.version for each in catalog.rankers}
         if unknown := [name for name in rankers if name not in held]:
             named = ", ".join(map(repr, unknown))

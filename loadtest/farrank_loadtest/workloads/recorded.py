@@ -1,7 +1,4 @@
-"""Calls from files.
-
-JSON lines that hold a call each, or a first stage's run with its queries and collection.
-"""
+"""Calls from files: JSON lines that hold a call each, or a first stage's run with queries and collection."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
