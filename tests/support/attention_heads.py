@@ -45,7 +45,7 @@ class RandomHeads(Heads):
         return cls(drawn(sum(asking), heads), key, value, own, other)
 
     def through(self, attention: Attention, pattern: Pattern, scale: float | None = None) -> Tensor:
-        return attention(self, pattern, scale)
+        return attention(self._replace(scale=scale), pattern)
 
     def plainly(self, pattern: Pattern, scale: float | None = None) -> Tensor:
         return self.through(plain_attention, pattern, scale)

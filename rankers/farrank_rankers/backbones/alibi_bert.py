@@ -35,14 +35,7 @@ from farrank_rankers.backbones.alibi_checkpoints import (
 from farrank_rankers.backbones.bert import PADDED
 from farrank_rankers.backbones.forms import Forms
 from farrank_rankers.errors import WeightsError
-from farrank_rankers.packed.packed_backbone import (
-    Compile,
-    PackedLayer,
-    PackedOutput,
-    Reading,
-    are_plain,
-    run_packed_layers,
-)
+from farrank_rankers.packed.packed_backbone import LayerParts, PackedTransformer, Reading
 from farrank_rankers.packed.pattern import Pattern, Score
 
 # The memory-efficient kernels copy a bias whose rows do not start at multiples of this, once in every layer.
@@ -333,34 +326,33 @@ def _bare(published: str) -> str:
     return published.removeprefix(HEAD_PREFIX)
 
 
-class PackedAlibiBert:
+class PackedAlibiBert(PackedTransformer):
     """A packed JinaBERT or MosaicBERT; ALiBi reads the tokens' places, whatever the positions say.
 
     Shapes: T tokens -> last_hidden_state (T, H).
     """
 
-    def __init__(self, model: Any, compile_by: Compile) -> None:
-        self._embeddings = model.embeddings
-        self._layers = [
-            PackedLayer(layer.attention.projections, layer.attention.heads, layer.after_attention, compile_by)
-            for layer in model.layers
-        ]
-        self._slopes = head_slopes(
-            model.config.num_attention_heads, model.embeddings.word.weight.device
-        )  # (A,)
-        self._dense = Pattern(slopes=self._slopes)
+    @staticmethod
+    def layers_of(model: Any) -> Any:
+        """List the layers."""
+        return model.layers
 
     @staticmethod
-    def serves(model: Any) -> bool:
-        """Whether all projections can be fused."""
-        return all(are_plain(layer.attention.projections) for layer in model.layers)
+    def parts(layer: Any) -> LayerParts:
+        """Take a post-norm layer apart."""
+        return LayerParts(layer.attention.projections, layer.attention.heads, layer.after_attention)
 
-    def __call__(self, given: Reading) -> PackedOutput:
-        """Shapes: T tokens -> last_hidden_state (T, H)."""
-        stream = given.stream
-        hidden: Tensor = self._embeddings(stream.input_ids, stream.token_type_ids)  # (T, H)
-        pattern = self._dense if stream.is_dense else Pattern(rescored=by_places(self._slopes, stream.places))
-        return run_packed_layers(self._layers, given, hidden, pattern)
+    def embedded(self, given: Reading) -> Tensor:
+        """Shapes: T tokens -> (T, H)."""
+        hidden: Tensor = self.model.embeddings(given.stream.input_ids, given.stream.token_type_ids)
+        return hidden
+
+    def shared(self, given: Reading, hidden: Tensor) -> Pattern:
+        """Lower scores by the distance between tokens; padding left out counts, where there is any."""
+        stream, slopes = given.stream, head_slopes(self.model.config.num_attention_heads, hidden.device)
+        return (
+            Pattern(slopes=slopes) if stream.is_dense else Pattern(rescored=by_places(slopes, stream.places))
+        )
 
 
 def by_places(slopes: Tensor, places: Tensor) -> Score:

@@ -9,15 +9,12 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from farrank_rankers.backbones.forms import Forms, Replacement
 from farrank_rankers.packed.packed_backbone import (
-    Compile,
-    PackedLayer,
-    PackedOutput,
+    LayerParts,
+    PackedTransformer,
+    PositionWise,
     Reading,
     are_plain,
-    embedded,
-    run_packed_layers,
 )
-from farrank_rankers.packed.pattern import EVERY_TOKEN, Pattern
 from farrank_rankers.packed.stream import TokenStream
 
 # What a padded key adds to its score. Against the 0 that a token's own position adds, e^-30000 is 0 in every
@@ -25,53 +22,37 @@ from farrank_rankers.packed.stream import TokenStream
 PADDED = -30_000.0
 
 
-class AfterAttention:
-    """A post-norm layer's projection, feed-forward part and both norms. Shapes: (T, H) -> (T, H)."""
+def after_attention(layer: Any) -> PositionWise:
+    """Name what comes after attention in a post-norm layer: a projection, the feed-forward, both norms."""
 
-    def __init__(self, layer: Any) -> None:
-        self._mixed = layer.attention.output
-        self._intermediate = layer.intermediate
-        self._output = layer.output
-
-    def __call__(self, mixed: Tensor, hidden: Tensor) -> Tensor:
-        """Shapes: what attention mixed, and what it read, (T, H) each -> (T, H)."""
-        hidden = self._mixed(mixed, hidden)  # (T, H)
-        output: Tensor = self._output(self._intermediate(hidden), hidden)
+    def rest(mixed: Tensor, hidden: Tensor) -> Tensor:
+        hidden = layer.attention.output(mixed, hidden)  # (T, H)
+        output: Tensor = layer.output(layer.intermediate(hidden), hidden)
         return output
 
+    return rest
 
-class PackedBert:
+
+class PackedBert(PackedTransformer):
     """A transformers model of BERT's layers. Shapes: T tokens -> last_hidden_state (T, H)."""
 
-    def __init__(self, model: Any, compile_by: Compile) -> None:
-        self._embeddings = model.embeddings
-        # ELECTRA's embeddings may be narrower than its layers.
-        self._widened = getattr(model, "embeddings_project", None)
-        self._layers = [
-            PackedLayer(
-                _projections(layer),
-                int(layer.attention.self.num_attention_heads),
-                AfterAttention(layer).__call__,
-                compile_by,
-            )
-            for layer in model.encoder.layer
-        ]
-
-    @staticmethod
-    def serves(model: Any) -> bool:
+    @classmethod
+    def serves(cls, model: Any) -> bool:
         """Whether all layers are an encoder's, told of positions by the embeddings alone, and run whole."""
         return all(_is_packable(layer) for layer in model.encoder.layer)
 
-    def __call__(self, given: Reading) -> PackedOutput:
-        """Shapes: T tokens -> last_hidden_state (T, H), or (P, H) of first tokens."""
-        hidden = embedded(self._embeddings, given)  # (T, E)
-        if self._widened is not None:
-            hidden = self._widened(hidden)  # (T, H)
-        return run_packed_layers(self._layers, given, hidden, self.pattern(given.stream))
+    @staticmethod
+    def parts(layer: Any) -> LayerParts:
+        """Take a post-norm layer apart."""
+        own = layer.attention.self
+        return LayerParts([own.query, own.key, own.value], own.num_attention_heads, after_attention(layer))
 
-    def pattern(self, stream: TokenStream) -> Pattern:
-        """Say who sees whom in every layer."""
-        return EVERY_TOKEN
+    def embedded(self, given: Reading) -> Tensor:
+        """Shapes: T tokens -> (T, H)."""
+        hidden = super().embedded(given)  # (T, E)
+        # ELECTRA's embeddings may be narrower than its layers.
+        widened = getattr(self.model, "embeddings_project", None)
+        return hidden if widened is None else widened(hidden)
 
 
 def attend_padded(
@@ -145,16 +126,16 @@ def first_alone(model: Any, tokens: TokenStream, hidden: Tensor) -> Tensor:
     return logits
 
 
-def _projections(layer: Any) -> list[nn.Linear]:
-    own = layer.attention.self
-    return [own.query, own.key, own.value]
-
-
 def _is_packable(layer: Any) -> bool:
     # transformers 5 has dropped relative positions, and the attribute with them.
     absolute = getattr(layer.attention.self, "position_embedding_type", "absolute") == "absolute"
     encodes = not layer.is_decoder and not layer.add_cross_attention
-    return absolute and encodes and layer.chunk_size_feed_forward == 0 and are_plain(_projections(layer))
+    return (
+        absolute
+        and encodes
+        and layer.chunk_size_feed_forward == 0
+        and are_plain(PackedBert.parts(layer).projections)
+    )
 
 
 BERT = Forms(packed=PackedBert, head=pooled_first, first_tokens=first_token_layer)

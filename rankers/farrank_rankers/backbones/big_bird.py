@@ -25,9 +25,8 @@ from torch.nn.functional import pad
 
 from farrank_rankers.backbones.bert import PackedBert, attend_seen, first_alone
 from farrank_rankers.backbones.forms import Forms, Replacement
-from farrank_rankers.packed.packed_backbone import Compile
+from farrank_rankers.packed.packed_backbone import Reading
 from farrank_rankers.packed.pattern import EVERY_TOKEN, Pattern
-from farrank_rankers.packed.stream import TokenStream
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokens import Role
 
@@ -225,17 +224,13 @@ def _real(attention_mask: Tensor | None, hidden: Tensor) -> Tensor:
 class PackedBigBird(PackedBert):
     """A transformers BigBird, sparse or full, as built. Shapes: T tokens -> last_hidden_state (T, H)."""
 
-    def __init__(self, model: Any, compile_by: Compile) -> None:
-        super().__init__(model, compile_by)
-        self._is_sparse = model.attention_type == "block_sparse"
-        self._sizes = BlockSizes.of(model.config)
-
-    def pattern(self, stream: TokenStream) -> Pattern:
+    def shared(self, given: Reading, hidden: Tensor) -> Pattern:
         """Let blocks see each other as in evaluation."""
-        if not self._is_sparse:
+        if self.model.attention_type != "block_sparse":
             return EVERY_TOKEN
+        stream, sizes = given.stream, BlockSizes.of(self.model.config)
         last = stream.places.index_select(0, stream.bounds.offsets[1:] - 1)  # (P,)
-        blocks = blocks_of(stream.places, last.index_select(0, stream.inputs), self._sizes)  # (T,)
+        blocks = blocks_of(stream.places, last.index_select(0, stream.inputs), sizes)  # (T,)
 
         def at(tokens: Tensor) -> Blocks:
             return Blocks(*(each[tokens] for each in blocks))
@@ -246,9 +241,9 @@ class PackedBigBird(PackedBert):
         def rescored(score: Tensor, batch: Tensor, head: Tensor, own: Tensor, other: Tensor) -> Tensor:
             return score + added(at(own), at(other))
 
-        tokens = self._sizes.tokens
+        size = sizes.tokens
         return Pattern(
-            sees=sees_in_stream, rescored=rescored, near=2 * tokens - 1, far_seen=tokens, far_seen_last=tokens
+            sees=sees_in_stream, rescored=rescored, near=2 * size - 1, far_seen=size, far_seen_last=size
         )
 
 

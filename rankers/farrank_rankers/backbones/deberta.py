@@ -3,24 +3,21 @@
 Source: He et al., "DeBERTa", ICLR 2021; He et al., "DeBERTaV3", ICLR 2023.
 """
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from farrank_rankers.backbones.bert import AfterAttention
+from farrank_rankers.backbones.bert import after_attention
 from farrank_rankers.backbones.forms import Forms
 from farrank_rankers.packed.packed_backbone import (
     Compile,
-    FusedLinear,
-    PackedOutput,
+    LayerParts,
+    PackedLayer,
+    PackedTransformer,
     Reading,
-    are_plain,
-    embedded,
-    run_layers,
 )
-from farrank_rankers.packed.pattern import EVERY_TOKEN, Heads, Pattern, Score
+from farrank_rankers.packed.pattern import EVERY_TOKEN, Pattern, Score
 from farrank_rankers.packed.stream import TokenStream
 
 
@@ -35,74 +32,30 @@ class Slots(NamedTuple):
     reach: Tensor
 
 
-class PackedDeberta:
-    """A transformers DeBERTa-v2. Shapes: T tokens -> last_hidden_state (T, H)."""
-
-    def __init__(self, model: Any, compile_by: Compile) -> None:
-        self._embeddings = model.embeddings
-        self._encoder = model.encoder
-        self._layers = [PackedDebertaLayer(layer, compile_by) for layer in model.encoder.layer]
-        self._slots: Slots | None = None
-        own = model.encoder.layer[0].attention.self
-        if own.relative_attention:
-            slots = distance_slots(int(own.position_buckets), int(own.max_relative_positions))
-            device = own.query_proj.weight.device
-            self._slots = Slots(slots.to(device), torch.tensor(len(slots) // 2, device=device))
-
-    @staticmethod
-    def serves(model: Any) -> bool:
-        """Whether no convolution (v2-xlarge) and no second pass mixes tokens, and buckets have a middle."""
-        owns = [layer.attention.self for layer in model.encoder.layer]
-        attends_alone = model.encoder.conv is None and model.z_steps <= 1
-        halved = all(getattr(own, "position_buckets", 0) % 2 == 0 or own.position_buckets < 0 for own in owns)
-        plain = all(are_plain(_projections(own)) for own in owns)
-        return attends_alone and halved and plain
-
-    def __call__(self, given: Reading) -> PackedOutput:
-        """Shapes: T tokens -> last_hidden_state (T, H)."""
-        hidden = embedded(self._embeddings, given)  # (T, H)
-        distances: Tensor | None = self._encoder.get_rel_embedding()  # (2S, H), no more rows are trained
-        steps = [
-            partial(layer, given=given, distances=distances, slots=self._slots) for layer in self._layers
-        ]
-        return run_layers(steps, given, hidden)
-
-
-class PackedDebertaLayer:
+class PackedDebertaLayer(PackedLayer):
     """A post-norm layer with disentangled attention. Shapes: (T, H) -> (T, H).
 
     A token's scores for all distances are written down, 2S for each head and kind: of v3-base, 24 KiB a token
     in half precision for both, for as long as the layer runs.
     """
 
-    def __init__(self, layer: Any, compile_by: Compile) -> None:
-        own = layer.attention.self
-        self._heads = int(own.num_attention_heads)
-        self._projected = FusedLinear(_projections(own))
-        self._transformed = compile_by(AfterAttention(layer).__call__)
-        self._own = own
+    def __init__(self, layer: Any, parts: LayerParts, compile_by: Compile) -> None:
+        super().__init__(layer, parts, compile_by)
+        self._own = own = layer.attention.self
         # Counted by transformers even where attention is not relative.
         self._asks_distances, self._distances_ask = ("c2p" in own.pos_att_type, "p2c" in own.pos_att_type)
-        width = own.query_proj.out_features // self._heads
+        width = own.query_proj.out_features // self.heads
         self._scale = (width * (1 + self._asks_distances + self._distances_ask)) ** -0.5
 
-    def __call__(
-        self,
-        hidden: Tensor,
-        given: Reading,
-        distances: Tensor | None,
-        slots: Slots | None,
-    ) -> Tensor:
-        """Shapes: hidden (T, H), distances (2S, H) -> (T, H)."""
-        projected = self._projected(hidden).view(len(hidden), 3, self._heads, -1)  # (T, 3, A, D)
+    def mixed(self, hidden: Tensor, given: Reading, shared: Any) -> Tensor:
+        """Shapes: hidden (T, H), shared (2S, H) and `Slots` -> (T, A, D)."""
+        distances, slots = shared
+        projected = self.projected(hidden).view(len(hidden), 3, self.heads, -1)  # (T, 3, A, D)
         query, key, value = projected.unbind(1)  # (T, A, D) each
         pattern = EVERY_TOKEN
         if distances is not None and slots is not None:
             pattern = self._pattern(query, key, given.stream.places, distances, slots)
-        bounds = given.stream.bounds
-        mixed = given.attention(Heads(query, key, value, bounds, bounds), pattern, self._scale)
-        output: Tensor = self._transformed(mixed.flatten(1), hidden)  # (T, H)
-        return output
+        return given.attend((query, key, value), pattern, self._scale)
 
     def _pattern(
         self, query: Tensor, key: Tensor, places: Tensor, distances: Tensor, slots: Slots
@@ -121,7 +74,7 @@ class PackedDebertaLayer:
 
     def _scored(self, tokens: Tensor, distances: Tensor) -> Tensor:
         """Score tokens and distances, all pairs. Shapes: (T, A, D), (2S, A·D) -> (A, T, 2S)."""
-        scaled: Tensor = (distances * self._scale).unflatten(1, (self._heads, -1))  # (2S, A, D)
+        scaled: Tensor = (distances * self._scale).unflatten(1, (self.heads, -1))  # (2S, A, D)
         return torch.matmul(tokens.transpose(0, 1), scaled.permute(1, 2, 0))
 
 
@@ -171,8 +124,37 @@ def pooled_by_head(model: Any, tokens: TokenStream, hidden: Tensor) -> Tensor:
     return logits
 
 
-def _projections(own: Any) -> list[nn.Linear]:
-    return [own.query_proj, own.key_proj, own.value_proj]
+class PackedDeberta(PackedTransformer):
+    """A transformers DeBERTa-v2. Shapes: T tokens -> last_hidden_state (T, H)."""
+
+    layer_class = PackedDebertaLayer
+
+    def __init__(self, model: Any, compile_by: Compile) -> None:
+        super().__init__(model, compile_by)
+        self._slots: Slots | None = None
+        own = model.encoder.layer[0].attention.self
+        if own.relative_attention:
+            slots = distance_slots(int(own.position_buckets), int(own.max_relative_positions))
+            device = own.query_proj.weight.device
+            self._slots = Slots(slots.to(device), torch.tensor(len(slots) // 2, device=device))
+
+    @classmethod
+    def serves(cls, model: Any) -> bool:
+        """Whether no convolution (v2-xlarge) and no second pass mixes tokens, and buckets have a middle."""
+        buckets = [getattr(layer.attention.self, "position_buckets", 0) for layer in model.encoder.layer]
+        halved = all(each % 2 == 0 or each < 0 for each in buckets)
+        return super().serves(model) and model.encoder.conv is None and model.z_steps <= 1 and halved
+
+    @staticmethod
+    def parts(layer: Any) -> LayerParts:
+        """Take a post-norm layer apart."""
+        own = layer.attention.self
+        projections = [own.query_proj, own.key_proj, own.value_proj]
+        return LayerParts(projections, own.num_attention_heads, after_attention(layer))
+
+    def shared(self, given: Reading, hidden: Tensor) -> tuple[Tensor | None, Slots | None]:
+        """Give the vectors of distances (2S, H), no more rows are trained, and their slots."""
+        return self.model.encoder.get_rel_embedding(), self._slots
 
 
 DEBERTA = Forms(packed=PackedDeberta, head=pooled_by_head)

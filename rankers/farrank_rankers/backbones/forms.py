@@ -16,8 +16,8 @@ from farrank_rankers.backbones.facts import ARCHITECTURES
 from farrank_rankers.packed.packed_backbone import (
     Compile,
     PackedBackbone,
-    PackedForm,
     PackedOutput,
+    PackedTransformer,
     Reading,
     as_written,
 )
@@ -61,8 +61,8 @@ class Forms:
     """
 
     call: Call = as_it_is
-    packed: PackedForm | None = None
-    packed_in_classifier: PackedForm | None = None
+    packed: type[PackedTransformer] | None = None
+    packed_in_classifier: type[PackedTransformer] | None = None
     head: Head | None = None
     dense: Replace = nothing
     first_tokens: Replace = nothing
@@ -94,21 +94,16 @@ def packed_backbone(
     if form is None or not form.serves(base):
         return None
     packed = form(base, compile_by)
-    return PackedClassifier(packed, backbone, forms.head) if is_classifier and forms.head else packed
+    head = forms.head
+    if not is_classifier or head is None:
+        return packed
 
+    def with_head(given: Reading) -> PackedOutput:
+        """Add logits (P, labels)."""
+        output = packed(given)
+        return output._replace(logits=head(backbone, output.tokens, output.last_hidden_state))
 
-class PackedClassifier:
-    """A packed backbone with a classifier's head. Shapes: T tokens of P inputs -> logits (P, labels)."""
-
-    def __init__(self, backbone: PackedBackbone, classifier: Any, head: Head) -> None:
-        self._backbone = backbone
-        self._classifier = classifier
-        self._head = head
-
-    def __call__(self, given: Reading) -> PackedOutput:
-        """Shapes: T tokens -> last_hidden_state (T, H) or (P, H), logits (P, labels)."""
-        output = self._backbone(given)
-        return output._replace(logits=self._head(self._classifier, output.tokens, output.last_hidden_state))
+    return with_head
 
 
 def dense_attention(backbone: nn.Module) -> AbstractContextManager[None]:

@@ -1,7 +1,6 @@
 """TinyLLAMA and other Llamas: decoders with rotary positions, each key and value shared by several heads."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -10,14 +9,14 @@ from torch import Tensor, nn
 from farrank_rankers.backbones.forms import Forms
 from farrank_rankers.packed.packed_backbone import (
     Compile,
-    FusedLinear,
+    LayerParts,
+    PackedLayer,
     PackedOutput,
+    PackedTransformer,
     Reading,
-    are_plain,
-    run_layers,
 )
-from farrank_rankers.packed.pattern import CAUSAL, Attention, Heads
-from farrank_rankers.packed.stream import InputBounds, TokenStream
+from farrank_rankers.packed.pattern import CAUSAL
+from farrank_rankers.packed.stream import TokenStream
 
 # Ways to stretch rotary positions by the longest input of a batch: companions would change scores.
 BY_THE_BATCH = frozenset({"dynamic", "longrope"})
@@ -28,73 +27,72 @@ def without_cache(backbone: nn.Module, roles: Tensor, inputs: Mapping[str, Any])
     return backbone(**inputs, use_cache=False)
 
 
-class PackedLlama:
-    """A transformers Llama. Shapes: T tokens -> last_hidden_state (T, H)."""
-
-    def __init__(self, model: Any, compile_by: Compile) -> None:
-        self._embeddings = model.embed_tokens
-        self._rotary = model.rotary_emb
-        self._layers = [PackedLlamaLayer(layer, compile_by) for layer in model.layers]
-        self._norm = model.norm
-
-    @staticmethod
-    def serves(model: Any) -> bool:
-        """Whether positions depend on an input alone, and all projections can be fused."""
-        fusible = all(are_plain(_projections(layer)) for layer in model.layers)
-        return fusible and model.rotary_emb.rope_type not in BY_THE_BATCH
-
-    def __call__(self, given: Reading) -> PackedOutput:
-        """Shapes: T tokens -> last_hidden_state (T, H)."""
-        hidden: Tensor = self._embeddings(given.stream.input_ids)  # (T, H)
-        cosine, sine = self._rotary(hidden[None], given.positions[None])  # (1, T, D) each
-        turn = (cosine[0, :, None], sine[0, :, None])  # (T, 1, D) each
-        steps = [
-            partial(layer, turn=turn, bounds=given.stream.bounds, attention=given.attention)
-            for layer in self._layers
-        ]
-        output = run_layers(steps, given, hidden)
-        last: Tensor = self._norm(output.last_hidden_state)  # (T, H)
-        # transformers gives the last layer's states behind the norm, the others before it.
-        states = output.hidden_states and (*output.hidden_states[:-1], last)
-        return PackedOutput(given.stream, last, states)
-
-
-class PackedLlamaLayer:
+class PackedLlamaLayer(PackedLayer):
     """A pre-norm layer of Llama. Shapes: (T, H) -> (T, H)."""
 
-    def __init__(self, layer: Any, compile_by: Compile) -> None:
-        own = layer.self_attn
-        self._size = int(own.head_dim)
+    def __init__(self, layer: Any, parts: LayerParts, compile_by: Compile) -> None:
+        super().__init__(layer, parts, compile_by)
+        self._size = int(layer.self_attn.head_dim)
         # Queries and keys, which are turned, and values.
-        self._heads = [each.out_features // self._size for each in _projections(layer)]
-        self._before = layer.input_layernorm
-        self._projected = FusedLinear(_projections(layer))
-        self._mixed = own.o_proj
-        self._between = layer.post_attention_layernorm
-        self._feed_forward = layer.mlp
+        self._counts = [each.out_features // self._size for each in parts.projections]
         self._asked = compile_by(self.asked)
-        self._transformed = compile_by(self.transformed)
 
-    def __call__(
-        self, hidden: Tensor, turn: tuple[Tensor, Tensor], bounds: InputBounds, attention: Attention
-    ) -> Tensor:
-        """Shapes: hidden (T, H), turn (T, 1, D) each -> (T, H)."""
-        query, key, value = self._asked(hidden, *turn)  # (T, A, D), (T, B, D), (T, B, D)
-        mixed = attention(Heads(query, key, value, bounds, bounds), CAUSAL)  # (T, A, D)
-        output: Tensor = self._transformed(mixed.flatten(1), hidden)
-        return output
+    def mixed(self, hidden: Tensor, given: Reading, shared: Any) -> Tensor:
+        """Shapes: hidden (T, H), shared (T, 1, D) twice -> (T, A, D)."""
+        return given.attend(self._asked(hidden, *shared), CAUSAL)
 
     def asked(self, hidden: Tensor, cosine: Tensor, sine: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Make queries, keys and values. Shapes: (T, H), (T, 1, D) each -> (T, A, D), (T, B, D) each."""
-        projected = self._projected(self._before(hidden)).view(len(hidden), -1, self._size)  # (T, A + 2B, D)
-        query, key, value = torch.split(projected, self._heads, dim=1)  # (T, A, D), (T, B, D) each
+        projected = self.projected(self.layer.input_layernorm(hidden))  # (T, (A + 2B)·D)
+        heads = projected.view(len(hidden), -1, self._size)  # (T, A + 2B, D)
+        query, key, value = torch.split(heads, self._counts, dim=1)  # (T, A, D), (T, B, D) each
         return turned(query, cosine, sine), turned(key, cosine, sine), value
 
-    def transformed(self, mixed: Tensor, hidden: Tensor) -> Tensor:
-        """Do what comes after attention, token by token. Shapes: (T, A · D), (T, H) -> (T, H)."""
-        hidden = hidden + self._mixed(mixed)  # (T, H)
-        output: Tensor = hidden + self._feed_forward(self._between(hidden))
-        return output
+
+class PackedLlama(PackedTransformer):
+    """A transformers Llama. Shapes: T tokens -> last_hidden_state (T, H)."""
+
+    layer_class = PackedLlamaLayer
+
+    @classmethod
+    def serves(cls, model: Any) -> bool:
+        """Whether positions depend on an input alone, and all projections can be fused."""
+        return super().serves(model) and model.rotary_emb.rope_type not in BY_THE_BATCH
+
+    @staticmethod
+    def layers_of(model: Any) -> Any:
+        """List the layers."""
+        return model.layers
+
+    @staticmethod
+    def parts(layer: Any) -> LayerParts:
+        """Take a pre-norm layer apart."""
+        own = layer.self_attn
+
+        def rest(mixed: Tensor, hidden: Tensor) -> Tensor:
+            hidden = hidden + own.o_proj(mixed)  # (T, H)
+            output: Tensor = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+            return output
+
+        return LayerParts([own.q_proj, own.k_proj, own.v_proj], own.config.num_attention_heads, rest)
+
+    def embedded(self, given: Reading) -> Tensor:
+        """Shapes: T tokens -> (T, H)."""
+        hidden: Tensor = self.model.embed_tokens(given.stream.input_ids)
+        return hidden
+
+    def shared(self, given: Reading, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Turn positions into cosines and sines. Shapes: -> (T, 1, D) twice."""
+        cosine, sine = self.model.rotary_emb(hidden[None], given.positions[None])  # (1, T, D) each
+        return cosine[0, :, None], sine[0, :, None]
+
+    def __call__(self, given: Reading) -> PackedOutput:
+        """Shapes: T tokens -> last_hidden_state (T, H)."""
+        output = super().__call__(given)
+        last: Tensor = self.model.norm(output.last_hidden_state)  # (T, H)
+        # transformers gives the last layer's states behind the norm, the others before it.
+        states = output.hidden_states and (*output.hidden_states[:-1], last)
+        return PackedOutput(given.stream, last, states)
 
 
 def turned(heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
@@ -121,11 +119,6 @@ def last_token(model: Any, tokens: TokenStream, hidden: Tensor) -> Tensor:
     last = first.scatter_reduce(0, tokens.inputs.long(), places, "amax")  # (P,)
     logits: Tensor = model.score(hidden.index_select(0, last))
     return logits
-
-
-def _projections(layer: Any) -> list[nn.Linear]:
-    own = layer.self_attn
-    return [own.q_proj, own.k_proj, own.v_proj]
 
 
 LLAMA = Forms(call=without_cache, packed=PackedLlama, head=last_token)

@@ -7,28 +7,24 @@ Source: Beltagy et al., arXiv 2004.05150 (global attention on the question, for 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from farrank_rankers.backbones.bert import AfterAttention, attend_seen, first_alone
+from farrank_rankers.backbones.bert import after_attention, attend_seen, first_alone
 from farrank_rankers.backbones.forms import Forms, Replacement
 from farrank_rankers.packed.packed_backbone import (
     Compile,
-    FusedLinear,
-    PackedOutput,
+    LayerParts,
+    PackedLayer,
+    PackedTransformer,
     Reading,
-    are_plain,
-    embedded,
-    run_layers,
 )
-from farrank_rankers.packed.pattern import EVERY_TOKEN, Attention, Heads, Pattern
-from farrank_rankers.packed.stream import InputBounds, TokenStream
+from farrank_rankers.packed.pattern import EVERY_TOKEN, Heads, Pattern
+from farrank_rankers.packed.stream import InputBounds, TokenStream, uploaded
 from farrank_rankers.tokens import Role
 
 Array = TypeVar("Array", Tensor, NDArray[Any])
@@ -106,8 +102,7 @@ def _unpadded(
     return 0, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GlobalTokens:
+class GlobalTokens(NamedTuple):
     """A stream's global tokens; all of them are among the first `leading` or last `trailing` of their inputs.
 
     `bounds` divide them into inputs.
@@ -120,145 +115,99 @@ class GlobalTokens:
     leading: int
     trailing: int
 
+    @classmethod
+    def of(cls, stream: TokenStream, flags: NDArray[np.bool_]) -> "GlobalTokens":
+        """Make tokens global, at least one of each input. All is found on the host: no device is waited for.
+
+        Shapes: flags (T,).
+        """
+        lengths = np.asarray(stream.bounds.lengths)  # (P,)
+        starts, ends = np.cumsum(lengths) - lengths, np.repeat(lengths, lengths)  # (P,), (T,)
+        places = np.arange(len(flags)) - np.repeat(starts, lengths)  # (T,)
+        # How long the runs in front are, and where the rest begins.
+        runs = np.minimum.reduceat(np.where(flags, ends, places), starts)  # (P,)
+        is_rest = flags & (places >= np.repeat(runs, lengths))  # (T,)
+        rests = np.minimum.reduceat(np.where(is_rest, places, ends), starts)  # (P,)
+        counts = np.add.reduceat(flags, starts, dtype=np.int64)  # (P,)
+        (indices,) = flags.nonzero()  # (G,)
+        offsets = np.concatenate(([0], counts.cumsum()))  # (P + 1,)
+        parts = (flags, indices, offsets)
+        all_parts = uploaded(np.concatenate(parts), stream.inputs.device)
+        on_device = torch.split(all_parts, [len(part) for part in parts])
+        bounds = InputBounds(on_device[2].int(), tuple(counts.tolist()))
+        return cls(on_device[0].bool(), on_device[1], bounds, int(runs.max()), int((lengths - rests).max()))
+
 
 def first_tokens(stream: TokenStream) -> GlobalTokens:
     """Make each input's first token global."""
-    firsts = stream.firsts()
-    indices = stream.bounds.offsets[:-1].long()  # (P,)
-    flags = torch.zeros_like(stream.inputs, dtype=torch.bool).index_fill(0, indices, True)  # (T,)
-    return GlobalTokens(flags, indices, firsts.bounds, leading=1, trailing=0)
+    flags = np.zeros(len(stream.host_roles), dtype=bool)
+    flags[stream.starts] = True
+    return GlobalTokens.of(stream, flags)
 
 
 def frames_and_queries(stream: TokenStream) -> GlobalTokens:
-    """Make each input's first two special tokens global, and its query, as for padded batches.
-
-    How many there are is counted on the host, so that nothing waits for the device.
-    """
-    lengths = np.asarray(stream.bounds.lengths)  # (P,)
-    starts = np.cumsum(lengths) - lengths  # (P,)
-    firsts = np.repeat(starts, lengths)  # (T,), each token's input's first
-    on_host = is_global(stream.host_roles, _counted(stream.host_roles, firsts))  # (T,)
-    counts = tuple(np.add.reduceat(on_host, starts, dtype=np.int64).tolist())
-    leading, trailing = _ends(on_host, lengths, starts, np.arange(len(firsts)) - firsts)
-    offsets = stream.bounds.offsets
-    special = _counted(stream.roles, offsets.index_select(0, stream.inputs).long())  # (T,)
-    flags = is_global(stream.roles, special)  # (T,)
-    passed = torch.nn.functional.pad(flags.cumsum(0), (1, 0))  # (T + 1,), before each token
-    bounds = InputBounds(passed.index_select(0, offsets).to(offsets.dtype), counts)
-    return GlobalTokens(flags, _indices(flags, passed, sum(counts)), bounds, leading, trailing)
+    """Make each input's first two special tokens global, and its query, as for padded batches."""
+    special = stream.host_roles == Role.SPECIAL  # (T,)
+    before = (special.cumsum() - special)[stream.starts]  # (P,), in the inputs in front
+    counted = special.cumsum() - np.repeat(before, stream.bounds.lengths)  # (T,)
+    return GlobalTokens.of(stream, is_global(stream.host_roles, counted))
 
 
-def _counted(roles: Array, firsts: Array) -> Array:
-    """Count each input's special tokens up to each token. Shapes: roles, firsts (T,) -> (T,)."""
-    special = roles == Role.SPECIAL  # (T,)
-    counts = special.cumsum(0)  # (T,), from the stream's beginning
-    of_input: Array = counts - counts[firsts] + special[firsts]
-    return of_input
+class PackedLongformerLayer(PackedLayer):
+    """A post-norm layer; `window` is how far a token sees to either side. Shapes: (T, H) -> (T, H)."""
+
+    def __init__(self, layer: Any, parts: LayerParts, compile_by: Compile) -> None:
+        super().__init__(layer, parts, compile_by)
+        self.window = int(layer.attention.self.one_sided_attn_window_size)
+
+    def mixed(self, hidden: Tensor, given: Reading, shared: Any) -> Tensor:
+        """Attend near and to global tokens, and let those attend to all. Shapes: (T, H) -> (T, A, D)."""
+        everywhere, patterns = shared
+        projected = self.projected(hidden).view(len(hidden), 5, self.heads, -1)  # (T, 5, A, D)
+        query, key, value, global_key, global_value = projected.unbind(1)  # (T, A, D) each
+        mixed = given.attend((query, key, value), patterns[self.window])  # (T, A, D)
+        asking = self.layer.attention.self.query_global(hidden.index_select(0, everywhere.indices))  # (G, H)
+        global_query = asking.unflatten(1, (self.heads, -1))  # (G, A, D)
+        heads = Heads(global_query, global_key, global_value, everywhere.bounds, given.stream.bounds)
+        return mixed.index_copy(0, everywhere.indices, given.attention(heads, EVERY_TOKEN))
 
 
-def _indices(flags: Tensor, passed: Tensor, count: int) -> Tensor:
-    """List the places of `count` flags without asking how many there are. Shapes: (T,), (T + 1,) -> (G,)."""
-    # All others go to one slot more, which is cut off.
-    slots = torch.where(flags, passed[:-1], count)  # (T,)
-    places = torch.arange(len(flags), device=flags.device)  # (T,)
-    return places.new_zeros(count + 1).scatter(0, slots, places)[:count]
-
-
-def _ends(
-    flags: NDArray[np.bool_], lengths: NDArray[Any], starts: NDArray[Any], places: NDArray[Any]
-) -> tuple[int, int]:
-    """Find within how many first and last tokens of their inputs all flags are: runs in front and the rest.
-
-    Shapes: flags (T,), lengths and starts (P,), places within inputs (T,).
-    """
-    ends = np.repeat(lengths, lengths)  # (T,)
-    runs = np.minimum.reduceat(np.where(flags, ends, places), starts)  # (P,)
-    is_rest = flags & (places >= np.repeat(runs, lengths))  # (T,)
-    rests = np.minimum.reduceat(np.where(is_rest, places, ends), starts)  # (P,)
-    return int(runs.max()), int((lengths - rests).max())
-
-
-class PackedLongformer:
+class PackedLongformer(PackedTransformer):
     """A transformers Longformer read as it is: [CLS], the query and the first [SEP] are global.
 
     Shapes: T tokens -> last_hidden_state (T, H).
     """
 
+    layer_class = PackedLongformerLayer
+    global_tokens = staticmethod(frames_and_queries)
+
     def __init__(self, model: Any, compile_by: Compile) -> None:
-        self._embeddings = model.embeddings
-        self._layers = [PackedLongformerLayer(layer, compile_by) for layer in model.encoder.layer]
+        super().__init__(model, compile_by)
         device = model.embeddings.word_embeddings.weight.device
+        windows = {int(layer.attention.self.one_sided_attn_window_size) for layer in model.encoder.layer}
         # Tensors, each (): a mask that is compiled for streams of any length must hold no number.
-        self._windows = {layer.window: torch.tensor(layer.window, device=device) for layer in self._layers}
+        self._windows = {window: torch.tensor(window, device=device) for window in windows}
 
     @staticmethod
-    def serves(model: Any) -> bool:
-        """Whether all projections can be fused."""
-        return all(are_plain(_projections(layer.attention.self)) for layer in model.encoder.layer)
+    def parts(layer: Any) -> LayerParts:
+        """Take a post-norm layer apart."""
+        own = layer.attention.self
+        projections = [own.query, own.key, own.value, own.key_global, own.value_global]
+        return LayerParts(projections, own.num_heads, after_attention(layer))
 
-    def global_tokens(self, stream: TokenStream) -> GlobalTokens:
-        """Say which tokens are global."""
-        return frames_and_queries(stream)
-
-    def __call__(self, given: Reading) -> PackedOutput:
-        """Shapes: T tokens -> last_hidden_state (T, H)."""
-        hidden = embedded(self._embeddings, given)  # (T, H)
-        everywhere = self.global_tokens(given.stream)
-        patterns = {
-            window: near_or_global(given.stream.places, window, reach, everywhere)
+    def shared(self, given: Reading, hidden: Tensor) -> tuple[GlobalTokens, Mapping[int, Pattern]]:
+        """Give the global tokens, and the pattern of each window."""
+        everywhere, places = self.global_tokens(given.stream), given.stream.places
+        return everywhere, {
+            window: near_or_global(places, window, reach, everywhere)
             for window, reach in self._windows.items()
         }
-        steps = [
-            partial(
-                layer,
-                bounds=given.stream.bounds,
-                pattern=patterns[layer.window],
-                everywhere=everywhere,
-                attention=given.attention,
-            )
-            for layer in self._layers
-        ]
-        return run_layers(steps, given, hidden)
 
 
 class PackedLongformerInClassifier(PackedLongformer):
     """A Longformer below a classifier: its first token alone is global, as in training."""
 
-    def global_tokens(self, stream: TokenStream) -> GlobalTokens:
-        """Say which tokens are global."""
-        return first_tokens(stream)
-
-
-class PackedLongformerLayer:
-    """A post-norm layer; `window` is how far a token sees to either side. Shapes: (T, H) -> (T, H)."""
-
-    def __init__(self, layer: Any, compile_by: Compile) -> None:
-        own = layer.attention.self
-        self.window = int(own.one_sided_attn_window_size)
-        self._heads = int(own.num_heads)
-        self._projected = FusedLinear(_projections(own))
-        self._global_query = own.query_global
-        self._transformed = compile_by(AfterAttention(layer).__call__)
-
-    def __call__(
-        self,
-        hidden: Tensor,
-        bounds: InputBounds,
-        pattern: Pattern,
-        everywhere: GlobalTokens,
-        attention: Attention,
-    ) -> Tensor:
-        """Shapes: (T, H) -> (T, H)."""
-        projected = self._projected(hidden).view(len(hidden), 5, self._heads, -1)  # (T, 5, A, D)
-        query, key, value, global_key, global_value = projected.unbind(1)  # (T, A, D) each
-        mixed = attention(Heads(query, key, value, bounds, bounds), pattern).flatten(1)  # (T, H)
-        asking = hidden.index_select(0, everywhere.indices)  # (G, H)
-        global_query = self._global_query(asking).unflatten(1, (self._heads, -1))  # (G, A, D)
-        heads = Heads(global_query, global_key, global_value, everywhere.bounds, bounds)
-        over_all = attention(heads, EVERY_TOKEN)  # (G, A, D)
-        mixed = mixed.index_copy(0, everywhere.indices, over_all.flatten(1))  # (T, H)
-        output: Tensor = self._transformed(mixed, hidden)
-        return output
+    global_tokens = staticmethod(first_tokens)
 
 
 def near_or_global(places: Tensor, window: int, reach: Tensor, everywhere: GlobalTokens) -> Pattern:
@@ -274,10 +223,6 @@ def near_or_global(places: Tensor, window: int, reach: Tensor, everywhere: Globa
     return Pattern(
         sees=sees_in_stream, near=window, far_seen=everywhere.leading, far_seen_last=everywhere.trailing
     )
-
-
-def _projections(own: Any) -> list[Any]:
-    return [own.query, own.key, own.value, own.key_global, own.value_global]
 
 
 LONGFORMER = Forms(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from farrank_rankers.packed.pattern import Pattern
+from farrank_rankers.packed.stream import uploaded
 
 BLOCK = 128
 
@@ -127,13 +128,9 @@ class BlockLists(NamedTuple):
         """List blocks, in one upload."""
         kinds = [touched.partly] if masked else [touched.partly, touched.wholly]
         listed = np.stack([_listed(flags) for flags in kinds])  # (1 or 2, Q, 1 + K)
-        lists = torch.from_numpy(listed)
-        if device.type == "cuda":
-            # From pinned memory the copy waits for nothing.
-            lists = lists.pin_memory()
-        lists = lists.to(device, non_blocking=True)
         halves = [
-            (each[None, None, :, 0].contiguous(), each[None, None, :, 1:].contiguous()) for each in lists
+            (each[None, None, :, 0].contiguous(), each[None, None, :, 1:].contiguous())
+            for each in uploaded(listed, device)
         ]
         return cls(*halves[0], *(halves[1] if len(halves) > 1 else (None, None)))
 

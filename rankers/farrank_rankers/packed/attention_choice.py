@@ -32,10 +32,10 @@ class FusedAttention:
         self._flash = flash
         self._takes_slopes = takes_slopes
 
-    def __call__(self, heads: Heads, pattern: Pattern, scale: float | None = None) -> Tensor:
+    def __call__(self, heads: Heads, pattern: Pattern) -> Tensor:
         """Shapes: query (T, A, D), key and value (U, B, D) -> (T, A, D)."""
         kernel = self._flash if is_for_flash(pattern, heads, self._takes_slopes) else self._flex
-        return kernel(heads, pattern, scale)
+        return kernel(heads, pattern)
 
     @cached_property
     def _flex(self) -> Attention:

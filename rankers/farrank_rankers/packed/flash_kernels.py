@@ -41,11 +41,10 @@ class FlashAttention:
         self.version = _served_version()
         self._kernel = _flash_kernel(self.version)
 
-    def __call__(self, heads: Heads, pattern: Pattern, scale: float | None = None) -> Tensor:
+    def __call__(self, heads: Heads, pattern: Pattern) -> Tensor:
         """Shapes: query (T, A, D), key and value (U, B, D) -> (T, A, D)."""
         _check(heads, pattern, FLASH_ATTN)
-        width = heads.query.shape[-1]
-        query, key, value, asking, seen = heads.padded(HEAD_MULTIPLE)
+        query, key, value, asking, seen, scale = heads.padded(HEAD_MULTIPLE)
         mixed: Tensor = self._kernel(
             query,
             key,
@@ -54,11 +53,11 @@ class FlashAttention:
             cu_seqlens_k=seen.offsets,
             max_seqlen_q=asking.longest,
             max_seqlen_k=seen.longest,
-            softmax_scale=width**-0.5 if scale is None else scale,
+            softmax_scale=scale,
             causal=pattern.causal,
             alibi_slopes=None if pattern.slopes is None else pattern.slopes.float(),
         )  # (T, A, D or more)
-        return mixed[..., :width]
+        return mixed[..., : heads.query.shape[-1]]
 
 
 class VarlenAttention:
@@ -83,13 +82,13 @@ class VarlenAttention:
         self._kernel: Callable[..., Any] = kernel or varlen_attn
         self._shares_heads = "enable_gqa" in parameters if shares_heads is None else shares_heads
 
-    def __call__(self, heads: Heads, pattern: Pattern, scale: float | None = None) -> Tensor:
+    def __call__(self, heads: Heads, pattern: Pattern) -> Tensor:
         """Shapes: query (T, A, D), key and value (U, B, D) -> (T, A, D)."""
         _check(heads, pattern, TORCH_VARLEN)
         if pattern.slopes is not None:
             raise ValueError(f"pattern has slopes; {TORCH_VARLEN} takes none")
-        width, shared = heads.query.shape[-1], heads.query.shape[1] // heads.key.shape[1]
-        query, key, value, asking, seen = heads.padded(HEAD_MULTIPLE)
+        query, key, value, asking, seen, scale = heads.padded(HEAD_MULTIPLE)
+        shared = query.shape[1] // key.shape[1]
         options: dict[str, Any] = {}
         if self._shares_heads:
             options["enable_gqa"] = shared > 1
@@ -103,11 +102,11 @@ class VarlenAttention:
             seen.offsets,
             asking.longest,
             seen.longest,
-            scale=width**-0.5 if scale is None else scale,
+            scale=scale,
             window_size=NOT_BEHIND if pattern.causal else EVERYWHERE,
             **options,
         )  # (T, A, D or more)
-        return mixed[..., :width]
+        return mixed[..., : heads.query.shape[-1]]
 
 
 def is_for_flash(pattern: Pattern, heads: Heads, takes_slopes: bool) -> bool:

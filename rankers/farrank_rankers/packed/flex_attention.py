@@ -101,16 +101,16 @@ class FlexAttention:
             WeakKeyDictionary()
         )
 
-    def __call__(self, heads: Heads, pattern: Pattern, scale: float | None = None) -> Tensor:
+    def __call__(self, heads: Heads, pattern: Pattern) -> Tensor:
         """Shapes: query (T, A, D), key and value (U, B, D) -> (T, A, D)."""
         width = heads.query.shape[-1]
-        query, key, value, asking, seen = heads.padded(NARROWEST) if width < NARROWEST else heads
+        query, key, value, asking, seen, scale = heads.padded(NARROWEST if width < NARROWEST else 1)
         prepared = self._prepare(asking, seen)
         mixed: Tensor = self._kernel(
             *(each.transpose(0, 1)[None] for each in (query, key, value)),  # (1, A, T, D), (1, B, U, D) twice
             score_mod=_score(pattern, prepared.standing),
             block_mask=_block_mask(asking, seen, pattern, prepared),
-            scale=width**-0.5 if scale is None else scale,
+            scale=scale,
             enable_gqa=query.shape[1] != key.shape[1],
             # The kernel for short queries would be one more to compile, and streams are hardly ever so short.
             kernel_options={"FORCE_USE_FLEX_ATTENTION": True},

@@ -1,14 +1,13 @@
 """What a packed backbone is, and the parts that its layers are made of."""
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from farrank_rankers.packed.pattern import EVERY_TOKEN, Attention, Heads, Pattern
-from farrank_rankers.packed.stream import InputBounds, TokenStream
+from farrank_rankers.packed.stream import TokenStream
 
 # A function of tensors (T, …) that treats each token by itself, and what turns one into another that does the
 # same. Attention stays outside: its kernels are fast as they are, and read lengths that no graph should hold.
@@ -30,6 +29,15 @@ class Reading(NamedTuple):
     hidden_states: bool = False
     first_tokens: bool = False
 
+    def attend(self, heads: Sequence[Tensor], pattern: Pattern, scale: float | None = None) -> Tensor:
+        """Let tokens attend to those of their input, by queries, keys and values.
+
+        Shapes: (T, A, D), (T, B, D), (T, B, D) -> (T, A, D).
+        """
+        query, key, value = heads
+        bounds = self.stream.bounds
+        return self.attention(Heads(query, key, value, bounds, bounds, scale), pattern)
+
 
 class PackedOutput(NamedTuple):
     """What `Encoder.read` reads of transformers' outputs, and the stream whose tokens have these vectors.
@@ -48,21 +56,6 @@ class PackedOutput(NamedTuple):
 # A backbone that reads a stream, on the weights of the one that reads padded batches. It is for inference:
 # whatever mode its modules are in, no attention weight is dropped.
 PackedBackbone = Callable[[Reading], PackedOutput]
-
-
-class PackedForm(Protocol):
-    """How an architecture is packed: a class of packed backbones."""
-
-    def __call__(self, model: Any, compile_by: Compile) -> PackedBackbone:
-        """Put a packed backbone on a model's weights, which must be on their device already.
-
-        `compile_by` is given what the layers do token by token.
-        """
-        ...
-
-    def serves(self, model: Any) -> bool:
-        """Whether a model of the architecture computes what the packed form does: a variant may not."""
-        ...
 
 
 def as_written(function: PositionWise) -> PositionWise:
@@ -101,12 +94,8 @@ class FusedLinear:
                 layer.bias.data = self.bias[rows]
             start = rows.stop
 
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """Shapes: (T, H) -> (T, O)."""
-        return nn.functional.linear(hidden, self.weight, self.bias)
-
-    def part(self, hidden: Tensor, rows: slice) -> Tensor:
-        """Apply some rows of the matrix. Shapes: (T, H) -> (T, number of rows)."""
+    def __call__(self, hidden: Tensor, rows: slice = slice(None)) -> Tensor:
+        """Apply the matrix, or some of its rows. Shapes: (T, H) -> (T, number of rows)."""
         bias = None if self.bias is None else self.bias[rows]
         return nn.functional.linear(hidden, self.weight[rows], bias)
 
@@ -116,71 +105,103 @@ def are_plain(layers: Iterable[Any]) -> bool:
     return all(type(layer) is nn.Linear and type(layer.weight) is nn.Parameter for layer in layers)
 
 
+class LayerParts(NamedTuple):
+    """A layer taken apart: what makes queries, keys and values, and what each token goes through afterwards.
+
+    A single projection makes all three. `rest` is given what attention mixed and what the layer read, (T, H)
+    each.
+    """
+
+    projections: Sequence[nn.Linear]
+    heads: int
+    rest: PositionWise
+
+
 class PackedLayer:
-    """A layer that attends, then treats each token by itself. Shapes: (T, H) -> (T, H).
+    """A layer that attends, then treats each token by itself. Shapes: (T, H) -> (T, H)."""
 
-    `projections` make queries, keys and values; a single one makes all three. `rest` is given what attention
-    mixed and what the layer read, (T, H) each.
-    """
+    def __init__(self, layer: Any, parts: LayerParts, compile_by: Compile) -> None:
+        self.layer = layer
+        self.projected = FusedLinear(parts.projections)
+        self.heads = int(parts.heads)
+        self.rest = compile_by(parts.rest)
 
-    def __init__(
-        self, projections: Sequence[nn.Linear], heads: int, rest: PositionWise, compile_by: Compile
-    ) -> None:
-        self._projected = FusedLinear(projections)
-        self._heads = heads
-        self._rest = compile_by(rest)
-
-    def __call__(self, hidden: Tensor, bounds: InputBounds, attention: Attention, pattern: Pattern) -> Tensor:
+    def __call__(self, hidden: Tensor, given: Reading, shared: Any) -> Tensor:
         """Shapes: (T, H) -> (T, H)."""
-        projected = self._projected(hidden).view(len(hidden), 3, self._heads, -1)  # (T, 3, A, D)
-        query, key, value = projected.unbind(1)  # (T, A, D) each
-        mixed = attention(Heads(query, key, value, bounds, bounds), pattern)  # (T, A, D)
-        output: Tensor = self._rest(mixed.flatten(1), hidden)
+        output: Tensor = self.rest(self.mixed(hidden, given, shared).flatten(1), hidden)
         return output
 
-    def first(self, hidden: Tensor, stream: TokenStream, firsts: TokenStream, attention: Attention) -> Tensor:
+    def mixed(self, hidden: Tensor, given: Reading, shared: Any) -> Tensor:
+        """Attend, by the pattern that all layers share. Shapes: (T, H) -> (T, A, D)."""
+        return given.attend(self.projected(hidden).view(len(hidden), 3, self.heads, -1).unbind(1), shared)
+
+    def first(self, hidden: Tensor, given: Reading) -> PackedOutput:
         """Compute the first token of each input, which reads all others. Shapes: (T, H) -> (P, H)."""
-        first, width = stream.first(hidden), hidden.shape[1]  # (P, H)
-        query = self._projected.part(first, slice(width)).view(len(first), self._heads, -1)  # (P, A, D)
-        both = self._projected.part(hidden, slice(width, None)).view(len(hidden), 2, self._heads, -1)
+        tokens, first = given.stream.firsts(), given.stream.first(hidden)  # (P, H)
+        width = hidden.shape[1]
+        query = self.projected(first, slice(width)).view(len(first), self.heads, -1)  # (P, A, D)
+        both = self.projected(hidden, slice(width, None)).view(len(hidden), 2, self.heads, -1)
         key, value = both.unbind(1)  # (T, A, D) each
-        mixed = attention(Heads(query, key, value, firsts.bounds, stream.bounds), EVERY_TOKEN)  # (P, A, D)
-        output: Tensor = self._rest(mixed.flatten(1), first)
-        return output
+        mixed = given.attention(Heads(query, key, value, tokens.bounds, given.stream.bounds), EVERY_TOKEN)
+        return PackedOutput(tokens, self.rest(mixed.flatten(1), first))
 
 
-def embedded(embeddings: Any, given: Reading) -> Tensor:
-    """Call embeddings as transformers' BERT has them. Shapes: T tokens -> (T, E)."""
-    stream = given.stream
-    hidden: Tensor = embeddings(
-        input_ids=stream.input_ids[None],
-        token_type_ids=stream.token_type_ids[None],
-        position_ids=given.positions[None],
-    )
-    return hidden[0]
+class PackedTransformer:
+    """A packed backbone on a transformers model's weights, which must be on their device already.
 
-
-def run_layers(layers: Iterable[Callable[[Tensor], Tensor]], given: Reading, hidden: Tensor) -> PackedOutput:
-    """Apply one layer after the other, and keep all states if they are wanted. Shapes: (T, H) -> (T, H)."""
-    states = [hidden]
-    for layer in layers:
-        hidden = layer(hidden)  # (T, H)
-        if given.hidden_states:
-            states.append(hidden)
-    return PackedOutput(given.stream, hidden, tuple(states) if given.hidden_states else None)
-
-
-def run_packed_layers(
-    layers: Sequence[PackedLayer], given: Reading, hidden: Tensor, pattern: Pattern
-) -> PackedOutput:
-    """Apply layers of one pattern, the last one for first tokens only if nothing reads the others.
-
-    Shapes: (T, H) -> (T, H) or (P, H).
+    Base of the architectures' own, whose layers and embeddings may be BERT's or not. `compile_by` is given
+    what the layers do token by token.
+    Shapes: T tokens -> last_hidden_state (T, H), or (P, H) of first tokens.
     """
-    stream, attention = given.stream, given.attention
-    steps = [partial(layer, bounds=stream.bounds, attention=attention, pattern=pattern) for layer in layers]
-    if not given.first_tokens or given.hidden_states or pattern is not EVERY_TOKEN:
-        return run_layers(steps, given, hidden)
-    before = run_layers(steps[:-1], given, hidden).last_hidden_state  # (T, H)
-    firsts = stream.firsts()
-    return PackedOutput(firsts, layers[-1].first(before, stream, firsts, attention))
+
+    layer_class = PackedLayer
+
+    def __init__(self, model: Any, compile_by: Compile) -> None:
+        self.model = model
+        self.layers = [
+            self.layer_class(layer, self.parts(layer), compile_by) for layer in self.layers_of(model)
+        ]
+
+    @classmethod
+    def serves(cls, model: Any) -> bool:
+        """Whether a model of the architecture computes what the packed form does: a variant may not."""
+        return all(are_plain(cls.parts(layer).projections) for layer in cls.layers_of(model))
+
+    @staticmethod
+    def layers_of(model: Any) -> Iterable[Any]:
+        """List the layers."""
+        return model.encoder.layer  # type: ignore[no-any-return]
+
+    @staticmethod
+    def parts(layer: Any) -> LayerParts:
+        """Take a layer apart."""
+        raise NotImplementedError
+
+    def embedded(self, given: Reading) -> Tensor:
+        """Make what the first layer reads, of embeddings as BERT has them. Shapes: T tokens -> (T, H)."""
+        stream = given.stream
+        hidden: Tensor = self.model.embeddings(
+            input_ids=stream.input_ids[None],
+            token_type_ids=stream.token_type_ids[None],
+            position_ids=given.positions[None],
+        )
+        return hidden[0]
+
+    def shared(self, given: Reading, hidden: Tensor) -> Any:
+        """Make what all layers' attention is given: a pattern, if they are plain layers."""
+        return EVERY_TOKEN
+
+    def __call__(self, given: Reading) -> PackedOutput:
+        """Shapes: T tokens -> last_hidden_state (T, H), or (P, H) of first tokens."""
+        hidden = self.embedded(given)  # (T, H)
+        shared = self.shared(given, hidden)
+        # The last layer computes first tokens only if nothing reads the others.
+        firsts = given.first_tokens and not given.hidden_states and shared is EVERY_TOKEN
+        states = [hidden]
+        for layer in self.layers[:-1] if firsts else self.layers:
+            hidden = layer(hidden, given, shared)  # (T, H)
+            if given.hidden_states:
+                states.append(hidden)
+        if firsts:
+            return self.layers[-1].first(hidden, given)
+        return PackedOutput(given.stream, hidden, tuple(states) if given.hidden_states else None)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from torch import Tensor
 from torch.nn.functional import pad
@@ -54,7 +54,8 @@ class Heads(NamedTuple):
     """Queries of a stream's inputs, and keys and values of the same inputs or of as many in another stream.
 
     `asking` divides the queries into inputs, `seen` the keys and values. There may be fewer heads of keys and
-    values than of queries, each shared by as many queries' heads in turn.
+    values than of queries, each shared by as many queries' heads in turn. Scores are scaled by 1/√D, or by
+    `scale`.
     Shapes: query (T, A, D), key and value (U, B, D), B dividing A.
     """
 
@@ -63,19 +64,19 @@ class Heads(NamedTuple):
     value: Tensor
     asking: InputBounds
     seen: InputBounds
+    scale: float | None = None
 
     def padded(self, multiple: int) -> "Heads":
-        """Put zeros behind every head up to a multiple of so many values; they change no score."""
-        missing = -self.query.shape[-1] % multiple
-        if not missing:
-            return self
-        query, key, value = (pad(each, (0, missing)) for each in self[:3])
-        return Heads(query, key, value, self.asking, self.seen)
+        """Put zeros behind every head up to a multiple of so many values; they change no score.
+
+        The scale, which the width would change, is written down.
+        """
+        width = self.query.shape[-1]
+        missing = -width % multiple
+        query, key, value = (pad(each, (0, missing)) if missing else each for each in self[:3])
+        scale = width**-0.5 if self.scale is None else self.scale
+        return Heads(query, key, value, self.asking, self.seen, scale)
 
 
-class Attention(Protocol):
-    """Attention of each input's queries to its own keys; scores are scaled by 1/√D, or by `scale`."""
-
-    def __call__(self, heads: Heads, pattern: Pattern, scale: float | None = None) -> Tensor:
-        """Attend. Shapes: heads of (T, A, D) and (U, B, D) -> (T, A, D)."""
-        ...
+# Attention of each input's queries to its own keys. Shapes: heads of (T, A, D) and (U, B, D) -> (T, A, D).
+Attention = Callable[[Heads, Pattern], Tensor]

@@ -7,14 +7,14 @@ from torch.nn.functional import scaled_dot_product_attention
 from farrank_rankers.packed.pattern import Heads, Pattern
 
 
-def plain_attention(heads: Heads, pattern: Pattern, scale: float | None = None) -> Tensor:
+def plain_attention(heads: Heads, pattern: Pattern) -> Tensor:
     """Attend as `pattern.Attention` says. Shapes: query (T, A, D), key and value (U, B, D) -> (T, A, D)."""
     mixed = []
     starts = (0, 0)
     queries = torch.split(heads.query, list(heads.asking.lengths))
     keys, values = (torch.split(each, list(heads.seen.lengths)) for each in (heads.key, heads.value))
     for q, k, v in zip(queries, keys, values, strict=True):
-        mixed.append(_attend(q, k, v, starts, pattern, scale))  # (L, A, D)
+        mixed.append(_attend(q, k, v, starts, pattern, heads.scale))  # (L, A, D)
         starts = (starts[0] + len(q), starts[1] + len(k))
     return torch.cat(mixed)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -42,6 +42,12 @@ def pack(inputs: Sequence[EncoderInput]) -> Packing:
         own[0], own[1], own[2] = item.input_ids[places], item.roles[places], item.token_type_ids[places]
         own[3], own[4] = places, row
     return Packing(tokens, offsets, tuple(lengths))
+
+
+def uploaded(values: NDArray[Any], device: torch.device) -> Tensor:
+    """Copy numbers to a device. From pinned memory the copy to a GPU waits for nothing."""
+    on_host = torch.from_numpy(values)
+    return (on_host.pin_memory() if device.type == "cuda" else on_host).to(device, non_blocking=True)
 
 
 # Weakly referenced: FlexAttention keeps what it made for a stream until its bounds are gone.
@@ -96,6 +102,11 @@ class TokenStream:
             is_dense=bool((last + 1 == packing.lengths).all()),
         )
 
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """Each input's first token, on the host. Shapes: (P,)."""
+        return np.cumsum((0, *self.bounds.lengths[:-1]))
+
     def firsts(self) -> "TokenStream":
         """Give the stream of each input's first token. Shapes: P tokens of P inputs."""
         begins, count = self.bounds.offsets[:-1], len(self.bounds.lengths)
@@ -104,7 +115,6 @@ class TokenStream:
             self.first(each)
             for each in (self.input_ids, self.roles, self.token_type_ids, self.places, self.inputs)
         )
-        starts = np.cumsum((0, *self.bounds.lengths[:-1]))
         return TokenStream(
             input_ids=input_ids,
             roles=roles,
@@ -112,7 +122,7 @@ class TokenStream:
             places=places,
             inputs=inputs,
             bounds=InputBounds(offsets, (1,) * count),
-            host_roles=self.host_roles[starts],
+            host_roles=self.host_roles[self.starts],
             is_dense=True,
         )
 

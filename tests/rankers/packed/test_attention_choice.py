@@ -23,7 +23,7 @@ class Noted:
     def __init__(self, name: str, calls: list[str]) -> None:
         self._name, self._calls = name, calls
 
-    def __call__(self, heads: Heads, pattern: Pattern, scale: float | None = None) -> Tensor:
+    def __call__(self, heads: Heads, pattern: Pattern) -> Tensor:
         self._calls.append(self._name)
         return heads.query
 

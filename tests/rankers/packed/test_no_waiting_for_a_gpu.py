@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from farrank_rankers.backbones import longformer
 from farrank_rankers.family import FAMILIES
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
+from farrank_rankers.packed.stream import uploaded
 from support.architectures import ARCHITECTURES
 from support.packed_backbones import stream_of
 from support.ranker_inputs import inputs_of
@@ -63,10 +66,17 @@ class NoReading(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+def unwatched(values: NDArray[Any], device: torch.device) -> torch.Tensor:
+    """Upload from pinned memory, which nothing waits for, although torch calls it like other copies."""
+    with _disable_current_modes():
+        return uploaded(values, device)
+
+
 @contextmanager
 def no_waiting() -> Iterator[None]:
     operations: Callable[[], NoWaitingOperations] = NoWaitingOperations
-    with operations(), NoReading():
+    with pytest.MonkeyPatch.context() as changed, operations(), NoReading():
+        changed.setattr(longformer, "uploaded", unwatched)
         yield
 
 

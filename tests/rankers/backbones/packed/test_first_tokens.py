@@ -18,9 +18,9 @@ class Watched:
     def __init__(self) -> None:
         self.calls: list[tuple[int, Pattern]] = []
 
-    def __call__(self, heads: Heads, pattern: Pattern, scale: float | None = None) -> Tensor:
+    def __call__(self, heads: Heads, pattern: Pattern) -> Tensor:
         self.calls.append((len(heads.query), pattern))
-        return plain_attention(heads, pattern, scale)
+        return plain_attention(heads, pattern)
 
 
 def first_vectors(encoder: Encoder, inputs: list[EncoderInput], attention: Watched, alone: bool) -> Tensor:

@@ -13,7 +13,7 @@ from farrank_rankers.tokens import EncoderInput
 from support.packed_backbones import CASES, packed_states
 
 
-def shaped(heads: Heads, pattern: Pattern, scale: float | None = None) -> Tensor:
+def shaped(heads: Heads, pattern: Pattern) -> Tensor:
     """Stand in for a kernel; it asks what a pattern says of pairs, as kernels do."""
     nothing = heads.asking.offsets.new_zeros(1)
     if pattern.rescored is not None:

@@ -23,9 +23,9 @@ class Recording:
     def __init__(self) -> None:
         self.seen: list[tuple[InputBounds, Pattern]] = []
 
-    def __call__(self, heads: Heads, pattern: Pattern, scale: float | None = None) -> Tensor:
+    def __call__(self, heads: Heads, pattern: Pattern) -> Tensor:
         self.seen.append((heads.asking, pattern))
-        return plain_attention(heads, pattern, scale)
+        return plain_attention(heads, pattern)
 
 
 def recorded(encoder: Encoder, lengths: tuple[int, ...], padding: int) -> list[tuple[InputBounds, Pattern]]:
