@@ -172,7 +172,7 @@ class Published:
 
     def model(self, config: Mapping[str, Any], seed: int = 0) -> nn.Module:
         model = build_alibi_bert(config).double()
-        model.load_state_dict(rename_published(config, self.tensors(config, seed)))
+        model.load_state_dict(rename_published(model, self.tensors(config, seed)))
         return model.eval()
 
 

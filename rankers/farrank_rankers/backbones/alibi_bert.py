@@ -17,22 +17,19 @@ Where the facts come from:
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from transformers.modeling_outputs import BaseModelOutput
 
-from farrank_rankers.backbones.alibi_checkpoints import (
-    AlibiBertConfig,
-    check_supported,
-    ignored_names,
-    parameter_names,
-)
+from farrank_rankers.backbones.alibi_checkpoints import IGNORED, PUBLISHED, AlibiBertConfig, check_supported
 from farrank_rankers.backbones.bert import PADDED
+from farrank_rankers.backbones.facts import OwnBackbone
 from farrank_rankers.backbones.forms import Forms
 from farrank_rankers.errors import WeightsError
 from farrank_rankers.packed.packed_backbone import LayerParts, PackedTransformer, Reading
@@ -42,6 +39,9 @@ from farrank_rankers.packed.pattern import Pattern, Score
 ALIGNMENT = 16
 
 HEAD_PREFIX = "bert."  # stands before the encoder's names where a model with a head was saved
+
+# The matrices that make queries, keys and values: three as in BERT, or one for all.
+PROJECTIONS: Mapping[OwnBackbone, tuple[str, ...]] = {"jina": ("query", "key", "value"), "mosaic": ("qkv",)}
 
 
 def head_slopes(heads: int, device: torch.device) -> Tensor:
@@ -69,19 +69,9 @@ def attention_bias(attention_mask: Tensor, heads: int, dtype: torch.dtype) -> Te
     keys = torch.arange(aligned, device=device)  # (K,)
     distance = (keys[:length, None] - keys).abs()  # (L, K)
     alibi = (-head_slopes(heads, device)[:, None, None] * distance).to(dtype)  # (A, L, K)
-    real = torch.nn.functional.pad(attention_mask.bool(), (0, aligned - length))  # (P, K)
+    real = F.pad(attention_mask.bool(), (0, aligned - length))  # (P, K)
     bias = torch.where(real[:, None, None, :], alibi, PADDED)  # (P, A, L, K)
     return bias[..., :length]  # (P, A, L, L)
-
-
-class BackboneOutput(NamedTuple):
-    """What transformers' models give; values at padded positions mean nothing, but are finite.
-
-    Shapes: last_hidden_state (P, L, H); hidden_states, if asked for, likewise, of embeddings and layers.
-    """
-
-    last_hidden_state: Tensor
-    hidden_states: tuple[Tensor, ...] | None = None
 
 
 class AlibiEmbeddings(nn.Module):
@@ -110,18 +100,22 @@ class AlibiAttention(nn.Module):
     Shapes: hidden (P, L, H), bias (P, A, L, L) -> what the heads mixed, side by side, (P, L, H).
     """
 
-    def __init__(self, config: AlibiBertConfig) -> None:
+    def __init__(self, kind: OwnBackbone, config: AlibiBertConfig) -> None:
         super().__init__()
+        self.kind = kind
         self.heads = config.num_attention_heads
         self.dropout_rate = config.attention_probs_dropout_prob
-        self.output = nn.Linear(config.hidden_size, config.hidden_size)
+        width = config.hidden_size
+        self.output = nn.Linear(width, width)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.norm = nn.LayerNorm(width, config.layer_norm_eps)
+        for name in PROJECTIONS[kind]:
+            self.add_module(name, nn.Linear(width, 3 * width // len(PROJECTIONS[kind])))
 
     @property
-    def projections(self) -> Sequence[nn.Linear]:
+    def projections(self) -> list[nn.Linear]:
         """The matrices that make queries, keys and values, or the one that makes all three."""
-        raise NotImplementedError
+        return [getattr(self, name) for name in PROJECTIONS[self.kind]]
 
     def forward(self, hidden: Tensor, bias: Tensor) -> Tensor:
         """Shapes: (P, L, H), (P, A, L, L) -> (P, L, H)."""
@@ -137,34 +131,6 @@ class AlibiAttention(nn.Module):
         """Add what the heads mixed to what they read. Shapes: (…, H) each -> (…, H)."""
         normed: Tensor = self.norm(self.dropout(self.output(mixed)) + hidden)  # (…, H)
         return normed
-
-
-class JinaAttention(AlibiAttention):
-    """Attention with one matrix each for queries, keys and values, as in BERT."""
-
-    def __init__(self, config: AlibiBertConfig) -> None:
-        super().__init__(config)
-        self.query = nn.Linear(config.hidden_size, config.hidden_size)
-        self.key = nn.Linear(config.hidden_size, config.hidden_size)
-        self.value = nn.Linear(config.hidden_size, config.hidden_size)
-
-    @property
-    def projections(self) -> Sequence[nn.Linear]:
-        """Queries', keys' and values'."""
-        return self.query, self.key, self.value
-
-
-class MosaicAttention(AlibiAttention):
-    """Attention with one matrix for queries, keys and values together."""
-
-    def __init__(self, config: AlibiBertConfig) -> None:
-        super().__init__(config)
-        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
-
-    @property
-    def projections(self) -> Sequence[nn.Linear]:
-        """The one of all three."""
-        return (self.qkv,)
 
 
 class GatedFeedForward(nn.Module):
@@ -194,10 +160,10 @@ class GatedFeedForward(nn.Module):
 class AlibiLayer(nn.Module):
     """Attention, then the feed-forward. Shapes: hidden (P, L, H), bias (P, A, L, L) -> (P, L, H)."""
 
-    def __init__(self, attention: AlibiAttention, feed_forward: GatedFeedForward) -> None:
+    def __init__(self, kind: OwnBackbone, config: AlibiBertConfig) -> None:
         super().__init__()
-        self.attention = attention
-        self.feed_forward = feed_forward
+        self.attention = AlibiAttention(kind, config)
+        self.feed_forward = GatedFeedForward(config)
 
     def forward(self, hidden: Tensor, bias: Tensor) -> Tensor:
         """Shapes: (P, L, H), (P, A, L, L) -> (P, L, H)."""
@@ -210,22 +176,20 @@ class AlibiLayer(nn.Module):
 
 
 class AlibiBert(nn.Module):
-    """A post-norm BERT with ALiBi and gated feed-forwards; it has no pooler.
+    """JinaBERT's or MosaicBERT's encoder: a post-norm BERT with ALiBi and gated feed-forwards, no pooler.
+
+    Values at padded positions mean nothing, but are finite.
 
     Shapes: input_ids, attention_mask, token_type_ids (P, L) -> last_hidden_state (P, L, H).
     """
 
-    attention_class: type[AlibiAttention]
-
-    def __init__(self, config: AlibiBertConfig) -> None:
+    def __init__(self, kind: OwnBackbone, config: AlibiBertConfig) -> None:
         super().__init__()
+        self.kind = kind
         self.config = config
         self.checkpoint_keywords: Mapping[str, Any] | None = None
         self.embeddings = AlibiEmbeddings(config)
-        self.layers = nn.ModuleList(
-            AlibiLayer(self.attention_class(config), GatedFeedForward(config))
-            for _ in range(config.num_hidden_layers)
-        )
+        self.layers = nn.ModuleList(AlibiLayer(kind, config) for _ in range(config.num_hidden_layers))
         self.apply(self._initialise)
 
     def forward(
@@ -234,7 +198,7 @@ class AlibiBert(nn.Module):
         attention_mask: Tensor,
         token_type_ids: Tensor,
         output_hidden_states: bool = False,
-    ) -> BackboneOutput:
+    ) -> Any:
         """Shapes: (P, L) each -> last_hidden_state (P, L, H)."""
         hidden = self.embeddings(input_ids, token_type_ids)  # (P, L, H)
         bias = attention_bias(attention_mask, self.config.num_attention_heads, hidden.dtype)  # (P, A, L, L)
@@ -246,7 +210,7 @@ class AlibiBert(nn.Module):
                 hidden = layer(hidden, bias)  # (P, L, H)
             if output_hidden_states:
                 states.append(hidden)
-        return BackboneOutput(hidden, tuple(states) if output_hidden_states else None)
+        return BaseModelOutput(hidden, tuple(states) if output_hidden_states else None)
 
     def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Mapping[str, Any]) -> None:
         """Compute layers again in the backward pass, by the name that transformers' models have for it."""
@@ -264,66 +228,36 @@ class AlibiBert(nn.Module):
             nn.init.zeros_(module.bias)
 
 
-class JinaBert(AlibiBert):
-    """JinaBERT's encoder. Shapes: (P, L) each -> last_hidden_state (P, L, H)."""
-
-    attention_class = JinaAttention
-
-
-class MosaicBert(AlibiBert):
-    """MosaicBERT's encoder, of all its lengths. Shapes: (P, L) each -> last_hidden_state (P, L, H)."""
-
-    attention_class = MosaicAttention
-
-
 def build_alibi_bert(config: Mapping[str, Any]) -> AlibiBert:
-    """Build JinaBert or MosaicBert with random weights, to be filled or trained.
+    """Build a JinaBERT or MosaicBERT with random weights, to be filled or trained.
 
     Raises: SourceError naming the key of `config.json` that is missing or has an unsupported value.
     """
-    kind, sizes = check_supported(config)
-    return JinaBert(sizes) if kind == "jina" else MosaicBert(sizes)
+    return AlibiBert(*check_supported(config))
 
 
 def rename_published(
-    config: Mapping[str, Any], state: Mapping[str, Tensor], source: Path | str = "the checkpoint"
+    model: AlibiBert, state: Mapping[str, Tensor], source: Path | str = "the checkpoint"
 ) -> dict[str, Tensor]:
-    """Give a published checkpoint's tensors the names of the backbone that `build_alibi_bert(config)` builds.
+    """Give a published checkpoint's tensors the names that they have in the backbone.
 
-    Saved with a head or without, the names may have "bert." before them or not. Tensors are not copied.
-    Raises: WeightsError naming `source`, the tensor, and what was expected;
-    SourceError if the config asks for neither backbone.
+    Saved with a head or without, the names may have "bert." before them or not. Heads are left out; a tensor
+    that the backbone does not have keeps its name. Tensors are not copied.
+    Raises: WeightsError naming `source` and the tensor that is there twice.
     """
-    with torch.device("meta"):
-        shapes = {name: tensor.shape for name, tensor in build_alibi_bert(config).state_dict().items()}
-    own = {_bare(published): name for published, name in parameter_names(config).items()}
-    ignored = {_bare(name) for name in ignored_names(config)}
+    published = PUBLISHED[model.kind]
+    own = {published.name(name).removeprefix(HEAD_PREFIX): name for name in model.state_dict()}
     renamed: dict[str, Tensor] = {}
-    for published, tensor in state.items():
-        bare = _bare(published)
-        if bare in ignored:
+    for name, tensor in state.items():
+        bare = name.removeprefix(HEAD_PREFIX)
+        if bare in IGNORED:
             continue
-        if bare not in own:
-            raise WeightsError(f"{source} has the tensor {published}, which the model does not have")
-        name = own[bare]
-        if name in renamed:
+        if own.get(bare, name) in renamed:
             raise WeightsError(
                 f"{source} has the tensor {bare} twice, with and without {HEAD_PREFIX!r} before it"
             )
-        if tensor.shape != shapes[name]:
-            raise WeightsError(
-                f"{source}: tensor {published} has shape {tuple(tensor.shape)}; "
-                f"the model expects {tuple(shapes[name])}"
-            )
-        renamed[name] = tensor
-    for published, name in parameter_names(config).items():
-        if name not in renamed:
-            raise WeightsError(f"{source} lacks the tensor {published} of shape {tuple(shapes[name])}")
+        renamed[own.get(bare, name)] = tensor
     return renamed
-
-
-def _bare(published: str) -> str:
-    return published.removeprefix(HEAD_PREFIX)
 
 
 class PackedAlibiBert(PackedTransformer):

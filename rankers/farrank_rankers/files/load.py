@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from farrank_rankers.backbones.alibi_bert import rename_published
-from farrank_rankers.backbones.facts import own_backbone
+from farrank_rankers.backbones.alibi_bert import AlibiBert, rename_published
+from farrank_rankers.backbones.alibi_checkpoints import PUBLISHED
 from farrank_rankers.errors import RankerError, SourceError, WeightsError, naming
 from farrank_rankers.files.model_files import ModelFiles
 from farrank_rankers.files.weights import FILE, fill, fill_backbone, read_weights
@@ -89,11 +89,12 @@ def fill_published(backbone: nn.Module, files: ModelFiles, *, new_head: bool = F
     With `new_head`, what no base model has may be missing.
     Raises: WeightsError naming the file, the tensor and what was expected.
     """
-    if own_backbone(files.config) is None:
+    if not isinstance(backbone, AlibiBert):
         fill_backbone(backbone, files.transformer, new_head=new_head)
         return
     path = files.transformer / FILE
-    fill(backbone, rename_published(files.config, read_weights(files.transformer), path), path)
+    tensors = rename_published(backbone, read_weights(files.transformer), path)
+    fill(backbone, tensors, path, PUBLISHED[backbone.kind].name)
 
 
 def build(reader: Reader, config: dict[str, Any], seed: int) -> Ranker:

@@ -1,7 +1,7 @@
 """Weights from safetensors files, and only from those, copied into modules by name."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -65,9 +65,12 @@ def write_weights(module: nn.Module, folder: Path) -> None:
         raise WeightsError(f"{path} cannot be written: {error}") from error
 
 
-def fill(module: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
+def fill(
+    module: nn.Module, tensors: Mapping[str, Tensor], source: Path, published: Callable[[str], str] = str
+) -> None:
     """Put tensors into the module's of the same name, which must all be there, and nothing else.
 
+    `published` gives the name that a tensor has in the source, where that is another.
     Raises: WeightsError naming `source`, the tensor and what was expected.
     """
     wanted = _distinct(module)
@@ -76,8 +79,8 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None
         raise WeightsError(f"{source} has the tensor {unknown[0]}, which the model does not have")
     for name, target in wanted.items():
         if name not in tensors:
-            raise WeightsError(f"{source} lacks the tensor {name} of shape {tuple(target.shape)}")
-        copy(name, tensors[name], target, source)
+            raise WeightsError(f"{source} lacks the tensor {published(name)} of shape {tuple(target.shape)}")
+        copy(published(name), tensors[name], target, source)
 
 
 def copy(name: str, tensor: Tensor, target: Tensor, source: Path) -> None:

@@ -1,15 +1,28 @@
 """The name tables at full size: every published tensor has its place, and every place its tensor."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from farrank_rankers.backbones.alibi_bert import build_alibi_bert, rename_published
-from farrank_rankers.backbones.alibi_checkpoints import ignored_names, parameter_names
-from farrank_rankers.errors import SourceError, WeightsError
+from farrank_rankers.backbones.alibi_bert import HEAD_PREFIX, AlibiBert, build_alibi_bert, rename_published
+from farrank_rankers.backbones.alibi_checkpoints import IGNORED, PUBLISHED
+from farrank_rankers.errors import WeightsError
+from farrank_rankers.files.weights import fill
+
+
+def built(config: dict[str, Any]) -> AlibiBert:
+    with torch.device("meta"):
+        return build_alibi_bert(config)
+
+
+def read(config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Fill a backbone as `farrank_rankers.files.load` does."""
+    model, source = build_alibi_bert(config).double(), Path("x")
+    fill(model, rename_published(model, tensors, source), source, PUBLISHED[model.kind].name)
 
 
 def full_size(published: Any) -> dict[str, Tensor]:
@@ -18,23 +31,19 @@ def full_size(published: Any) -> dict[str, Tensor]:
 
 
 def test_every_published_tensor_is_placed_or_passed_over(published: Any) -> None:
-    with torch.device("meta"):
-        model = build_alibi_bert(published.config)
+    model = built(published.config)
     encoder, others = published.shapes(published.config)
-    table = parameter_names(published.config)
-    assert table.keys() == encoder.keys()
-    assert others.keys() <= ignored_names(published.config)
-    assert not table.keys() & ignored_names(published.config)
     own = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    assert {table[name]: shape for name, shape in encoder.items()} == own
+    assert {PUBLISHED[model.kind].name(name): shape for name, shape in own.items()} == encoder
+    assert {name.removeprefix(HEAD_PREFIX) for name in others} <= IGNORED
+    assert not {name.removeprefix(HEAD_PREFIX) for name in encoder} & IGNORED
     assert own.keys() == {name for name, _ in model.named_parameters()}
-    assert rename_published(published.config, full_size(published)).keys() == own.keys()
+    assert rename_published(model, full_size(published)).keys() == own.keys()
 
 
 def test_parameters_at_full_size(published: Any) -> None:
     """137 million each; with what is passed over, they fill the files on the hub."""
-    with torch.device("meta"):
-        model = build_alibi_bert(published.config)
+    model = built(published.config)
     own = sum(parameter.numel() for parameter in model.parameters())
     assert own == pytest.approx(137e6, rel=0.02)
     _, others = published.shapes(published.config)
@@ -44,12 +53,12 @@ def test_parameters_at_full_size(published: Any) -> None:
 
 
 def test_names_with_and_without_prefix(published: Any) -> None:
-    tensors = full_size(published)
-    expected = rename_published(published.config, tensors)
+    model, tensors = built(published.config), full_size(published)
+    expected = rename_published(model, tensors)
     bare = {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
     with_head = {name if name.startswith("cls.") else f"bert.{name}": tensor for name, tensor in bare.items()}
     for state in (bare, with_head):
-        renamed = rename_published(published.config, state)
+        renamed = rename_published(model, state)
         assert renamed.keys() == expected.keys()
         assert all(renamed[name] is tensor for name, tensor in expected.items())
 
@@ -61,21 +70,21 @@ def test_damaged_checkpoints(published: Any) -> None:
 
     missing = {key: tensor for key, tensor in tensors.items() if key != name}
     with pytest.raises(WeightsError, match=rf"^x lacks the tensor {name} of shape \(24, 20\)$"):
-        rename_published(config, missing, "x")
+        read(config, missing)
 
     turned = {**tensors, name: tensors[name].T}
     expected = rf"^x: tensor {name} has shape \(20, 24\); the model expects \(24, 20\)$"
     with pytest.raises(WeightsError, match=expected):
-        rename_published(config, turned, "x")
+        read(config, turned)
 
     unknown = {**tensors, "encoder.layer.2.mlp.wo.weight": tensors[name]}
     with pytest.raises(WeightsError, match=r"has the tensor encoder\.layer\.2\.mlp\.wo\.weight, which"):
-        rename_published(config, unknown)
+        read(config, unknown)
 
     bare = name.removeprefix("bert.")
     twice = {**tensors, f"bert.{bare}": tensors[name], bare: tensors[name]}
     with pytest.raises(WeightsError, match=r"encoder\.layer\.1\.mlp\.wo\.weight twice"):
-        rename_published(config, twice)
+        read(config, twice)
 
 
 def test_norms_of_queries_and_keys_are_not_dropped_in_silence(published: Any) -> None:
@@ -84,9 +93,4 @@ def test_norms_of_queries_and_keys_are_not_dropped_in_silence(published: Any) ->
     tensors = published.tensors(config)
     tensors["encoder.layer.0.attention.self.layer_norm_q.weight"] = torch.ones(24)
     with pytest.raises(WeightsError, match=r"layer_norm_q\.weight"):
-        rename_published(config, tensors)
-
-
-def test_other_models_have_no_table() -> None:
-    with pytest.raises(SourceError, match="model_type 'electra'"):
-        parameter_names({"model_type": "electra"})
+        read(config, tensors)

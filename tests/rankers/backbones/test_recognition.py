@@ -15,7 +15,7 @@ from farrank_rankers.errors import SourceError
 def test_published_configs_are_recognised(published: Any) -> None:
     assert own_backbone(published.config) == published.kind
     with torch.device("meta"):
-        assert type(build_alibi_bert(published.config)).__name__ == f"{published.kind.title()}Bert"
+        assert build_alibi_bert(published.config).kind == published.kind
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_saved_again_from_the_hub() -> None:
 
 def test_recognition_needs_no_torch() -> None:
     code = (
-        "import sys; from farrank_rankers.backbones.alibi_checkpoints import parameter_names; "
+        "import sys; from farrank_rankers.backbones.facts import own_backbone; "
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
@@ -84,12 +84,12 @@ def test_missing_keys_are_named(published: Any, key: str) -> None:
     [
         ("hidden_act", "gelu_new", "hidden_act is 'gelu_new'; only 'gelu' is supported"),
         ("hidden_size", 25, "num_attention_heads is 12; it must divide hidden_size, which is 25"),
-        ("hidden_size", "24", "hidden_size is '24'; it must be an integer"),
-        ("hidden_size", 24.0, r"hidden_size is 24\.0; it must be an integer"),
+        ("hidden_size", "24", "hidden_size is '24'; it must be a whole number"),
+        ("hidden_size", 24.0, r"hidden_size is 24\.0; it must be a whole number"),
         ("num_hidden_layers", 0, "num_hidden_layers is 0; it must be greater than 0"),
-        ("num_hidden_layers", True, "num_hidden_layers is True; it must be an integer"),
+        ("num_hidden_layers", True, "num_hidden_layers is True; it must be a whole number"),
         ("layer_norm_eps", -1.0, r"layer_norm_eps is -1\.0; it must be greater than 0"),
-        ("layer_norm_eps", float("nan"), "layer_norm_eps is nan; it must be greater than 0"),
+        ("layer_norm_eps", float("nan"), "layer_norm_eps must be a finite number"),
         ("initializer_range", None, "initializer_range is None; it must be a number"),
         ("hidden_dropout_prob", 1.0, r"hidden_dropout_prob is 1\.0; it must be at least 0 and below 1"),
         ("attention_probs_dropout_prob", -0.1, "attention_probs_dropout_prob is -0.1; it must be at least 0"),
