@@ -209,13 +209,11 @@ class Family:
 
     def encoder_class(self) -> "type[Encoder]":
         """Import the encoder."""
-        found: type[Encoder] = _imported(self.encoder)
-        return found
+        return _imported(self.encoder)
 
     def aggregator_class(self) -> "type[Aggregator[Any]]":
         """Import the aggregator."""
-        found: type[Aggregator[Any]] = _imported(self.aggregator)
-        return found
+        return _imported(self.aggregator)
 
 
 def _imported(name: str) -> Any:

@@ -90,8 +90,7 @@ class AlibiEmbeddings(nn.Module):
     def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
         """Shapes: (P, L), (P, L) -> (P, L, H)."""
         embedded: Tensor = self.norm(self.word(input_ids) + self.segment(token_type_ids))  # (P, L, H)
-        dropped: Tensor = self.dropout(embedded)
-        return dropped
+        return self.dropout(embedded)
 
 
 class AlibiAttention(nn.Module):
@@ -129,8 +128,7 @@ class AlibiAttention(nn.Module):
 
     def added(self, mixed: Tensor, hidden: Tensor) -> Tensor:
         """Add what the heads mixed to what they read. Shapes: (…, H) each -> (…, H)."""
-        normed: Tensor = self.norm(self.dropout(self.output(mixed)) + hidden)  # (…, H)
-        return normed
+        return self.norm(self.dropout(self.output(mixed)) + hidden)  # (…, H)
 
 
 class GatedFeedForward(nn.Module):
@@ -153,8 +151,7 @@ class GatedFeedForward(nn.Module):
         """Shapes: (P, L, H) -> (P, L, H)."""
         gates, values = self.gated(hidden).chunk(2, dim=-1)  # (P, L, F) each
         units = self.dropout(F.gelu(gates) * values)  # (P, L, F)
-        normed: Tensor = self.norm(self.output(units) + hidden)  # (P, L, H)
-        return normed
+        return self.norm(self.output(units) + hidden)  # (P, L, H)
 
 
 class AlibiLayer(nn.Module):
@@ -171,8 +168,7 @@ class AlibiLayer(nn.Module):
 
     def after_attention(self, mixed: Tensor, hidden: Tensor) -> Tensor:
         """Do what comes after attention, token by token. Shapes: (…, H) each -> (…, H)."""
-        transformed: Tensor = self.feed_forward(self.attention.added(mixed, hidden))
-        return transformed
+        return self.feed_forward(self.attention.added(mixed, hidden))
 
 
 class AlibiBert(nn.Module):
@@ -278,8 +274,7 @@ class PackedAlibiBert(PackedTransformer):
 
     def embedded(self, given: Reading) -> Tensor:
         """Shapes: T tokens -> (T, H)."""
-        hidden: Tensor = self.model.embeddings(given.stream.input_ids, given.stream.token_type_ids)
-        return hidden
+        return self.model.embeddings(given.stream.input_ids, given.stream.token_type_ids)
 
     def shared(self, given: Reading, hidden: Tensor) -> Pattern:
         """Lower scores by the distance between tokens; padding left out counts, where there is any."""

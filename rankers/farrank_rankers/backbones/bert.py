@@ -27,8 +27,7 @@ def after_attention(layer: Any) -> PositionWise:
 
     def rest(mixed: Tensor, hidden: Tensor) -> Tensor:
         hidden = layer.attention.output(mixed, hidden)  # (T, H)
-        output: Tensor = layer.output(layer.intermediate(hidden), hidden)
-        return output
+        return layer.output(layer.intermediate(hidden), hidden)
 
     return rest
 
@@ -115,15 +114,13 @@ def first_token_layer(model: Any) -> Iterator[Replacement]:
 def pooled_first(model: Any, tokens: TokenStream, hidden: Tensor) -> Tensor:
     """Pass the first token to the model's pooler, then to the classifier. Shapes: (T, H) -> (P, labels)."""
     first = tokens.first(hidden)[:, None]  # (P, 1, H), inputs of one token
-    logits: Tensor = model.classifier(model.base_model.pooler(first))
-    return logits
+    return model.classifier(model.base_model.pooler(first))
 
 
 def first_alone(model: Any, tokens: TokenStream, hidden: Tensor) -> Tensor:
     """Leave the first token to the classifier and its own layers. Shapes: (T, H) -> (P, labels)."""
     first = tokens.first(hidden)[:, None]  # (P, 1, H), inputs of one token
-    logits: Tensor = model.classifier(first)
-    return logits
+    return model.classifier(first)
 
 
 def _is_packable(layer: Any) -> bool:

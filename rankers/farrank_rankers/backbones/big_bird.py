@@ -128,7 +128,8 @@ def each_at_its_own_length(backbone: nn.Module, roles: Tensor, inputs: Mapping[s
         }
         if "position_ids" not in inputs:
             # The last block may reach beyond the table of positions; nothing reads what stands there.
-            positions = torch.arange(length, device=roles.device).clamp(max=_last_position(model))  # (R's L,)
+            last = int(model.config.max_position_embeddings) - 1
+            positions = torch.arange(length, device=roles.device).clamp(max=last)  # (R's L,)
             resized["position_ids"] = positions.expand_as(resized["input_ids"])
         with _numpys_random_state_kept():
             parts.append((rows, backbone(**resized)))
@@ -158,10 +159,6 @@ def _joined(parts: Sequence[tuple[Tensor, Any]], inputs: int, length: int, name:
             values = pad(values[:, :length], (0, 0, 0, max(0, length - values.shape[1])))  # (R, L, H)
         joined = joined.index_copy(0, rows, values)
     return joined
-
-
-def _last_position(model: Any) -> int:
-    return int(model.config.max_position_embeddings) - 1
 
 
 @contextmanager

@@ -61,8 +61,7 @@ def build_classifier(spec: RankerSpec, config: Mapping[str, Any]) -> nn.Module:
             f"config.json: architectures {config.get('architectures')!r} is a {own} backbone, of which only "
             "the encoder is written out here; a classifier's head on it cannot be opened"
         )
-    model: nn.Module = AutoModelForSequenceClassification.from_config(_prepared(spec, config))
-    return model
+    return AutoModelForSequenceClassification.from_config(_prepared(spec, config))
 
 
 def _prepared(spec: RankerSpec, config: Mapping[str, Any]) -> Any:

@@ -120,8 +120,7 @@ def distance_slots(buckets: int, furthest: int) -> Tensor:
 def pooled_by_head(model: Any, tokens: TokenStream, hidden: Tensor) -> Tensor:
     """Pass the first token to the head's pooler, then to the classifier. Shapes: (T, H) -> (P, labels)."""
     first = tokens.first(hidden)[:, None]  # (P, 1, H), inputs of one token
-    logits: Tensor = model.classifier(model.pooler(first))
-    return logits
+    return model.classifier(model.pooler(first))
 
 
 class PackedDeberta(PackedTransformer):

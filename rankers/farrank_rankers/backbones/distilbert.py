@@ -29,8 +29,7 @@ class PackedDistilBert(PackedTransformer):
 
         def rest(mixed: Tensor, hidden: Tensor) -> Tensor:
             hidden = layer.sa_layer_norm(own.out_lin(mixed) + hidden)  # (T, H)
-            output: Tensor = layer.output_layer_norm(layer.ffn(hidden) + hidden)
-            return output
+            return layer.output_layer_norm(layer.ffn(hidden) + hidden)
 
         return LayerParts([own.q_lin, own.k_lin, own.v_lin], own.n_heads, rest)
 
@@ -40,14 +39,12 @@ class PackedDistilBert(PackedTransformer):
         parts = self.model.embeddings
         words = parts.word_embeddings(given.stream.input_ids)  # (T, H)
         embedded = words + parts.position_embeddings(given.positions)  # (T, H)
-        hidden: Tensor = parts.dropout(parts.LayerNorm(embedded))  # (T, H)
-        return hidden
+        return parts.dropout(parts.LayerNorm(embedded))  # (T, H)
 
 
 def pooled_first(model: Any, tokens: TokenStream, hidden: Tensor) -> Tensor:
     """Pass the first token to the classifier's two layers. Shapes: (T, H) -> (P, labels)."""
-    logits: Tensor = model.classifier(model.pre_classifier(tokens.first(hidden)).relu())
-    return logits
+    return model.classifier(model.pre_classifier(tokens.first(hidden)).relu())
 
 
 DISTILBERT = Forms(packed=PackedDistilBert, head=pooled_first)

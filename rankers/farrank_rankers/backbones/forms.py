@@ -74,8 +74,7 @@ def forms_of(architecture: str) -> Forms:
     if row is None or not row.forms:
         return Forms()
     module, _, name = row.forms.partition(":")
-    forms: Forms = getattr(import_module(f"{__package__}.{module}"), name)
-    return forms
+    return getattr(import_module(f"{__package__}.{module}"), name)
 
 
 def packed_backbone(

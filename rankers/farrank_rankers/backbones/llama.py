@@ -71,15 +71,13 @@ class PackedLlama(PackedTransformer):
 
         def rest(mixed: Tensor, hidden: Tensor) -> Tensor:
             hidden = hidden + own.o_proj(mixed)  # (T, H)
-            output: Tensor = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
-            return output
+            return hidden + layer.mlp(layer.post_attention_layernorm(hidden))
 
         return LayerParts([own.q_proj, own.k_proj, own.v_proj], own.config.num_attention_heads, rest)
 
     def embedded(self, given: Reading) -> Tensor:
         """Shapes: T tokens -> (T, H)."""
-        hidden: Tensor = self.model.embed_tokens(given.stream.input_ids)
-        return hidden
+        return self.model.embed_tokens(given.stream.input_ids)
 
     def shared(self, given: Reading, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Turn positions into cosines and sines. Shapes: -> (T, 1, D) twice."""
@@ -117,8 +115,7 @@ def last_token(model: Any, tokens: TokenStream, hidden: Tensor) -> Tensor:
     if pad is not None:
         places = places.masked_fill(tokens.input_ids == pad, 0)  # (T,)
     last = first.scatter_reduce(0, tokens.inputs.long(), places, "amax")  # (P,)
-    logits: Tensor = model.score(hidden.index_select(0, last))
-    return logits
+    return model.score(hidden.index_select(0, last))
 
 
 LLAMA = Forms(call=without_cache, packed=PackedLlama, head=last_token)

@@ -36,8 +36,7 @@ def is_global(roles: Array, special_tokens: Array) -> Array:
     `special_tokens` counts an input's special tokens up to each token, itself included.
     Shapes: (…) each -> (…) bool.
     """
-    marked: Array = ((roles == Role.SPECIAL) & (special_tokens <= 2)) | (roles == Role.QUERY)
-    return marked
+    return ((roles == Role.SPECIAL) & (special_tokens <= 2)) | (roles == Role.QUERY)
 
 
 def sees(own: Tensor, other: Tensor, reach: Tensor | int, other_is_global: Tensor) -> Tensor:

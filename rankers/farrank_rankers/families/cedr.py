@@ -141,8 +141,7 @@ def similarity_matrix(query: Tensor, document: Tensor) -> Tensor:
     products = torch.einsum("nqlh,ntlh->nlqt", query, document)  # (N, L+1, Q, T)
     query_norms = vector_norm(query, dim=-1).transpose(1, 2)[:, :, :, None] + 1e-9  # (N, L+1, Q, 1)
     document_norms = vector_norm(document, dim=-1).transpose(1, 2)[:, :, None] + 1e-9  # (N, L+1, 1, T)
-    simmat: Tensor = products / (query_norms * document_norms)  # (N, L+1, Q, T)
-    return simmat
+    return products / (query_norms * document_norms)  # (N, L+1, Q, T)
 
 
 def over_chunks(values: Tensor, masks: Tensor) -> Tensor:
@@ -241,8 +240,7 @@ class CedrKnrm(CountingCedr):
         """Shapes: masks (V, D, C) -> (V, D)."""
         logs = (over_chunks(state.counts, masks) + 1e-6).log()  # (V, D, Q, 11·(L+1))
         phi = logs.masked_fill(~state.query_mask[:, :, None], 0.0).sum(dim=2)  # (V, D, 11·(L+1))
-        scores: Tensor = self.combine(torch.cat([phi, mean_cls(state.cls, masks)], dim=2))  # (V, D, 1)
-        return scores.squeeze(-1)
+        return self.combine(torch.cat([phi, mean_cls(state.cls, masks)], dim=2)).squeeze(-1)
 
 
 BINS = 11  # ten over [−1, 1), the last for exact matches

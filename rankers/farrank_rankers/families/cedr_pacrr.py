@@ -114,8 +114,7 @@ class CedrPacrr(Aggregator[Matches]):
 
     def _scores(self, matches: Tensor, cls: Tensor, masks: Tensor) -> Tensor:
         """Shapes: (V, D, R·6), (D, C, H), (V, D, C) -> (V, D)."""
-        scores: Tensor = self.dense(torch.cat([matches, mean_cls(cls, masks)], dim=2))  # (V, D, 1)
-        return scores.squeeze(-1)
+        return self.dense(torch.cat([matches, mean_cls(cls, masks)], dim=2)).squeeze(-1)
 
 
 class NgramMatch(nn.Module):

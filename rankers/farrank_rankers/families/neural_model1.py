@@ -100,5 +100,4 @@ class NeuralModel1(Aggregator[Translations]):
         x, y = query[:, :, None], document[:, None]  # (N, Q, 1, 128), (N, 1, T, 128)
         first = (x * y) @ of_both.T + x @ of_query.T + y @ of_document.T + self.f1.bias  # (N, Q, T, 128)
         second = self.f2(first.relu()).relu()  # (N, Q, T, 128)
-        translated: Tensor = self.f3(second).squeeze(-1).sigmoid()  # (N, Q, T)
-        return translated
+        return self.f3(second).squeeze(-1).sigmoid()  # (N, Q, T)

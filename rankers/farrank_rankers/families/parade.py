@@ -39,8 +39,7 @@ class ParadeMax(Aggregator[Tensor]):
     def score(self, state: Tensor, masks: Tensor) -> Tensor:
         """Shapes: state (D, C, H), masks (V, D, C) -> (V, D)."""
         present = state.masked_fill(~masks[..., None], -torch.inf)  # (V, D, C, H)
-        scores: Tensor = self.head(present.amax(dim=2))  # (V, D)
-        return scores
+        return self.head(present.amax(dim=2))  # (V, D)
 
 
 class Attended(NamedTuple):
@@ -83,8 +82,7 @@ class ParadeAttn(Aggregator[Attended]):
 
     def score(self, state: Attended, masks: Tensor) -> Tensor:
         """Shapes: masks (V, D, C) -> (V, D)."""
-        scores: Tensor = self.head((state.weights(masks) * state.vectors).sum(dim=2))  # (V, D)
-        return scores
+        return self.head((state.weights(masks) * state.vectors).sum(dim=2))  # (V, D)
 
     def chunk_scores(self, state: Attended, chunk_mask: Tensor, scores: Tensor) -> Tensor:
         """Return the attention's weights. Shapes: (D, C) -> (D, C)."""

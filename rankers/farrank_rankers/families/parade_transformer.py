@@ -92,8 +92,7 @@ class VectorTransformer(nn.Module):
             token_type_ids=torch.cat(segments, dim=1),  # (N, L)
             position_ids=torch.cat(positions, dim=1).cumsum(dim=1) - 1,  # (N, L)
         )
-        first: Tensor = output.last_hidden_state[:, 0]
-        return first
+        return output.last_hidden_state[:, 0]
 
 
 def _learned(vector: Tensor, rows: Tensor) -> Part:

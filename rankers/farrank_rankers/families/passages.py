@@ -46,8 +46,7 @@ class Head(nn.Module):
 
     def forward(self, vectors: Tensor) -> Tensor:
         """Shapes: (…, H) -> (…)."""
-        scores: Tensor = self.linear(self.dropout(vectors))  # (…, 1)
-        return scores.squeeze(-1)
+        return self.linear(self.dropout(vectors)).squeeze(-1)
 
 
 class MaxP(ChunkScoreAggregator):
@@ -66,8 +65,7 @@ class MaxP(ChunkScoreAggregator):
     def interact(self, features: Features, chunk_mask: Tensor, query: Features | None) -> Tensor:
         """Score each chunk. Shapes: (D, C, H), (D, C) -> (D, C)."""
         present = features.vectors.masked_fill(~chunk_mask[:, :, None], 0.0)  # (D, C, H)
-        scores: Tensor = self.head(present)  # (D, C)
-        return scores
+        return self.head(present)  # (D, C)
 
 
 class SumP(MaxP):
@@ -120,10 +118,8 @@ class AvgP(Aggregator[Tensor]):
     def score(self, state: Tensor, masks: Tensor) -> Tensor:
         """Shapes: state (D, C, H), masks (V, D, C) -> (V, D)."""
         total = torch.einsum("dch,vdc->vdh", state, masks.to(state.dtype))  # (V, D, H)
-        scores: Tensor = self.head(total / masks.sum(dim=2, keepdim=True))  # (V, D)
-        return scores
+        return self.head(total / masks.sum(dim=2, keepdim=True))  # (V, D)
 
     def chunk_scores(self, state: Tensor, chunk_mask: Tensor, scores: Tensor) -> Tensor:
         """Shapes: state (D, C, H) -> (D, C)."""
-        found: Tensor = self.head(state)
-        return found
+        return self.head(state)

@@ -49,18 +49,14 @@ def touched_blocks(asking: tuple[int, ...], seen: tuple[int, ...], pattern: Patt
     pieces = cut(asks)
     own, other = asks[pieces.inputs], sees[pieces.inputs]  # (N,) each, the lengths of their inputs
     begins = (np.cumsum(sees) - sees)[pieces.inputs]  # (N,), where those seen begin in their stream
-    shape = (_blocks(asks.sum()), _blocks(sees.sum()))
+    shape = (int(-(-asks.sum() // BLOCK)), int(-(-sees.sum() // BLOCK)))
     limit = np.minimum(other, pieces.ends) if pattern.causal else other
     touched = np.zeros(shape, dtype=bool)
     for first, end in _spans(pieces, own, other, pattern):
         first, end = np.maximum(first, 0), np.minimum(end, limit)
         some = first < end
-        touched |= _marked(
-            pieces.blocks[some],
-            (begins + first)[some] // BLOCK,
-            ((begins + end)[some] - 1) // BLOCK + 1,
-            shape,
-        )
+        behind = (begins + end - 1)[some] // BLOCK + 1
+        touched |= _marked(pieces.blocks[some], (begins + first)[some] // BLOCK, behind, shape)
     wholly = np.zeros(shape, dtype=bool)
     if pattern.sees is None:
         # The first token of a block sees the fewest.
@@ -87,14 +83,10 @@ def _spans(pieces: Pieces, own: Numbers, other: Numbers, pattern: Pattern) -> li
     if pattern.near is None or pattern.sees is None:
         return [(nothing, other)]
     sees_all = (pieces.places < pattern.far_seen) | (pieces.ends > own - pattern.far_seen_last)
-    return [
-        (
-            np.where(sees_all, 0, pieces.places - pattern.near),
-            np.where(sees_all, other, pieces.ends + pattern.near),
-        ),
-        (nothing, np.minimum(other, pattern.far_seen)),
-        (other - pattern.far_seen_last, other),
-    ]
+    first = np.where(sees_all, 0, pieces.places - pattern.near)
+    end = np.where(sees_all, other, pieces.ends + pattern.near)
+    far = (nothing, np.minimum(other, pattern.far_seen)), (other - pattern.far_seen_last, other)
+    return [(first, end), *far]
 
 
 def _marked(rows: Numbers, first: Numbers, behind: Numbers, shape: tuple[int, int]) -> Flags:
@@ -103,13 +95,7 @@ def _marked(rows: Numbers, first: Numbers, behind: Numbers, shape: tuple[int, in
     edges = np.zeros((shape[0], shape[1] + 1), dtype=np.int16)
     np.add.at(edges, (rows, first), 1)
     np.add.at(edges, (rows, behind), -1)
-    marked: Flags = np.cumsum(edges, axis=1, dtype=np.int16)[:, :-1] > 0
-    return marked
-
-
-def _blocks(tokens: int) -> int:
-    """Count blocks."""
-    return int(-(-tokens // BLOCK))
+    return np.cumsum(edges, axis=1, dtype=np.int16)[:, :-1] > 0
 
 
 class BlockLists(NamedTuple):

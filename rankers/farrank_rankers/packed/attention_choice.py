@@ -63,13 +63,9 @@ def choose_attention(device: torch.device, dtype: torch.dtype) -> Chosen:
         )
     try:
         flash = FlashAttention()
+        return Chosen(FusedAttention(flash, takes_slopes=True), f"flash_attn {flash.version} and flex")
     except AttentionAbsent as absent:
-        return _of_torch(str(absent))
-    return Chosen(FusedAttention(flash, takes_slopes=True), f"flash_attn {flash.version} and flex")
-
-
-def _of_torch(missing: str) -> Chosen:
-    """Choose torch's own kernels. Raises: AttentionAbsent if this torch has none that are served."""
+        missing = str(absent)
     if not torch.backends.cuda.is_flash_attention_available():
         raise AttentionAbsent(f"{missing}, and torch {torch.__version__} was built without FlashAttention")
     try:

@@ -38,8 +38,7 @@ class FlashAttention:
     """
 
     def __init__(self) -> None:
-        self.version = _served_version()
-        self._kernel = _flash_kernel(self.version)
+        self.version, self._kernel = _installed()
 
     def __call__(self, heads: Heads, pattern: Pattern) -> Tensor:
         """Shapes: query (T, A, D), key and value (U, B, D) -> (T, A, D)."""
@@ -89,23 +88,16 @@ class VarlenAttention:
             raise ValueError(f"pattern has slopes; {TORCH_VARLEN} takes none")
         query, key, value, asking, seen, scale = heads.padded(HEAD_MULTIPLE)
         shared = query.shape[1] // key.shape[1]
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {
+            "window_size": NOT_BEHIND if pattern.causal else EVERYWHERE,
+            "scale": scale,
+        }
         if self._shares_heads:
             options["enable_gqa"] = shared > 1
         elif shared > 1:
             key, value = (each.repeat_interleave(shared, dim=1) for each in (key, value))  # (U, A, D) each
-        mixed: Tensor = self._kernel(
-            query,
-            key,
-            value,
-            asking.offsets,
-            seen.offsets,
-            asking.longest,
-            seen.longest,
-            scale=scale,
-            window_size=NOT_BEHIND if pattern.causal else EVERYWHERE,
-            **options,
-        )  # (T, A, D or more)
+        lengths = (asking.offsets, seen.offsets, asking.longest, seen.longest)
+        mixed: Tensor = self._kernel(query, key, value, *lengths, **options)  # (T, A, D or more)
         return mixed[..., : heads.query.shape[-1]]
 
 
@@ -130,8 +122,8 @@ def _check(heads: Heads, pattern: Pattern, kernel: str) -> None:
         raise ValueError(f"asking and seen differ in length; {kernel} counts places from their ends")
 
 
-def _served_version() -> str:
-    """Read which release of flash_attn is installed, without importing it."""
+def _installed() -> tuple[str, Callable[..., Any]]:
+    """Read which release of flash_attn is installed, and import its kernel if that is served."""
     try:
         installed = version(FLASH_ATTN)
     except PackageNotFoundError:
@@ -140,13 +132,8 @@ def _served_version() -> str:
     if not OLDEST <= numbers < TOO_NEW:
         served = f"from {'.'.join(map(str, OLDEST))} to below {TOO_NEW[0]}"
         raise AttentionAbsent(f"{FLASH_ATTN} {installed} is installed; releases {served} are served")
-    return installed
-
-
-def _flash_kernel(installed: str) -> Callable[..., Any]:
-    """Import the kernel; a package built for another torch fails here, with the linker's words."""
     try:
-        kernel: Callable[..., Any] = import_module(FLASH_ATTN).flash_attn_varlen_func
+        return installed, import_module(FLASH_ATTN).flash_attn_varlen_func
     except (ImportError, OSError, AttributeError) as error:
+        # A package built for another torch: these are the linker's words.
         raise AttentionAbsent(f"{FLASH_ATTN} {installed} does not load: {error}") from error
-    return kernel

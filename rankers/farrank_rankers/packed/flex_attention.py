@@ -78,12 +78,14 @@ def compiled_kernel() -> Callable[..., Any]:
     """
     limits = torch._dynamo.config
     limits.recompile_limit = max(limits.recompile_limit, COMPILED_FORMS)
-    compiled: Callable[..., Any] = torch.compile(flex_attention, dynamic=True, fullgraph=True)
-    return compiled
+    return torch.compile(flex_attention, dynamic=True, fullgraph=True)
 
 
 class _Prepared(NamedTuple):
-    """What layers share that attend within the same inputs; blocks depend on the kind of pattern, too."""
+    """What layers share that attend within the same inputs; it lives as long as their bounds.
+
+    Blocks depend on the kind of pattern, too.
+    """
 
     standing: Standing
     blocks: dict[Kind, BlockLists]
@@ -105,45 +107,33 @@ class FlexAttention:
         """Shapes: query (T, A, D), key and value (U, B, D) -> (T, A, D)."""
         width = heads.query.shape[-1]
         query, key, value, asking, seen, scale = heads.padded(NARROWEST if width < NARROWEST else 1)
-        prepared = self._prepare(asking, seen)
+        of_asking = self._prepared.setdefault(asking, WeakKeyDictionary())
+        if seen not in of_asking:
+            of_asking[seen] = _Prepared(Standing.of(asking, seen), {})
+        standing, blocks = of_asking[seen]
+        masked = pattern.sees is not None
+        kind = (pattern.causal, masked, pattern.near, pattern.far_seen, pattern.far_seen_last)
+        if kind not in blocks:
+            touched = touched_blocks(asking.lengths, seen.lengths, pattern)
+            blocks[kind] = BlockLists.of(touched, masked, asking.offsets.device)
+        block_mask = BlockMask.from_kv_blocks(
+            *blocks[kind],
+            BLOCK_SIZE=BLOCK,
+            mask_mod=_mask(pattern, standing),
+            seq_lengths=(sum(asking.lengths), sum(seen.lengths)),
+            # Only gradients need them.
+            compute_q_blocks=False,
+        )
         mixed: Tensor = self._kernel(
             *(each.transpose(0, 1)[None] for each in (query, key, value)),  # (1, A, T, D), (1, B, U, D) twice
-            score_mod=_score(pattern, prepared.standing),
-            block_mask=_block_mask(asking, seen, pattern, prepared),
+            score_mod=_score(pattern, standing),
+            block_mask=block_mask,
             scale=scale,
             enable_gqa=query.shape[1] != key.shape[1],
             # The kernel for short queries would be one more to compile, and streams are hardly ever so short.
             kernel_options={"FORCE_USE_FLEX_ATTENTION": True},
         )  # (1, A, T, D)
         return mixed[0, ..., :width].transpose(0, 1)
-
-    def _prepare(self, asking: InputBounds, seen: InputBounds) -> _Prepared:
-        """Look up what these inputs need, or make it; it lives as long as their bounds."""
-        of_asking = self._prepared.setdefault(asking, WeakKeyDictionary())
-        if seen not in of_asking:
-            of_asking[seen] = _Prepared(Standing.of(asking, seen), {})
-        return of_asking[seen]
-
-
-def _block_mask(asking: InputBounds, seen: InputBounds, pattern: Pattern, prepared: _Prepared) -> BlockMask:
-    """Say which blocks to compute and which pairs of them see each other."""
-    masked = pattern.sees is not None
-    kind = (pattern.causal, masked, pattern.near, pattern.far_seen, pattern.far_seen_last)
-    if kind not in prepared.blocks:
-        touched = touched_blocks(asking.lengths, seen.lengths, pattern)
-        prepared.blocks[kind] = BlockLists.of(touched, masked, asking.offsets.device)
-    blocks = prepared.blocks[kind]
-    return BlockMask.from_kv_blocks(
-        blocks.partly_counts,
-        blocks.partly,
-        blocks.wholly_counts,
-        blocks.wholly,
-        BLOCK_SIZE=BLOCK,
-        mask_mod=_mask(pattern, prepared.standing),
-        seq_lengths=(sum(asking.lengths), sum(seen.lengths)),
-        # Only gradients need them.
-        compute_q_blocks=False,
-    )
 
 
 def _mask(pattern: Pattern, standing: Standing) -> Mask:

@@ -65,8 +65,7 @@ def as_written(function: PositionWise) -> PositionWise:
 
 def compiled(function: PositionWise) -> PositionWise:
     """Have torch compile a function at its first call, for any number of tokens, once for all layers."""
-    whole: PositionWise = torch.compile(function, dynamic=True, fullgraph=True)
-    return whole
+    return torch.compile(function, dynamic=True, fullgraph=True)
 
 
 class FusedLinear:
@@ -128,8 +127,7 @@ class PackedLayer:
 
     def __call__(self, hidden: Tensor, given: Reading, shared: Any) -> Tensor:
         """Shapes: (T, H) -> (T, H)."""
-        output: Tensor = self.rest(self.mixed(hidden, given, shared).flatten(1), hidden)
-        return output
+        return self.rest(self.mixed(hidden, given, shared).flatten(1), hidden)
 
     def mixed(self, hidden: Tensor, given: Reading, shared: Any) -> Tensor:
         """Attend, by the pattern that all layers share. Shapes: (T, H) -> (T, A, D)."""
@@ -170,7 +168,7 @@ class PackedTransformer:
     @staticmethod
     def layers_of(model: Any) -> Iterable[Any]:
         """List the layers."""
-        return model.encoder.layer  # type: ignore[no-any-return]
+        return model.encoder.layer
 
     @staticmethod
     def parts(layer: Any) -> LayerParts:
@@ -180,12 +178,11 @@ class PackedTransformer:
     def embedded(self, given: Reading) -> Tensor:
         """Make what the first layer reads, of embeddings as BERT has them. Shapes: T tokens -> (T, H)."""
         stream = given.stream
-        hidden: Tensor = self.model.embeddings(
+        return self.model.embeddings(
             input_ids=stream.input_ids[None],
             token_type_ids=stream.token_type_ids[None],
             position_ids=given.positions[None],
-        )
-        return hidden[0]
+        )[0]
 
     def shared(self, given: Reading, hidden: Tensor) -> Any:
         """Make what all layers' attention is given: a pattern, if they are plain layers."""

@@ -13,27 +13,20 @@ def plain_attention(heads: Heads, pattern: Pattern) -> Tensor:
     starts = (0, 0)
     queries = torch.split(heads.query, list(heads.asking.lengths))
     keys, values = (torch.split(each, list(heads.seen.lengths)) for each in (heads.key, heads.value))
-    for q, k, v in zip(queries, keys, values, strict=True):
-        mixed.append(_attend(q, k, v, starts, pattern, heads.scale))  # (L, A, D)
-        starts = (starts[0] + len(q), starts[1] + len(k))
+    shared = heads.query.shape[1] // heads.key.shape[1]
+    for query, key, value in zip(queries, keys, values, strict=True):  # (L, A, D), (M, B, D) twice
+        q = query.transpose(0, 1)  # (A, L, D)
+        k, v = (each.repeat_interleave(shared, dim=1).transpose(0, 1) for each in (key, value))  # (A, M, D)
+        if pattern.is_general or pattern.slopes is not None:
+            scores = q.float() @ k.float().transpose(1, 2) * (heads.scale or q.shape[-1] ** -0.5)  # (A, L, M)
+            found = (_weights(scores, starts, pattern) @ v.float()).to(query.dtype)  # (A, L, D)
+        else:
+            found = scaled_dot_product_attention(
+                q[None], k[None], v[None], is_causal=pattern.causal, scale=heads.scale
+            )[0]
+        mixed.append(found.transpose(0, 1))  # (L, A, D)
+        starts = (starts[0] + len(query), starts[1] + len(key))
     return torch.cat(mixed)
-
-
-def _attend(
-    query: Tensor, key: Tensor, value: Tensor, starts: tuple[int, int], pattern: Pattern, scale: float | None
-) -> Tensor:
-    """Shapes: query (L, A, D), key and value (M, B, D) -> (L, A, D)."""
-    shared = query.shape[1] // key.shape[1]
-    q = query.transpose(0, 1)  # (A, L, D)
-    k = key.repeat_interleave(shared, dim=1).transpose(0, 1)  # (A, M, D)
-    v = value.repeat_interleave(shared, dim=1).transpose(0, 1)  # (A, M, D)
-    if not pattern.is_general and pattern.slopes is None:
-        return scaled_dot_product_attention(q[None], k[None], v[None], is_causal=pattern.causal, scale=scale)[
-            0
-        ].transpose(0, 1)
-    scores = q.float() @ k.float().transpose(1, 2) * (scale or q.shape[-1] ** -0.5)  # (A, L, M)
-    mixed = _weights(scores, starts, pattern) @ v.float()  # (A, L, D)
-    return mixed.to(query.dtype).transpose(0, 1)
 
 
 def _weights(scores: Tensor, starts: tuple[int, int], pattern: Pattern) -> Tensor:

@@ -91,16 +91,10 @@ class TokenStream:
         """Name the parts of a packing after its copy to a device. Shapes: tokens (5, T), offsets (P + 1,)."""
         input_ids, roles, token_type_ids, places, inputs = tokens.unbind()  # (T,) each
         last = packing.tokens[3, packing.offsets[1:] - 1]  # (P,)
-        return cls(
-            input_ids=input_ids,
-            roles=roles.long(),
-            token_type_ids=token_type_ids,
-            places=places,
-            inputs=inputs,
-            bounds=InputBounds(offsets, packing.lengths),
-            host_roles=packing.tokens[1],
-            is_dense=bool((last + 1 == packing.lengths).all()),
-        )
+        bounds = InputBounds(offsets, packing.lengths)
+        is_dense = bool((last + 1 == packing.lengths).all())
+        roles = roles.long()
+        return cls(input_ids, roles, token_type_ids, places, inputs, bounds, packing.tokens[1], is_dense)
 
     @property
     def starts(self) -> NDArray[np.int64]:
@@ -111,20 +105,9 @@ class TokenStream:
         """Give the stream of each input's first token. Shapes: P tokens of P inputs."""
         begins, count = self.bounds.offsets[:-1], len(self.bounds.lengths)
         offsets = torch.arange(count + 1, dtype=begins.dtype, device=begins.device)
-        input_ids, roles, token_type_ids, places, inputs = (
-            self.first(each)
-            for each in (self.input_ids, self.roles, self.token_type_ids, self.places, self.inputs)
-        )
-        return TokenStream(
-            input_ids=input_ids,
-            roles=roles,
-            token_type_ids=token_type_ids,
-            places=places,
-            inputs=inputs,
-            bounds=InputBounds(offsets, (1,) * count),
-            host_roles=self.host_roles[self.starts],
-            is_dense=True,
-        )
+        tokens = (self.input_ids, self.roles, self.token_type_ids, self.places, self.inputs)
+        firsts, bounds = map(self.first, tokens), InputBounds(offsets, (1,) * count)
+        return TokenStream(*firsts, bounds, self.host_roles[self.starts], is_dense=True)
 
     def first(self, values: Tensor) -> Tensor:
         """Shapes: (T, F…) -> (P, F…)."""
