@@ -75,10 +75,7 @@ def attention_bias(attention_mask: Tensor, heads: int, dtype: torch.dtype) -> Te
 
 
 class AlibiEmbeddings(nn.Module):
-    """A token's word and segment, added up; where it stands is left to the attention.
-
-    Shapes: input_ids, token_type_ids (P, L) -> (P, L, H).
-    """
+    """A token's word and segment, added up; where it stands is left to the attention."""
 
     def __init__(self, config: AlibiBertConfig) -> None:
         super().__init__()
@@ -136,7 +133,6 @@ class GatedFeedForward(nn.Module):
 
     One matrix holds both halves: its first F rows make the gates, the other F what the gates let through.
     The GELU is the exact one, without tanh.
-    Shapes: (P, L, H) -> (P, L, H).
     Source: Shazeer, arXiv 2002.05202.
     """
 
@@ -175,8 +171,6 @@ class AlibiBert(nn.Module):
     """JinaBERT's or MosaicBERT's encoder: a post-norm BERT with ALiBi and gated feed-forwards, no pooler.
 
     Values at padded positions mean nothing, but are finite.
-
-    Shapes: input_ids, attention_mask, token_type_ids (P, L) -> last_hidden_state (P, L, H).
     """
 
     def __init__(self, kind: OwnBackbone, config: AlibiBertConfig) -> None:

@@ -80,10 +80,7 @@ def attend_seen(
 
 
 class FirstTokenAttention(nn.Module):
-    """A layer's attention for the first token of each input only; called as transformers calls its own.
-
-    Shapes: hidden_states (P, L, H), attention_mask (P, 1, 1 or L, L) -> (P, 1, H).
-    """
+    """A layer's attention for the first token of each input only; called as transformers calls its own."""
 
     def __init__(self, whole: Any) -> None:
         super().__init__()

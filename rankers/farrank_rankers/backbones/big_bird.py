@@ -172,10 +172,7 @@ def _numpys_random_state_kept() -> Iterator[None]:
 
 
 class DenseBigBird(nn.Module):
-    """A layer's attention over all pairs under a mask; called as transformers calls its full attention.
-
-    Shapes: hidden_states (P, L, H), attention_mask (P, 1, 1 or L, L) -> (P, L, H).
-    """
+    """A layer's attention over all pairs under a mask; called as transformers calls its full attention."""
 
     def __init__(self, sparse: Any, sizes: BlockSizes) -> None:
         super().__init__()

@@ -68,7 +68,6 @@ class DenseLongformer(nn.Module):
     """A layer's attention over all pairs under a mask; called as transformers calls its own.
 
     attention_mask is positive for global tokens, negative for padding.
-    Shapes: hidden_states (P, L, H), attention_mask (P, L) -> (P, L, H).
     """
 
     def __init__(self, sparse: Any) -> None:

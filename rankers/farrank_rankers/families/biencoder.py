@@ -19,7 +19,6 @@ class TextEncoder(Encoder):
 
     Pooling and the norm are computed in fp32 whatever the backbone's precision.
 
-    Shapes: input_ids, roles, token_type_ids (P, L) -> (P, H) fp32.
     Source: Reimers & Gurevych, EMNLP 2019; steps of positions: Zhu et al., "LongEmbed", EMNLP 2024.
     """
 
@@ -48,7 +47,6 @@ class TextEncoder(Encoder):
 class SimilarityAggregator(ChunkScoreAggregator):
     """Take the first, mean, maximum or sum of the chunks' inner products with the query.
 
-    Shapes: features (D, C, H), chunk_mask (D, C), query (D, H) -> scores (D,), chunk_scores (D, C).
     Raises: ValueError if the query is None.
     """
 

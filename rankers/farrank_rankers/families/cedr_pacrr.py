@@ -52,7 +52,6 @@ class CedrPacrr(Aggregator[Matches]):
     a document of fewer positions than two has zeros for the rest. A chunk's evidence is what the score loses
     without its tokens, its neighbours joined, and its [CLS]; the query's vectors stay the first chunk's.
 
-    Shapes: features (D, C, S, L+1, H), chunk_mask (D, C) -> scores (D,), chunk_scores (D, C).
     Raises: ValueError if a query has too many tokens.
     Source: MacAvaney et al., SIGIR 2019; the convolutions Hui et al., EMNLP 2017 and WSDM 2018.
     """

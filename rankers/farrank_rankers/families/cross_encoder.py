@@ -18,8 +18,6 @@ class LogitEncoder(Encoder):
 
     Of two labels the score is positive minus negative logit: the log-odds of the positive class (label 1), so
     that chunks rank as by its softmax probability.
-
-    Shapes: input_ids, roles, token_type_ids (P, L) -> (P, 1).
     """
 
     # The heads of BERT's kin read nothing else.
@@ -38,10 +36,7 @@ class LogitEncoder(Encoder):
 
 
 class LogitAggregator(ChunkScoreAggregator):
-    """Take the first, mean, maximum or sum of the chunks' logits, as the spec's options say.
-
-    Shapes: features (D, C, 1), chunk_mask (D, C) -> scores (D,), chunk_scores (D, C).
-    """
+    """Take the first, mean, maximum or sum of the chunks' logits, as the spec's options say."""
 
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
         super().__init__()

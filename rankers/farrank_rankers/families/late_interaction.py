@@ -23,10 +23,7 @@ SPECIAL_TOKENS = 3
 
 
 class TokenEncoder(Encoder):
-    """Encode a query or a chunk as the last layer's vectors of all its tokens.
-
-    Shapes: input_ids, roles, token_type_ids (P, L) -> (P, L, H).
-    """
+    """Encode a query or a chunk as the last layer's vectors of all its tokens."""
 
     def read(self, output: Any, tokens: Layout) -> Features:
         """Shapes: last_hidden_state (…, H) -> (…, H)."""
@@ -42,7 +39,6 @@ class LateInteraction(ParadeTransf):
     Boytsov et al.'s published code, so that weights trained with it score the same here. An interaction
     belongs to its chunk alone: the evidence leaves chunks out of the aggregator only.
 
-    Shapes: features (D, C, T, H), chunk_mask (D, C), query (D, Q, H) -> scores (D,), chunk_scores (D, C).
     Raises: SpecError if texts may exceed the transformers' positions; ValueError if the query is None.
     Source: Boytsov et al. (PARADE-LATEIR), after MORES+ of Gao & Callan, 2022.
     """

@@ -23,7 +23,6 @@ class ProjectedTokenEncoder(Encoder):
 
     The query's tokens have a projection of their own, P_q beside P_d in the paper.
 
-    Shapes: input_ids, roles, token_type_ids (P, S) -> (P, S, 128), roles (P, S).
     Source: Boytsov & Kolter, ECIR 2021 (arXiv 2102.06815).
     """
 
@@ -63,7 +62,6 @@ class NeuralModel1(Aggregator[Translations]):
 
     The authors withheld their code because it might be subject to a third party's patent.
 
-    Shapes: features (D, C, S, 128), chunk_mask (D, C) -> scores (D,), chunk_scores (D, C).
     Source: Boytsov & Kolter, ECIR 2021 (arXiv 2102.06815); Model 1 Berger & Lafferty, SIGIR 1999.
     """
 

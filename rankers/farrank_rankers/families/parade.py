@@ -24,7 +24,6 @@ class ParadeAvg(AvgP):
 class ParadeMax(Aggregator[Tensor]):
     """Score a document by the largest values of its chunks' vectors, F(max_i cls_i) in each dimension.
 
-    Shapes: features (D, C, H), chunk_mask (D, C) -> scores (D,), chunk_scores (D, C).
     Source: Li et al., TOIS 2024.
     """
 
@@ -62,7 +61,6 @@ class ParadeAttn(Aggregator[Attended]):
     C is a vector and a bias; `per_dimension` makes it a matrix, (H, H), and gives each dimension its own
     softmax over chunks. A chunk's weight is then the mean over dimensions.
 
-    Shapes: features (D, C, H), chunk_mask (D, C) -> scores (D,), chunk_scores (D, C).
     Source: Li et al., TOIS 2024; the form per dimension is that of Boytsov et al.'s published code.
     """
 

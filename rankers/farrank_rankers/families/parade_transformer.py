@@ -51,8 +51,6 @@ class VectorTransformer(nn.Module):
     transformer. Position, segment and LayerNorm embeddings are BERT's own; it has no word embeddings.
 
     A vector that is masked out may hold anything. The others get the positions that they have without it.
-
-    Shapes: parts (N, T, H) -> (N, W).
     """
 
     def __init__(self, input_width: int, shape: TransformerShape, use_separators: bool) -> None:
@@ -116,7 +114,6 @@ class ParadeTransf(Aggregator[ChunkVectors]):
     Segment ids are 1 for the chunks and 0 for all else. `beside` counts the positions of the parts before the
     chunks, without their separators.
 
-    Shapes: features (D, C, H), chunk_mask (D, C) -> scores (D,), chunk_scores (D, C).
     Raises: SpecError if a document may have more chunks than the transformer has positions.
     Source: Li et al., TOIS 2024; the separators are Boytsov et al.'s.
     """
@@ -224,7 +221,6 @@ class ParadeTransfQuery(ParadeTransf):
     linear layer projects them and the chunks'. With `pad_query_to` the query takes that many positions here,
     too.
 
-    Shapes: features (D, C, 1 + Q, H), chunk_mask (D, C) -> scores (D,), chunk_scores (D, C).
     Raises: SpecError if query and chunks may exceed the transformer's positions.
     Source: Boytsov et al., 2022 (arXiv 2207.01262, version 1), equation 2.
     """

@@ -15,10 +15,7 @@ from farrank_rankers.spec import RankerSpec
 
 
 class VectorEncoder(Encoder):
-    """Encode a query-chunk pair as one vector of the last layer: [CLS], or the mean of its tokens.
-
-    Shapes: input_ids, roles, token_type_ids (P, L) -> (P, H).
-    """
+    """Encode a query-chunk pair as one vector of the last layer: [CLS], or the mean of its tokens."""
 
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
         super().__init__(spec, config)
@@ -33,10 +30,7 @@ class VectorEncoder(Encoder):
 
 
 class Head(nn.Module):
-    """F in the papers: Dropout(0.1) and a linear layer to one score, Xavier-initialised.
-
-    Shapes: (…, H) -> (…).
-    """
+    """F in the papers: Dropout(0.1) and a linear layer to one score, Xavier-initialised."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
@@ -52,7 +46,6 @@ class Head(nn.Module):
 class MaxP(ChunkScoreAggregator):
     """Keep the best chunk's score for each document, max_i F(cls_i).
 
-    Shapes: features (D, C, H), chunk_mask (D, C) -> scores (D,), chunk_scores (D, C).
     Source: Dai & Callan, SIGIR 2019.
     """
 
@@ -101,7 +94,6 @@ class AvgP(Aggregator[Tensor]):
 
     F is affine: F(cls_i) is exactly what chunk i contributes to the mean, and serves as its chunk score.
 
-    Shapes: features (D, C, H), chunk_mask (D, C) -> scores (D,), chunk_scores (D, C).
     Source: MacAvaney et al., SIGIR 2019 (CEDR's vanilla BERT on long documents).
     """
 

@@ -149,7 +149,6 @@ class PackedTransformer:
 
     Base of the architectures' own, whose layers and embeddings may be BERT's or not. `compile_by` is given
     what the layers do token by token.
-    Shapes: T tokens -> last_hidden_state (T, H), or (P, H) of first tokens.
     """
 
     layer_class = PackedLayer
