@@ -67,7 +67,10 @@ class Aggregator(nn.Module, Generic[State]):
         Shapes: chunk_mask (D, C), scores (D,) -> (D, C).
         """
         masks = leave_one_out_masks(chunk_mask)  # (C, D, C)
-        without = torch.cat([self.score(state, some) for some in _affordable(masks)])  # (C, D)
+        groups: Sequence[Tensor] = [masks]
+        if not torch.compiler.is_compiling():  # a traced graph has no loop over numbers that it does not know
+            groups = torch.split(masks, max(1, GROUP_CHUNKS // chunk_mask.numel()))
+        without = torch.cat([self.score(state, some) for some in groups])  # (C, D)
         return effects(scores, without, chunk_mask)
 
     def forward(self, features: Features, chunk_mask: Tensor, query: Features | None = None) -> Tensor:
@@ -149,10 +152,3 @@ def check_chunks(chunk_mask: Tensor) -> None:
         raise ValueError(
             f"chunk_mask: document {int(missing[0])} has no chunk; every document has at least 1"
         )
-
-
-def _affordable(masks: Tensor) -> Sequence[Tensor]:
-    """Divide masks into groups of at most GROUP_CHUNKS chunks. Shapes: (V, D, C) -> (…, D, C) each."""
-    if torch.compiler.is_compiling():  # a traced graph has no loop over numbers that it does not know
-        return [masks]
-    return torch.split(masks, max(1, GROUP_CHUNKS // masks[0].numel()))

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any
 
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import ChunkingKind, Plan, check_count
+from farrank_rankers.json_values import check_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +25,7 @@ class Chunking:
 
     def __post_init__(self) -> None:
         """Refuse what would lose tokens or never end."""
-        kinds = get_args(ChunkingKind)
-        if self.kind not in kinds:
-            raise SpecError(f"chunking.kind is {self.kind!r}; it must be one of {', '.join(kinds)}")
+        check_value(ChunkingKind, self.kind, "chunking.kind", SpecError)
         for name in ("window", "stride", "max_document_tokens"):
             check_count(f"chunking.{name}", getattr(self, name), at_least=1)
         if self.stride > self.window:

@@ -100,11 +100,9 @@ def collate(inputs: Sequence[EncoderInput], pad_id: int) -> Batch:
     if not inputs:
         raise ValueError("inputs is empty; a batch needs at least 1")
     shape = (len(inputs), max(item.tokens for item in inputs))
-    input_ids = np.full(shape, pad_id, dtype=np.int64)
-    roles = np.full(shape, Role.PADDING, dtype=np.int64)
-    token_type_ids = np.zeros(shape, dtype=np.int64)
+    batch = Batch(*(np.full(shape, filler, dtype=np.int64) for filler in (pad_id, Role.PADDING, 0)))
     for row, item in enumerate(inputs):
-        input_ids[row, : item.tokens] = item.input_ids
-        roles[row, : item.tokens] = item.roles
-        token_type_ids[row, : item.tokens] = item.token_type_ids
-    return Batch(input_ids, roles, token_type_ids)
+        batch.input_ids[row, : item.tokens] = item.input_ids
+        batch.roles[row, : item.tokens] = item.roles
+        batch.token_type_ids[row, : item.tokens] = item.token_type_ids
+    return batch

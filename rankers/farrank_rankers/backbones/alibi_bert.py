@@ -91,7 +91,7 @@ class AlibiEmbeddings(nn.Module):
 
 
 class AlibiAttention(nn.Module):
-    """Self-attention under a bias; `added` adds it to what was read and normalises the sum (post-norm).
+    """Self-attention under a bias, and the modules of a post-norm layer's residual.
 
     Shapes: hidden (P, L, H), bias (P, A, L, L) -> what the heads mixed, side by side, (P, L, H).
     """
@@ -122,10 +122,6 @@ class AlibiAttention(nn.Module):
         dropout = self.dropout_rate if self.training else 0.0
         mixed = F.scaled_dot_product_attention(query, key, value, bias, dropout)  # (P, A, L, H / A)
         return mixed.transpose(1, 2).flatten(-2)
-
-    def added(self, mixed: Tensor, hidden: Tensor) -> Tensor:
-        """Add what the heads mixed to what they read. Shapes: (…, H) each -> (…, H)."""
-        return self.norm(self.dropout(self.output(mixed)) + hidden)  # (…, H)
 
 
 class GatedFeedForward(nn.Module):
@@ -164,7 +160,8 @@ class AlibiLayer(nn.Module):
 
     def after_attention(self, mixed: Tensor, hidden: Tensor) -> Tensor:
         """Do what comes after attention, token by token. Shapes: (…, H) each -> (…, H)."""
-        return self.feed_forward(self.attention.added(mixed, hidden))
+        own = self.attention
+        return self.feed_forward(own.norm(own.dropout(own.output(mixed)) + hidden))
 
 
 class AlibiBert(nn.Module):

@@ -13,15 +13,15 @@ Source: Zaheer et al., NeurIPS 2020.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
+from torch.utils._pytree import tree_map
 
 from farrank_rankers.backbones.bert import PackedBert, attend_seen, first_alone
 from farrank_rankers.backbones.forms import Forms, Replacement
@@ -56,20 +56,6 @@ def shortest_sparse_input(config: Any) -> int:
     return blocks * int(config.block_size)
 
 
-class BlockSizes(NamedTuple):
-    """Tokens in a block, random blocks in a row, and how many blocks the shortest sparse input has."""
-
-    tokens: int
-    random: int
-    fewest: int
-
-    @classmethod
-    def of(cls, config: Any) -> "BlockSizes":
-        """Read transformers' configuration."""
-        tokens = int(config.block_size)
-        return cls(tokens, int(config.num_random_blocks), shortest_sparse_input(config) // tokens)
-
-
 class Blocks(NamedTuple):
     """In which blocks tokens stand: numbers, whether a block is its input's first or last, and two factors.
 
@@ -82,16 +68,17 @@ class Blocks(NamedTuple):
     repeated: Tensor
 
 
-def blocks_of(places: Tensor, last_places: Tensor, sizes: BlockSizes) -> Blocks:
+def blocks_of(places: Tensor, last_places: Tensor, config: Any) -> Blocks:
     """Find the blocks of tokens at `places` in inputs that end at `last_places`, padding inside included.
 
     An input's last block is that of its last token, or the last of the shortest input that is read sparsely.
     """
-    number = places // sizes.tokens
-    last = (last_places // sizes.tokens).clamp(min=sizes.fewest - 1)
+    size = int(config.block_size)
+    number = places // size
+    last = (last_places // size).clamp(min=shortest_sparse_input(config) // size - 1)
     outer = (number == 0) | (number == last)
     # Being seen n times is being seen once with n times the weight.
-    repeated = (number == 0) * math.log(1 + sizes.random)
+    repeated = (number == 0) * math.log(1 + config.num_random_blocks)
     return Blocks(number, outer, (~outer).to(repeated.dtype), repeated)
 
 
@@ -108,8 +95,8 @@ def added(own: Blocks, other: Blocks) -> Tensor:
 def each_at_its_own_length(backbone: nn.Module, roles: Tensor, inputs: Mapping[str, Any]) -> Any:
     """Call BigBird once for each number of blocks among the inputs, each padded to its own.
 
-    The output object has the names of transformers' own. How often the model is called depends on the inputs'
-    lengths, which a traced graph cannot do: see `dense_attention`.
+    How often the model is called depends on the inputs' lengths, which a traced graph cannot do: see
+    `dense_attention`.
     Shapes: roles (P, L) -> last_hidden_state (P, L, H) or logits (P, labels).
     """
     model: Any = getattr(backbone, "base_model", backbone)
@@ -119,7 +106,7 @@ def each_at_its_own_length(backbone: nn.Module, roles: Tensor, inputs: Mapping[s
     ends = torch.arange(1, roles.shape[1] + 1, device=roles.device) * (roles != Role.PADDING)  # (P, L)
     lengths = (ends.amax(dim=1) + block - 1) // block * block  # (P,)
     lengths = lengths.clamp(min=shortest_sparse_input(model.config))  # (P,)
-    parts: list[tuple[Tensor, Any]] = []
+    groups, outputs = [], []
     for length in lengths.unique().tolist():
         rows = (lengths == length).nonzero()[:, 0]  # (R,)
         resized = {
@@ -132,33 +119,17 @@ def each_at_its_own_length(backbone: nn.Module, roles: Tensor, inputs: Mapping[s
             positions = torch.arange(length, device=roles.device).clamp(max=last)  # (R's L,)
             resized["position_ids"] = positions.expand_as(resized["input_ids"])
         with _numpys_random_state_kept():
-            parts.append((rows, backbone(**resized)))
-    return SimpleNamespace(
-        **{
-            name: _joined([(rows, output[name]) for rows, output in parts], len(roles), roles.shape[1], name)
-            for name in tuple(parts[0][1])
-        }
-    )
+            outputs.append(backbone(**resized))
+        groups.append(rows)
+    order = torch.cat(groups).argsort()  # (P,)
 
+    def joined(*values: Tensor) -> Tensor:
+        """Put rows back in order, and token vectors at the batch's length. Shapes: (R, …) each -> (P, …)."""
+        if values[0].dim() == 3:  # not logits; what is beyond the batch's length is cut off
+            values = tuple(pad(each, (0, 0, 0, roles.shape[1] - each.shape[1])) for each in values)
+        return torch.cat(values).index_select(0, order)
 
-def _joined(parts: Sequence[tuple[Tensor, Any]], inputs: int, length: int, name: str) -> Any:
-    """Put rows back in their order, and token vectors at the batch's own length.
-
-    Shapes: (R, …) each -> (P, …).
-    """
-    first = parts[0][1]
-    if isinstance(first, tuple):
-        return tuple(
-            _joined([(rows, values[index]) for rows, values in parts], inputs, length, name)
-            for index in range(len(first))
-        )
-    of_tokens = name != "logits"
-    joined = first.new_zeros((inputs, length, *first.shape[2:]) if of_tokens else (inputs, *first.shape[1:]))
-    for rows, values in parts:
-        if of_tokens:
-            values = pad(values[:, :length], (0, 0, 0, max(0, length - values.shape[1])))  # (R, L, H)
-        joined = joined.index_copy(0, rows, values)
-    return joined
+    return tree_map(joined, *outputs)
 
 
 @contextmanager
@@ -174,10 +145,10 @@ def _numpys_random_state_kept() -> Iterator[None]:
 class DenseBigBird(nn.Module):
     """A layer's attention over all pairs under a mask; called as transformers calls its full attention."""
 
-    def __init__(self, sparse: Any, sizes: BlockSizes) -> None:
+    def __init__(self, sparse: Any, config: Any) -> None:
         super().__init__()
         self.sparse = sparse
-        self.sizes = sizes
+        self.config = config
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, **_unused: Any
@@ -187,7 +158,7 @@ class DenseBigBird(nn.Module):
         real = _real(attention_mask, hidden_states)  # (P, L)
         places = torch.arange(real.shape[1], device=real.device).expand_as(real)  # (P, L)
         last = (places * real).amax(dim=1, keepdim=True)  # (P, 1)
-        blocks = blocks_of(places, last, self.sizes)  # (P, L)
+        blocks = blocks_of(places, last, self.config)  # (P, L)
         rows = Blocks(*(each[:, :, None] for each in blocks))  # (P, L, 1)
         columns = Blocks(*(each[:, None] for each in blocks))  # (P, 1, L)
         seen = sees(rows, columns) & real[:, None]  # (P, L, L)
@@ -200,9 +171,8 @@ def dense_layers(model: Any) -> Iterator[Replacement]:
     """Replace the attention of a sparse model's layers; a full one can be traced as it is."""
     if model.attention_type != "block_sparse":
         return
-    sizes = BlockSizes.of(model.config)
     for layer in model.encoder.layer:
-        yield Replacement(layer.attention, "self", DenseBigBird(layer.attention.self, sizes))
+        yield Replacement(layer.attention, "self", DenseBigBird(layer.attention.self, model.config))
         yield Replacement(layer.attention, "attention_type", "original_full")
     yield Replacement(model, "attention_type", "original_full")
 
@@ -222,9 +192,9 @@ class PackedBigBird(PackedBert):
         """Let blocks see each other as in evaluation."""
         if self.model.attention_type != "block_sparse":
             return EVERY_TOKEN
-        stream, sizes = given.stream, BlockSizes.of(self.model.config)
+        stream, config = given.stream, self.model.config
         last = stream.places.index_select(0, stream.bounds.offsets[1:] - 1)  # (P,)
-        blocks = blocks_of(stream.places, last.index_select(0, stream.inputs), sizes)  # (T,)
+        blocks = blocks_of(stream.places, last.index_select(0, stream.inputs), config)  # (T,)
 
         def at(tokens: Tensor) -> Blocks:
             return Blocks(*(each[tokens] for each in blocks))
@@ -235,7 +205,7 @@ class PackedBigBird(PackedBert):
         def rescored(score: Tensor, batch: Tensor, head: Tensor, own: Tensor, other: Tensor) -> Tensor:
             return score + added(at(own), at(other))
 
-        size = sizes.tokens
+        size = int(config.block_size)
         return Pattern(
             sees=sees_in_stream, rescored=rescored, near=2 * size - 1, far_seen=size, far_seen_last=size
         )

@@ -52,25 +52,17 @@ class PackedDebertaLayer(PackedLayer):
         distances, slots = shared
         projected = self.projected(hidden).view(len(hidden), 3, self.heads, -1)  # (T, 3, A, D)
         query, key, value = projected.unbind(1)  # (T, A, D) each
-        pattern = EVERY_TOKEN
-        if distances is not None and slots is not None:
-            pattern = self._pattern(query, key, given.stream.places, distances, slots)
+        pattern, own = EVERY_TOKEN, self._own
+        if distances is not None and slots is not None and (self._asks_distances or self._distances_ask):
+            asked = asking = None
+            if self._asks_distances:
+                layer = own.key_proj if own.share_att_key else own.pos_key_proj
+                asked = self._scored(query, layer(distances))  # (A, T, 2S)
+            if self._distances_ask:
+                layer = own.query_proj if own.share_att_key else own.pos_query_proj
+                asking = self._scored(key, layer(distances))  # (A, T, 2S)
+            pattern = Pattern(rescored=_disentangled(asked, asking, given.stream.places, slots))
         return given.attend((query, key, value), pattern, self._scale)
-
-    def _pattern(
-        self, query: Tensor, key: Tensor, places: Tensor, distances: Tensor, slots: Slots
-    ) -> Pattern:
-        """Shapes: query and key (T, A, D), places (T,), distances (2S, H)."""
-        own, asked, asking = self._own, None, None
-        if self._asks_distances:
-            layer = own.key_proj if own.share_att_key else own.pos_key_proj
-            asked = self._scored(query, layer(distances))  # (A, T, 2S)
-        if self._distances_ask:
-            layer = own.query_proj if own.share_att_key else own.pos_query_proj
-            asking = self._scored(key, layer(distances))  # (A, T, 2S)
-        if asked is None and asking is None:
-            return EVERY_TOKEN
-        return Pattern(rescored=_disentangled(asked, asking, places, slots))
 
     def _scored(self, tokens: Tensor, distances: Tensor) -> Tensor:
         """Score tokens and distances, all pairs. Shapes: (T, A, D), (2S, A·D) -> (A, T, 2S)."""

@@ -154,11 +154,6 @@ def mean_cls(cls: Tensor, masks: Tensor) -> Tensor:
     return present.sum(dim=2) / masks.sum(dim=2, keepdim=True)
 
 
-def last_cls(features: Features) -> Tensor:
-    """Take each chunk's [CLS] of the last layer. Shapes: (D, C, S, L+1, H) -> (D, C, H)."""
-    return features.vectors[:, :, 0, -1]
-
-
 def cedr_sizes(config: Mapping[str, Any]) -> tuple[int, int]:
     """Read how many layers a token has vectors of, L + 1, and how wide those are, H."""
     built = transformers_config(config)
@@ -200,7 +195,7 @@ class CountingCedr(Aggregator[ChunkCounts]):
             simmat = similarity_matrix(text.query, text.document)  # (N, L+1, Q, T)
             found = self.count(simmat, text.membership[:, None])  # (B, N, L+1, Q, C)
             counts.append(found.permute(1, 3, 4, 0, 2).flatten(3))  # (N, Q, C, B·(L+1))
-        return ChunkCounts(torch.cat(counts), query_mask, last_cls(features))
+        return ChunkCounts(torch.cat(counts), query_mask, features.vectors[:, :, 0, -1])
 
 
 # The last kernel counts exact matches.

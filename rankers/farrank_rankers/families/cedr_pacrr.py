@@ -8,14 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from farrank_rankers.aggregate import Aggregator, effects, leave_one_out_masks
-from farrank_rankers.families.cedr import (
-    cedr_sizes,
-    last_cls,
-    mean_cls,
-    query_slots,
-    similarity_matrix,
-    texts,
-)
+from farrank_rankers.families.cedr import cedr_sizes, mean_cls, query_slots, similarity_matrix, texts
 from farrank_rankers.features import Features
 from farrank_rankers.spec import RankerSpec
 
@@ -82,7 +75,7 @@ class CedrPacrr(Aggregator[Matches]):
             lengths = text.membership.sum(dim=1).long()  # (N, C)
             strengths = tuple(ngram(simmat, lengths) for ngram in self.ngrams)  # (N, R, T+2) each
             groups.append(Matched(simmat, lengths, strengths))
-        return Matches(tuple(groups), last_cls(features))
+        return Matches(tuple(groups), features.vectors[:, :, 0, -1])
 
     def score(self, state: Matches, masks: Tensor) -> Tensor:
         """Shapes: masks (V, D, C) -> (V, D). The matches are those in whole documents under every mask."""

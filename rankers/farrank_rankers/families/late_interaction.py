@@ -10,7 +10,7 @@ from farrank_rankers.backbones.build_backbone import transformers_config
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.errors import SpecError
 from farrank_rankers.families.parade_transformer import ChunkVectors, ParadeTransf, Part, VectorTransformer
-from farrank_rankers.family import LateInteractionOptions, TransformerShape
+from farrank_rankers.family import LateInteractionOptions
 from farrank_rankers.features import Features, Layout
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokens import Role
@@ -45,7 +45,15 @@ class LateInteraction(ParadeTransf):
 
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
         options = spec.options_as(LateInteractionOptions)
-        check_text_positions(spec, options.interaction, beside=4 if options.use_separators else 1)
+        window = min(spec.chunking.window, spec.chunking.max_document_tokens)
+        special = (4 if options.use_separators else 1) + 2 * SPECIAL_TOKENS
+        needed = spec.max_query_tokens + window + special
+        if needed > options.interaction.positions:
+            raise SpecError(
+                f"chunking.window is {spec.chunking.window} and max_query_tokens {spec.max_query_tokens}: "
+                f"with {special} special vectors that makes {needed} positions; the interaction has "
+                f"{options.interaction.positions}"
+            )
         super().__init__(spec, options.interaction.width, options.transformer, options.use_separators)
         hidden_size = transformers_config(config).hidden_size
         self.interaction = VectorTransformer(hidden_size, options.interaction, options.use_separators)
@@ -80,18 +88,3 @@ class LateInteraction(ParadeTransf):
         joined = torch.cat(vectors)  # (N, W)
         empty = joined.new_zeros(*chunk_mask.shape, joined.shape[1])  # (D, C, W)
         return ChunkVectors(empty.index_put((documents, columns), joined))
-
-
-def check_text_positions(spec: RankerSpec, shape: TransformerShape, beside: int) -> None:
-    """Refuse queries and windows that an interaction cannot place, with `beside` learned vectors.
-
-    Raises: SpecError naming the fields and the limit.
-    """
-    window = min(spec.chunking.window, spec.chunking.max_document_tokens)
-    special = beside + 2 * SPECIAL_TOKENS
-    needed = spec.max_query_tokens + window + special
-    if needed > shape.positions:
-        raise SpecError(
-            f"chunking.window is {spec.chunking.window} and max_query_tokens {spec.max_query_tokens}: with "
-            f"{special} special vectors that makes {needed} positions; the interaction has {shape.positions}"
-        )

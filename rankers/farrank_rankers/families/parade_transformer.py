@@ -129,7 +129,15 @@ class ParadeTransf(Aggregator[ChunkVectors]):
         super().__init__()
         parts = 1 if beside is None else 2
         learned = 2 + parts if use_separators else 1
-        check_chunk_positions(spec, shape, learned + (beside or 0))
+        room = shape.positions - learned - (beside or 0)
+        tokens = spec.chunking.max_document_tokens
+        chunks = chunk_count(spec.chunking, tokens)
+        if chunks > room:
+            raise SpecError(
+                f"chunking.max_document_tokens is {tokens}: with a window of {spec.chunking.window} and a "
+                f"stride of {spec.chunking.stride} that may be {chunks} chunks; the {shape.positions} "
+                f"positions of the aggregator's transformer hold at most {max(0, room)}"
+            )
         self.transformer = VectorTransformer(input_width, shape, use_separators)
         self.head = Head(shape.width)
 
@@ -250,18 +258,3 @@ class ParadeTransfQuery(ParadeTransf):
         padded = torch.arange(query_mask.shape[1], device=query_mask.device) < self.query_positions  # (Q,)
         before = Part(query_vectors, query_mask, takes_position=query_mask | padded)
         return ChunkVectors(features.vectors[:, :, 0], (before,))
-
-
-def check_chunk_positions(spec: RankerSpec, shape: TransformerShape, beside: int) -> None:
-    """Refuse documents of more chunks than an aggregator can place, with `beside` positions for all else.
-
-    Raises: SpecError naming the fields and the limit.
-    """
-    tokens = spec.chunking.max_document_tokens
-    chunks = chunk_count(spec.chunking, tokens)
-    if chunks + beside > shape.positions:
-        raise SpecError(
-            f"chunking.max_document_tokens is {tokens}: with a window of {spec.chunking.window} and a stride "
-            f"of {spec.chunking.stride} that may be {chunks} chunks; the {shape.positions} positions of the "
-            f"aggregator's transformer hold at most {max(0, shape.positions - beside)}"
-        )

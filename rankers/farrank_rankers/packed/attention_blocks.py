@@ -31,62 +31,40 @@ class Touched(NamedTuple):
     wholly: Flags
 
 
-class Pieces(NamedTuple):
-    """Inputs cut where blocks begin: each piece lies in one block and in one input.
-
-    `places` and `ends` count from the input's beginning. Shapes: (N,) each.
-    """
-
-    blocks: Numbers
-    inputs: Numbers
-    places: Numbers
-    ends: Numbers
-
-
 def touched_blocks(asking: tuple[int, ...], seen: tuple[int, ...], pattern: Pattern) -> Touched:
     """Find the blocks with pairs that `pattern` lets see each other, in inputs of these lengths."""
     asks, sees = np.asarray(asking, dtype=np.int64), np.asarray(seen, dtype=np.int64)
-    pieces = cut(asks)
-    own, other = asks[pieces.inputs], sees[pieces.inputs]  # (N,) each, the lengths of their inputs
-    begins = (np.cumsum(sees) - sees)[pieces.inputs]  # (N,), where those seen begin in their stream
+    # Pieces, N of them: inputs are cut where blocks begin, so that each lies in one block and in one input.
+    offsets = np.concatenate(([0], np.cumsum(asks)))  # (P + 1,)
+    cuts = np.union1d(offsets, np.arange(0, offsets[-1], BLOCK))  # (N + 1,)
+    inputs = np.searchsorted(offsets, cuts[:-1], side="right") - 1  # (N,)
+    blocks = cuts[:-1] // BLOCK  # (N,)
+    places, ends = cuts[:-1] - offsets[inputs], cuts[1:] - offsets[inputs]  # (N,) each, within their inputs
+    own, other = asks[inputs], sees[inputs]  # (N,) each, the lengths of their inputs
+    begins = (np.cumsum(sees) - sees)[inputs]  # (N,), where those seen begin in their stream
     shape = (int(-(-asks.sum() // BLOCK)), int(-(-sees.sum() // BLOCK)))
-    limit = np.minimum(other, pieces.ends) if pattern.causal else other
+    # Which places of its input a piece may see, from here to before there; they may lie beyond it.
+    nothing = np.zeros_like(other)
+    spans = [(nothing, other)]
+    if pattern.near is not None and pattern.sees is not None:
+        sees_all = (places < pattern.far_seen) | (ends > own - pattern.far_seen_last)
+        near = np.where(sees_all, 0, places - pattern.near), np.where(sees_all, other, ends + pattern.near)
+        spans = [near, (nothing, np.minimum(other, pattern.far_seen)), (other - pattern.far_seen_last, other)]
+    limit = np.minimum(other, ends) if pattern.causal else other
     touched = np.zeros(shape, dtype=bool)
-    for first, end in _spans(pieces, own, other, pattern):
+    for first, end in spans:
         first, end = np.maximum(first, 0), np.minimum(end, limit)
         some = first < end
         behind = (begins + end - 1)[some] // BLOCK + 1
-        touched |= _marked(pieces.blocks[some], (begins + first)[some] // BLOCK, behind, shape)
+        touched |= _marked(blocks[some], (begins + first)[some] // BLOCK, behind, shape)
     wholly = np.zeros(shape, dtype=bool)
     if pattern.sees is None:
         # The first token of a block sees the fewest.
-        end = np.minimum(other, pieces.places + 1) if pattern.causal else other
+        end = np.minimum(other, places + 1) if pattern.causal else other
         first, behind = -(-begins // BLOCK), (begins + end) // BLOCK
-        whole = (pieces.ends - pieces.places == BLOCK) & (first < behind)
-        wholly = _marked(pieces.blocks[whole], first[whole], behind[whole], shape)
+        whole = (ends - places == BLOCK) & (first < behind)
+        wholly = _marked(blocks[whole], first[whole], behind[whole], shape)
     return Touched(touched & ~wholly, wholly)
-
-
-def cut(lengths: Numbers) -> Pieces:
-    """Cut inputs where blocks begin. Shapes: (P,) -> (N,)."""
-    offsets = np.concatenate(([0], np.cumsum(lengths)))  # (P + 1,)
-    cuts = np.union1d(offsets, np.arange(0, offsets[-1], BLOCK))  # (N + 1,)
-    starts, ends = cuts[:-1], cuts[1:]
-    inputs = np.searchsorted(offsets, starts, side="right") - 1
-    begins = offsets[inputs]
-    return Pieces(starts // BLOCK, inputs, starts - begins, ends - begins)
-
-
-def _spans(pieces: Pieces, own: Numbers, other: Numbers, pattern: Pattern) -> list[tuple[Numbers, Numbers]]:
-    """Say which places of its input a piece may see, from here to before there; they may lie beyond it."""
-    nothing = np.zeros_like(other)
-    if pattern.near is None or pattern.sees is None:
-        return [(nothing, other)]
-    sees_all = (pieces.places < pattern.far_seen) | (pieces.ends > own - pattern.far_seen_last)
-    first = np.where(sees_all, 0, pieces.places - pattern.near)
-    end = np.where(sees_all, other, pieces.ends + pattern.near)
-    far = (nothing, np.minimum(other, pattern.far_seen)), (other - pattern.far_seen_last, other)
-    return [(first, end), *far]
 
 
 def _marked(rows: Numbers, first: Numbers, behind: Numbers, shape: tuple[int, int]) -> Flags:

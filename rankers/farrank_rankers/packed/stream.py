@@ -130,9 +130,6 @@ class TokenStream:
         """Take features apart, one for each input; those of tokens are views of the stream's."""
         if features.roles is None or features.roles.dim() > 1:
             return features.rows()
-        of_inputs = zip(
-            torch.split(features.vectors, list(self.bounds.lengths)),
-            torch.split(features.roles, list(self.bounds.lengths)),
-            strict=True,
-        )
-        return [Features(vectors, roles) for vectors, roles in of_inputs]
+        lengths = list(self.bounds.lengths)
+        parts = (torch.split(each, lengths) for each in (features.vectors, features.roles))
+        return [Features(*each) for each in zip(*parts, strict=True)]
