@@ -65,23 +65,23 @@ def batched(documents: Sequence[Features]) -> tuple[Features, Tensor]:
     Shapes: (C, F) or (C, S, F…) each -> (D, C, F) or (D, C, S, F…), chunk mask (D, C).
     """
     counts = [len(document.vectors) for document in documents]
-    device = documents[0].vectors.device
-    if documents[0].roles is not None:
-        shape = (len(documents), max(counts), max(_roles(document).shape[1] for document in documents))
-        first = documents[0].vectors
-        vectors = first.new_zeros(shape + first.shape[2:])  # (D, C, S, F…)
-        roles = _roles(documents[0]).new_full(shape, Role.PADDING)  # (D, C, S)
-        for row, (count, document) in enumerate(zip(counts, documents, strict=True)):
-            tokens = document.vectors.shape[1]
-            vectors[row, :count, :tokens] = document.vectors
-            roles[row, :count, :tokens] = _roles(document)
-        return Features(vectors, roles), _chunk_mask(counts, device)
-    plain = [document.vectors for document in documents]
-    if min(counts) == max(counts):
+    vectors, device = [document.vectors for document in documents], documents[0].vectors.device
+    whole = documents[0].roles is None
+    if whole and min(counts) == max(counts):
         # Above all the single document of a small call, whose caller waits for every operation here.
         mask = torch.ones(len(counts), counts[0], dtype=torch.bool, device=device)
-        return Features(torch.stack(plain)), mask
-    return Features(pad_sequence(plain, batch_first=True)), _chunk_mask(counts, device)
+        return Features(torch.stack(vectors)), mask
+    mask = torch.arange(max(counts), device=device) < torch.tensor(counts, device=device)[:, None]
+    if whole:
+        return Features(pad_sequence(vectors, batch_first=True)), mask
+    shape = (len(documents), max(counts), max(_roles(document).shape[1] for document in documents))
+    joined = vectors[0].new_zeros(shape + vectors[0].shape[2:])  # (D, C, S, F…)
+    roles = _roles(documents[0]).new_full(shape, Role.PADDING)  # (D, C, S)
+    for row, (count, document) in enumerate(zip(counts, documents, strict=True)):
+        tokens = document.vectors.shape[1]
+        joined[row, :count, :tokens] = document.vectors
+        roles[row, :count, :tokens] = _roles(document)
+    return Features(joined, roles), mask
 
 
 def by_document(features: Features, counts: Sequence[int]) -> tuple[Features, Tensor]:
@@ -94,10 +94,6 @@ def by_document(features: Features, counts: Sequence[int]) -> tuple[Features, Te
         return batched([Features(each) for each in vectors])
     roles = torch.split(features.roles, list(counts))
     return batched([Features(*each) for each in zip(vectors, roles, strict=True)])
-
-
-def _chunk_mask(counts: Sequence[int], device: torch.device) -> Tensor:
-    return torch.arange(max(counts), device=device) < torch.tensor(counts, device=device)[:, None]
 
 
 def _roles(features: Features) -> Tensor:

@@ -86,8 +86,7 @@ class AlibiEmbeddings(nn.Module):
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
         """Shapes: (P, L), (P, L) -> (P, L, H)."""
-        embedded: Tensor = self.norm(self.word(input_ids) + self.segment(token_type_ids))  # (P, L, H)
-        return self.dropout(embedded)
+        return self.dropout(self.norm(self.word(input_ids) + self.segment(token_type_ids)))
 
 
 class AlibiAttention(nn.Module):

@@ -116,8 +116,7 @@ def pooled_first(model: Any, tokens: TokenStream, hidden: Tensor) -> Tensor:
 
 def first_alone(model: Any, tokens: TokenStream, hidden: Tensor) -> Tensor:
     """Leave the first token to the classifier and its own layers. Shapes: (T, H) -> (P, labels)."""
-    first = tokens.first(hidden)[:, None]  # (P, 1, H), inputs of one token
-    return model.classifier(first)
+    return model.classifier(tokens.first(hidden)[:, None])  # (P, 1, H), inputs of one token
 
 
 def _is_packable(layer: Any) -> bool:

@@ -14,7 +14,6 @@ Source: Zaheer et al., NeurIPS 2020.
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -118,8 +117,11 @@ def each_at_its_own_length(backbone: nn.Module, roles: Tensor, inputs: Mapping[s
             last = int(model.config.max_position_embeddings) - 1
             positions = torch.arange(length, device=roles.device).clamp(max=last)  # (R's L,)
             resized["position_ids"] = positions.expand_as(resized["input_ids"])
-        with _numpys_random_state_kept():
+        state = np.random.get_state()  # transformers seeds numpy's global generator in every sparse layer
+        try:
             outputs.append(backbone(**resized))
+        finally:
+            np.random.set_state(state)
         groups.append(rows)
     order = torch.cat(groups).argsort()  # (P,)
 
@@ -130,16 +132,6 @@ def each_at_its_own_length(backbone: nn.Module, roles: Tensor, inputs: Mapping[s
         return torch.cat(values).index_select(0, order)
 
     return tree_map(joined, *outputs)
-
-
-@contextmanager
-def _numpys_random_state_kept() -> Iterator[None]:
-    """Undo that transformers seeds numpy's global generator in every sparse layer."""
-    state = np.random.get_state()
-    try:
-        yield
-    finally:
-        np.random.set_state(state)
 
 
 class DenseBigBird(nn.Module):
@@ -155,7 +147,11 @@ class DenseBigBird(nn.Module):
     ) -> tuple[Tensor, None]:
         """Shapes: (P, L, H), (P, 1, 1 or L, L) -> (P, L, H)."""
         own = self.sparse
-        real = _real(attention_mask, hidden_states)  # (P, L)
+        # transformers' mask is of what is added, or of truth.
+        keys = hidden_states.new_zeros(hidden_states.shape[:2])  # (P, L)
+        if attention_mask is not None:
+            keys = attention_mask[:, 0, 0]  # (P, L)
+        real = keys if keys.dtype == torch.bool else keys == 0  # (P, L)
         places = torch.arange(real.shape[1], device=real.device).expand_as(real)  # (P, L)
         last = (places * real).amax(dim=1, keepdim=True)  # (P, 1)
         blocks = blocks_of(places, last, self.config)  # (P, L)
@@ -175,14 +171,6 @@ def dense_layers(model: Any) -> Iterator[Replacement]:
         yield Replacement(layer.attention, "self", DenseBigBird(layer.attention.self, model.config))
         yield Replacement(layer.attention, "attention_type", "original_full")
     yield Replacement(model, "attention_type", "original_full")
-
-
-def _real(attention_mask: Tensor | None, hidden: Tensor) -> Tensor:
-    """Read transformers' mask back, of what is added or of truth. Shapes: (P, 1, 1 or L, L) -> (P, L)."""
-    if attention_mask is None:
-        return hidden.new_ones(hidden.shape[:2], dtype=torch.bool)
-    keys = attention_mask[:, 0, 0]  # (P, L)
-    return keys if keys.dtype == torch.bool else keys == 0
 
 
 class PackedBigBird(PackedBert):

@@ -86,15 +86,15 @@ def packed_backbone(
     """
     forms = forms_of(architecture)
     base = getattr(backbone, "base_model", backbone)
-    is_classifier = base is not backbone
-    form = forms.packed
-    if is_classifier:
-        form = None if forms.head is None else forms.packed_in_classifier or form
+    form, head = forms.packed, None
+    if base is not backbone:
+        form, head = forms.packed_in_classifier or form, forms.head
+        if head is None:
+            return None
     if form is None or not form.serves(base):
         return None
     packed = form(base, compile_by)
-    head = forms.head
-    if not is_classifier or head is None:
+    if head is None:
         return packed
 
     def with_head(given: Reading) -> PackedOutput:

@@ -152,19 +152,15 @@ def frames_and_queries(stream: TokenStream) -> GlobalTokens:
 
 
 class PackedLongformerLayer(PackedLayer):
-    """A post-norm layer; `window` is how far a token sees to either side. Shapes: (T, H) -> (T, H)."""
-
-    def __init__(self, layer: Any, parts: LayerParts, compile_by: Compile) -> None:
-        super().__init__(layer, parts, compile_by)
-        self.window = int(layer.attention.self.one_sided_attn_window_size)
+    """A post-norm layer. Shapes: (T, H) -> (T, H)."""
 
     def mixed(self, hidden: Tensor, given: Reading, shared: Any) -> Tensor:
         """Attend near and to global tokens, and let those attend to all. Shapes: (T, H) -> (T, A, D)."""
-        everywhere, patterns = shared
+        own, (everywhere, patterns) = self.layer.attention.self, shared
         projected = self.projected(hidden).view(len(hidden), 5, self.heads, -1)  # (T, 5, A, D)
         query, key, value, global_key, global_value = projected.unbind(1)  # (T, A, D) each
-        mixed = given.attend((query, key, value), patterns[self.window])  # (T, A, D)
-        asking = self.layer.attention.self.query_global(hidden.index_select(0, everywhere.indices))  # (G, H)
+        mixed = given.attend((query, key, value), patterns[own.one_sided_attn_window_size])  # (T, A, D)
+        asking = own.query_global(hidden.index_select(0, everywhere.indices))  # (G, H)
         global_query = asking.unflatten(1, (self.heads, -1))  # (G, A, D)
         heads = Heads(global_query, global_key, global_value, everywhere.bounds, given.stream.bounds)
         return mixed.index_copy(0, everywhere.indices, given.attention(heads, EVERY_TOKEN))
@@ -182,7 +178,7 @@ class PackedLongformer(PackedTransformer):
     def __init__(self, model: Any, compile_by: Compile) -> None:
         super().__init__(model, compile_by)
         device = model.embeddings.word_embeddings.weight.device
-        windows = {int(layer.attention.self.one_sided_attn_window_size) for layer in model.encoder.layer}
+        windows = {layer.attention.self.one_sided_attn_window_size for layer in model.encoder.layer}
         # Tensors, each (): a mask that is compiled for streams of any length must hold no number.
         self._windows = {window: torch.tensor(window, device=device) for window in windows}
 

@@ -81,14 +81,8 @@ def compiled_kernel() -> Callable[..., Any]:
     return torch.compile(flex_attention, dynamic=True, fullgraph=True)
 
 
-class _Prepared(NamedTuple):
-    """What layers share that attend within the same inputs; it lives as long as their bounds.
-
-    Blocks depend on the kind of pattern, too.
-    """
-
-    standing: Standing
-    blocks: dict[Kind, BlockLists]
+# What layers share that attend within the same inputs; it lives as long as their bounds.
+Prepared = tuple[Standing, dict[Kind, BlockLists]]
 
 
 class FlexAttention:
@@ -99,7 +93,7 @@ class FlexAttention:
 
     def __init__(self, kernel: Callable[..., Any] | None = None) -> None:
         self._kernel = kernel or compiled_kernel()
-        self._prepared: WeakKeyDictionary[InputBounds, WeakKeyDictionary[InputBounds, _Prepared]] = (
+        self._prepared: WeakKeyDictionary[InputBounds, WeakKeyDictionary[InputBounds, Prepared]] = (
             WeakKeyDictionary()
         )
 
@@ -109,7 +103,7 @@ class FlexAttention:
         query, key, value, asking, seen, scale = heads.padded(NARROWEST if width < NARROWEST else 1)
         of_asking = self._prepared.setdefault(asking, WeakKeyDictionary())
         if seen not in of_asking:
-            of_asking[seen] = _Prepared(Standing.of(asking, seen), {})
+            of_asking[seen] = (Standing.of(asking, seen), {})
         standing, blocks = of_asking[seen]
         masked = pattern.sees is not None
         kind = (pattern.causal, masked, pattern.near, pattern.far_seen, pattern.far_seen_last)

@@ -1,7 +1,5 @@
 """A family's encoder on streams: the same weights, the same features, no padding."""
 
-from torch import Tensor
-
 from farrank_rankers.backbones.forms import packed_backbone
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.errors import SourceError
@@ -39,18 +37,13 @@ class PackedEncoder:
         Shapes: T tokens of P inputs -> (P, F), or with roles (T, F…) or (P, S, F…).
         """
         encoder = self._encoder
+        lengths = stream.bounds.offsets.diff().index_select(0, stream.inputs)  # (T,)
         given = Reading(
             stream,
-            self._positions(stream),
+            encoder.stepped(stream.places, lengths) + encoder.facts.first_position,
             self._attention,
             hidden_states=encoder.keeps_hidden_states,
             first_tokens=encoder.reads_first_tokens_alone,
         )
         output = self._backbone(given)
         return encoder.read(output, output.tokens)
-
-    def _positions(self, stream: TokenStream) -> Tensor:
-        """Number tokens as the backbone does. Shapes: -> (T,)."""
-        offsets = stream.bounds.offsets
-        lengths = offsets.diff().index_select(0, stream.inputs)  # (T,)
-        return self._encoder.stepped(stream.places, lengths) + self._encoder.facts.first_position

@@ -105,9 +105,12 @@ class TokenStream:
         """Give the stream of each input's first token. Shapes: P tokens of P inputs."""
         begins, count = self.bounds.offsets[:-1], len(self.bounds.lengths)
         offsets = torch.arange(count + 1, dtype=begins.dtype, device=begins.device)
-        tokens = (self.input_ids, self.roles, self.token_type_ids, self.places, self.inputs)
-        firsts, bounds = map(self.first, tokens), InputBounds(offsets, (1,) * count)
-        return TokenStream(*firsts, bounds, self.host_roles[self.starts], is_dense=True)
+        first, bounds = self.first, InputBounds(offsets, (1,) * count)
+        ids, roles, types = first(self.input_ids), first(self.roles), first(self.token_type_ids)
+        places, inputs = first(self.places), first(self.inputs)
+        return TokenStream(
+            ids, roles, types, places, inputs, bounds, self.host_roles[self.starts], is_dense=True
+        )
 
     def first(self, values: Tensor) -> Tensor:
         """Shapes: (T, F…) -> (P, F…)."""
