@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_outputs import BaseModelOutput
 
-from farrank_rankers.backbones.alibi_checkpoints import IGNORED, PUBLISHED, AlibiBertConfig, check_supported
+from farrank_rankers.backbones.alibi_checkpoints import HEADS, PUBLISHED, AlibiBertConfig, check_supported
 from farrank_rankers.backbones.bert import PADDED
 from farrank_rankers.backbones.facts import OwnBackbone
 from farrank_rankers.backbones.forms import Forms
@@ -236,7 +236,7 @@ def rename_published(
     renamed: dict[str, Tensor] = {}
     for name, tensor in state.items():
         bare = name.removeprefix(HEAD_PREFIX)
-        if bare in IGNORED:
+        if bare.startswith(HEADS):
             continue
         if own.get(bare, name) in renamed:
             raise WeightsError(
@@ -252,10 +252,7 @@ class PackedAlibiBert(PackedTransformer):
     Shapes: T tokens -> last_hidden_state (T, H).
     """
 
-    @staticmethod
-    def layers_of(model: Any) -> Any:
-        """List the layers."""
-        return model.layers
+    layers_at = "layers"
 
     @staticmethod
     def parts(layer: Any) -> LayerParts:

@@ -58,20 +58,8 @@ MODULES = {
     "feed_forward.norm": "mlp.layernorm",
 }
 
-# Tensors of heads, without the prefix of a kind's names: an encoder has no use for them.
-IGNORED = frozenset(
-    {"cls.predictions.bias"}
-    | {
-        f"{module}.{parameter}"
-        for module in (
-            "cls.predictions.decoder",
-            "cls.predictions.transform.dense",
-            "cls.predictions.transform.LayerNorm",
-            "pooler.dense",
-        )
-        for parameter in ("weight", "bias")
-    }
-)
+# How names of heads' tensors begin, after the prefix of a kind's names: an encoder has no use for them.
+HEADS = ("cls.", "pooler.")
 
 
 @dataclass(frozen=True, slots=True)

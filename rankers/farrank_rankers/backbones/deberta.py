@@ -39,35 +39,30 @@ class PackedDebertaLayer(PackedLayer):
     in half precision for both, for as long as the layer runs.
     """
 
-    def __init__(self, layer: Any, parts: LayerParts, compile_by: Compile) -> None:
-        super().__init__(layer, parts, compile_by)
-        self._own = own = layer.attention.self
-        # Counted by transformers even where attention is not relative.
-        self._asks_distances, self._distances_ask = ("c2p" in own.pos_att_type, "p2c" in own.pos_att_type)
-        width = own.query_proj.out_features // self.heads
-        self._scale = (width * (1 + self._asks_distances + self._distances_ask)) ** -0.5
-
     def mixed(self, hidden: Tensor, given: Reading, shared: Any) -> Tensor:
         """Shapes: hidden (T, H), shared (2S, H) and `Slots` -> (T, A, D)."""
         distances, slots = shared
         projected = self.projected(hidden).view(len(hidden), 3, self.heads, -1)  # (T, 3, A, D)
         query, key, value = projected.unbind(1)  # (T, A, D) each
-        pattern, own = EVERY_TOKEN, self._own
-        if distances is not None and slots is not None and (self._asks_distances or self._distances_ask):
+        pattern, own = EVERY_TOKEN, self.layer.attention.self
+        # Counted by transformers even where attention is not relative.
+        asks_distances, distances_ask = "c2p" in own.pos_att_type, "p2c" in own.pos_att_type
+        scale = (query.shape[-1] * (1 + asks_distances + distances_ask)) ** -0.5
+        if distances is not None and slots is not None and (asks_distances or distances_ask):
             asked = asking = None
-            if self._asks_distances:
+            if asks_distances:
                 layer = own.key_proj if own.share_att_key else own.pos_key_proj
-                asked = self._scored(query, layer(distances))  # (A, T, 2S)
-            if self._distances_ask:
+                asked = self._scored(query, layer(distances) * scale)  # (A, T, 2S)
+            if distances_ask:
                 layer = own.query_proj if own.share_att_key else own.pos_query_proj
-                asking = self._scored(key, layer(distances))  # (A, T, 2S)
+                asking = self._scored(key, layer(distances) * scale)  # (A, T, 2S)
             pattern = Pattern(rescored=_disentangled(asked, asking, given.stream.places, slots))
-        return given.attend((query, key, value), pattern, self._scale)
+        return given.attend((query, key, value), pattern, scale)
 
     def _scored(self, tokens: Tensor, distances: Tensor) -> Tensor:
         """Score tokens and distances, all pairs. Shapes: (T, A, D), (2S, A·D) -> (A, T, 2S)."""
-        scaled: Tensor = (distances * self._scale).unflatten(1, (self.heads, -1))  # (2S, A, D)
-        return torch.matmul(tokens.transpose(0, 1), scaled.permute(1, 2, 0))
+        rows = distances.view(len(distances), self.heads, -1)  # (2S, A, D)
+        return torch.matmul(tokens.transpose(0, 1), rows.permute(1, 2, 0))
 
 
 def _disentangled(asked: Tensor | None, asking: Tensor | None, places: Tensor, slots: Slots) -> Score:

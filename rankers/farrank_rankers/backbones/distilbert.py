@@ -12,15 +12,12 @@ from farrank_rankers.packed.stream import TokenStream
 class PackedDistilBert(PackedTransformer):
     """A transformers DistilBERT. Shapes: T tokens -> last_hidden_state (T, H)."""
 
+    layers_at = "transformer.layer"
+
     @classmethod
     def serves(cls, model: Any) -> bool:
         """Whether all layers are run whole, with projections that can be fused."""
         return super().serves(model) and model.config.chunk_size_feed_forward == 0
-
-    @staticmethod
-    def layers_of(model: Any) -> Any:
-        """List the layers."""
-        return model.transformer.layer
 
     @staticmethod
     def parts(layer: Any) -> LayerParts:

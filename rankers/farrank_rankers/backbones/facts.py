@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from farrank_rankers.errors import SourceError
 from farrank_rankers.family import Pooling
+from farrank_rankers.json_values import check_value
 
 OwnBackbone = Literal["jina", "mosaic"]
 JINA_ARCHITECTURES = frozenset({"JinaBertForMaskedLM", "JinaBertModel"})
@@ -127,6 +128,5 @@ def own_backbone(config: Mapping[str, Any]) -> OwnBackbone | None:
 
 def _number(config: Mapping[str, Any], key: str, default: int | None = None) -> int | None:
     value = config.get(key, default)
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-        raise SourceError(f"config.json: {key} is {value!r}; it must be a whole number")
+    check_value(int | None, value, f"config.json: {key}", SourceError)
     return value

@@ -53,16 +53,12 @@ class PackedLlama(PackedTransformer):
     """A transformers Llama. Shapes: T tokens -> last_hidden_state (T, H)."""
 
     layer_class = PackedLlamaLayer
+    layers_at = "layers"
 
     @classmethod
     def serves(cls, model: Any) -> bool:
         """Whether positions depend on an input alone, and all projections can be fused."""
         return super().serves(model) and model.rotary_emb.rope_type not in BY_THE_BATCH
-
-    @staticmethod
-    def layers_of(model: Any) -> Any:
-        """List the layers."""
-        return model.layers
 
     @staticmethod
     def parts(layer: Any) -> LayerParts:

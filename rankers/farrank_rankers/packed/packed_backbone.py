@@ -152,22 +152,19 @@ class PackedTransformer:
     """
 
     layer_class = PackedLayer
+    layers_at = "encoder.layer"  # in the model
 
     def __init__(self, model: Any, compile_by: Compile) -> None:
         self.model = model
         self.layers = [
-            self.layer_class(layer, self.parts(layer), compile_by) for layer in self.layers_of(model)
+            self.layer_class(layer, self.parts(layer), compile_by)
+            for layer in model.get_submodule(self.layers_at)
         ]
 
     @classmethod
     def serves(cls, model: Any) -> bool:
         """Whether a model of the architecture computes what the packed form does: a variant may not."""
-        return all(are_plain(cls.parts(layer).projections) for layer in cls.layers_of(model))
-
-    @staticmethod
-    def layers_of(model: Any) -> Iterable[Any]:
-        """List the layers."""
-        return model.encoder.layer
+        return all(are_plain(cls.parts(layer).projections) for layer in model.get_submodule(cls.layers_at))
 
     @staticmethod
     def parts(layer: Any) -> LayerParts:
