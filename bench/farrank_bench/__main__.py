@@ -12,10 +12,10 @@ from pathlib import Path
 from farrank_bench.beside_peers import beside_peers
 from farrank_bench.corpus_calls import call_of, make_calls
 from farrank_bench.event_loops import admission_cost, event_loop_stall, generated_load
-from farrank_bench.exporting import export_fast, write_cross_encoder
+from farrank_bench.exporting import write_cross_encoder
 from farrank_bench.fidelity import fidelity_of_exports
 from farrank_bench.own_server import OwnServer, start_to_healthy
-from farrank_bench.report import Command, Heading, Measure, Row
+from farrank_bench.report import Command, Heading, Measure
 from farrank_bench.served import serving
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
@@ -83,18 +83,10 @@ class Bench:
 
     def exports(self) -> Parts:
         """Measure exports: their speed beside peers, and a server's start."""
-        made, threads = write_cross_encoder(self.folder), usable_cores()
-
-        def speeds() -> list[Row]:
-            _, refused_or_not = export_fast(made.ranker, made.artifact)
-            cache: Path = self.given.cache
-            return [
-                *refused_or_not,
-                *beside_peers(made, self.extent.pair_calls, self.extent.repeats, threads, cache, self.folder),
-            ]
-
-        yield "Exports beside peers", speeds
-        yield "Start", partial(start_to_healthy, made.artifact, threads, self.extent.repeats)
+        made, threads, extent = write_cross_encoder(self.folder), usable_cores(), self.extent
+        measure = partial(beside_peers, made, extent.pair_calls, extent.repeats, threads)
+        yield "Exports beside peers", partial(measure, self.given.cache, self.folder)
+        yield "Start", partial(start_to_healthy, made.artifact, threads, extent.repeats)
 
     def fidelity(self) -> Parts:
         """Measure what exports do to rankings."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from farrank_bench.corpus_calls import encoder_inputs, make_calls
-from farrank_bench.exporting import CrossEncoder
+from farrank_bench.exporting import CrossEncoder, export_fast
 from farrank_bench.offline import Alone, longest_first
 from farrank_bench.peers import VERSION, infinity_command, infinity_server, infinity_versions, predicting
 from farrank_bench.report import Row
@@ -43,7 +43,7 @@ SAMPLED_CALLS = 4
 def beside_peers(
     made: CrossEncoder, size: tuple[int, int], rounds: int, threads: int, cache: Path, scratch: Path
 ) -> list[Row]:
-    """Serve the fastest export that the artifact holds, and let everybody score the same pairs.
+    """Export, serve the fastest that the artifact then holds, and let everybody score the same pairs.
 
     `size` is how many calls of how many documents a round has, `cache` keeps Infinity's environment,
     `scratch` takes its log.
@@ -53,6 +53,7 @@ def beside_peers(
     inputs = encoder_inputs(reader, calls)
     if len(inputs) != math.prod(size):
         raise AssertionError(f"{len(inputs)} pairs of {math.prod(size)} documents")
+    _, exported = export_fast(made.ranker, made.artifact)
     contenders: dict[str, Contender] = {}
     absent = versions = ""
     with ExitStack() as stack:
@@ -83,6 +84,7 @@ def beside_peers(
         found.failed[INFINITY] = absent
     lengths = sorted(each.tokens for each in inputs)
     return [
+        *exported,
         Row("pairs in each round", f"{len(inputs)} of {lengths[0]} to {lengths[-1]} tokens"),
         Row("the server's runtime", served.runtime_reason),
         *speed_rows(found),
