@@ -1,40 +1,20 @@
 """A runtime without a server: the same inputs encoded again and again, and whole requests scored."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 
 from farrank_bench.rounds import ContenderFailed, Scored
+from farrank_exporters.parity import batches_in_order
 from farrank_rankers.features import Features, stacked
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import Encoding, OutOfMemory, Runtime
 
-Batch = list[EncoderInput]
 
-
-def longest_first(inputs: Sequence[EncoderInput]) -> Batch:
+def longest_first(inputs: Sequence[EncoderInput]) -> list[EncoderInput]:
     """Sort inputs: padded batches of like lengths hold the least padding."""
     return sorted(inputs, key=lambda each: -each.tokens)
-
-
-def batches_in_order(inputs: Sequence[EncoderInput], max_tokens: int, *, padded: bool) -> Iterator[Batch]:
-    """Divide inputs, each batch as full as it can be, or of one input.
-
-    Padded, an input takes as many positions as the longest of its batch.
-    """
-    batch: Batch = []
-    longest = total = 0
-    for item in inputs:
-        widest = max(longest, item.tokens)
-        positions = widest * (len(batch) + 1) if padded else total + item.tokens
-        if batch and positions > max_tokens:
-            yield batch
-            batch, widest, total = [], item.tokens, 0
-        batch.append(item)
-        longest, total = widest, total + item.tokens
-    if batch:
-        yield batch
 
 
 def encode_in_turn(runtime: Runtime, batches: Sequence[Sequence[EncoderInput]]) -> list[Features]:

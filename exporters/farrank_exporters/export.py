@@ -1,27 +1,23 @@
 """The steps from a ranker to an export in its artifact, in their order."""
 
 import itertools
-import secrets
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from farrank_exporters.int8 import leave_out, quantize
-from farrank_exporters.parity import BeyondBound, Reference, measure, reference
-from farrank_exporters.serving import encoder_profiles, open_runtime, runtimes_for
+from farrank_exporters.parity import BeyondBound, measure, reference
 from farrank_exporters.texts import Texts
-from farrank_exporters.trace import Traced, trace_ranker
+from farrank_exporters.trace import OPSET, trace_ranker
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.export_folder import (
     EXPORTS,
     MANIFEST,
     Export,
     Exported,
-    check_free,
     checksums,
     source_files,
     why_not_exportable,
@@ -31,8 +27,10 @@ from farrank_rankers.exports.manifest import (
     ExportFormat,
     ExportManifest,
     ExportPrecision,
+    Graph,
     Parity,
     Refused,
+    ShapeRange,
     export_name,
 )
 from farrank_rankers.files.location import locate
@@ -40,6 +38,10 @@ from farrank_rankers.files.model_files import SPEC_FILE
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.ranker import Ranker
+from farrank_runtimes.devices import CUDA_BATCH_TOKENS
+from farrank_runtimes.runtime import DeviceAbsent, Placement, PrecisionAbsent, Runtime, RuntimeAbsent
+from farrank_runtimes.runtime_table import RUNTIMES, check_here, open_export, readers_of
+from farrank_runtimes.tensorrt_runtime import length_groups
 
 
 @contextmanager
@@ -70,22 +72,29 @@ def artifact_of(source: str, out: Path | None, *, download: bool = False) -> Ite
         return
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ExportError(f"--out {out}: must be a new or an empty folder, or an artifact of {source}")
-    # A neighbour, so that the rename stays inside one file system.
+    # Beside it, so that the rename stays inside one file system.
     out.parent.mkdir(parents=True, exist_ok=True)
-    building = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
-    try:
+    with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", ignore_cleanup_errors=True) as scratch:
+        building = Path(scratch, out.name)
         save_ranker(ranker, building)
         yield ranker, building
         building.rename(out)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
 
 
 # Told of each step as it begins: what it is, how many steps are done, and how many there are.
 Progress = Callable[[str, int, int], None]
 
 # What decides on the graphs and figures of an export.
-_PACKAGES = ("farrank", "torch", "transformers", "onnx", "onnxscript", "onnxruntime", "openvino", "nncf")
+_PACKAGES = (
+    "farrank",
+    "torch",
+    "transformers",
+    "onnx",
+    "onnxscript",
+    "onnxruntime",
+    "openvino",
+    "nncf",
+)
 
 
 def export_ranker(
@@ -111,8 +120,6 @@ def export_ranker(
     """
     runtimes = runtimes_for(form, precision)
     name = export_name(form, precision)
-    check_free(artifact / EXPORTS / name, replace_existing)
-    sources = checksums(artifact, source_files(artifact))
     queries = len(measured.queries)
     counter = itertools.count()
     total = (3 if precision == "int8" else 2) + queries + len(runtimes) * (1 + queries)
@@ -121,7 +128,9 @@ def export_ranker(
         progress(text, next(counter), total)
 
     with writing_export(artifact, name, replace=replace_existing) as folder:
-        traced = _write_graphs(ranker, folder, form, precision, calibration, step)
+        sources = checksums(source_files(artifact))
+        graphs = _write_graphs(ranker, folder, form, precision, calibration, step)
+        inputs, longest_input = graphs["encoder"].inputs, ranker.reader.max_input_tokens
         manifest = ExportManifest(
             format=form,
             precision=precision,
@@ -129,71 +138,51 @@ def export_ranker(
             stored_as="fp32" if precision == "bf16" else precision,
             family=ranker.spec.family,
             evidence=ranker.aggregator.evidence,
-            opset=traced.opset,
-            graphs=traced.graphs,
+            opset=OPSET,
+            graphs=graphs,
             runtimes=runtimes,
             weights_digest=ranker.weights_digest,
             source_version=ranker.version,
             created_with=_versions(),
             sources=sources,
-            checksums=_checksums(folder),
+            checksums=checksums(folder.iterdir()),
+            profiles=encoder_profiles(inputs, longest_input) if form == "tensorrt" else {},
         )
-        if form == "tensorrt":
-            inputs = traced.graphs["encoder"].inputs
-            profiles = encoder_profiles(inputs, ranker.reader.max_input_tokens)
-            manifest = replace(manifest, profiles=profiles)
         expected = reference(ranker, measured, step)
-        parity, refused, drifting = _measure(ranker, Export(folder, manifest), expected, allow_drift, step)
+        parity: list[Parity] = []
+        refused: list[Refused] = []
+        drifting: list[str] = []
+        for runtime in runtimes:
+            step(f"opening the export with {runtime}")
+            opened = open_runtime(runtime, Exported(Export(folder, manifest), ranker.reader, ranker.version))
+            try:
+                parity.append(measure(ranker, opened, expected, precision, step, to_the_end=allow_drift))
+            except BeyondBound as error:
+                if allow_drift and error.parity is not None:
+                    parity.append(error.parity)
+                    drifting.append(runtime)
+                else:
+                    refused.append(Refused(runtime, str(error), error.parity))
         if not parity or (refused and precision != "int8"):
             reasons = "; ".join(each.reason for each in refused)
             raise ExportError(
                 f"the export is beyond its bound: {reasons}; nothing was written. With --allow-drift it is "
                 "written all the same, unless scores are not numbers"
             )
-        manifest = replace(manifest, parity=parity, drifting=drifting)
-        if refused:
-            manifest = _without(refused, manifest, folder)
+        left_out = {each.runtime for each in refused}
+        if left_out:
+            graphs["encoder"] = leave_out(folder, graphs["encoder"], left_out)
+        manifest = replace(
+            manifest,
+            graphs=graphs,
+            runtimes=tuple(name for name in runtimes if name not in left_out),
+            checksums={name: kept for name, kept in manifest.checksums.items() if (folder / name).exists()},
+            parity=tuple(parity),
+            refused=tuple(refused),
+            drifting=tuple(drifting),
+        )
         (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     return Export(artifact / EXPORTS / name, manifest)
-
-
-def _measure(
-    ranker: Ranker, export: Export, expected: Reference, allow_drift: bool, progress: Callable[[str], None]
-) -> tuple[tuple[Parity, ...], tuple[Refused, ...], tuple[str, ...]]:
-    """Compare every runtime with its bound: the reports, who is refused, and who drifts and serves."""
-    parity: list[Parity] = []
-    refused: list[Refused] = []
-    drifting: list[str] = []
-    precision = export.manifest.precision
-    for name in runtimes_for(export.manifest.format, export.manifest.precision):
-        progress(f"opening the export with {name}")
-        runtime = open_runtime(name, Exported(export, ranker.reader, ranker.version))
-        try:
-            parity.append(measure(ranker, runtime, expected, precision, progress, to_the_end=allow_drift))
-        except BeyondBound as error:
-            if allow_drift and error.parity is not None:
-                parity.append(error.parity)
-                drifting.append(name)
-            else:
-                refused.append(Refused(name, str(error), error.parity))
-    return tuple(parity), tuple(refused), tuple(drifting)
-
-
-def _without(refused: Sequence[Refused], manifest: ExportManifest, folder: Path) -> ExportManifest:
-    """Take the graphs of refused runtimes out of an export."""
-    names = [each.runtime for each in refused]
-    graphs = {**manifest.graphs, "encoder": leave_out(folder, manifest.graphs["encoder"], names)}
-    return replace(
-        manifest,
-        graphs=graphs,
-        runtimes=tuple(name for name in manifest.runtimes if name not in names),
-        refused=tuple(refused),
-        checksums=_checksums(folder),
-    )
-
-
-def _checksums(folder: Path) -> dict[str, str]:
-    return checksums(folder, (path.name for path in folder.iterdir()))
 
 
 def _write_graphs(
@@ -203,22 +192,66 @@ def _write_graphs(
     precision: ExportPrecision,
     calibration: Texts,
     progress: Callable[[str], None],
-) -> Traced:
+) -> dict[str, Graph]:
     """Write the graphs in the precision that they are stored in."""
     if precision != "int8":
         return trace_ranker(ranker, folder, half=precision == "fp16", progress=progress)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+    with TemporaryDirectory(dir=folder) as scratch:
         traced = trace_ranker(ranker, Path(scratch), progress=progress)
         progress("quantizing the encoder")
-        graphs = quantize(traced.graphs, Path(scratch), folder, ranker.reader, calibration, form)
-    return replace(traced, graphs=graphs)
+        return quantize(traced, Path(scratch), folder, ranker.reader, calibration, form)
 
 
 def _versions() -> dict[str, str]:
     versions = {}
     for package in _PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return versions
+
+
+def encoder_profiles(
+    inputs: Sequence[str], longest_input: int
+) -> dict[str, tuple[dict[str, ShapeRange], ...]]:
+    """Give TensorRT one profile for each group of lengths; the aggregator, which CUDA runs, has none.
+
+    A server with another token budget than a GPU's usual one builds engines of its own.
+    """
+    groups = length_groups(longest_input, max(CUDA_BATCH_TOKENS, longest_input))
+    ranges = [
+        ShapeRange((1, group.shortest), (group.usual_rows, group.longest), (group.rows, group.longest))
+        for group in groups
+    ]
+    return {"encoder": tuple(dict.fromkeys(inputs, shapes) for shapes in ranges)}
+
+
+def runtimes_for(form: ExportFormat, precision: ExportPrecision) -> tuple[str, ...]:
+    """Name the runtimes that will serve an export. All must be here: each is measured, no other serves it.
+
+    Raises: ExportError with the command that installs what is absent.
+    """
+    names = readers_of(form, precision)
+    for name in names:
+        try:
+            check_here(name, precision, _placement(name))
+        except (RuntimeAbsent, PrecisionAbsent, DeviceAbsent) as error:
+            raise ExportError(
+                f"{form} in {precision} is measured with {name}, which is not here: {error}"
+            ) from error
+    return names
+
+
+def open_runtime(name: str, exported: Exported) -> Runtime:
+    """Open a runtime on an export, in its place or not there yet.
+
+    Raises: ExportError if it cannot be opened here.
+    """
+    try:
+        return open_export(name, exported, _placement(name))
+    except (RuntimeAbsent, PrecisionAbsent, DeviceAbsent) as error:
+        raise ExportError(f"the export cannot be measured with {name}: {error}") from error
+
+
+def _placement(name: str) -> Placement:
+    """Take the CPU, where the ranker itself is, unless the runtime needs a GPU."""
+    return Placement(device="cpu") if "cpu" in RUNTIMES[name].ranks else Placement()

@@ -1,13 +1,12 @@
 """The encoder in int8: a graph for ONNX Runtime, one for OpenVINO and one for TensorRT."""
 
-import logging
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import onnx
 
@@ -35,62 +34,42 @@ _PRODUCTS = frozenset({"Gemm", "MatMul"})
 _OF_WEIGHTS = frozenset({"Cast", "Identity", "Transpose"})
 
 
-def products_after_activations(graph: onnx.GraphProto) -> list[str]:
-    """Name the products of weights and an activation's output: the second of each feed-forward block.
+class NodesApart(NamedTuple):
+    """The names of a graph's nodes that int8 may leave as they are.
 
-    An activation's output has outliers in a few of its thousands of dimensions: the others would lose their
-    digits if they were rounded at the same scale.
+    `after_activations` are products of weights and an activation's output, the second of each feed-forward
+    block. The output has outliers in a few of its thousands of dimensions: the others would lose their digits
+    if they were rounded at the same scale. `without_weights` are attention's products, in which neither
+    factor is a weight; `embeddings` are look-ups in tables of weights, which int8 cannot speed up.
     """
-    producers = {output: node for node in graph.node for output in node.output}
-    weights = _weights(graph)
-    return [
-        node.name
-        for node in graph.node
-        if node.op_type in _PRODUCTS
-        and node.input[1] in weights
-        and _from_activation(node.input[0], producers)
-    ]
+
+    after_activations: list[str]
+    without_weights: list[str]
+    embeddings: list[str]
 
 
-def products_without_weights(graph: onnx.GraphProto) -> list[str]:
-    """Name attention's products, in which neither factor is a weight."""
-    weights = _weights(graph)
-    return [node.name for node in graph.node if node.op_type in _PRODUCTS and node.input[1] not in weights]
-
-
-def embeddings(graph: onnx.GraphProto) -> list[str]:
-    """Name the look-ups in tables of weights, which int8 cannot speed up."""
-    weights = _weights(graph)
-    return [node.name for node in graph.node if node.op_type == "Gather" and node.input[0] in weights]
-
-
-def _weights(graph: onnx.GraphProto) -> set[str]:
-    """Collect the values that are the same for every input."""
-    weights = {tensor.name for tensor in graph.initializer}
-    for node in graph.node:  # in topological order, as ONNX prescribes
+def nodes_apart(graph: onnx.GraphProto) -> NodesApart:
+    """Find them in one walk over the nodes, which ONNX has in topological order."""
+    found = NodesApart([], [], [])
+    weights = {tensor.name for tensor in graph.initializer}  # and what is the same for every input
+    activated: set[str] = set()  # an activation's output, and what is elementwise made of it
+    for node in graph.node:
         if node.op_type in _OF_WEIGHTS and node.input[0] in weights:
             weights.update(node.output)
-    return weights
-
-
-def _from_activation(value: str, producers: Mapping[str, onnx.NodeProto]) -> bool:
-    """Look for an activation behind a value, through elementwise operations alone."""
-    waiting, seen = [value], set[str]()
-    while waiting:
-        value = waiting.pop()
-        node = producers.get(value)
-        if node is None or value in seen:
-            continue
-        seen.add(value)
-        if node.op_type in ACTIVATIONS:
-            return True
-        if node.op_type in _ELEMENTWISE:
-            waiting.extend(node.input)
-    return False
+        elif node.op_type in ACTIVATIONS or (node.op_type in _ELEMENTWISE and activated & {*node.input}):
+            activated.update(node.output)
+        elif node.op_type == "Gather" and node.input[0] in weights:
+            found.embeddings.append(node.name)
+        elif node.op_type in _PRODUCTS and node.input[1] not in weights:
+            found.without_weights.append(node.name)
+        elif node.op_type in _PRODUCTS and node.input[0] in activated:
+            found.after_activations.append(node.name)
+    return found
 
 
 FILE = "encoder.onnx"
 DATA_SUFFIX = ".data"
+OPENVINO_FILE = "encoder.xml"
 
 # So many values of a weight or an activation share a scale. With one scale for a whole batch, as in ONNX
 # Runtime's dynamic quantization, an outlier costs all other values their digits, in other inputs too:
@@ -101,8 +80,8 @@ BLOCK = 128
 INT8_PRODUCTS = 4
 
 
-def quantize_onnx(encoder: Path, folder: Path) -> tuple[str, ...]:
-    """Write an fp32 encoder's graph in int8 into a folder, for ONNX Runtime; name the files.
+def quantize_onnx(encoder: Path, folder: Path) -> None:
+    """Write an fp32 encoder's graph in int8 into a folder, for ONNX Runtime.
 
     It needs no calibration: activations are rounded by the range of each row's block as they come, so that a
     row's values depend on no other row.
@@ -120,7 +99,6 @@ def quantize_onnx(encoder: Path, folder: Path) -> tuple[str, ...]:
         )
         quantizer.process()
         quantizer.model.save_model_to_file(str(folder / FILE), use_external_data_format=large)
-    return (FILE, FILE + DATA_SUFFIX) if large else (FILE,)
 
 
 @contextmanager
@@ -130,7 +108,7 @@ def _prepared(encoder: Path, folder: Path) -> Iterator[tuple[Path, bool]]:
     The second value tells whether its weights are in a file of their own.
     """
     large = encoder.with_name(encoder.name + DATA_SUFFIX).exists()
-    with tempfile.TemporaryDirectory(dir=folder) as scratch, quiet("onnxruntime.quantization"):
+    with tempfile.TemporaryDirectory(dir=folder) as scratch, quiet():
         from onnxruntime.quantization import quant_pre_process
 
         prepared = Path(scratch) / FILE
@@ -144,25 +122,20 @@ def _prepared(encoder: Path, folder: Path) -> Iterator[tuple[Path, bool]]:
         yield prepared, large
 
 
-FILES = ("encoder.xml", "encoder.bin")
-
-
-def quantize_openvino(encoder: Path, folder: Path, inputs: Sequence[Batch]) -> tuple[str, ...]:
-    """Write an fp32 encoder's ONNX graph as OpenVINO's, in int8, into a folder; name the files.
+def quantize_openvino(encoder: Path, folder: Path, inputs: Sequence[Batch]) -> None:
+    """Write an fp32 encoder's ONNX graph as OpenVINO's, in int8, into a folder.
 
     The products of an activation's output stay in fp32, and so do embeddings.
     Raises: ValueError if there is no input to calibrate with.
     """
     if not inputs:
         raise ValueError("inputs is empty; calibration needs at least 1")
-    graph = onnx.load(encoder, load_external_data=False).graph
-    sensitive = {*products_after_activations(graph), *embeddings(graph)}
-    with quiet("nncf"):
+    apart = nodes_apart(onnx.load(encoder, load_external_data=False).graph)
+    with quiet():
         import nncf
         import openvino
         from openvino.passes import ConstantFolding, Manager
 
-        nncf.set_log_level(logging.ERROR)
         model = openvino.Core().read_model(str(encoder))
         # Weights are constants only once their transpositions are folded: others stay in fp32 unnoticed.
         folding = Manager()
@@ -177,10 +150,11 @@ def quantize_openvino(encoder: Path, folder: Path, inputs: Sequence[Batch]) -> t
             # Weights around zero, activations wherever they lie.
             preset=nncf.QuantizationPreset.MIXED,
             subset_size=len(feeds),
-            ignored_scope=nncf.IgnoredScope(names=_names_in(model, sensitive)),
+            ignored_scope=nncf.IgnoredScope(
+                names=_names_in(model, {*apart.after_activations, *apart.embeddings})
+            ),
         )
-        openvino.save_model(quantized, str(folder / FILES[0]), compress_to_fp16=False)
-    return FILES
+        openvino.save_model(quantized, str(folder / OPENVINO_FILE), compress_to_fp16=False)
 
 
 def _names_in(model: "openvino.Model", names: set[str]) -> list[str]:
@@ -192,8 +166,8 @@ def _names_in(model: "openvino.Model", names: set[str]) -> list[str]:
     return [name for name in read if name in names or name.rpartition("/")[0] in names]
 
 
-def quantize_tensorrt(encoder: Path, folder: Path, inputs: Sequence[Batch]) -> tuple[str, ...]:
-    """Write an fp32 encoder's graph with int8 products into a folder, for TensorRT; name the files.
+def quantize_tensorrt(encoder: Path, folder: Path, inputs: Sequence[Batch]) -> None:
+    """Write an fp32 encoder's graph with int8 products into a folder, for TensorRT.
 
     All scales are symmetric, as TensorRT asks: one for each output of a weight, one for an activation, whose
     range is measured on `inputs`. Attention's products and those of an activation's output stay in fp32.
@@ -205,6 +179,7 @@ def quantize_tensorrt(encoder: Path, folder: Path, inputs: Sequence[Batch]) -> t
         from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
         graph = onnx.load(prepared, load_external_data=False).graph
+        apart = nodes_apart(graph)
         feeds = iter([{item.name: getattr(batch, item.name) for item in graph.input} for batch in inputs])
         quantize_static(
             prepared,
@@ -212,7 +187,7 @@ def quantize_tensorrt(encoder: Path, folder: Path, inputs: Sequence[Batch]) -> t
             SimpleNamespace(get_next=lambda: next(feeds, None)),
             quant_format=QuantFormat.QDQ,
             op_types_to_quantize=["MatMul"],
-            nodes_to_exclude=[*products_after_activations(graph), *products_without_weights(graph)],
+            nodes_to_exclude=apart.after_activations + apart.without_weights,
             per_channel=True,
             activation_type=QuantType.QInt8,
             weight_type=QuantType.QInt8,
@@ -224,11 +199,10 @@ def quantize_tensorrt(encoder: Path, folder: Path, inputs: Sequence[Batch]) -> t
                 "AddQDQPairToWeight": True,
             },
         )
-    return (FILE, FILE + DATA_SUFFIX) if large else (FILE,)
 
 
 # The files of each runtime's encoder.
-_FILES: Mapping[str, tuple[str, ...]] = {"onnx": (FILE, FILE + DATA_SUFFIX), "openvino": FILES}
+_FILES = {"onnx": (FILE, FILE + DATA_SUFFIX), "openvino": (OPENVINO_FILE, "encoder.bin")}
 
 
 def quantize(
@@ -249,8 +223,8 @@ def quantize(
         quantize_tensorrt(traced / encoder.file, folder, batches)
     else:
         quantize_onnx(traced / encoder.file, folder)
-        openvino, *_ = quantize_openvino(traced / encoder.file, folder, batches)
-        encoder = replace(encoder, variants={"openvino": openvino})
+        quantize_openvino(traced / encoder.file, folder, batches)
+        encoder = replace(encoder, variants={"openvino": OPENVINO_FILE})
     aggregator = graphs["aggregator"]
     (traced / aggregator.file).rename(folder / aggregator.file)
     return {"encoder": encoder, "aggregator": aggregator}

@@ -15,7 +15,7 @@ from farrank_rankers.features import Features, stacked
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokens import EncoderInput
-from farrank_runtimes.runtime import Runtime
+from farrank_runtimes.runtime import Capabilities, Runtime
 
 Scores = NDArray[np.float64]
 
@@ -120,22 +120,35 @@ def score_documents(runtime: Runtime, reader: Reader, query: str, documents: Seq
 
 
 def encode_all(runtime: Runtime, inputs: Sequence[EncoderInput]) -> list[Features]:
-    """Encode inputs in batches of similar length; give their features in the inputs' order."""
+    """Encode inputs in full batches of like lengths; give their features in the order of the inputs."""
+    order = sorted(range(len(inputs)), key=lambda index: -inputs[index].tokens)
+    longest_first = [inputs[index] for index in order]
     features: dict[int, Features] = {}
-    for batch in _batches(inputs, runtime.capabilities().max_batch_tokens):
-        rows = runtime.encode([inputs[index] for index in batch]).rows()
-        features |= {index: row.to("cpu") for index, row in zip(batch, rows, strict=True)}
+    places = iter(order)
+    for batch in batches_in_order(longest_first, runtime.capabilities().max_batch_tokens, padded=True):
+        features |= {next(places): row.to("cpu") for row in runtime.encode(batch).rows()}
     return [features[index] for index in range(len(inputs))]
 
 
-def _batches(inputs: Sequence[EncoderInput], max_batch_tokens: int) -> Iterator[list[int]]:
-    batch: list[int] = []
-    for index in sorted(range(len(inputs)), key=lambda index: inputs[index].tokens):
-        if batch and inputs[index].tokens * (len(batch) + 1) > max_batch_tokens:
+def batches_in_order(
+    inputs: Sequence[EncoderInput], max_tokens: int, *, padded: bool
+) -> Iterator[list[EncoderInput]]:
+    """Divide inputs, each batch as full as it can be, or of one input.
+
+    Padded, an input takes as many positions as the longest of its batch.
+    """
+    batch: list[EncoderInput] = []
+    longest = total = 0
+    for item in inputs:
+        widest = max(longest, item.tokens)
+        positions = widest * (len(batch) + 1) if padded else total + item.tokens
+        if batch and positions > max_tokens:
             yield batch
-            batch = []
-        batch.append(index)
-    yield batch
+            batch, widest, total = [], item.tokens, 0
+        batch.append(item)
+        longest, total = widest, total + item.tokens
+    if batch:
+        yield batch
 
 
 TOP = 10
@@ -194,35 +207,19 @@ def measure(
     for number, query in enumerate(expected.texts.queries, 1):
         progress(f"scoring with {capabilities.runtime}, query {number} of {queries}{so_far}")
         found.append(score_documents(runtime, ranker.reader, query, expected.texts.documents))
-        parity = compare(
-            expected.scores[:number],
-            found,
-            runtime=capabilities.runtime,
-            device=capabilities.device,
-            computed_in=capabilities.precision,
-            bound=str(bound),
-        )
+        parity = _compare(expected.scores[:number], found, capabilities, bound)
         measured = f"{bound.measure} is {getattr(parity, bound.measure):.3g}"
         so_far = "" if bound.holds(parity) else f" ({measured} so far, and must be {bound})"
         if not to_the_end and not bound.within_reach(parity, queries):
             break
     if not bound.holds(parity):
         after = "" if number == queries else f" after {number} of {queries} queries"
-        raise BeyondBound(
-            f"with {parity.runtime} {measured}{after}, and it must be {bound}",
-            parity,
-        )
+        raise BeyondBound(f"with {parity.runtime} {measured}{after}, and it must be {bound}", parity)
     return parity
 
 
-def compare(
-    expected: Sequence[Scores],
-    found: Sequence[Scores],
-    *,
-    runtime: str,
-    device: str,
-    computed_in: str,
-    bound: str,
+def _compare(
+    expected: Sequence[Scores], found: Sequence[Scores], capabilities: Capabilities, bound: Bound
 ) -> Parity:
     """Compare scores, query by query.
 
@@ -233,15 +230,15 @@ def compare(
         wrong = np.flatnonzero(~np.isfinite(scores))
         if len(wrong):
             raise BeyondBound(
-                f"with {runtime} query {query}, document {wrong[0] + 1} has the score {scores[wrong[0]]}, or "
-                "evidence that is not a number"
+                f"with {capabilities.runtime} query {query}, document {wrong[0] + 1} has the score "
+                f"{scores[wrong[0]]}, or evidence that is not a number"
             )
     pairs = list(zip(expected, found, strict=True))
     differences = np.concatenate([np.abs(first - second) for first, second in pairs])
     return Parity(
-        runtime=runtime,
-        device=device,
-        computed_in=computed_in,
+        runtime=capabilities.runtime,
+        device=capabilities.device,
+        computed_in=capabilities.precision,
         queries=len(pairs),
         documents=len(expected[0]),
         max_difference=float(differences.max()),
@@ -249,5 +246,5 @@ def compare(
         spread=spread(expected),
         kendall_tau=float(np.mean([kendall_tau(*pair) for pair in pairs])),
         top10_overlap=float(np.mean([top_overlap(*pair, TOP) for pair in pairs])),
-        bound=bound,
+        bound=str(bound),
     )

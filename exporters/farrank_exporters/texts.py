@@ -1,6 +1,5 @@
 """The texts that an export is measured and calibrated with: real ones, of mixed length."""
 
-import json
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +8,8 @@ from pathlib import Path
 from farrank_rankers.errors import ExportError
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokens import Batch, EncoderInput, collate
+from farrank_trec.errors import InputError
+from farrank_trec.lines import json_object, named_string, numbered_lines
 
 DOCUMENTS = 20
 QUERIES = 5
@@ -39,10 +40,11 @@ def read_texts(path: Path) -> list[str]:
     Raises: ExportError naming file and line.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ExportError(f"{path} cannot be read: {error}") from error
-    return [_text(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
+        return [
+            named_string(where, json_object(where, line), ["text"]) for where, line in numbered_lines(path)
+        ]
+    except InputError as error:
+        raise ExportError(str(error)) from error
 
 
 def divide(texts: Iterable[str], origin: str) -> tuple[Texts, Texts]:
@@ -77,17 +79,6 @@ def _spread(values: Sequence[str], count: int) -> list[str]:
     if len(values) <= count:
         return list(values)
     return [values[index * (len(values) - 1) // (count - 1)] for index in range(count)]
-
-
-def _text(line: str, where: str) -> str:
-    try:
-        value = json.loads(line)
-    except ValueError as error:
-        raise ExportError(f"{where}: it is not JSON: {error}") from error
-    if not isinstance(value, dict) or not isinstance(value.get("text"), str):
-        raise ExportError(f'{where}: it must be an object with a "text" of type string')
-    text: str = value["text"]
-    return text
 
 
 CALIBRATION_INPUTS = 128

@@ -6,7 +6,6 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -146,18 +145,10 @@ _DYNAMIC_DIMENSIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Traced:
-    """What was written: the graphs by name, and their operator set."""
-
-    graphs: Mapping[str, Graph]
-    opset: int
-
-
 def trace_ranker(
     ranker: Ranker, folder: Path, *, half: bool = False, progress: Callable[[str], None] = lambda line: None
-) -> Traced:
-    """Trace a ranker, which must be on the CPU, into `encoder.onnx` and `aggregator.onnx`.
+) -> dict[str, Graph]:
+    """Trace a ranker, which must be on the CPU, into `encoder.onnx` and `aggregator.onnx`; give the graphs.
 
     With `half` the encoder's weights and arithmetic are fp16; features and aggregator are fp32 always.
     Raises: ExportError if the model does what a graph cannot, or a file cannot be written.
@@ -168,18 +159,17 @@ def trace_ranker(
     aggregator_inputs = aggregator_example(ranker)
     outputs = ENCODER_OUTPUTS if "roles" in aggregator_inputs else ENCODER_OUTPUTS[:1]
     with dense_attention(encoder.encoder.backbone), encoder.encoder.without_unread():
-        graphs = {"encoder": _trace(encoder, encoder_example(ranker), outputs, folder / "encoder.onnx")}
+        traced = _trace(encoder, encoder_example(ranker), outputs, folder / "encoder.onnx")
     progress("tracing the aggregator")
     aggregator = AggregatorGraph(ranker.aggregator)
     path = folder / "aggregator.onnx"
-    graphs["aggregator"] = _trace(aggregator, aggregator_inputs, AGGREGATOR_OUTPUTS, path)
-    return Traced(graphs, OPSET)
+    return {"encoder": traced, "aggregator": _trace(aggregator, aggregator_inputs, AGGREGATOR_OUTPUTS, path)}
 
 
 def _trace(module: nn.Module, example: Mapping[str, Tensor], outputs: tuple[str, ...], path: Path) -> Graph:
     shapes = {name: _dynamic(name, tensor, example) for name, tensor in example.items()}
     weights = sum(tensor.nbytes for tensor in module.state_dict().values())
-    with quiet("torch.onnx"), torch.no_grad():
+    with quiet(), torch.no_grad():
         try:
             torch.onnx.export(
                 module.eval(),
@@ -221,26 +211,19 @@ def _dynamic(name: str, tensor: Tensor, example: Mapping[str, Tensor]) -> dict[i
 
 
 @contextmanager
-def quiet(library: str) -> Iterator[None]:
-    """Keep back what a library prints, logs and warns of, and leave everybody's logging as it was."""
-    root, silence = logging.getLogger(), logging.NullHandler()
-    kind, logger = logging.getLoggerClass(), logging.getLogger(library)
-    level, levels = logger.level, [(handler, handler.level) for handler in root.handlers]
+def quiet() -> Iterator[None]:
+    """Keep back what libraries print, log and warn of, and leave everybody's logging as it was."""
+    root, silence, kind = logging.getLogger(), logging.NullHandler(), logging.getLoggerClass()
+    disabled, levels = root.manager.disable, [(handler, handler.level) for handler in root.handlers]
     root.addHandler(silence)  # a root logger without handlers would be configured
-    root.addFilter(_nothing)
-    logger.setLevel(logging.ERROR)
+    logging.disable()
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        root.removeFilter(_nothing)
+        logging.disable(disabled)
         root.removeHandler(silence)
         logging.setLoggerClass(kind)
-        logger.setLevel(level)
-        for handler, its_level in levels:
-            handler.setLevel(its_level)
-
-
-def _nothing(record: logging.LogRecord) -> bool:
-    return False
+        for handler, level in levels:
+            handler.setLevel(level)

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farrank_bench.gpu.speeds import speed_row
-from farrank_bench.offline import Alone, batches_in_order
+from farrank_bench.offline import Alone
 from farrank_bench.report import PartlyFailed, Row
 from farrank_bench.rounds import ContenderFailed, Rounds, Scored, measure_rounds, whole
+from farrank_exporters.parity import batches_in_order
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import Capabilities, DocumentScores, OutOfMemory

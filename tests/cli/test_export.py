@@ -18,9 +18,9 @@ import farrank_exporters.export
 import farrank_exporters.parity
 from farrank_cli.exit_codes import INTERRUPTED
 from farrank_exporters.parity import BeyondBound, measure
-from farrank_exporters.trace import Traced, trace_ranker
+from farrank_exporters.trace import trace_ranker
 from farrank_rankers.exports.export_folder import find_exports
-from farrank_rankers.exports.manifest import Parity
+from farrank_rankers.exports.manifest import Graph, Parity
 from farrank_rankers.files.open import open_ranker
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def test_an_interrupt_that_a_library_swallowed_ends_the_export_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
     number: signal.Signals,
 ) -> None:
-    def swallowing(*arguments: Any, **named: Any) -> Traced:
+    def swallowing(*arguments: Any, **named: Any) -> dict[str, Graph]:
         handler = signal.getsignal(number)
         assert callable(handler)
         with contextlib.suppress(KeyboardInterrupt):
@@ -185,7 +185,7 @@ def test_a_damaged_manifest_is_named(farrank: Farrank, tiny_rankers: dict[str, P
     [
         (["embedded"], "--out is missing: embedded is no artifact"),
         (["no/such/ranker"], "'no/such/ranker' is no folder, and no name of a model on the hub"),
-        (["embedded", "--texts", "none.jsonl"], "none.jsonl cannot be read"),
+        (["embedded", "--texts", "none.jsonl"], "none.jsonl: No such file"),
     ],
 )
 def test_wrong_usage_is_one_line(farrank: Farrank, arguments: list[str], complaint: str) -> None:

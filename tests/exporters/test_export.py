@@ -11,13 +11,11 @@ import torch
 import farrank_exporters.export
 import farrank_exporters.parity
 import farrank_exporters.trace
-from farrank_exporters.export import export_ranker
+from farrank_exporters.export import export_ranker, open_runtime
 from farrank_exporters.parity import LEAST_TAU, BeyondBound, measure, score_documents
-from farrank_exporters.serving import open_runtime
-from farrank_exporters.trace import Traced
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.export_folder import Export, Exported, find_export, open_exported
-from farrank_rankers.exports.manifest import Parity
+from farrank_rankers.exports.manifest import Graph, Parity
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_runtimes import onnx_runtime
@@ -68,10 +66,10 @@ def artifact(tiny_rankers: dict[str, Path], tmp_path: Path) -> Path:
 def traced_before(traced_rankers: dict[str, TracedRanker], monkeypatch: pytest.MonkeyPatch) -> None:
     """Copy graphs that were traced for another test: the steps after it are what is tested."""
 
-    def copy(ranker: Ranker, folder: Path, *, half: bool = False, progress: Any) -> Traced:
+    def copy(ranker: Ranker, folder: Path, *, half: bool = False, progress: Any) -> dict[str, Graph]:
         before = traced_rankers["maxp-fp16" if half else "maxp"]
         shutil.copytree(before.folder, folder, dirs_exist_ok=True)
-        return before.traced
+        return before.graphs
 
     monkeypatch.setattr(farrank_exporters.export, "trace_ranker", copy)
 

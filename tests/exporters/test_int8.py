@@ -14,7 +14,7 @@ import torch
 from transformers import BertConfig
 
 import farrank_exporters.trace
-from farrank_exporters.int8 import embeddings, products_after_activations, quantize_onnx, quantize_openvino
+from farrank_exporters.int8 import nodes_apart, quantize_onnx, quantize_openvino
 from farrank_exporters.texts import calibration_batches
 from farrank_exporters.trace import trace_ranker
 from farrank_rankers.files.open import open_ranker
@@ -70,7 +70,7 @@ def test_each_feed_forward_blocks_second_product_is_found(
     ranker = new_ranker("maxp", backbone, pretrained=False)
     trace_ranker(ranker, tmp_path)
     graph = onnx.load(tmp_path / "encoder.onnx").graph
-    found = products_after_activations(graph)
+    found = nodes_apart(graph).after_activations
     assert len(found) == LAYERS
     nodes = {node.name: node for node in graph.node}
     widths = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
@@ -93,13 +93,13 @@ def test_gated_feed_forward_blocks_are_found_too(tiny_backbone: Path, tmp_path: 
     }
     (backbone / "config.json").write_text(json.dumps(config))
     trace_ranker(new_ranker("maxp", backbone, pretrained=False), tmp_path)
-    assert len(products_after_activations(onnx.load(tmp_path / "encoder.onnx").graph)) == LAYERS
+    assert len(nodes_apart(onnx.load(tmp_path / "encoder.onnx").graph).after_activations) == LAYERS
 
 
 def test_tables_of_embeddings_are_found(traced: Path) -> None:
     graph = onnx.load(traced / "encoder.onnx").graph
     tables = {node.name: node.input[0] for node in graph.node if node.input}
-    found = {tables[name].split(".")[-2] for name in embeddings(graph)}
+    found = {tables[name].split(".")[-2] for name in nodes_apart(graph).embeddings}
     assert {"word_embeddings", "token_type_embeddings"} <= found
 
 
@@ -123,7 +123,7 @@ def test_openvino_computes_products_in_int8_but_the_sensitive_ones(
     traced: Path, tmp_path: Path, batches: list[Batch], capfd: pytest.CaptureFixture[str]
 ) -> None:
     logger_class = logging.getLoggerClass()
-    assert quantize_openvino(traced / "encoder.onnx", tmp_path, batches) == ("encoder.xml", "encoder.bin")
+    quantize_openvino(traced / "encoder.onnx", tmp_path, batches)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["encoder.bin", "encoder.xml"]
     assert capfd.readouterr() == ("", "")
     assert logging.getLoggerClass() is logger_class
@@ -148,7 +148,7 @@ def test_a_head_after_an_activation_stays_as_it_is(tiny_rankers: dict[str, Path]
     ranker = open_ranker(tiny_rankers["cross-encoder"])
     trace_ranker(ranker, tmp_path)
     graph = onnx.load(tmp_path / "encoder.onnx").graph
-    found = set(products_after_activations(graph))
+    found = set(nodes_apart(graph).after_activations)
     assert Counter(node.op_type for node in graph.node if node.name in found) == {"MatMul": LAYERS, "Gemm": 1}
     batches = calibration_batches(ranker.reader, QUERIES, TEXTS, 4)
     quantize_openvino(tmp_path / "encoder.onnx", tmp_path, batches)
@@ -162,7 +162,7 @@ def test_onnx_computes_all_products_in_int8(
     traced: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = logging.getLogger().handlers[:]
-    assert quantize_onnx(traced / "encoder.onnx", tmp_path) == ("encoder.onnx",)
+    quantize_onnx(traced / "encoder.onnx", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["encoder.onnx"]
     assert capfd.readouterr() == ("", "")
     assert logging.getLogger().handlers == before
@@ -184,7 +184,7 @@ def test_large_weights_stay_beside_the_graph(
     traced.mkdir()
     folder.mkdir()
     trace_ranker(ranker, traced)
-    assert quantize_onnx(traced / "encoder.onnx", folder) == ("encoder.onnx", "encoder.onnx.data")
+    quantize_onnx(traced / "encoder.onnx", folder)
     assert sorted(path.name for path in folder.iterdir()) == ["encoder.onnx", "encoder.onnx.data"]
     graph, weights = folder / "encoder.onnx", folder / "encoder.onnx.data"
     assert graph.stat().st_size < 1_000_000 < weights.stat().st_size

@@ -1,6 +1,6 @@
 import pytest
 
-from farrank_exporters.serving import encoder_profiles
+from farrank_exporters.export import encoder_profiles
 from farrank_runtimes.devices import CUDA_BATCH_TOKENS
 
 

@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from farrank_exporters.serving import runtimes_for
+from farrank_exporters.export import runtimes_for
 from farrank_rankers.exports.manifest import ExportFormat, ExportPrecision
 from farrank_runtimes.runtime_table import readers_of
 

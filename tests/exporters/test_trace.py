@@ -71,7 +71,7 @@ def test_an_encoder_is_the_same_at_every_size(
     with torch.no_grad():
         expected = EncoderGraph(traced.ranker.encoder)(**inputs)
     found = run(traced.folder, "encoder", inputs)
-    assert len(found) == len(expected) == len(traced.traced.graphs["encoder"].outputs)
+    assert len(found) == len(expected) == len(traced.graphs["encoder"].outputs)
     real = inputs["roles"] != 0
     values = (found[0], expected[0]) if len(found) == 1 else (found[0][real], expected[0][real])
     torch.testing.assert_close(*values, rtol=0, atol=1e-5)
@@ -94,7 +94,7 @@ def test_an_aggregator_is_the_same_at_every_size(
 
 
 def test_inputs_and_outputs_are_named(traced_rankers: TracedRankers) -> None:
-    graphs = traced_rankers["parade-transf-pretr-lateir"].traced.graphs
+    graphs = traced_rankers["parade-transf-pretr-lateir"].graphs
     assert graphs["encoder"].inputs == ("input_ids", "roles", "token_type_ids")
     assert graphs["encoder"].outputs == ("vectors", "token_roles")
     assert graphs["aggregator"].inputs == ("vectors", "chunk_mask", "roles", "query_vectors", "query_roles")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from farrank_exporters.texts import Texts
-from farrank_exporters.trace import Traced
+from farrank_rankers.exports.manifest import Graph
 from farrank_rankers.ranker import Ranker
 
 # What features may be: vectors and tokens, encoded with the query and apart from it.
@@ -35,4 +35,4 @@ CALIBRATION = Texts(
 class TracedRanker:
     ranker: Ranker
     folder: Path
-    traced: Traced
+    graphs: dict[str, Graph]

@@ -3,13 +3,12 @@
 How one is written whole or not at all, and how one is opened and checked.
 """
 
-import contextlib
 import hashlib
-import secrets
-import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Unpack
 
 from farrank_rankers.chunking import chunk_count
@@ -26,18 +25,23 @@ from farrank_rankers.spec import content_version
 def checksum(path: Path) -> str:
     """Give a file's SHA-256 in hexadecimal digits.
 
-    Raises: OSError if it cannot be read.
+    Raises: ExportError if it is missing or cannot be read.
     """
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError as error:
+        raise ExportError(f"{path} is missing") from error
+    except OSError as error:
+        raise ExportError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def checksums(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Give the SHA-256 of files in a folder, by name.
+def checksums(paths: Iterable[Path]) -> dict[str, str]:
+    """Give the SHA-256 of files by their names.
 
-    Raises: OSError if one cannot be read.
+    Raises: ExportError if one is missing or cannot be read.
     """
-    return {name: checksum(folder / name) for name in sorted(names)}
+    return {path.name: checksum(path) for path in sorted(paths)}
 
 
 def why_not_exportable(folder: Path) -> str | None:
@@ -82,12 +86,7 @@ class Export:
         """
         for name, expected in self.manifest.checksums.items():
             path = self.folder / name
-            try:
-                found = checksum(path)
-            except FileNotFoundError as error:
-                raise ExportError(f"{path} is missing") from error
-            except OSError as error:
-                raise ExportError(f"{path} cannot be read: {error.strerror}") from error
+            found = checksum(path)
             if found != expected:
                 raise ExportError(
                     f"{path} is damaged: its SHA-256 is {found}, not {expected} as its manifest says; "
@@ -123,7 +122,7 @@ def find_export(artifact: Path, name: str) -> Export:
     return Export.read(folder)
 
 
-@contextlib.contextmanager
+@contextmanager
 def writing_export(artifact: Path, name: str, *, replace: bool = False) -> Iterator[Path]:
     """Give a folder to write an export into, and rename it to its place when the block ends.
 
@@ -133,53 +132,27 @@ def writing_export(artifact: Path, name: str, *, replace: bool = False) -> Itera
     if not (artifact / SPEC_FILE).is_file():
         raise ExportError(f"{artifact} is no artifact: it has no {SPEC_FILE}")
     place = artifact / EXPORTS / name
-    check_free(place, replace)
-    made = not place.parent.exists()
-    place.parent.mkdir(exist_ok=True)
-    try:
-        with _sibling(place) as building:
-            yield building
-            check_free(place, replace)  # building takes minutes, and others may have come first
-            _put(building, place)
-    except BaseException:
-        if made:
-            with contextlib.suppress(OSError):  # not empty: another export has come
-                place.parent.rmdir()
-        raise
 
+    def check_free() -> None:
+        if place.exists() and not replace:
+            raise ExportError(f"{place} exists; --force replaces it")
 
-def check_free(place: Path, replace: bool) -> None:
-    """Look whether an export may be written.
-
-    Raises: ExportError if one is there and is not to be replaced.
-    """
-    if place.exists() and not replace:
-        raise ExportError(f"{place} exists; --force replaces it")
-
-
-def _put(building: Path, place: Path) -> None:
-    """Rename a folder to its place, and remove what was there only then."""
-    with _sibling(place) as old:
-        replaces = place.exists()
-        if replaces:
-            place.rename(old)  # onto an empty folder, which POSIX replaces
+    check_free()
+    # In the artifact, so that renaming stays inside one file system.
+    with TemporaryDirectory(dir=artifact, prefix=f".{name}.", ignore_cleanup_errors=True) as scratch:
+        building, old = Path(scratch, "new"), Path(scratch, "old")
+        building.mkdir()
+        yield building
+        check_free()  # building takes minutes, and others may have come first
+        place.parent.mkdir(exist_ok=True)
+        if place.exists():
+            place.rename(old)
         try:
             building.rename(place)
         except BaseException:
-            if replaces:
+            if old.exists():
                 old.rename(place)
             raise
-
-
-@contextlib.contextmanager
-def _sibling(place: Path) -> Iterator[Path]:
-    """Make an empty folder beside a place, on the same file system, for as long as it is needed."""
-    folder = place.with_name(f".{place.name}.{secrets.token_hex(4)}.part")
-    folder.mkdir()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 # What an artifact's scores depend on, beside its weights.
@@ -217,10 +190,10 @@ def open_exported(artifact: Path, name: str, **overrides: Unpack[Overrides]) -> 
     return Exported(export, reader, version)
 
 
-def source_files(artifact: Path) -> Iterable[str]:
-    """Name the files of an artifact that its scores depend on."""
-    texts = [name for name in _TEXTS if (artifact / name).is_file()]
-    return texts + sorted(path.name for path in artifact.glob(f"*{_WEIGHTS}"))
+def source_files(artifact: Path) -> list[Path]:
+    """List the files of an artifact that its scores depend on."""
+    texts = [artifact / name for name in _TEXTS if (artifact / name).is_file()]
+    return [*texts, *artifact.glob(f"*{_WEIGHTS}")]
 
 
 def check_current(export: Export, artifact: Path) -> None:
@@ -234,11 +207,7 @@ def check_current(export: Export, artifact: Path) -> None:
         path = artifact / name
         if not path.exists() and path.suffix == _WEIGHTS:
             continue
-        try:
-            changed = checksum(path) != expected
-        except OSError as error:
-            raise ExportError(f"{path} cannot be read: {error.strerror}") from error
-        if changed:
+        if checksum(path) != expected:
             raise ExportError(
                 f"{export.folder} is stale: {path} changed since; farrank export {artifact} --format "
                 f"{manifest.format} --precision {manifest.precision} --force makes it anew"

@@ -50,8 +50,8 @@ def write_export(artifact: Path) -> Callable[..., Export]:
                 weights_digest=ranker.weights_digest,
                 source_version=ranker.version,
                 created_with={"torch": "2.13.0"},
-                sources=checksums(artifact, source_files(artifact)),
-                checksums=checksums(folder, FILES),
+                sources=checksums(source_files(artifact)),
+                checksums=checksums(folder.iterdir()),
                 parity=(PARITY,),
                 profiles=PROFILES,
             )
