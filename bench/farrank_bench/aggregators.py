@@ -16,7 +16,7 @@ from farrank_bench.served import resident_mib, serving, watched_memory
 from farrank_client import Client
 from farrank_loadtest.workloads import Call
 from farrank_rankers.family import FAMILIES
-from farrank_rankers.files.location import EMBEDDED, locate
+from farrank_rankers.files.model_files import EMBEDDED, locate
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
 

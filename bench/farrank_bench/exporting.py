@@ -13,7 +13,7 @@ from farrank_exporters.texts import divide, python_documentation
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.export_folder import Export
 from farrank_rankers.exports.manifest import ExportPrecision
-from farrank_rankers.files.location import EMBEDDED
+from farrank_rankers.files.model_files import EMBEDDED
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker

@@ -15,7 +15,7 @@ from farrank_bench.report import Row, not_measured
 from farrank_demo.questions import Question, load_qrels, load_questions
 from farrank_exporters.parity import LEAST_TAU, encode_all, kendall_tau, top_overlap
 from farrank_rankers.features import stacked
-from farrank_rankers.files.location import EMBEDDED
+from farrank_rankers.files.model_files import EMBEDDED
 from farrank_rankers.files.open import Overrides, open_ranker
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.reader import Reader

@@ -33,8 +33,7 @@ from farrank_rankers.exports.manifest import (
     ShapeRange,
     export_name,
 )
-from farrank_rankers.files.location import locate
-from farrank_rankers.files.model_files import SPEC_FILE
+from farrank_rankers.files.model_files import SPEC_FILE, locate
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.ranker import Ranker

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import ENSEMBLE
-from farrank_rankers.files.location import locate
-from farrank_rankers.files.model_files import SPEC_FILE, lists_members
+from farrank_rankers.files.model_files import SPEC_FILE, lists_members, locate
 from farrank_rankers.json_values import read_json
 
 if TYPE_CHECKING:

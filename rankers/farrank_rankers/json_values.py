@@ -17,30 +17,22 @@ def read_json(path: Path) -> dict[str, Any]:
 
     Raises: SourceError naming the file.
     """
-    value = _parse(path)
+    value = parse_json(path)
     if not isinstance(value, dict):
         raise SourceError(f"{path} must hold a JSON object")
     return value
 
 
-def read_json_list(path: Path) -> list[dict[str, Any]]:
-    """Read a file that holds a list of JSON objects.
+def parse_json(path: Path) -> Any:
+    """Read a file that holds JSON of any kind.
 
     Raises: SourceError naming the file.
     """
-    value = _parse(path)
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise SourceError(f"{path} must hold a list of JSON objects")
-    return value
-
-
-def _parse(path: Path) -> object:
     text = read_text(path)
     try:
-        parsed: object = json.loads(text)
+        return json.loads(text)
     except ValueError as error:
         raise SourceError(f"{path} is not JSON: {error}") from error
-    return parsed
 
 
 def read_text(path: Path) -> str:

@@ -8,8 +8,7 @@ from farrank_rankers.errors import SpecError
 from farrank_rankers.exports.export_folder import Export, find_exports, open_exported
 from farrank_rankers.exports.manifest import Parity
 from farrank_rankers.family import EvidenceKind
-from farrank_rankers.files.location import locate
-from farrank_rankers.files.model_files import SPEC_FILE
+from farrank_rankers.files.model_files import SPEC_FILE, locate
 from farrank_rankers.files.open import Overrides, open_ranker
 from farrank_rankers.reader import Reader
 from farrank_runtimes.devices import choose_device

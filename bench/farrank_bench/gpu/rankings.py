@@ -9,7 +9,7 @@ from farrank_bench.offline import Request, score
 from farrank_bench.report import Row, at_least
 from farrank_exporters.parity import kendall_tau
 from farrank_rankers.errors import SourceError
-from farrank_rankers.files.location import EMBEDDED
+from farrank_rankers.files.model_files import EMBEDDED
 from farrank_rankers.files.open import open_ranker
 
 LEAST_TAU = 0.98

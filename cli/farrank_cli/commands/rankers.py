@@ -222,7 +222,7 @@ def _list_exports(args: argparse.Namespace) -> int:
     """
     from farrank_rankers.errors import RankerError
     from farrank_rankers.exports.export_folder import find_exports, why_not_exportable
-    from farrank_rankers.files.location import locate
+    from farrank_rankers.files.model_files import locate
 
     try:
         folder = locate(args.artifact).folder

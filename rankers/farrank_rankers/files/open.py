@@ -21,8 +21,7 @@ from farrank_rankers.family import (
     VectorOptions,
     family_named,
 )
-from farrank_rankers.files.location import Location, locate
-from farrank_rankers.files.model_files import SPEC_FILE, ModelFiles, biencoder_options
+from farrank_rankers.files.model_files import SPEC_FILE, ModelFiles, biencoder_options, locate
 from farrank_rankers.json_values import read_text
 from farrank_rankers.reader import PositionBudget, Reader
 from farrank_rankers.spec import RankerSpec
@@ -34,38 +33,44 @@ if TYPE_CHECKING:
     from farrank_rankers.ranker import Ranker
 
 
-class Overrides(TypedDict, total=False):
-    """Keywords of `open_reader` and `open_ranker`; None is the same as not given.
+class Limits(TypedDict, total=False):
+    """How much is read, in tokens; None is the same as not given."""
 
-    family: how a cross-encoder's or bi-encoder's chunk scores become a document's, by the names firstp (the
-    first), avgp (mean, disjoint chunks), maxp and sump (maximum and sum, sliding windows).
-    window, stride, max_document_tokens, max_query_tokens, pad_query_to: in tokens.
-    revision, download: for names on the hub.
-    """
-
-    family: str | None
     window: int | None
     stride: int | None
     max_document_tokens: int | None
     max_query_tokens: int | None
     pad_query_to: int | None
+
+
+class Overrides(Limits, total=False):
+    """Keywords of `open_reader` and `open_ranker`; None is the same as not given.
+
+    family: how a cross-encoder's or bi-encoder's chunk scores become a document's, by the names firstp (the
+    first), avgp (mean, disjoint chunks), maxp and sump (maximum and sum, sliding windows).
+    revision, download: for names on the hub.
+    """
+
+    family: str | None
     revision: str | None
     download: bool
 
 
-def overridden(spec: RankerSpec, overrides: Overrides, budget: PositionBudget) -> RankerSpec:
+def overridden(
+    spec: RankerSpec, limits: Limits, budget: PositionBudget, family: str | None = None
+) -> RankerSpec:
     """Change what was given; chunks of another kind than the spec's get that kind's default window.
 
     Raises: SpecError naming field, value and limit.
     """
-    changes: dict[str, Any] = {name: overrides.get(name) for name in ("max_query_tokens", "pad_query_to")}
+    changes: dict[str, Any] = {name: limits.get(name) for name in ("max_query_tokens", "pad_query_to")}
     spec = replace(spec, **{name: value for name, value in changes.items() if value is not None})
-    spec = _with_family(spec, overrides.get("family"), budget)
+    spec = _with_family(spec, family, budget)
     chunking = adjusted(
         spec.chunking,
-        window=overrides.get("window"),
-        stride=overrides.get("stride"),
-        max_document_tokens=overrides.get("max_document_tokens"),
+        window=limits.get("window"),
+        stride=limits.get("stride"),
+        max_document_tokens=limits.get("max_document_tokens"),
     )
     return replace(spec, chunking=chunking)
 
@@ -94,33 +99,11 @@ def _with_family(spec: RankerSpec, name: str | None, budget: PositionBudget) -> 
     return replace(spec, options=replace(options, aggregation=aggregation), chunking=chunking)
 
 
-def derived_spec(
-    files: ModelFiles, location: Location, overrides: Overrides, budget: PositionBudget
-) -> RankerSpec:
-    """Derive a spec for a cross-encoder or a bi-encoder: the best chunk counts, windows slide.
-
-    Raises: SourceError if the files are a bare backbone, or a classifier that does not rank.
-    """
-    options: Options
-    if files.kind == "cross-encoder":
-        check_labels(files.config, location.name)
-        options = CrossEncoderOptions()
-    elif files.kind == "biencoder":
-        options = biencoder_options(files.folder)
-    else:
-        raise SourceError(
-            f"{location.name} is a bare backbone ({files.config['model_type']}): it has neither ranker.json "
-            "nor a sequence-classification head nor modules.json; new_ranker makes an untrained ranker of it"
-        )
-    provenance = {"model": location.name} | ({"revision": location.revision} if location.revision else {})
-    return fitted_spec(files.kind, location.name, options, overrides, budget, provenance)
-
-
 def fitted_spec(
     family: str,
     backbone: str,
-    options: Options | None,
-    overrides: Overrides,
+    options: Options,
+    limits: Limits,
     budget: PositionBudget,
     provenance: Mapping[str, str],
 ) -> RankerSpec:
@@ -129,13 +112,12 @@ def fitted_spec(
     Raises: SpecError if the family is unknown.
     """
     facts = family_named(family)
-    options = default_options(family, budget.backbone) if options is None else options
-    given = overrides.get("max_query_tokens")
+    given = limits.get("max_query_tokens")
     max_query_tokens = MAX_QUERY_TOKENS[facts.reads_as] if given is None else given
     if facts.plan == "dual" and given is None:
         room = budget.left_for_query(facts, options)
         max_query_tokens = max_query_tokens if room is None else max(1, min(max_query_tokens, room))
-    pad_query_to = overrides.get("pad_query_to")
+    pad_query_to = limits.get("pad_query_to")
     room = budget.left_for_window(facts, max(max_query_tokens, pad_query_to or 0), options)
     return RankerSpec(
         family=family,
@@ -155,17 +137,6 @@ def default_options(family: str, backbone: BackboneFacts) -> Options:
     """
     options = family_named(family).options()
     return replace(options, pooling=backbone.pooling) if isinstance(options, VectorOptions) else options
-
-
-def check_labels(config: Mapping[str, Any], name: str) -> None:
-    """Refuse a classifier whose output is not a relevance.
-
-    Raises: SourceError unless there are one or two labels.
-    """
-    labels = config.get("id2label")
-    count = len(labels) if isinstance(labels, Mapping) else config.get("num_labels", 2)
-    if count not in (1, 2):
-        raise SourceError(f"{name} has {count} labels; a cross-encoder has 1 (relevance) or 2 (no, yes)")
 
 
 def open_reader(source: str | Path, **overrides: Unpack[Overrides]) -> Reader:
@@ -202,19 +173,52 @@ def reader_and_files(source: str | Path, overrides: Overrides) -> tuple[Reader, 
 
     Raises: SourceError if there is no ranker; SpecError if an override does not fit it.
     """
-    location = locate(source, revision=overrides.get("revision"), download=overrides.get("download") or False)
+    files, budget = open_files(source, overrides.get("revision"), overrides.get("download") or False)
+    with naming(files.folder):
+        spec = overridden(_spec(files, overrides, budget), overrides, budget, overrides.get("family"))
+        return Reader(spec, budget.tokenizer, budget.backbone), files
+
+
+def open_files(
+    source: str | Path, revision: str | None = None, download: bool = False
+) -> tuple[ModelFiles, PositionBudget]:
+    """Find a model's files, and open its tokenizer.
+
+    Raises: SourceError naming what is missing or damaged.
+    """
+    location = locate(source, revision=revision, download=download)
     with naming(location.folder):
-        files = ModelFiles.find(location.folder)
+        files = ModelFiles.find(location)
         tokenizer = TextTokenizer(TokenizerFiles.read(files.transformer))
-        facts = BackboneFacts.from_config(files.config)
-        budget = PositionBudget(tokenizer, facts)
-        spec = overridden(_spec(files, location, overrides, budget), overrides, budget)
-        return Reader(spec, tokenizer, facts), files
+        return files, PositionBudget(tokenizer, BackboneFacts.from_config(files.config))
 
 
-def _spec(files: ModelFiles, location: Location, overrides: Overrides, budget: PositionBudget) -> RankerSpec:
-    if files.kind != "artifact":
-        return derived_spec(files, location, overrides, budget)
-    path = files.folder / SPEC_FILE
-    with naming(path):
-        return RankerSpec.from_json(read_text(path))
+def _spec(files: ModelFiles, overrides: Overrides, budget: PositionBudget) -> RankerSpec:
+    """Read an artifact's spec, or derive a published model's: the best chunk counts, windows slide.
+
+    Raises: SourceError if the files are a bare backbone, or a classifier whose output is not a relevance.
+    """
+    name, revision = files.location.name, files.location.revision
+    options: Options
+    match files.kind:
+        case "artifact":
+            path = files.folder / SPEC_FILE
+            with naming(path):
+                return RankerSpec.from_json(read_text(path))
+        case "cross-encoder":
+            labels = files.config.get("id2label")
+            count = len(labels) if isinstance(labels, Mapping) else files.config.get("num_labels", 2)
+            if count not in (1, 2):
+                raise SourceError(
+                    f"{name} has {count} labels; a cross-encoder has 1 (relevance) or 2 (no, yes)"
+                )
+            options = CrossEncoderOptions()
+        case "biencoder":
+            options = biencoder_options(files.folder)
+        case "backbone":
+            raise SourceError(
+                f"{name} is a bare backbone ({files.config['model_type']}): it has neither ranker.json nor a "
+                "sequence-classification head nor modules.json; new_ranker makes an untrained ranker of it"
+            )
+    provenance = {"model": name} | ({"revision": revision} if revision else {})
+    return fitted_spec(files.kind, name, options, overrides, budget, provenance)

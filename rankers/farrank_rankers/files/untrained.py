@@ -3,22 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from farrank_rankers.backbones.build_backbone import transformers_config
-from farrank_rankers.backbones.facts import BackboneFacts
-from farrank_rankers.chunking import Chunking, adjusted
-from farrank_rankers.errors import SourceError, SpecError, naming
+from farrank_rankers.chunking import Chunking
+from farrank_rankers.errors import SourceError, SpecError
 from farrank_rankers.family import Options, TransformerShape, family_named
 from farrank_rankers.files.load import build, fill_published
-from farrank_rankers.files.location import Location, locate
-from farrank_rankers.files.model_files import ModelFiles
-from farrank_rankers.files.open import Overrides, default_options, fitted_spec
+from farrank_rankers.files.model_files import ModelFiles, locate
+from farrank_rankers.files.open import Limits, default_options, fitted_spec, open_files, overridden
 from farrank_rankers.files.weights import fill_backbone
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.reader import PositionBudget, Reader
+from farrank_rankers.reader import Reader
 from farrank_rankers.spec import changed_options
-from farrank_rankers.tokenizer import TextTokenizer, TokenizerFiles
 
 # How the aggregators' BERT is built, which a spec does not say: a checkpoint must agree.
 _BUILT_WITH = {
@@ -33,11 +30,10 @@ _BUILT_WITH = {
 # By `new_ranker`'s keyword, the option that holds the size; the aggregator's module has the same name.
 _OPTIONS = {"aggregator_backbone": "transformer", "interaction_backbone": "interaction"}
 
-# A pretrained transformer that an aggregator starts from.
-_Part = tuple[Location, ModelFiles]
 
-
-def _find_parts(family: str, sources: Mapping[str, str | Path | None], download: bool) -> dict[str, _Part]:
+def _find_parts(
+    family: str, sources: Mapping[str, str | Path | None], download: bool
+) -> dict[str, ModelFiles]:
     """Find the transformers that keywords of `new_ranker` give, by the option that holds their size.
 
     Raises: SpecError if the family has no such option; SourceError if there is no model.
@@ -51,12 +47,11 @@ def _find_parts(family: str, sources: Mapping[str, str | Path | None], download:
             raise SpecError(
                 f"{keyword} is {str(source)!r}; it must be none: family {family} has no such transformer"
             )
-        location = locate(source, download=download)
-        parts[_OPTIONS[keyword]] = location, ModelFiles.find(location.folder)
+        parts[_OPTIONS[keyword]] = ModelFiles.find(locate(source, download=download))
     return parts
 
 
-def _shape(location: Location, files: ModelFiles) -> TransformerShape:
+def _shape(files: ModelFiles) -> TransformerShape:
     """Read a transformer's size from its config.json.
 
     Raises: SourceError naming the key that an aggregator cannot have.
@@ -66,7 +61,7 @@ def _shape(location: Location, files: ModelFiles) -> TransformerShape:
         found = getattr(config, key, expected)
         if found != expected:
             raise SourceError(
-                f"config.json of {location.name}: {key} is {found!r}; "
+                f"config.json of {files.location.name}: {key} is {found!r}; "
                 f"the transformer of an aggregator has {expected!r}"
             )
     return TransformerShape(
@@ -85,15 +80,11 @@ def new_ranker(
     seed: int = 0,
     *,
     pretrained: bool = True,
-    window: int | None = None,
-    stride: int | None = None,
-    max_document_tokens: int | None = None,
-    max_query_tokens: int | None = None,
-    pad_query_to: int | None = None,
     options: Options | Mapping[str, Any] | None = None,
     aggregator_backbone: str | Path | None = None,
     interaction_backbone: str | Path | None = None,
     download: bool = False,
+    **limits: Unpack[Limits],
 ) -> Ranker:
     """Put a family's untrained head on a backbone: a folder, a hub name, or "embedded".
 
@@ -104,33 +95,26 @@ def new_ranker(
     weights it takes.
     Raises: SourceError, WeightsError or SpecError, each naming what is wrong.
     """
-    location = locate(backbone, download=download)
-    with naming(location.folder):
-        files = ModelFiles.find(location.folder)
-        tokenizer = TextTokenizer(TokenizerFiles.read(files.transformer))
-        facts = BackboneFacts.from_config(files.config)
-    limits = Overrides(max_query_tokens=max_query_tokens, pad_query_to=pad_query_to)
+    files, budget = open_files(backbone, download=download)
     sources = {"aggregator_backbone": aggregator_backbone, "interaction_backbone": interaction_backbone}
     parts = _find_parts(family, sources, download)
     if not isinstance(options, Options):
-        options = changed_options(default_options(family, facts), options or {})
-    options = replace(options, **{name: _shape(*part) for name, part in parts.items()})
-    provenance = {"model": location.name, "head": f"random, seed {seed}"}
-    provenance |= {name: location.name for name, (location, _) in parts.items()}
-    spec = fitted_spec(family, location.name, options, limits, PositionBudget(tokenizer, facts), provenance)
-    chunking = adjusted(
-        chunking or spec.chunking, window=window, stride=stride, max_document_tokens=max_document_tokens
-    )
-    spec = replace(spec, chunking=chunking)
+        options = changed_options(default_options(family, budget.backbone), options or {})
+    options = replace(options, **{name: _shape(part) for name, part in parts.items()})
+    name = files.location.name
+    provenance = {"model": name, "head": f"random, seed {seed}"}
+    provenance |= {option: part.location.name for option, part in parts.items()}
+    spec = fitted_spec(family, name, options, limits, budget, provenance)
+    spec = overridden(replace(spec, chunking=chunking or spec.chunking), limits, budget)
     config = dict(files.config)
     classifier = family_named(family).classifier
     if classifier:
         config.pop("num_labels", None)
         config |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
-    ranker = build(Reader(spec, tokenizer, facts), config, seed)
+    ranker = build(Reader(spec, budget.tokenizer, budget.backbone), config, seed)
     if pretrained:
         fill_published(ranker.encoder.backbone, files, new_head=classifier)
-        for name, (_, its_files) in parts.items():
-            fill_backbone(ranker.aggregator.get_submodule(f"{name}.bert"), its_files.transformer)
-    ranker.aggregator.start_from(ranker.encoder.backbone, tokenizer.pair)
+        for option, part in parts.items():
+            fill_backbone(ranker.aggregator.get_submodule(f"{option}.bert"), part.transformer)
+    ranker.aggregator.start_from(ranker.encoder.backbone, budget.tokenizer.pair)
     return ranker

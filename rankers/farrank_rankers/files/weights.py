@@ -117,12 +117,18 @@ def fill_backbone(backbone: nn.Module, folder: Path, *, new_head: bool = False) 
     tensors are understood. Tensors that the model has no use for (another task's head) are passed over.
     Raises: WeightsError naming the file, the tensor and what was expected.
     """
-    tensors = {_modern(name): tensor for name, tensor in read_weights(folder).items()}
+    tensors = {}
+    for name, tensor in read_weights(folder).items():  # names of TensorFlow's become torch's
+        modern = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
+            "LayerNorm.beta", "LayerNorm.bias"
+        )
+        tensors[modern] = tensor
     prefix = f"{getattr(backbone, 'base_model_prefix', '')}."
     loaded: set[int] = set()
     missing: dict[str, Tensor] = {}
     for name, target in backbone.state_dict(keep_vars=True).items():
-        found = _find(name, tensors, prefix)
+        names = (name, prefix + name, name.removeprefix(prefix))
+        found = next((tensors[each] for each in names if each in tensors), None)
         if found is not None:
             copy(name, found, target, folder / FILE)
             loaded.add(id(target))
@@ -132,18 +138,3 @@ def fill_backbone(backbone: nn.Module, folder: Path, *, new_head: bool = False) 
         is_head = not name.startswith(prefix) or name.startswith(f"{prefix}pooler.")
         if id(target) not in loaded and not (new_head and loaded and is_head):
             raise WeightsError(f"{folder / FILE} lacks the tensor {name} of shape {tuple(target.shape)}")
-
-
-def _modern(name: str) -> str:
-    """Translate the names that checkpoints converted from TensorFlow still carry."""
-    for old, new in ((".LayerNorm.gamma", ".LayerNorm.weight"), (".LayerNorm.beta", ".LayerNorm.bias")):
-        if name.endswith(old):
-            return name.removesuffix(old) + new
-    return name
-
-
-def _find(name: str, tensors: Mapping[str, Tensor], prefix: str) -> Tensor | None:
-    for candidate in (name, prefix + name, name.removeprefix(prefix)):
-        if candidate in tensors:
-            return tensors[candidate]
-    return None
