@@ -1,6 +1,6 @@
 """From text to encoder inputs: all of a ranker that a tokenizing thread needs, without torch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,8 +10,8 @@ from farrank_rankers.chunking import chunk_bounds, readable_tokens
 from farrank_rankers.errors import SourceError, SpecError
 from farrank_rankers.family import BiEncoderOptions, Family, Options, family_named
 from farrank_rankers.spec import RankerSpec
-from farrank_rankers.tokenizer import Frame, TextTokenizer
-from farrank_rankers.tokens import Chunk, EncoderInput, IntArray, Role, TokenizedText
+from farrank_rankers.tokenizer import Frame, Run, TextTokenizer
+from farrank_rankers.tokens import Chunk, EncoderInput, Role, TokenizedText
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,6 @@ class PositionBudget:
             return None
         taken += _frame_of(family, self.tokenizer).special_tokens + len(self.tokenizer.ids(prefix.rstrip()))
         return self.backbone.max_positions - taken
-
-
-# A text's token ids and their roles.
-_Roled = tuple[IntArray, IntArray]
 
 
 class Reader:
@@ -115,11 +111,9 @@ class Reader:
         """
         if self.spec.plan != "dual":
             raise ValueError(f"family {self.spec.family} has plan pair: its query is part of every chunk")
-        framed = self._alone(_prefixed(self._query_prefix, query.ids, Role.QUERY))
-        if not self._framed_as_pairs:
-            return framed
+        framed = self._alone((self._query_prefix, Role.SPECIAL), (query.ids, Role.QUERY))
         # Query and chunk are framed alike: their token types tell them apart, as in a pair.
-        return replace(framed, token_type_ids=np.zeros_like(framed.token_type_ids))
+        return _of_one_type(framed) if self._framed_as_pairs else framed
 
     def chunk_input(self, query: TokenizedText | None, chunk: Chunk) -> EncoderInput:
         """Frame a chunk: with its query if the plan is pair, alone (query None) if it is dual.
@@ -129,32 +123,22 @@ class Reader:
         if self.spec.plan == "dual":
             if query is not None:
                 raise ValueError(f"family {self.spec.family} has plan dual: its chunks take no query")
-            return self._alone(_prefixed(self._chunk_prefix, chunk.ids, Role.DOCUMENT))
+            return self._alone((self._chunk_prefix, Role.SPECIAL), (chunk.ids, Role.DOCUMENT))
         if query is None:
             raise ValueError(f"family {self.spec.family} has plan pair: its chunks need the query")
-        return self._framed(self._padded(query.ids), _with_role(chunk.ids, Role.DOCUMENT))
+        # Padded to the length that the ranker was trained with, if it was.
+        padding = np.full(max(0, (self.spec.pad_query_to or 0) - len(query)), self.pad_id, dtype=np.int32)
+        asked = [(query.ids, Role.QUERY), (padding, Role.PADDING)]
+        return self._framed(asked, [(chunk.ids, Role.DOCUMENT)])
 
-    def _padded(self, query: IntArray) -> _Roled:
-        """Pad a query to the length that the ranker was trained with, if it was."""
-        padding = max(0, (self.spec.pad_query_to or 0) - len(query))
-        ids, roles = _with_role(query, Role.QUERY)
-        if not padding:
-            return ids, roles
-        filling = np.full(padding, self.pad_id, dtype=np.int32), np.full(padding, Role.PADDING, np.int32)
-        return np.concatenate([ids, filling[0]]), np.concatenate([roles, filling[1]])
-
-    def _alone(self, text: _Roled) -> EncoderInput:
+    def _alone(self, *runs: Run) -> EncoderInput:
         """Put special tokens around a text that is encoded alone."""
-        if not self._framed_as_pairs:
-            return self._framed(text)
-        return self._framed(_with_role(np.empty(0, dtype=np.int32), Role.QUERY), text)
+        return self._framed([], runs) if self._framed_as_pairs else self._framed(runs)
 
-    def _framed(self, *texts: _Roled) -> EncoderInput:
+    def _framed(self, *texts: Sequence[Run]) -> EncoderInput:
         """Put special tokens around one text or a pair."""
-        ids = [text for text, _ in texts]
-        input_ids = self._frame.ids(*ids)
-        token_types = self._frame.token_types(*ids) if self._has_token_types else np.zeros_like(input_ids)
-        return EncoderInput(input_ids, self._frame.roles(*(roles for _, roles in texts)), token_types)
+        framed = self._frame.around(*texts)
+        return framed if self._has_token_types else _of_one_type(framed)
 
     def _longest_input(self) -> int:
         """Count the positions that the longest query and a full window take."""
@@ -199,12 +183,5 @@ def _frame_of(family: Family, tokenizer: TextTokenizer) -> Frame:
     return tokenizer.pair if family.classifier else tokenizer.pair.with_one_separator()
 
 
-def _with_role(ids: IntArray, role: Role) -> _Roled:
-    return ids, np.full(len(ids), role, dtype=np.int32)
-
-
-def _prefixed(prefix: IntArray, ids: IntArray, role: Role) -> _Roled:
-    """Put a prefix, whose tokens are special, before a text."""
-    roles = np.full(len(prefix) + len(ids), role, dtype=np.int32)
-    roles[: len(prefix)] = Role.SPECIAL
-    return np.concatenate([prefix, ids]), roles
+def _of_one_type(item: EncoderInput) -> EncoderInput:
+    return replace(item, token_type_ids=np.zeros_like(item.token_type_ids))

@@ -12,7 +12,7 @@ from tokenizers import Encoding, Tokenizer
 
 from farrank_rankers.errors import ReadingStopped, SourceError
 from farrank_rankers.json_values import read_json, read_text
-from farrank_rankers.tokens import IntArray, Role, TokenizedText
+from farrank_rankers.tokens import EncoderInput, IntArray, Role, TokenizedText
 
 # The tokenizer classes of transformers that give models no token_type_ids, by their names without "Fast".
 _CLASSES_WITHOUT_TOKEN_TYPES = frozenset(
@@ -34,14 +34,21 @@ _MODELS_WITHOUT_TOKEN_TYPES = frozenset(
     """.split()  # noqa: SIM905
 )
 
-# The classes whose configuration says whether a text is lowercased, whatever tokenizer.json says.
-_CLASSES_WITH_CASE = frozenset(
+# The classes whose configuration says how texts are normalized, whatever tokenizer.json says.
+_CLASSES_OF_BERTS_KIN = frozenset(
     """
     BertTokenizer ConvBertTokenizer DPRQuestionEncoderTokenizer DistilBertTokenizer ElectraTokenizer
     FunnelTokenizer LayoutLMTokenizer LayoutLMv2Tokenizer LxmertTokenizer MPNetTokenizer MobileBertTokenizer
     RealmTokenizer RetriBertTokenizer RoFormerTokenizer SplinterTokenizer SqueezeBertTokenizer
     """.split()  # noqa: SIM905
 )
+
+# Options of BERT's normalizer, by their names in tokenizer.json, as tokenizer_config.json calls them.
+_NORMALIZER_OPTIONS = {
+    "lowercase": "do_lower_case",
+    "strip_accents": "strip_accents",
+    "handle_chinese_chars": "tokenize_chinese_chars",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +90,23 @@ class TokenizerFiles:
         Raises: SourceError if tokenizer.json is damaged.
         """
         try:
-            tokenizer = Tokenizer.from_str(self._with_case_of_config())
+            tokenizer = Tokenizer.from_str(self._as_configured())
         except Exception as error:  # the library raises bare Exception
             raise SourceError(f"tokenizer.json cannot be read: {error}") from error
         tokenizer.no_truncation()
         tokenizer.no_padding()
         return tokenizer
 
-    def _with_case_of_config(self) -> str:
-        """Let `do_lower_case` of the configuration win over the file for BERT's kin, as transformers does."""
-        parsed = json.loads(self.tokenizer_json)
-        normalizer, lower = parsed.get("normalizer") or {}, self.config.get("do_lower_case")
-        if self._class() not in {None, *_CLASSES_WITH_CASE}:
+    def _as_configured(self) -> str:
+        """Let the configuration's options of BERT's normalizer win over the file, as transformers does."""
+        parsed, config = json.loads(self.tokenizer_json), self.config
+        normalizer = parsed.get("normalizer") or {}
+        if normalizer.get("type") != "BertNormalizer" or self._class() not in {None, *_CLASSES_OF_BERTS_KIN}:
             return self.tokenizer_json
-        if normalizer.get("type") != "BertNormalizer" or lower in (None, normalizer.get("lowercase")):
-            return self.tokenizer_json
-        return json.dumps(parsed | {"normalizer": normalizer | {"lowercase": lower}})
+        given = {
+            name: config[key] for name, key in _NORMALIZER_OPTIONS.items() if config.get(key) is not None
+        }
+        return json.dumps(parsed | {"normalizer": normalizer | given})
 
     def _class(self, otherwise: str | None = None) -> str | None:
         """Name transformers' class of this tokenizer, without "Fast"."""
@@ -120,88 +128,61 @@ class TokenizerFiles:
             return name not in _CLASSES_WITHOUT_TOKEN_TYPES
         return model_type not in _MODELS_WITHOUT_TOKEN_TYPES
 
-    def pad_id(self, tokenizer: Tokenizer, fallback: int | None) -> int:
-        """Find the padding token: the configuration's, the file's, or the backbone's, in this order.
 
-        Raises: SourceError if none is named.
-        """
-        token = self.config.get("pad_token")
-        content = token.get("content") if isinstance(token, Mapping) else token
-        padding = json.loads(self.tokenizer_json).get("padding") or {}
-        for pad_id in (content and tokenizer.token_to_id(content), padding.get("pad_id"), fallback):
-            if isinstance(pad_id, int):
-                return pad_id
-        raise SourceError("tokenizer_config.json names no pad_token, and no other file gives a padding id")
+# Tokens of one role.
+Run = tuple[IntArray, Role]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
     """The special tokens around one text (two parts) or a pair (three): part, text, part, text, part.
 
-    Shapes: parts and part_types, arrays (special tokens there,); text_types, one token type a text.
+    Shapes: parts, arrays (3, special tokens there): their ids, roles and token types. `text_types` has one
+    token type a text.
     """
 
     parts: tuple[IntArray, ...]
-    part_types: tuple[IntArray, ...]
     text_types: tuple[int, ...]
 
     @property
     def special_tokens(self) -> int:
         """Count the positions that special tokens take."""
-        return sum(len(part) for part in self.parts)
+        return sum(part.shape[1] for part in self.parts)
 
     def with_one_separator(self) -> "Frame":
         """Keep one of several equal tokens between two texts: RoBERTa's kin put two there."""
         first, between, *rest = self.parts
-        if len(self.parts) < 3 or len(set(between.tolist())) != 1:
+        if len(self.parts) < 3 or len(set(between[0].tolist())) != 1:
             return self
-        its_types = (self.part_types[0], self.part_types[1][:1], *self.part_types[2:])
-        return replace(self, parts=(first, between[:1], *rest), part_types=its_types)
+        return replace(self, parts=(first, between[:, :1], *rest))
 
-    def ids(self, *texts: IntArray) -> IntArray:
-        """Join the ids of texts and special tokens, (L,)."""
-        return _joined(self.parts, texts)
-
-    def roles(self, *roles: IntArray) -> IntArray:
-        """Give the `Role` of every position of `ids`, from those of the texts' tokens, (L,)."""
-        return _joined([np.full_like(part, Role.SPECIAL) for part in self.parts], roles)
-
-    def token_types(self, *texts: IntArray) -> IntArray:
-        """Give the token type of every position of `ids`, (L,)."""
-        types = [np.full_like(text, kind) for text, kind in zip(texts, self.text_types, strict=True)]
-        return _joined(self.part_types, types)
-
-
-def _joined(around: Sequence[IntArray], texts: Sequence[IntArray]) -> IntArray:
-    between = (piece for pair in zip(texts, around[1:], strict=True) for piece in pair)
-    return np.concatenate([around[0], *between])
-
-
-def frames(tokenizer: Tokenizer) -> tuple[Frame, Frame]:
-    """Read the frame of one text and that of a pair off an example.
-
-    Raises: SourceError if the tokenizer finds no token in a letter.
-    """
-    return _frame(tokenizer.encode("a"), texts=1), _frame(tokenizer.encode("a", "a"), texts=2)
+    def around(self, *texts: Sequence[Run]) -> EncoderInput:
+        """Put the special tokens around texts, each of them runs that follow each other."""
+        pieces = [self.parts[0]]
+        for runs, kind, part in zip(texts, self.text_types, self.parts[1:], strict=True):
+            pieces += [
+                np.stack([ids, np.full_like(ids, role), np.full_like(ids, kind)]) for ids, role in runs
+            ]
+            pieces.append(part)
+        return EncoderInput(*np.concatenate(pieces, axis=1))
 
 
 def _frame(encoding: Encoding, texts: int) -> Frame:
-    """Find the frame in an encoded example: the tokens that belong to no text."""
-    parts: list[list[tuple[int, int]]] = [[] for _ in range(texts + 1)]
+    """Find the frame in an encoded example: the tokens that belong to no text.
+
+    Raises: SourceError if the tokenizer finds no token in a letter.
+    """
+    parts: list[list[tuple[int, int, int]]] = [[] for _ in range(texts + 1)]
     types: dict[int, int] = {}
     for token, kind, text in zip(encoding.ids, encoding.type_ids, encoding.sequence_ids, strict=True):
         if text is None:
-            parts[len(types)].append((token, kind))
+            parts[len(types)].append((token, Role.SPECIAL, kind))
         else:
             types[text] = kind
     if list(types) != list(range(texts)):
         raise SourceError("tokenizer.json: the tokenizer finds no token in the text 'a'")
-    arrays = [np.array(part, dtype=np.int32).reshape(-1, 2) for part in parts]
-    return Frame(
-        parts=tuple(part[:, 0] for part in arrays),
-        part_types=tuple(part[:, 1] for part in arrays),
-        text_types=tuple(types.values()),
-    )
+    arrays = (np.array(part, dtype=np.int32).reshape(-1, 3).T for part in parts)
+    return Frame(tuple(arrays), tuple(types.values()))
 
 
 # Long texts are tokenized in pieces of at least so many characters, which takes some 20 ms each.
@@ -263,15 +244,22 @@ class TextTokenizer:
     def __init__(self, files: TokenizerFiles) -> None:
         self.files = files
         self.tokenizer = files.open()
-        self.single, self.pair = frames(self.tokenizer)
+        encode = self.tokenizer.encode
+        self.single, self.pair = _frame(encode("a"), texts=1), _frame(encode("a", "a"), texts=2)
         self._cut = cut_pattern(files.tokenizer_json)
 
     def pad_id(self, fallback: int | None) -> int:
-        """Find the padding token's id, `fallback` if the files name none.
+        """Find the padding token: the configuration's, the file's, or the backbone's, in this order.
 
-        Raises: SourceError if there is none at all.
+        Raises: SourceError if none is named.
         """
-        return self.files.pad_id(self.tokenizer, fallback)
+        token = self.files.config.get("pad_token")
+        content = token.get("content") if isinstance(token, Mapping) else token
+        padding = json.loads(self.files.tokenizer_json).get("padding") or {}
+        for pad_id in (content and self.tokenizer.token_to_id(content), padding.get("pad_id"), fallback):
+            if isinstance(pad_id, int):
+                return pad_id
+        raise SourceError("tokenizer_config.json names no pad_token, and no other file gives a padding id")
 
     def ids(self, text: str) -> IntArray:
         """Tokenize a short text without special tokens, (T,)."""

@@ -104,14 +104,15 @@ def test_a_tokenizer_that_names_its_inputs_is_believed() -> None:
     assert TokenizerFiles("{}", json.dumps(config)).gives_token_types("big_bird", None)
 
 
+@pytest.mark.parametrize("option", ["do_lower_case", "strip_accents", "tokenize_chinese_chars"])
 @pytest.mark.parametrize("model_type", ["bert", "electra", "mpnet", "deberta-v2", "big_bird", "fnet"])
-def test_the_case_is_that_of_transformers(model_type: str, tmp_path: Path) -> None:
-    """tokenizer.json lowercases, tokenizer_config.json says no: who wins depends on the class."""
+def test_texts_are_normalized_as_in_transformers(model_type: str, option: str, tmp_path: Path) -> None:
+    """tokenizer.json lowercases and so on, tokenizer_config.json says no: who wins depends on the class."""
     save_tokenizer(wordpiece(), tmp_path, model_type)
-    config = tmp_path / "tokenizer_config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"do_lower_case": False}))
-    expected = AutoTokenizer.from_pretrained(tmp_path)("A Long Query", add_special_tokens=False)["input_ids"]
-    found = TextTokenizer(TokenizerFiles.read(tmp_path)).ids("A Long Query").tolist()
+    config, text = tmp_path / "tokenizer_config.json", "A L\u00f3ng Query \u6f22\u5b57"
+    as_in_file = TextTokenizer(TokenizerFiles.read(tmp_path)).ids(text).tolist()
+    config.write_text(json.dumps(json.loads(config.read_text()) | {option: False}))
+    expected = AutoTokenizer.from_pretrained(tmp_path)(text, add_special_tokens=False)["input_ids"]
+    found = TextTokenizer(TokenizerFiles.read(tmp_path)).ids(text).tolist()
     assert found == expected
-    lowercased = model_type not in ("bert", "electra", "mpnet")
-    assert (wordpiece().token_to_id("[UNK]") not in found) is lowercased
+    assert (found != as_in_file) is (model_type in ("bert", "electra", "mpnet"))

@@ -181,12 +181,11 @@ class ParadeTransfRand(ParadeTransf):
         words = getattr(backbone, "get_input_embeddings", lambda: None)()
         if not isinstance(words, nn.Embedding) or words.embedding_dim != self.transformer.first.shape[0]:
             return
-        for vector, part in zip(
-            (self.transformer.first, self.transformer.separator), frame.parts, strict=False
-        ):
-            if vector is not None and len(part):
+        vectors = (self.transformer.first, self.transformer.separator)
+        for vector, (ids, _, _) in zip(vectors, frame.parts, strict=False):
+            if vector is not None and len(ids):
                 with torch.no_grad():
-                    vector.copy_(words.weight[int(part[0])])
+                    vector.copy_(words.weight[int(ids[0])])
 
 
 class ParadeTransfPretr(ParadeTransf):
