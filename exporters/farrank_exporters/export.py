@@ -84,16 +84,7 @@ def artifact_of(source: str, out: Path | None, *, download: bool = False) -> Ite
 Progress = Callable[[str, int, int], None]
 
 # What decides on the graphs and figures of an export.
-_PACKAGES = (
-    "farrank",
-    "torch",
-    "transformers",
-    "onnx",
-    "onnxscript",
-    "onnxruntime",
-    "openvino",
-    "nncf",
-)
+_PACKAGES = ("farrank", "torch", "transformers", "onnx", "onnxscript", "onnxruntime", "openvino", "nncf")
 
 
 def export_ranker(

@@ -206,12 +206,7 @@ _FILES = {"onnx": (FILE, FILE + DATA_SUFFIX), "openvino": (OPENVINO_FILE, "encod
 
 
 def quantize(
-    graphs: Mapping[str, Graph],
-    traced: Path,
-    folder: Path,
-    reader: Reader,
-    texts: Texts,
-    form: ExportFormat,
+    graphs: Mapping[str, Graph], traced: Path, folder: Path, reader: Reader, texts: Texts, form: ExportFormat
 ) -> dict[str, Graph]:
     """Write the encoder that was traced in fp32 as int8 into a folder; the aggregator stays as it is.
 

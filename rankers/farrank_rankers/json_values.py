@@ -56,11 +56,7 @@ class _Unfit(ValueError):
 
 
 def read_fields(
-    kind: type[T],
-    value: object,
-    name: str,
-    error: type[RankerError],
-    kinds: Mapping[str, type] | None = None,
+    kind: type[T], value: object, name: str, error: type[RankerError], kinds: Mapping[str, type] | None = None
 ) -> T:
     """Construct a dataclass from a JSON object, called `name` in messages.
 

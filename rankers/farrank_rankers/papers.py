@@ -1,11 +1,11 @@
 """The models of "Understanding Performance of Long-Document Ranking Models", at full size, without weights.
 
-A backbone's entry is its published `config.json`, as far as that speaks of size and kind. This module is read
-without torch.
+A backbone's entry is its published `config.json`, as far as that speaks of size and kind and is not what
+transformers takes for granted. This module is read without torch.
 Source: Boytsov et al., arXiv 2207.01262: its models, Table 6 (parameters) and section 3.1 (limits).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,103 +37,19 @@ _BERT_BASE: Config = {
     "vocab_size": 30522,
 }
 
-_HUB_CODE = "jinaai/jina-bert-implementation"
 
-BACKBONES: Mapping[str, Config] = {
-    "google-bert/bert-base-uncased": {**_BERT_BASE, "architectures": ["BertForMaskedLM"]},
-    "cross-encoder/ms-marco-electra-base": {
-        **_BERT_BASE,
-        "model_type": "electra",
-        "architectures": ["ElectraForSequenceClassification"],
-        "embedding_size": 768,
-    },
-    "microsoft/deberta-v3-base": {
-        **_BERT_BASE,
-        "model_type": "deberta-v2",
-        "layer_norm_eps": 1e-7,
-        "max_relative_positions": -1,
-        "norm_rel_ebd": "layer_norm",
-        "pos_att_type": "p2c|c2p",
-        "position_biased_input": False,
-        "position_buckets": 256,
-        "relative_attention": True,
-        "share_att_key": True,
-        "type_vocab_size": 0,
-        "vocab_size": 128100,
-    },
-    "allenai/longformer-base-4096": {
-        **_BERT_BASE,
-        "model_type": "longformer",
-        "attention_window": [512] * 12,
-        "bos_token_id": 0,
-        "eos_token_id": 2,
-        "layer_norm_eps": 1e-5,
-        "max_position_embeddings": 4098,
-        "pad_token_id": 1,
-        "sep_token_id": 2,
-        "type_vocab_size": 1,
-        "vocab_size": 50265,
-    },
-    "google/bigbird-roberta-base": {
-        **_BERT_BASE,
-        "model_type": "big_bird",
-        "attention_type": "block_sparse",
-        "block_size": 64,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "hidden_act": "gelu_new",
-        "max_position_embeddings": 4096,
-        "num_random_blocks": 3,
-        "rescale_embeddings": False,
-        "sep_token_id": 66,
-        "use_bias": True,
-        "vocab_size": 50358,
-    },
-    "jinaai/jina-embeddings-v2-base-en": {
-        **_BERT_BASE,
-        "architectures": ["JinaBertForMaskedLM"],
-        "attention_probs_dropout_prob": 0.0,
-        "auto_map": {"AutoModel": f"{_HUB_CODE}--modeling_bert.JinaBertModel"},
-        "feed_forward_type": "geglu",
-        "max_position_embeddings": 8192,
-        "position_embedding_type": "alibi",
-        "vocab_size": 30528,
-    },
-    "mosaicml/mosaic-bert-base-seqlen-2048": {
-        **_BERT_BASE,
-        "alibi_starting_size": 2048,
-        "architectures": ["BertForMaskedLM"],
-        "auto_map": {"AutoModelForMaskedLM": "bert_layers.BertForMaskedLM"},
-        "vocab_size": 30528,
-    },
-    "TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T": {
-        "model_type": "llama",
-        "attention_bias": False,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "hidden_act": "silu",
-        "hidden_size": 2048,
-        "initializer_range": 0.02,
-        "intermediate_size": 5632,
-        "max_position_embeddings": 2048,
-        "num_attention_heads": 32,
-        "num_hidden_layers": 22,
-        "num_key_value_heads": 4,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0,
-        "tie_word_embeddings": False,
-        "vocab_size": 32000,
-    },
-    "dwzhu/e5-base-4k": {**_BERT_BASE, "architectures": ["BertModel"], "max_position_embeddings": 4096},
+def _like_bert(model_type: str, positions: int, words: int, **others: Any) -> Config:
+    sizes = {"model_type": model_type, "max_position_embeddings": positions, "vocab_size": words}
+    return {**_BERT_BASE, **sizes, **others}
+
+
+# The names that the paper has for its backbones, and the hub's.
+BERT, E5 = "google-bert/bert-base-uncased", "dwzhu/e5-base-4k"
+SHORT = {
+    "bert": BERT,
+    "electra": "cross-encoder/ms-marco-electra-base",
+    "deberta": "microsoft/deberta-v3-base",
 }
-
-
-# The names that the paper has for its backbones.
-BERT, ELECTRA, DEBERTA = (
-    "google-bert/bert-base-uncased",
-    "cross-encoder/ms-marco-electra-base",
-    "microsoft/deberta-v3-base",
-)
 LONG = {
     "longformer": "allenai/longformer-base-4096",
     "bigbird": "google/bigbird-roberta-base",
@@ -141,8 +57,86 @@ LONG = {
     "mosaic": "mosaicml/mosaic-bert-base-seqlen-2048",
     "tinyllama": "TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T",
 }
-SHORT = {"bert": BERT, "electra": ELECTRA, "deberta": DEBERTA}
-E5 = "dwzhu/e5-base-4k"
+
+BACKBONES: Mapping[str, Config] = {
+    BERT: _BERT_BASE,
+    SHORT["electra"]: _like_bert("electra", 512, 30522, embedding_size=768),
+    SHORT["deberta"]: _like_bert(
+        "deberta-v2",
+        512,
+        128100,
+        layer_norm_eps=1e-7,
+        norm_rel_ebd="layer_norm",
+        pos_att_type="p2c|c2p",
+        position_biased_input=False,
+        position_buckets=256,
+        relative_attention=True,
+        share_att_key=True,
+        type_vocab_size=0,
+    ),
+    LONG["longformer"]: _like_bert(
+        "longformer",
+        4098,
+        50265,
+        attention_window=[512] * 12,
+        layer_norm_eps=1e-5,
+        pad_token_id=1,
+        type_vocab_size=1,
+    ),
+    LONG["bigbird"]: _like_bert(
+        "big_bird", 4096, 50358, attention_type="block_sparse", block_size=64, hidden_act="gelu_new"
+    ),
+    LONG["jina"]: _like_bert(
+        "bert",
+        8192,
+        30528,
+        architectures=["JinaBertForMaskedLM"],
+        attention_probs_dropout_prob=0.0,
+        auto_map={"AutoModel": "jinaai/jina-bert-implementation--modeling_bert.JinaBertModel"},
+        feed_forward_type="geglu",
+        position_embedding_type="alibi",
+    ),
+    LONG["mosaic"]: _like_bert(
+        "bert",
+        512,
+        30528,
+        alibi_starting_size=2048,
+        auto_map={"AutoModelForMaskedLM": "bert_layers.BertForMaskedLM"},
+    ),
+    LONG["tinyllama"]: {
+        "model_type": "llama",
+        "eos_token_id": 2,
+        "hidden_size": 2048,
+        "intermediate_size": 5632,
+        "max_position_embeddings": 2048,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 22,
+        "num_key_value_heads": 4,
+        "rms_norm_eps": 1e-5,
+        "vocab_size": 32000,
+    },
+    E5: _like_bert("bert", 4096, 30522),
+}
+
+# By the names of models without their backbones': the family, and the backbones.
+_MODELS: Mapping[str, tuple[str, Iterable[str]]] = {
+    "firstp": ("firstp", SHORT | LONG),
+    "avgp": ("avgp", ["bert"]),
+    "maxp": ("maxp", SHORT),
+    "sump": ("sump", ["bert"]),
+    "cedr-drmm": ("cedr-drmm", ["bert"]),
+    "cedr-knrm": ("cedr-knrm", ["bert"]),
+    "cedr-pacrr": ("cedr-pacrr", ["bert"]),
+    "neural-model1": ("neural-model1", ["bert"]),
+    "parade-avg": ("parade-avg", ["bert"]),
+    "parade-max": ("parade-max", ["bert"]),
+    "parade-attn": ("parade-attn", SHORT),
+    "parade-transf-rand-l2": ("parade-transf-rand", ["bert", "electra"]),
+    "parade-transf-pretr-l6": ("parade-transf-pretr", ["bert"]),
+    "parade-transf-pretr-q-l6": ("parade-transf-pretr-q", ["bert"]),
+    "parade-transf-pretr-lateir-l6": ("parade-transf-pretr-lateir", ["bert"]),
+    "longp": ("longp", LONG),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,42 +154,24 @@ class PaperModel:
 
 def paper_models() -> Mapping[str, PaperModel]:
     """Every model of the paper by name, in the order of its families."""
-    return {model.name: model for model in _models()}
-
-
-def _models() -> Iterator[PaperModel]:
-    for name, backbone in (SHORT | LONG).items():
-        yield _model(f"firstp-{name}", "firstp", backbone)
-    yield _model("avgp-bert", "avgp", BERT)
-    for name, backbone in SHORT.items():
-        yield _model(f"maxp-{name}", "maxp", backbone)
-    yield _model("sump-bert", "sump", BERT)
-    for family in ("cedr-drmm", "cedr-knrm", "cedr-pacrr", "neural-model1", "parade-avg", "parade-max"):
-        yield _model(f"{family}-bert", family, BERT)
-    for name, backbone in SHORT.items():
-        yield _model(f"parade-attn-{name}", "parade-attn", backbone)
-    for name in ("bert", "electra"):
-        yield _model(f"parade-transf-rand-l2-{name}", "parade-transf-rand", SHORT[name])
-    for name, family in (
-        ("parade-transf-pretr-l6", "parade-transf-pretr"),
-        ("parade-transf-pretr-q-l6", "parade-transf-pretr-q"),
-        ("parade-transf-pretr-lateir-l6", "parade-transf-pretr-lateir"),
-    ):
-        yield _model(f"{name}-bert", family, BERT)
-    for name, backbone in LONG.items():
-        yield _model(f"longp-{name}", "longp", backbone)
+    backbones = SHORT | LONG
+    models = [
+        _model(f"{name}-{each}", family, backbones[each])
+        for name, (family, its_backbones) in _MODELS.items()
+        for each in its_backbones
+    ]
     options = {"query_prefix": "query: ", "document_prefix": "passage: ", "position_step": 8}
     options |= {"aggregation": "first"}
     for name, window in (("firstp-e5-4k", 477), ("longp-e5-4k", 1431)):
         chunking = Chunking("first", window, window, 1431)
-        yield _model(name, "biencoder", E5, chunking=chunking, options=options)
+        models.append(_model(name, "biencoder", E5, chunking, options))
+    return {model.name: model for model in models}
 
 
 def _model(
     name: str,
     family: str,
     backbone: str,
-    *,
     chunking: Chunking | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> PaperModel:
