@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from farrank_rankers.errors import SpecError
-from farrank_rankers.json_values import check_value
+from farrank_rankers.json_values import read_value
 
 if TYPE_CHECKING:
     from farrank_rankers.aggregate import Aggregator
@@ -84,7 +84,7 @@ class Options:
     def __post_init__(self) -> None:
         """Hold every field to its annotated type or its listed values."""
         for name, hint in get_type_hints(type(self)).items():
-            check_value(hint, getattr(self, name), name, SpecError)
+            read_value(hint, getattr(self, name), name, SpecError)
 
 
 @dataclass(frozen=True, slots=True)

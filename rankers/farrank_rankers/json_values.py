@@ -51,77 +51,68 @@ def read_text(path: Path) -> str:
 T = TypeVar("T")
 
 
-class _Unfit(ValueError):
-    """A value does not fit its field."""
-
-
 def read_fields(
-    kind: type[T], value: object, name: str, error: type[RankerError], kinds: Mapping[str, type] | None = None
+    kind: type[T],
+    value: object,
+    name: str,
+    error: type[RankerError],
+    kinds: Mapping[str, type] | None = None,
+    prefix: str = "",
 ) -> T:
-    """Construct a dataclass from a JSON object, called `name` in messages.
+    """Construct a dataclass from a JSON object, called `name` in messages, its fields `prefix` + their names.
 
     Fields may be strings, numbers, enumerations, literals, dataclasses, and tuples, mappings and optionals of
     these; `kinds` gives fields more exact types than their annotations.
     Raises: `error` naming the key that is missing, unknown or of another type, and what it must be.
     """
-    try:
-        return _fields(kind, value, name, "", kinds or {})
-    except _Unfit as problem:
-        raise error(str(problem)) from None
-
-
-def check_value(hint: Any, value: object, name: str, error: type[RankerError]) -> None:
-    """Hold a value to an annotated type. Raises: `error` naming the value and what it must be."""
-    try:
-        _read(hint, value, name)
-    except _Unfit as problem:
-        raise error(str(problem)) from None
-
-
-def _fields(kind: type[T], value: object, name: str, prefix: str, kinds: Mapping[str, type]) -> T:
     if not isinstance(value, dict):
-        raise _Unfit(f"{name} is {value!r}; it must be an object")
+        raise error(f"{name} is {value!r}; it must be an object")
     known = {item.name: item for item in fields(kind)}  # type: ignore[arg-type]
     unknown = sorted(value.keys() - known.keys())
     if unknown:
-        raise _Unfit(
+        raise error(
             f"{name} has the unknown key {', '.join(unknown)}; known are {', '.join(known) or 'none'}"
         )
     required = [key for key, item in known.items() if item.default is item.default_factory is MISSING]
     missing = sorted(set(required) - value.keys())
     if missing:
-        raise _Unfit(f"{name} lacks the key {', '.join(missing)}")
-    hints = {**get_type_hints(kind), **kinds}
-    return kind(**{key: _read(hints[key], each, prefix + key) for key, each in value.items()})
+        raise error(f"{name} lacks the key {', '.join(missing)}")
+    hints = {**get_type_hints(kind), **(kinds or {})}
+    return kind(**{key: read_value(hints[key], each, prefix + key, error) for key, each in value.items()})
 
 
-def _read(hint: Any, value: Any, name: str) -> Any:
+def read_value(hint: Any, value: Any, name: str, error: type[RankerError]) -> Any:
+    """Read a value of an annotated type from JSON. Raises: `error` naming the value and what it must be."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         (other,) = (each for each in arguments if each is not type(None))
-        return None if value is None else _read(other, value, name)
+        return None if value is None else read_value(other, value, name, error)
     if origin is tuple:
         if not isinstance(value, list):
-            raise _Unfit(f"{name} is {value!r}; it must be a list")
-        return tuple(_read(arguments[0], each, f"{name}[{index}]") for index, each in enumerate(value))
+            raise error(f"{name} is {value!r}; it must be a list")
+        return tuple(
+            read_value(arguments[0], each, f"{name}[{index}]", error) for index, each in enumerate(value)
+        )
     if origin is not None and origin is not Literal and issubclass(origin, Mapping):
         if not isinstance(value, dict):
-            raise _Unfit(f"{name} is {value!r}; it must be an object")
-        return {key: _read(arguments[1], each, f"{name}.{key}") for key, each in value.items()}
+            raise error(f"{name} is {value!r}; it must be an object")
+        return {key: read_value(arguments[1], each, f"{name}.{key}", error) for key, each in value.items()}
     if is_dataclass(hint):
-        return value if isinstance(value, hint) else _fields(hint, value, name, f"{name}.", {})  # type: ignore[arg-type]
+        if isinstance(value, hint):  # type: ignore[arg-type]
+            return value
+        return read_fields(hint, value, name, error, prefix=f"{name}.")  # type: ignore[arg-type]
     if origin is Literal or issubclass(hint, enum.Enum):
         listed = arguments or [member.value for member in hint]
         if value not in listed:
-            raise _Unfit(f"{name} is {value!r}; it must be one of {', '.join(map(str, listed))}")
+            raise error(f"{name} is {value!r}; it must be one of {', '.join(map(str, listed))}")
         return value if origin is Literal else hint(value)
     if hint is float and type(value) in (int, float):
         # Python's parser lets NaN and Infinity pass, and integers without end.
         if abs(value) <= sys.float_info.max:
             return float(value)
-        raise _Unfit(f"{name} must be a finite number")
+        raise error(f"{name} must be a finite number")
     if type(value) is not hint:
-        raise _Unfit(f"{name} is {value!r}; it must be {_CALLED.get(hint, hint.__name__)}")
+        raise error(f"{name} is {value!r}; it must be {_CALLED.get(hint, hint.__name__)}")
     return value
 
 

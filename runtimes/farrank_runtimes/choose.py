@@ -125,8 +125,7 @@ def _open(
         evidence = ranker.aggregator.evidence
         return ServableRanker(ranker.reader, ranker.version, evidence, torch, f"{reason}; {form}")
     manifest = candidate.export.manifest
-    artifact = candidate.export.folder.parent.parent
-    exported = open_exported(artifact, manifest.name, **overrides)
+    exported = open_exported(candidate.export, **overrides)
     parity = next((each for each in manifest.parity if each.runtime == candidate.runtime), None)
     opened = open_export(candidate.runtime, exported, placement)
     return ServableRanker(exported.reader, exported.version, manifest.evidence, opened, reason, parity)

@@ -14,7 +14,7 @@ import farrank_exporters.trace
 from farrank_exporters.export import export_ranker, open_runtime
 from farrank_exporters.parity import LEAST_TAU, BeyondBound, measure, score_documents
 from farrank_rankers.errors import ExportError
-from farrank_rankers.exports.export_folder import Export, Exported, find_export, open_exported
+from farrank_rankers.exports.export_folder import Export, Exported, open_exported
 from farrank_rankers.exports.manifest import Graph, Parity
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
@@ -31,7 +31,7 @@ def artifact_of(export: Export) -> Path:
 
 def test_the_manifest_tells_what_was_made(exported: Export) -> None:
     artifact = artifact_of(exported)
-    manifest = find_export(artifact, "onnx-fp32").manifest
+    manifest = Export.read(artifact / "exports" / "onnx-fp32").manifest
     ranker = open_ranker(artifact)
     assert manifest == exported.manifest
     assert (manifest.stored_as, manifest.family) == ("fp32", "biencoder")
@@ -47,7 +47,7 @@ def test_the_manifest_tells_what_was_made(exported: Export) -> None:
 
 
 def test_an_export_opens_and_scores_as_its_ranker(exported: Export) -> None:
-    opened = open_exported(artifact_of(exported), "onnx-fp32")
+    opened = open_exported(exported)
     ranker = open_ranker(artifact_of(exported))
     assert opened.version == ranker.version
     documents = [text(70, 2), "", text(300, 1), text(2, 0)]
@@ -139,7 +139,7 @@ def test_int8_has_an_encoder_for_each_runtime(artifact: Path, any_tau: None) -> 
     for parity in made.manifest.parity:
         assert parity.computed_in.startswith("int8")
         assert parity.max_difference > 1e-6
-    assert open_exported(artifact, "onnx-int8").export == made
+    assert open_exported(made).export == made
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_in_int8_a_runtime_beyond_its_bound_is_left_out(
 ) -> None:
     beyond.add(refused)
     made = export(artifact, "int8")
-    manifest = find_export(artifact, "onnx-int8").manifest
+    manifest = Export.read(artifact / "exports" / "onnx-int8").manifest
     assert manifest == made.manifest
     assert manifest.runtimes == tuple(each.runtime for each in manifest.parity) == (kept,)
     (left_out,) = manifest.refused
@@ -176,7 +176,7 @@ def test_in_int8_a_runtime_beyond_its_bound_is_left_out(
     assert (left_out.parity.runtime, left_out.parity.documents) == (refused, 12)
     assert set(manifest.checksums) == {*encoder, "aggregator.onnx"}
     assert {path.name for path in made.folder.iterdir()} == {*manifest.checksums, "manifest.json"}
-    opened = open_exported(artifact, "onnx-int8")
+    opened = open_exported(made)
     found = score_documents(open_runtime(kept, opened), opened.reader, "neural query", MEASURED.documents)
     expected = [each.score for each in open_ranker(artifact).score("neural query", MEASURED.documents)]
     assert found.tolist() == pytest.approx(expected, abs=0.1)
@@ -216,7 +216,7 @@ def test_beyond_its_bound_nothing_is_left(
 def test_drift_may_be_allowed_and_is_written_down(artifact: Path, beyond: set[str]) -> None:
     beyond.update({"onnx", "openvino"})
     made = export(artifact, "int8", allow_drift=True)
-    manifest = find_export(artifact, "onnx-int8").manifest
+    manifest = Export.read(artifact / "exports" / "onnx-int8").manifest
     assert manifest == made.manifest
     assert manifest.drifting == manifest.runtimes == ("onnx", "openvino")
     assert [each.runtime for each in manifest.parity] == ["onnx", "openvino"]

@@ -110,18 +110,6 @@ def find_exports(artifact: Path) -> list[Export]:
     return [Export.read(folder / name) for name in names]
 
 
-def find_export(artifact: Path, name: str) -> Export:
-    """Find an artifact's export by its name, "onnx-fp32" say.
-
-    Raises: ExportError listing those that are there, or naming what is wrong with this one.
-    """
-    folder = artifact / EXPORTS / name
-    if not folder.is_dir():
-        there = ", ".join(export.folder.name for export in find_exports(artifact)) or "none"
-        raise ExportError(f"{artifact} has no export {name}; it has {there}")
-    return Export.read(folder)
-
-
 @contextmanager
 def writing_export(artifact: Path, name: str, *, replace: bool = False) -> Iterator[Path]:
     """Give a folder to write an export into, and rename it to its place when the block ends.
@@ -172,13 +160,13 @@ class Exported:
     version: str
 
 
-def open_exported(artifact: Path, name: str, **overrides: Unpack[Overrides]) -> Exported:
-    """Open an artifact's export by its name, "onnx-fp32" say. Every file is read once and its checksum taken.
+def open_exported(export: Export, **overrides: Unpack[Overrides]) -> Exported:
+    """Open an artifact's export. Every file is read once and its checksum taken.
 
-    Raises: ExportError if there is none, a file of it changed, or the ranker did since; SpecError if an
-    override asks for more than the export was made for.
+    Raises: ExportError if a file of it changed, or the ranker did since; SpecError if an override asks for
+    more than the export was made for.
     """
-    export = find_export(artifact, name)
+    artifact = export.folder.parent.parent
     export.verify()
     check_current(export, artifact)
     made_for = open_reader(artifact)

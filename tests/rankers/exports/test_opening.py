@@ -13,19 +13,23 @@ from farrank_rankers.files.open import open_ranker, open_reader
 WriteExport = Callable[..., Export]
 
 
+def in_place(artifact: Path) -> Export:
+    return Export.read(artifact / "exports" / "onnx-fp32")
+
+
 def test_the_version_is_that_of_the_ranker_in_torch(artifact: Path, write_export: WriteExport) -> None:
     export = write_export()
-    exported = open_exported(artifact, "onnx-fp32")
+    exported = open_exported(in_place(artifact))
     assert exported.export == export
     assert exported.version == open_ranker(artifact).version == export.manifest.source_version
-    narrower = open_exported(artifact, "onnx-fp32", window=100)
+    narrower = open_exported(in_place(artifact), window=100)
     assert narrower.version == open_ranker(artifact, window=100).version != exported.version
 
 
 def test_weights_may_be_left_out(artifact: Path, write_export: WriteExport) -> None:
     version = write_export().manifest.source_version
     (artifact / "model.safetensors").unlink()
-    assert open_exported(artifact, "onnx-fp32").version == version
+    assert open_exported(in_place(artifact)).version == version
 
 
 @pytest.mark.parametrize(
@@ -47,25 +51,23 @@ def test_a_ranker_that_changed_makes_its_export_stale(
         ExportError,
         match=rf"onnx-fp32 is stale: .*{name} changed since; farrank export .* --precision fp32 --force",
     ):
-        open_exported(artifact, "onnx-fp32")
+        open_exported(in_place(artifact))
 
 
 def test_a_damaged_export_is_not_opened(artifact: Path, write_export: WriteExport) -> None:
     (write_export().folder / "aggregator.onnx").write_bytes(b"")
     with pytest.raises(ExportError, match=r"aggregator\.onnx is damaged"):
-        open_exported(artifact, "onnx-fp32")
+        open_exported(in_place(artifact))
 
 
 def test_no_more_is_asked_of_a_graph_than_it_was_made_for(artifact: Path, write_export: WriteExport) -> None:
     write_export()
-    open_exported(artifact, "onnx-fp32", max_document_tokens=500, stride=150)
+    open_exported(in_place(artifact), max_document_tokens=500, stride=150)
     with pytest.raises(SpecError, match="max_query_tokens is 16; the export was made for 32"):
-        open_exported(artifact, "onnx-fp32", max_query_tokens=16)
+        open_exported(in_place(artifact), max_query_tokens=16)
     with pytest.raises(SpecError, match=r"chunking.window is 200, .* 235 tokens; .* at most 185"):
-        open_exported(artifact, "onnx-fp32", window=200)
-    open_exported(
-        artifact, "onnx-fp32", stride=50
-    )  # as many chunks as there are: MaxP has no places for them
+        open_exported(in_place(artifact), window=200)
+    open_exported(in_place(artifact), stride=50)  # as many chunks as there are: MaxP has no places for them
 
 
 def test_chunks_are_counted_where_they_have_positions(tiny_rankers: dict[str, Path]) -> None:
@@ -80,7 +82,8 @@ def test_an_export_opens_without_torch(artifact: Path, write_export: WriteExport
     write_export()
     script = (
         "import sys; from pathlib import Path; "
-        "from farrank_rankers.exports.export_folder import open_exported; "
-        f"open_exported(Path({str(artifact)!r}), 'onnx-fp32'); sys.exit('torch' in sys.modules)"
+        "from farrank_rankers.exports.export_folder import Export, open_exported; "
+        f"open_exported(Export.read(Path({str(artifact)!r}, 'exports/onnx-fp32'))); "
+        "sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
