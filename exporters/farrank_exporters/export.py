@@ -27,7 +27,6 @@ from farrank_rankers.exports.manifest import (
     ExportFormat,
     ExportManifest,
     ExportPrecision,
-    Graph,
     Parity,
     Refused,
     ShapeRange,
@@ -119,7 +118,13 @@ def export_ranker(
 
     with writing_export(artifact, name, replace=replace_existing) as folder:
         sources = checksums(source_files(artifact))
-        graphs = _write_graphs(ranker, folder, form, precision, calibration, step)
+        if precision == "int8":
+            with TemporaryDirectory(dir=folder) as scratch:
+                traced = trace_ranker(ranker, Path(scratch), progress=step)
+                step("quantizing the encoder")
+                graphs = quantize(traced, Path(scratch), folder, ranker.reader, calibration, form)
+        else:
+            graphs = trace_ranker(ranker, folder, half=precision == "fp16", progress=step)
         inputs, longest_input = graphs["encoder"].inputs, ranker.reader.max_input_tokens
         manifest = ExportManifest(
             format=form,
@@ -146,7 +151,9 @@ def export_ranker(
             step(f"opening the export with {runtime}")
             opened = open_runtime(runtime, Exported(Export(folder, manifest), ranker.reader, ranker.version))
             try:
-                parity.append(measure(ranker, opened, expected, precision, step, to_the_end=allow_drift))
+                parity.append(
+                    measure(ranker, opened, measured, expected, precision, step, to_the_end=allow_drift)
+                )
             except BeyondBound as error:
                 if allow_drift and error.parity is not None:
                     parity.append(error.parity)
@@ -173,23 +180,6 @@ def export_ranker(
         )
         (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     return Export(artifact / EXPORTS / name, manifest)
-
-
-def _write_graphs(
-    ranker: Ranker,
-    folder: Path,
-    form: ExportFormat,
-    precision: ExportPrecision,
-    calibration: Texts,
-    progress: Callable[[str], None],
-) -> dict[str, Graph]:
-    """Write the graphs in the precision that they are stored in."""
-    if precision != "int8":
-        return trace_ranker(ranker, folder, half=precision == "fp16", progress=progress)
-    with TemporaryDirectory(dir=folder) as scratch:
-        traced = trace_ranker(ranker, Path(scratch), progress=progress)
-        progress("quantizing the encoder")
-        return quantize(traced, Path(scratch), folder, ranker.reader, calibration, form)
 
 
 def _versions() -> dict[str, str]:

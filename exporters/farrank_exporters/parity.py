@@ -162,16 +162,8 @@ class BeyondBound(ExportError):
         self.parity = parity
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """The texts, and what the ranker says of them. Shapes: scores (D,) for each query."""
-
-    texts: Texts
-    scores: tuple[Scores, ...]
-
-
-def reference(ranker: Ranker, texts: Texts, progress: Callable[[str], None]) -> Reference:
-    """Score the texts with the ranker itself, each document alone.
+def reference(ranker: Ranker, texts: Texts, progress: Callable[[str], None]) -> list[Scores]:
+    """Score the texts with the ranker itself, each document alone. Shapes: -> (D,) for each query.
 
     Raises: ExportError if a score is not a number.
     """
@@ -183,13 +175,14 @@ def reference(ranker: Ranker, texts: Texts, progress: Callable[[str], None]) -> 
             raise ExportError(
                 "the ranker itself gives scores that are not finite: no export can be compared with them"
             )
-    return Reference(texts, tuple(scores))
+    return scores
 
 
 def measure(
     ranker: Ranker,
     runtime: Runtime,
-    expected: Reference,
+    texts: Texts,
+    expected: Sequence[Scores],
     precision: ExportPrecision,
     progress: Callable[[str], None],
     *,
@@ -201,13 +194,13 @@ def measure(
     Raises: BeyondBound naming the measure that is beyond its bound, or a score that is not a number.
     """
     capabilities = runtime.capabilities()
-    bound = bound_for(precision, ranker.spec.family, expected.scores)
+    bound = bound_for(precision, ranker.spec.family, expected)
     found: list[Scores] = []
-    queries, so_far = len(expected.texts.queries), ""
-    for number, query in enumerate(expected.texts.queries, 1):
+    queries, so_far = len(texts.queries), ""
+    for number, query in enumerate(texts.queries, 1):
         progress(f"scoring with {capabilities.runtime}, query {number} of {queries}{so_far}")
-        found.append(score_documents(runtime, ranker.reader, query, expected.texts.documents))
-        parity = _compare(expected.scores[:number], found, capabilities, bound)
+        found.append(score_documents(runtime, ranker.reader, query, texts.documents))
+        parity = _compare(expected[:number], found, capabilities, bound)
         measured = f"{bound.measure} is {getattr(parity, bound.measure):.3g}"
         so_far = "" if bound.holds(parity) else f" ({measured} so far, and must be {bound})"
         if not to_the_end and not bound.within_reach(parity, queries):

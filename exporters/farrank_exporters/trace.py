@@ -30,17 +30,14 @@ AGGREGATOR_OUTPUTS = ("scores", "chunk_scores")
 
 
 class EncoderGraph(nn.Module):
-    """An encoder that gives its features as a tuple, `vectors` in fp32 whatever it computes in.
-
-    Shapes: (P, L) each -> vectors (P, F) or (P, S, F…) [, token_roles (P, S)].
-    """
+    """An encoder that gives its features as a tuple, `vectors` in fp32 whatever it computes in."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
         self.encoder = encoder
 
     def forward(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
-        """Shapes: (P, L) each -> (P, …) [, (P, S)]."""
+        """Shapes: (P, L) each -> vectors (P, F) or (P, S, F…) [, token_roles (P, S)]."""
         features: Features = self.encoder(input_ids, roles, token_type_ids)
         vectors = features.vectors.float()
         # Most encoders hand their input on; a value that is input and output at once would have two names.
@@ -48,11 +45,7 @@ class EncoderGraph(nn.Module):
 
 
 class AggregatorGraph(nn.Module):
-    """An aggregator that takes its features apart: `roles` of tokens alone, a query only in a dual plan.
-
-    Shapes: vectors (D, C, …), chunk_mask (D, C), roles (D, C, S), query_vectors (D, …), query_roles (D, Q)
-    -> scores (D,), chunk_scores (D, C).
-    """
+    """An aggregator that takes its features apart: `roles` of tokens alone, a query only in a dual plan."""
 
     def __init__(self, aggregator: Aggregator[Any]) -> None:
         super().__init__()
@@ -66,7 +59,7 @@ class AggregatorGraph(nn.Module):
         query_vectors: Tensor | None = None,
         query_roles: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Shapes: (D, C, …), (D, C) [, (D, C, S)] [, (D, …) [, (D, Q)]] -> (D,), (D, C)."""
+        """Shapes: (D, C, …), (D, C) [, (D, C, S)] [, (D, …) [, (D, Q)]] -> scores (D,), chunks' (D, C)."""
         query = None if query_vectors is None else Features(query_vectors, query_roles)
         result = self.aggregator.explain(Features(vectors, roles), chunk_mask, query)
         return result.scores, result.chunk_scores
@@ -90,25 +83,20 @@ def encoder_example(ranker: Ranker) -> dict[str, Tensor]:
 def aggregator_example(ranker: Ranker) -> dict[str, Tensor]:
     """Give the features of three documents by input name, as the ranker's own encoder makes them.
 
-    Shapes: see `AggregatorGraph`; D is 3 and C is 5.
+    Shapes: see `AggregatorGraph.forward`; D is 3 and C is 5.
     """
     documents = [
         stacked(_encode(ranker, _chunk_inputs(ranker, query, count)))
         for query, count in zip(QUERIES, CHUNKS_OF_DOCUMENTS, strict=True)
     ]
     features, chunk_mask = batched(documents)
-    example = {"vectors": features.vectors, "chunk_mask": chunk_mask}
-    if features.roles is not None:
-        example["roles"] = features.roles
+    example = {"vectors": features.vectors, "chunk_mask": chunk_mask, "roles": features.roles}
     if ranker.spec.plan == "dual":
         reader = ranker.reader
-        queries = stacked(
-            _encode(ranker, [reader.query_input(reader.read_query(query)) for query in QUERIES])
-        )
-        example["query_vectors"] = queries.vectors
-        if queries.roles is not None:
-            example["query_roles"] = queries.roles
-    return example
+        inputs = [reader.query_input(reader.read_query(query)) for query in QUERIES]
+        queries = stacked(_encode(ranker, inputs))
+        example |= {"query_vectors": queries.vectors, "query_roles": queries.roles}
+    return {name: value for name, value in example.items() if value is not None}
 
 
 def _chunk_inputs(ranker: Ranker, query: str, count: int) -> list[EncoderInput]:

@@ -84,21 +84,8 @@ class TokenizerFiles:
         parsed: dict[str, Any] = json.loads(self.config_json)
         return parsed
 
-    def open(self) -> Tokenizer:
-        """Build the tokenizer, without the truncation and padding that its file may ask for.
-
-        Raises: SourceError if tokenizer.json is damaged.
-        """
-        try:
-            tokenizer = Tokenizer.from_str(self._as_configured())
-        except Exception as error:  # the library raises bare Exception
-            raise SourceError(f"tokenizer.json cannot be read: {error}") from error
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        return tokenizer
-
-    def _as_configured(self) -> str:
-        """Let the configuration's options of BERT's normalizer win over the file, as transformers does."""
+    def as_configured(self) -> str:
+        """Give tokenizer.json, its BERT normalizer as the configuration has it: in transformers it wins."""
         parsed, config = json.loads(self.tokenizer_json), self.config
         normalizer = parsed.get("normalizer") or {}
         if normalizer.get("type") != "BertNormalizer" or self._class() not in {None, *_CLASSES_OF_BERTS_KIN}:
@@ -243,7 +230,13 @@ class TextTokenizer:
 
     def __init__(self, files: TokenizerFiles) -> None:
         self.files = files
-        self.tokenizer = files.open()
+        try:
+            self.tokenizer = Tokenizer.from_str(files.as_configured())
+        except Exception as error:  # the library raises bare Exception
+            raise SourceError(f"tokenizer.json cannot be read: {error}") from error
+        # What its file may ask for.
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
         encode = self.tokenizer.encode
         self.single, self.pair = _frame(encode("a"), texts=1), _frame(encode("a", "a"), texts=2)
         self._cut = cut_pattern(files.tokenizer_json)

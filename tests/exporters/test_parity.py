@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from farrank_exporters.parity import BeyondBound, Bound, Reference, bound_for, measure, reference
+from farrank_exporters.parity import BeyondBound, Bound, Scores, bound_for, measure, reference
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.manifest import ExportPrecision, Parity
 from farrank_rankers.features import Features
@@ -37,29 +37,29 @@ def ignore(line: str) -> None: ...
 
 
 @pytest.fixture(scope="module", params=["maxp", "biencoder", "parade-transf-pretr-lateir", "cedr-knrm"])
-def held(request: pytest.FixtureRequest, tiny_rankers: dict[str, Path]) -> tuple[Ranker, Reference]:
+def held(request: pytest.FixtureRequest, tiny_rankers: dict[str, Path]) -> tuple[Ranker, list[Scores]]:
     ranker = open_ranker(tiny_rankers[request.param])
     return ranker, reference(ranker, MEASURED, ignore)
 
 
-def faulty(held: tuple[Ranker, Reference], precision: ExportPrecision, fault: Fault) -> Parity:
+def faulty(held: tuple[Ranker, list[Scores]], precision: ExportPrecision, fault: Fault) -> Parity:
     ranker, expected = held
     runtime = Faulty(ranker, device="cpu", threads=torch.get_num_threads())
     runtime.fault = fault
-    return measure(ranker, runtime, expected, precision, ignore)
+    return measure(ranker, runtime, MEASURED, expected, precision, ignore)
 
 
-def test_the_ranker_itself_is_within_fp32(held: tuple[Ranker, Reference]) -> None:
+def test_the_ranker_itself_is_within_fp32(held: tuple[Ranker, list[Scores]]) -> None:
     parity = faulty(held, "fp32", lambda scores, evidence: None)
     assert (parity.runtime, parity.computed_in) == ("torch", "fp32")
     assert (parity.queries, parity.documents) == (2, 12)
     assert parity.max_difference <= (3e-4 if held[0].spec.family == "cedr-knrm" else 1e-5)
     assert parity.mean_difference <= parity.max_difference
     assert parity.kendall_tau == pytest.approx(1, abs=0.05)
-    assert parity.spread == pytest.approx(np.mean([scores.std() for scores in held[1].scores]))
+    assert parity.spread == pytest.approx(np.mean([scores.std() for scores in held[1]]))
 
 
-def test_a_shift_of_one_score_is_beyond_fp32(held: tuple[Ranker, Reference]) -> None:
+def test_a_shift_of_one_score_is_beyond_fp32(held: tuple[Ranker, list[Scores]]) -> None:
     def shift(scores: list[float], evidence: list[list[float]]) -> None:
         scores[0] += 0.01
 
@@ -73,7 +73,7 @@ def test_a_shift_of_one_score_is_beyond_fp32(held: tuple[Ranker, Reference]) -> 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "int8"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_what_is_no_number_is_beyond_every_bound(
-    held: tuple[Ranker, Reference], precision: ExportPrecision, value: float
+    held: tuple[Ranker, list[Scores]], precision: ExportPrecision, value: float
 ) -> None:
     def spoil_score(scores: list[float], evidence: list[list[float]]) -> None:
         scores[-1] = value
@@ -89,7 +89,7 @@ def test_what_is_no_number_is_beyond_every_bound(
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "int8"])
 def test_a_scale_passes_where_the_ranking_counts_and_a_turn_does_not(
-    held: tuple[Ranker, Reference], precision: ExportPrecision
+    held: tuple[Ranker, list[Scores]], precision: ExportPrecision
 ) -> None:
     def scale(scores: list[float], evidence: list[list[float]]) -> None:
         scores[:] = [3 * score for score in scores]
