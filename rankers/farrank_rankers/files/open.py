@@ -61,42 +61,35 @@ def overridden(
 ) -> RankerSpec:
     """Change what was given; chunks of another kind than the spec's get that kind's default window.
 
-    Raises: SpecError naming field, value and limit.
+    Raises: SpecError naming field, value and limit, also if the ranker has no chunk scores of its own that
+    `family` could aggregate another way.
     """
     changes: dict[str, Any] = {name: limits.get(name) for name in ("max_query_tokens", "pad_query_to")}
     spec = replace(spec, **{name: value for name, value in changes.items() if value is not None})
-    spec = _with_family(spec, family, budget)
+    options, chunking = spec.options, spec.chunking
+    if family not in (None, spec.family):
+        if not isinstance(options, (CrossEncoderOptions, BiEncoderOptions)):
+            raise SpecError(
+                f"family is {family!r}; this ranker was trained as {spec.family} and opens as nothing else"
+            )
+        if family not in AGGREGATION_BY_NAME:
+            known = ", ".join([spec.family, *AGGREGATION_BY_NAME])
+            raise SpecError(
+                f"family is {family!r}; over a {spec.family}'s chunk scores it must be one of {known}"
+            )
+        aggregation, kind = AGGREGATION_BY_NAME[family]
+        if kind != chunking.kind:
+            facts = family_named(spec.family)
+            room = budget.left_for_window(facts, max(spec.max_query_tokens, spec.pad_query_to or 0), options)
+            chunking = default_chunking(facts.reads_as, kind, room)
+        options = replace(options, aggregation=aggregation)
     chunking = adjusted(
-        spec.chunking,
+        chunking,
         window=limits.get("window"),
         stride=limits.get("stride"),
         max_document_tokens=limits.get("max_document_tokens"),
     )
-    return replace(spec, chunking=chunking)
-
-
-def _with_family(spec: RankerSpec, name: str | None, budget: PositionBudget) -> RankerSpec:
-    """Aggregate chunk scores another way.
-
-    Raises: SpecError if the ranker has no chunk scores of its own, or the name is unknown.
-    """
-    if name is None or name == spec.family:
-        return spec
-    options = spec.options
-    if not isinstance(options, (CrossEncoderOptions, BiEncoderOptions)):
-        raise SpecError(
-            f"family is {name!r}; this ranker was trained as {spec.family} and opens as nothing else"
-        )
-    if name not in AGGREGATION_BY_NAME:
-        known = ", ".join([spec.family, *AGGREGATION_BY_NAME])
-        raise SpecError(f"family is {name!r}; over a {spec.family}'s chunk scores it must be one of {known}")
-    aggregation, kind = AGGREGATION_BY_NAME[name]
-    chunking = spec.chunking
-    if kind != chunking.kind:
-        family = family_named(spec.family)
-        room = budget.left_for_window(family, max(spec.max_query_tokens, spec.pad_query_to or 0), options)
-        chunking = default_chunking(family.reads_as, kind, room)
-    return replace(spec, options=replace(options, aggregation=aggregation), chunking=chunking)
+    return replace(spec, options=options, chunking=chunking)
 
 
 def fitted_spec(
