@@ -143,26 +143,18 @@ class Ranker(nn.Module):
         texts = [reader.read_document(text, count_tokens=count_tokens) for text in documents]
         split = [reader.split(text) for text in texts]
         of_query = self.tensors([reader.query_input(read_query)]) if dual else None
+        asked = None if dual else read_query
         explained: list[tuple[float, tuple[float, ...]]] = []
         with torch.inference_mode(), _evaluating(self):
             for some in _grouped(split, batch_size):
-                inputs = [
-                    reader.chunk_input(None if dual else read_query, chunk)
-                    for chunks in some
-                    for chunk in chunks
-                ]
+                inputs = [reader.chunk_input(asked, chunk) for chunks in some for chunk in chunks]
                 counts = [len(chunks) for chunks in some]
                 scores, chunk_scores = self.explain(self.tensors(inputs), counts, of_query, batch_size)
                 for score, each, count in zip(scores.tolist(), chunk_scores.tolist(), counts, strict=True):
                     explained.append((score, tuple(each[:count])))
         return [
             DocumentScore(
-                score,
-                evidence,
-                chunks,
-                deciding=evidence.index(max(evidence)),
-                characters_cut=text.characters_cut,
-                tokens_cut=text.tokens_cut,
+                score, evidence, chunks, evidence.index(max(evidence)), text.characters_cut, text.tokens_cut
             )
             for (score, evidence), chunks, text in zip(explained, split, texts, strict=True)
         ]

@@ -23,18 +23,27 @@ class PositionBudget:
 
     def left_for_window(self, family: Family, query_positions: int, options: Options) -> int | None:
         """Count the document tokens that fit into one input; None if there is no limit, ≤ 0 if none fit."""
-        prefix = options.document_prefix if isinstance(options, BiEncoderOptions) else ""
-        return self._left(family, prefix, query_positions if family.plan == "pair" else 0)
+        return self._left(family, _prefixes(options)[1], query_positions if family.plan == "pair" else 0)
 
     def left_for_query(self, family: Family, options: Options) -> int | None:
         """Count the query tokens that fit into an input of their own; None if there is no limit."""
-        return self._left(family, options.query_prefix if isinstance(options, BiEncoderOptions) else "", 0)
+        return self._left(family, _prefixes(options)[0], 0)
 
     def _left(self, family: Family, prefix: str, taken: int) -> int | None:
         if self.backbone.max_positions is None:
             return None
-        taken += _frame_of(family, self.tokenizer).special_tokens + len(self.tokenizer.ids(prefix.rstrip()))
+        taken += _frame_of(family, self.tokenizer).special_tokens + len(self.tokenizer.ids(prefix))
         return self.backbone.max_positions - taken
+
+
+def _prefixes(options: Options) -> tuple[str, str]:
+    """Give what stands before a query and before a chunk.
+
+    Trailing white space goes: a tokenizer that cares marks the start of the next word anyway.
+    """
+    if not isinstance(options, BiEncoderOptions):
+        return "", ""
+    return options.query_prefix.rstrip(), options.document_prefix.rstrip()
 
 
 class Reader:
@@ -55,12 +64,7 @@ class Reader:
         self._has_token_types = backbone.token_types > 1 and tokenizer.files.gives_token_types(
             backbone.architecture, backbone.tokenizer_class
         )
-        options = spec.options
-        prefixes = ("", "")
-        if isinstance(options, BiEncoderOptions):
-            prefixes = (options.query_prefix, options.document_prefix)
-        # Trailing white space goes: a tokenizer that cares marks the start of the next word anyway.
-        self._query_prefix, self._chunk_prefix = (tokenizer.ids(prefix.rstrip()) for prefix in prefixes)
+        self._query_prefix, self._chunk_prefix = map(tokenizer.ids, _prefixes(spec.options))
         self.max_input_tokens = self._longest_input()
         self._check_fit()
 

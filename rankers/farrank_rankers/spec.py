@@ -109,13 +109,8 @@ def content_version(
     export, which keeps its ranker's `weights_digest`.
     """
     digest = hashlib.blake2b(digest_size=8)
-    named = replace(spec, backbone="-", provenance={})
-    for text in (
-        named.to_json(),
-        files.tokenizer_json,
-        files.config_json,
-        json.dumps(config, sort_keys=True),
-        weights_digest,
-    ):
+    unnamed = replace(spec, backbone="-", provenance={}).to_json()
+    texts = (unnamed, files.tokenizer_json, files.config_json, json.dumps(config, sort_keys=True))
+    for text in (*texts, weights_digest):
         digest.update(hashlib.blake2b(text.encode()).digest())
     return digest.hexdigest()

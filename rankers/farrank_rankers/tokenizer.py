@@ -155,10 +155,7 @@ class Frame:
 
 
 def _frame(encoding: Encoding, texts: int) -> Frame:
-    """Find the frame in an encoded example: the tokens that belong to no text.
-
-    Raises: SourceError if the tokenizer finds no token in a letter.
-    """
+    """Find the frame in an encoded example: the tokens that belong to no text."""
     parts: list[list[tuple[int, int, int]]] = [[] for _ in range(texts + 1)]
     types: dict[int, int] = {}
     for token, kind, text in zip(encoding.ids, encoding.type_ids, encoding.sequence_ids, strict=True):
@@ -306,10 +303,7 @@ class TextTokenizer:
         return sum(len(self._encode(piece, with_offsets=False)) for _, piece in pieces)
 
     def _encode(self, piece: str, *, with_offsets: bool) -> Encoding:
-        """Tokenize a piece, faster without offsets.
-
-        Raises: ValueError if it has a lone surrogate.
-        """
+        """Tokenize a piece, faster without offsets."""
         # Batches of one: they let other threads run, encode() does not.
         encode = self.tokenizer.encode_batch if with_offsets else self.tokenizer.encode_batch_fast
         try:

@@ -187,10 +187,7 @@ def open_files(
 
 
 def _spec(files: ModelFiles, overrides: Overrides, budget: PositionBudget) -> RankerSpec:
-    """Read an artifact's spec, or derive a published model's: the best chunk counts, windows slide.
-
-    Raises: SourceError if the files are a bare backbone, or a classifier whose output is not a relevance.
-    """
+    """Read an artifact's spec, or derive a published model's: the best chunk counts, windows slide."""
     name, revision = files.location.name, files.location.revision
     options: Options
     match files.kind:

@@ -27,35 +27,9 @@ _BUILT_WITH = {
     "is_decoder": False,
 }
 
-# By `new_ranker`'s keyword, the option that holds the size; the aggregator's module has the same name.
-_OPTIONS = {"aggregator_backbone": "transformer", "interaction_backbone": "interaction"}
-
-
-def _find_parts(
-    family: str, sources: Mapping[str, str | Path | None], download: bool
-) -> dict[str, ModelFiles]:
-    """Find the transformers that keywords of `new_ranker` give, by the option that holds their size.
-
-    Raises: SpecError if the family has no such option; SourceError if there is no model.
-    """
-    known = {field.name for field in fields(family_named(family).options)}
-    parts = {}
-    for keyword, source in sources.items():
-        if source is None:
-            continue
-        if _OPTIONS[keyword] not in known:
-            raise SpecError(
-                f"{keyword} is {str(source)!r}; it must be none: family {family} has no such transformer"
-            )
-        parts[_OPTIONS[keyword]] = ModelFiles.find(locate(source, download=download))
-    return parts
-
 
 def _shape(files: ModelFiles) -> TransformerShape:
-    """Read a transformer's size from its config.json.
-
-    Raises: SourceError naming the key that an aggregator cannot have.
-    """
+    """Read a transformer's size from its config.json, and refuse what an aggregator cannot have."""
     config = transformers_config(files.config)
     for key, expected in _BUILT_WITH.items():
         found = getattr(config, key, expected)
@@ -96,8 +70,19 @@ def new_ranker(
     Raises: SourceError, WeightsError or SpecError, each naming what is wrong.
     """
     files, budget = open_files(backbone, download=download)
-    sources = {"aggregator_backbone": aggregator_backbone, "interaction_backbone": interaction_backbone}
-    parts = _find_parts(family, sources, download)
+    # By the option that holds its size; the aggregator's module has the same name.
+    parts: dict[str, ModelFiles] = {}
+    for option, keyword, source in (
+        ("transformer", "aggregator_backbone", aggregator_backbone),
+        ("interaction", "interaction_backbone", interaction_backbone),
+    ):
+        if source is None:
+            continue
+        if option not in {field.name for field in fields(family_named(family).options)}:
+            raise SpecError(
+                f"{keyword} is {str(source)!r}; it must be none: family {family} has no such transformer"
+            )
+        parts[option] = ModelFiles.find(locate(source, download=download))
     if not isinstance(options, Options):
         options = changed_options(default_options(family, budget.backbone), options or {})
     options = replace(options, **{name: _shape(part) for name, part in parts.items()})

@@ -20,30 +20,22 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
     Raises: WeightsError naming the file that is missing or damaged.
     """
-    if not (folder / FILE).is_file() and (folder / INDEX).is_file():
+    index, shards = folder / INDEX, [FILE]
+    if not (folder / FILE).is_file() and index.is_file():
         try:
-            names = sorted(
-                set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
-            )
+            shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
         except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise WeightsError(f"{folder / INDEX} cannot be read: {error!r}") from error
-        return {
-            name: tensor for shard in names for name, tensor in _read_file(folder / Path(shard).name).items()
-        }
-    return _read_file(folder / FILE)
-
-
-def _read_file(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        pickled = sorted(item.name for item in path.parent.glob("*.bin"))
-        hint = (
-            f"; {', '.join(pickled)} is not opened, for pickles can run code: convert it" if pickled else ""
-        )
-        raise WeightsError(f"{path} is missing{hint}")
-    try:
-        tensors: dict[str, Tensor] = load_file(path)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise WeightsError(f"{path} is damaged or no safetensors file: {error}") from error
+            raise WeightsError(f"{index} cannot be read: {error!r}") from error
+    tensors: dict[str, Tensor] = {}
+    for path in (folder / Path(shard).name for shard in shards):
+        if not path.is_file():
+            pickled = ", ".join(sorted(item.name for item in folder.glob("*.bin")))
+            hint = f"; {pickled} is not opened, for pickles can run code: convert it" if pickled else ""
+            raise WeightsError(f"{path} is missing{hint}")
+        try:
+            tensors |= load_file(path)
+        except (SafetensorError, OSError, ValueError) as error:
+            raise WeightsError(f"{path} is damaged or no safetensors file: {error}") from error
     return tensors
 
 
