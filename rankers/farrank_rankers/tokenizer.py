@@ -43,6 +43,10 @@ _CLASSES_OF_BERTS_KIN = frozenset(
     """.split()  # noqa: SIM905
 )
 
+_CLASSES_WITHOUT_CHINESE_OPTION = frozenset(
+    {"LayoutLMv2Tokenizer", "MPNetTokenizer", "RoFormerTokenizer", "SplinterTokenizer"}
+)
+
 # Options of BERT's normalizer, by their names in tokenizer.json, as tokenizer_config.json calls them.
 _NORMALIZER_OPTIONS = {
     "lowercase": "do_lower_case",
@@ -90,10 +94,11 @@ class TokenizerFiles:
         normalizer = parsed.get("normalizer") or {}
         if normalizer.get("type") != "BertNormalizer" or self._class() not in {None, *_CLASSES_OF_BERTS_KIN}:
             return self.tokenizer_json
-        given = {
-            name: config[key] for name, key in _NORMALIZER_OPTIONS.items() if config.get(key) is not None
-        }
-        return json.dumps(parsed | {"normalizer": normalizer | given})
+        given = {name: config.get(key) for name, key in _NORMALIZER_OPTIONS.items()}
+        if self._class() in _CLASSES_WITHOUT_CHINESE_OPTION:
+            given["handle_chinese_chars"] = None
+        normalizer |= {name: value for name, value in given.items() if value is not None}
+        return json.dumps(parsed | {"normalizer": normalizer})
 
     def _class(self, otherwise: str | None = None) -> str | None:
         """Name transformers' class of this tokenizer, without "Fast"."""

@@ -115,4 +115,5 @@ def test_texts_are_normalized_as_in_transformers(model_type: str, option: str, t
     expected = AutoTokenizer.from_pretrained(tmp_path)(text, add_special_tokens=False)["input_ids"]
     found = TextTokenizer(TokenizerFiles.read(tmp_path)).ids(text).tolist()
     assert found == expected
-    assert (found != as_in_file) is (model_type in ("bert", "electra", "mpnet"))
+    ignored = model_type == "mpnet" and option == "tokenize_chinese_chars"
+    assert (found != as_in_file) is (model_type in ("bert", "electra", "mpnet") and not ignored)
