@@ -115,17 +115,6 @@ OPSET = 20
 # A protobuf message has at most 2 GiB; larger weights go into a file beside the graph.
 INLINE_BYTES = 2**30
 
-# How many leading dimensions of each input may have any size.
-_DYNAMIC_DIMENSIONS = {
-    "input_ids": 2,
-    "roles": 3,
-    "token_type_ids": 2,
-    "vectors": 2,
-    "chunk_mask": 2,
-    "query_vectors": 1,
-    "query_roles": 2,
-}
-
 
 def trace_ranker(
     ranker: Ranker, folder: Path, *, half: bool = False, progress: Callable[[str], None] = lambda line: None
@@ -188,10 +177,12 @@ def _trace(module: nn.Module, example: Mapping[str, Tensor], outputs: tuple[str,
 
 
 def _dynamic(name: str, tensor: Tensor, example: Mapping[str, Tensor]) -> dict[int, object]:
-    count = _DYNAMIC_DIMENSIONS[name]
-    if (name == "vectors" and "roles" in example) or (name == "query_vectors" and "query_roles" in example):
-        count += 1  # the tokens'
-    return dict.fromkeys(range(min(count, tensor.dim())), torch.export.Dim.DYNAMIC)
+    """Let every dimension have any size, but a vector's own."""
+    count = tensor.dim()
+    if name.endswith("vectors"):
+        roles = example.get(name.replace("vectors", "roles"))
+        count = roles.dim() if roles is not None else {"vectors": 2, "query_vectors": 1}[name]
+    return dict.fromkeys(range(count), torch.export.Dim.DYNAMIC)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from farrank_rankers.errors import AttentionAbsent, SourceError
 from farrank_rankers.features import Features
-from farrank_rankers.files.load import place
+from farrank_rankers.files.weights import place
 from farrank_rankers.packed.attention_choice import choose_attention
 from farrank_rankers.packed.packed_backbone import Compile, as_written, compiled
 from farrank_rankers.packed.packed_encoder import PackedEncoder

@@ -18,10 +18,10 @@ from farrank_loadtest.errors import LoadtestError
 from farrank_loadtest.kept_files import writing_to
 from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.errors import RankerError
-from farrank_rankers.files.load import build
 from farrank_rankers.files.model_files import EMBEDDED, SPEC_FILE, locate
 from farrank_rankers.files.open import open_reader
 from farrank_rankers.files.save import save_ranker
+from farrank_rankers.files.weights import build
 from farrank_rankers.papers import PaperModel
 from farrank_rankers.reader import Reader
 from farrank_rankers.spec import RankerSpec

@@ -9,10 +9,9 @@ from farrank_rankers.backbones.build_backbone import transformers_config
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.errors import SourceError, SpecError
 from farrank_rankers.family import Options, TransformerShape, family_named
-from farrank_rankers.files.load import build, fill_published
 from farrank_rankers.files.model_files import ModelFiles, locate
 from farrank_rankers.files.open import Limits, default_options, fitted_spec, open_files, overridden
-from farrank_rankers.files.weights import fill_backbone
+from farrank_rankers.files.weights import build, fill_backbone, fill_published
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
 from farrank_rankers.spec import changed_options

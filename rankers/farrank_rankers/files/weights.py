@@ -1,60 +1,151 @@
-"""Weights from safetensors files, and only from those, copied into modules by name."""
+"""A ranker's weights, from safetensors files and only from those: straight to their device and float type."""
 
 import json
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from farrank_rankers.errors import WeightsError
+from farrank_rankers.backbones.alibi_bert import AlibiBert, rename_published
+from farrank_rankers.backbones.alibi_checkpoints import PUBLISHED
+from farrank_rankers.errors import RankerError, SourceError, WeightsError, naming
+from farrank_rankers.files.model_files import ModelFiles
+from farrank_rankers.ranker import Ranker
+from farrank_rankers.reader import Reader
 
 FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 
-def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Read a folder's tensors, from one file or from the shards that an index names.
+def load_weights(
+    reader: Reader, files: ModelFiles, dtype: torch.dtype | None = None, device: torch.device | None = None
+) -> Ranker:
+    """Build a ranker around the weights of its files, its encoder in `dtype`, its aggregator in fp32.
 
-    Raises: WeightsError naming the file that is missing or damaged.
+    The files are mapped, not read into memory: a tensor goes from there to its device, in its type. The
+    caller's random state is left as it was.
+    Raises: WeightsError if weights are damaged or do not fit.
     """
-    index, shards = folder / INDEX, [FILE]
-    if not (folder / FILE).is_file() and index.is_file():
-        try:
-            shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise WeightsError(f"{index} cannot be read: {error!r}") from error
-    tensors: dict[str, Tensor] = {}
-    for path in (folder / Path(shard).name for shard in shards):
-        if not path.is_file():
-            pickled = ", ".join(sorted(item.name for item in folder.glob("*.bin")))
-            hint = f"; {pickled} is not opened, for pickles can run code: convert it" if pickled else ""
-            raise WeightsError(f"{path} is missing{hint}")
-        try:
-            tensors |= load_file(path)
-        except (SafetensorError, OSError, ValueError) as error:
-            raise WeightsError(f"{path} is damaged or no safetensors file: {error}") from error
-    return tensors
+    with naming(files.folder):
+        with without_weights():
+            ranker = build(reader, dict(files.config), seed=0)
+        if files.kind == "artifact":
+            fill(ranker, read_weights(files.folder), files.folder / FILE)
+        else:
+            fill_published(ranker.encoder.backbone, files)
+        missing = [name for name, weight in ranker.named_parameters() if weight.is_meta]
+        if missing:
+            raise WeightsError(f"{files.folder} has no weights for {missing[0]}")
+    ranker.eval()
+    if dtype is not None:
+        # While the weights are still the files': the version is that of the content, whatever serves it.
+        _ = ranker.weights_digest
+    device = device or torch.device("cpu")
+    # Into memory of their own even on a CPU: a file that is overwritten later must not change what is loaded.
+    place(ranker.encoder, device, dtype or torch.float32, copy=True)
+    place(ranker.aggregator, device, torch.float32, copy=True)
+    return ranker
 
 
-def write_weights(module: nn.Module, folder: Path) -> None:
-    """Write a module's tensors, each shared one once.
+def build(reader: Reader, config: dict[str, Any], seed: int) -> Ranker:
+    """Build a ranker with random weights that depend on the seed alone.
 
-    Raises: WeightsError naming the file that cannot be written.
+    Raises: SourceError if transformers cannot build the backbone, SpecError if the family cannot.
     """
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in _distinct(module).items()}
-    path = folder / FILE
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            return Ranker(reader, config)
+        except RankerError:
+            raise
+        except Exception as error:  # a size that makes no model may fail anywhere in transformers and torch
+            raise SourceError(f"config.json of {reader.spec.backbone} cannot be built: {error}") from error
+
+
+@contextmanager
+def without_weights() -> Iterator[None]:
+    """Build modules whose parameters have shapes and no memory, until `fill` puts tensors there.
+
+    Buffers are made as ever: what a module computes for itself, such as rotary frequencies, is in no file.
+    """
+    building = threading.get_ident()
+
+    def emptied(module: nn.Module, name: str, parameter: Tensor | None) -> Tensor | None:
+        # The hook is called for modules of all threads. A tied parameter comes twice and must stay itself.
+        if parameter is None or parameter.is_meta or threading.get_ident() != building:
+            return None
+        return nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
+
+    # torch registers what the hook returns, although its annotation says that hooks return nothing.
+    hook = register_module_parameter_registration_hook(emptied)  # type: ignore[arg-type]
     try:
-        # safetensors makes a file that only its owner may read. Python's has the umask's permissions.
-        path.unlink(missing_ok=True)
-        path.touch()
-        permissions = path.stat().st_mode
-        save_file(tensors, path)
-        path.chmod(permissions)
-    except (OSError, SafetensorError) as error:  # safetensors has an error of its own for a full disk
-        raise WeightsError(f"{path} cannot be written: {error}") from error
+        yield
+    finally:
+        hook.remove()
+
+
+def place(module: nn.Module, device: torch.device, dtype: torch.dtype, *, copy: bool = False) -> None:
+    """Move weights to a device and a float type, one tensor at a time to save memory.
+
+    Buffers that are in no file keep their type: rotary frequencies in bf16 would mix up distant positions.
+    With `copy`, tensors that already fit are copied, too, into memory of their own.
+    """
+    weights = {id(tensor) for tensor in module.state_dict(keep_vars=True).values()}
+    for tensor in chain(module.parameters(), module.buffers()):
+        converted = id(tensor) in weights and tensor.is_floating_point()
+        tensor.data = tensor.data.to(device, dtype if converted else tensor.dtype, copy=copy)
+
+
+def fill_published(backbone: nn.Module, files: ModelFiles, *, new_head: bool = False) -> None:
+    """Copy a published checkpoint into the backbone that its config.json asks for.
+
+    With `new_head`, what no base model has may be missing.
+    Raises: WeightsError naming the file, the tensor and what was expected.
+    """
+    if not isinstance(backbone, AlibiBert):
+        fill_backbone(backbone, files.transformer, new_head=new_head)
+        return
+    path = files.transformer / FILE
+    tensors = rename_published(backbone, read_weights(files.transformer), path)
+    fill(backbone, tensors, path, PUBLISHED[backbone.kind].name)
+
+
+def fill_backbone(backbone: nn.Module, folder: Path, *, new_head: bool = False) -> None:
+    """Copy a checkpoint into a transformers model; with `new_head`, what no base model has may be missing.
+
+    A base model reads the checkpoint of a model with a head and the other way round; old names of LayerNorm's
+    tensors are understood. Tensors that the model has no use for (another task's head) are passed over.
+    Raises: WeightsError naming the file, the tensor and what was expected.
+    """
+    tensors = {}
+    for name, tensor in read_weights(folder).items():  # names of TensorFlow's become torch's
+        modern = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
+            "LayerNorm.beta", "LayerNorm.bias"
+        )
+        tensors[modern] = tensor
+    prefix = f"{getattr(backbone, 'base_model_prefix', '')}."
+    loaded: set[int] = set()
+    missing: dict[str, Tensor] = {}
+    for name, target in backbone.state_dict(keep_vars=True).items():
+        names = (name, prefix + name, name.removeprefix(prefix))
+        found = next((tensors[each] for each in names if each in tensors), None)
+        if found is not None:
+            copy(name, found, target, folder / FILE)
+            loaded.add(id(target))
+        else:
+            missing[name] = target
+    for name, target in missing.items():
+        is_head = not name.startswith(prefix) or name.startswith(f"{prefix}pooler.")
+        if id(target) not in loaded and not (new_head and loaded and is_head):
+            raise WeightsError(f"{folder / FILE} lacks the tensor {name} of shape {tuple(target.shape)}")
 
 
 def fill(
@@ -102,31 +193,43 @@ def _distinct(module: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in named.items() if seen.setdefault(id(tensor), name) == name}
 
 
-def fill_backbone(backbone: nn.Module, folder: Path, *, new_head: bool = False) -> None:
-    """Copy a checkpoint into a transformers model; with `new_head`, what no base model has may be missing.
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """Read a folder's tensors, from one file or from the shards that an index names.
 
-    A base model reads the checkpoint of a model with a head and the other way round; old names of LayerNorm's
-    tensors are understood. Tensors that the model has no use for (another task's head) are passed over.
-    Raises: WeightsError naming the file, the tensor and what was expected.
+    Raises: WeightsError naming the file that is missing or damaged.
     """
-    tensors = {}
-    for name, tensor in read_weights(folder).items():  # names of TensorFlow's become torch's
-        modern = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
-            "LayerNorm.beta", "LayerNorm.bias"
-        )
-        tensors[modern] = tensor
-    prefix = f"{getattr(backbone, 'base_model_prefix', '')}."
-    loaded: set[int] = set()
-    missing: dict[str, Tensor] = {}
-    for name, target in backbone.state_dict(keep_vars=True).items():
-        names = (name, prefix + name, name.removeprefix(prefix))
-        found = next((tensors[each] for each in names if each in tensors), None)
-        if found is not None:
-            copy(name, found, target, folder / FILE)
-            loaded.add(id(target))
-        else:
-            missing[name] = target
-    for name, target in missing.items():
-        is_head = not name.startswith(prefix) or name.startswith(f"{prefix}pooler.")
-        if id(target) not in loaded and not (new_head and loaded and is_head):
-            raise WeightsError(f"{folder / FILE} lacks the tensor {name} of shape {tuple(target.shape)}")
+    index, shards = folder / INDEX, [FILE]
+    if not (folder / FILE).is_file() and index.is_file():
+        try:
+            shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise WeightsError(f"{index} cannot be read: {error!r}") from error
+    tensors: dict[str, Tensor] = {}
+    for path in (folder / Path(shard).name for shard in shards):
+        if not path.is_file():
+            pickled = ", ".join(sorted(item.name for item in folder.glob("*.bin")))
+            hint = f"; {pickled} is not opened, for pickles can run code: convert it" if pickled else ""
+            raise WeightsError(f"{path} is missing{hint}")
+        try:
+            tensors |= load_file(path)
+        except (SafetensorError, OSError, ValueError) as error:
+            raise WeightsError(f"{path} is damaged or no safetensors file: {error}") from error
+    return tensors
+
+
+def write_weights(module: nn.Module, folder: Path) -> None:
+    """Write a module's tensors, each shared one once.
+
+    Raises: WeightsError naming the file that cannot be written.
+    """
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in _distinct(module).items()}
+    path = folder / FILE
+    try:
+        # safetensors makes a file that only its owner may read. Python's has the umask's permissions.
+        path.unlink(missing_ok=True)
+        path.touch()
+        permissions = path.stat().st_mode
+        save_file(tensors, path)
+        path.chmod(permissions)
+    except (OSError, SafetensorError) as error:  # safetensors has an error of its own for a full disk
+        raise WeightsError(f"{path} cannot be written: {error}") from error

@@ -11,11 +11,10 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from farrank_rankers.errors import WeightsError
-from farrank_rankers.files.load import place, without_weights
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
-from farrank_rankers.files.weights import fill
+from farrank_rankers.files.weights import fill, place, without_weights
 from farrank_rankers.ranker import Ranker
 from support.architectures import ARCHITECTURES
 

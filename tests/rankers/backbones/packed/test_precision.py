@@ -8,7 +8,7 @@ from scipy.stats import kendalltau
 from torch import Tensor
 
 from farrank_rankers.encoder import Encoder
-from farrank_rankers.files.load import place
+from farrank_rankers.files.weights import place
 from farrank_rankers.packed.attention_choice import choose_attention
 from farrank_rankers.packed.packed_backbone import Compile, as_written, compiled
 from farrank_rankers.packed.packed_encoder import PackedEncoder
