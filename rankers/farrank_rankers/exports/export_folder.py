@@ -103,11 +103,7 @@ def find_exports(artifact: Path) -> list[Export]:
 
     Raises: ExportError naming the manifest that is missing or wrong.
     """
-    folder = artifact / EXPORTS
-    if not folder.is_dir():
-        return []
-    names = sorted(path.name for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")
-    return [Export.read(folder / name) for name in names]
+    return [Export.read(folder) for folder in sorted((artifact / EXPORTS).glob("[!.]*/"))]
 
 
 @contextmanager

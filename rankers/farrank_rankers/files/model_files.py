@@ -102,7 +102,7 @@ class ModelFiles:
         if any(str(name).endswith("ForSequenceClassification") for name in names):
             return cls("cross-encoder", location, folder, config)
         if (folder / "modules.json").is_file():
-            transformer = backbone_folder(folder)
+            transformer = folder / str(_modules(folder)[0]["path"])
             return cls("biencoder", location, transformer, _read_config(transformer))
         return cls("backbone", location, folder, _read_config(folder))
 
@@ -131,16 +131,12 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def backbone_folder(folder: Path) -> Path:
-    """Find the folder of the transformer inside the model's."""
-    return folder / str(_modules(folder)[0]["path"])
-
-
-def biencoder_options(folder: Path) -> BiEncoderOptions:
+def biencoder_options(files: ModelFiles) -> BiEncoderOptions:
     """Read pooling, normalization and prompts.
 
     Raises: SourceError naming the file and the part that a bi-encoder here does not have.
     """
+    folder = files.folder
     modules = _modules(folder)
     kinds = [str(module["type"]).rsplit(".", 1)[-1] for module in modules]
     if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]):
@@ -153,7 +149,12 @@ def biencoder_options(folder: Path) -> BiEncoderOptions:
     similarity = config.get("similarity_fn_name") or "cosine"
     if similarity not in ("cosine", "dot"):
         raise SourceError(f"{path}: similarity_fn_name is {similarity!r}; it must be cosine or dot")
-    _refuse_lowercasing(backbone_folder(folder))
+    lowercasing = files.transformer / "sentence_bert_config.json"
+    if lowercasing.is_file() and read_json(lowercasing).get("do_lower_case"):
+        # Outside the tokenizer it would have to happen before offsets are taken.
+        normalizer = read_json(files.transformer / "tokenizer.json").get("normalizer") or {}
+        if not normalizer.get("lowercase"):
+            raise SourceError(f"{lowercasing}: do_lower_case is true, but tokenizer.json does not lowercase")
     prompts = {name: text for name, text in (config.get("prompts") or {}).items() if text}
     query = prompts.get("query", "")
     document = prompts.get("document", prompts.get("passage", ""))
@@ -188,13 +189,3 @@ def _pooling(config: dict[str, Any], folder: Path) -> Pooling:
     raise SourceError(
         f"{folder}: pooling is {sorted(modes) or named!r}; only mean_tokens or cls_token is read"
     )
-
-
-def _refuse_lowercasing(folder: Path) -> None:
-    """Lowercasing outside the tokenizer would have to happen before offsets are taken."""
-    path = folder / "sentence_bert_config.json"
-    if not path.is_file() or not read_json(path).get("do_lower_case"):
-        return
-    normalizer = read_json(folder / "tokenizer.json").get("normalizer") or {}
-    if not normalizer.get("lowercase"):
-        raise SourceError(f"{path}: do_lower_case is true, but tokenizer.json does not lowercase")

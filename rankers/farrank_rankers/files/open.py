@@ -204,7 +204,7 @@ def _spec(files: ModelFiles, overrides: Overrides, budget: PositionBudget) -> Ra
                 )
             options = CrossEncoderOptions()
         case "biencoder":
-            options = biencoder_options(files.folder)
+            options = biencoder_options(files)
         case "backbone":
             raise SourceError(
                 f"{name} is a bare backbone ({files.config['model_type']}): it has neither ranker.json nor a "
