@@ -1,7 +1,7 @@
 """The steps from a ranker to an export in its artifact, in their order."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -29,17 +29,14 @@ from farrank_rankers.exports.manifest import (
     ExportPrecision,
     Parity,
     Refused,
-    ShapeRange,
     export_name,
 )
 from farrank_rankers.files.model_files import SPEC_FILE, locate
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_runtimes.devices import CUDA_BATCH_TOKENS
 from farrank_runtimes.runtime import DeviceAbsent, Placement, PrecisionAbsent, Runtime, RuntimeAbsent
 from farrank_runtimes.runtime_table import RUNTIMES, check_here, open_export, readers_of
-from farrank_runtimes.tensorrt_runtime import length_groups
 
 
 @contextmanager
@@ -125,7 +122,6 @@ def export_ranker(
                 graphs = quantize(traced, Path(scratch), folder, ranker.reader, calibration, form)
         else:
             graphs = trace_ranker(ranker, folder, half=precision == "fp16", progress=step)
-        inputs, longest_input = graphs["encoder"].inputs, ranker.reader.max_input_tokens
         manifest = ExportManifest(
             format=form,
             precision=precision,
@@ -141,7 +137,6 @@ def export_ranker(
             created_with=_versions(),
             sources=sources,
             checksums=checksums(folder.iterdir()),
-            profiles=encoder_profiles(inputs, longest_input) if form == "tensorrt" else {},
         )
         expected = reference(ranker, measured, step)
         parity: list[Parity] = []
@@ -188,21 +183,6 @@ def _versions() -> dict[str, str]:
         with suppress(PackageNotFoundError):
             versions[package] = version(package)
     return versions
-
-
-def encoder_profiles(
-    inputs: Sequence[str], longest_input: int
-) -> dict[str, tuple[dict[str, ShapeRange], ...]]:
-    """Give TensorRT one profile for each group of lengths; the aggregator, which CUDA runs, has none.
-
-    A server with another token budget than a GPU's usual one builds engines of its own.
-    """
-    groups = length_groups(longest_input, max(CUDA_BATCH_TOKENS, longest_input))
-    ranges = [
-        ShapeRange((1, group.shortest), (group.usual_rows, group.longest), (group.rows, group.longest))
-        for group in groups
-    ]
-    return {"encoder": tuple(dict.fromkeys(inputs, shapes) for shapes in ranges)}
 
 
 def runtimes_for(form: ExportFormat, precision: ExportPrecision) -> tuple[str, ...]:

@@ -281,7 +281,6 @@ def test_tensorrts_graphs_are_measured_and_kept(
     assert manifest.runtimes == ("tensorrt",)
     assert manifest.graphs["encoder"].variants == {}
     assert set(manifest.checksums) == {"encoder.onnx", "aggregator.onnx"}
-    assert manifest.profiles
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="may have TensorRT")

@@ -51,15 +51,6 @@ class Graph:
 
 
 @dataclass(frozen=True, slots=True)
-class ShapeRange:
-    """The shapes of one input that an optimisation profile covers."""
-
-    minimum: tuple[int, ...]
-    optimum: tuple[int, ...]
-    maximum: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Parity:
     """How the export's scores, as one runtime gave them, differ from those of the ranker in torch, fp32.
 
@@ -111,8 +102,7 @@ class ExportManifest:
     may not, though there was a graph for them, and `drifting` those that serve it beyond its bound, because
     the export was made with --allow-drift. `weights_digest` and `source_version` are the ranker's, so
     that a server of the export knows its version without reading weights. `sources` and
-    `checksums` map file names, of the artifact and of the export, to SHA-256. `profiles` are TensorRT's, for
-    each graph a list of shapes by input.
+    `checksums` map file names, of the artifact and of the export, to SHA-256.
     """
 
     format: ExportFormat
@@ -131,7 +121,6 @@ class ExportManifest:
     parity: tuple[Parity, ...] = ()
     refused: tuple[Refused, ...] = ()
     drifting: tuple[str, ...] = ()
-    profiles: Mapping[str, tuple[Mapping[str, ShapeRange], ...]] = field(default_factory=dict)
     manifest_version: int = MANIFEST_VERSION
 
     def __post_init__(self) -> None:
@@ -198,6 +187,7 @@ class ExportManifest:
                 f"it was changed since it was written: {DIGEST} is {digest!r}, and {expected} is that of its "
                 f"other keys; {anew}"
             )
+        values.pop("profiles", None)  # of TensorRT: manifests had them once, and nothing read them
         return read_fields(cls, values, "the manifest", ExportError)
 
 

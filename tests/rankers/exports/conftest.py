@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from farrank_rankers.exports.export_folder import MANIFEST, Export, checksums, source_files, writing_export
-from farrank_rankers.exports.manifest import ExportManifest, Graph, Parity, ShapeRange
+from farrank_rankers.exports.manifest import ExportManifest, Graph, Parity
 from farrank_rankers.files.open import open_ranker
 
 GRAPHS = {
@@ -21,7 +21,6 @@ GRAPHS = {
 }
 FILES = ("encoder.onnx", "encoder.xml", "aggregator.onnx")
 PARITY = Parity("onnx", "cpu", "fp32", 3, 30, 1e-7, 1e-8, 0.5, 1.0, 1.0, "max_difference <= 1e-4")
-PROFILES = {"encoder": ({"input_ids": ShapeRange((1, 1), (8, 512), (64, 512))},)}
 
 
 @pytest.fixture
@@ -53,7 +52,6 @@ def write_export(artifact: Path) -> Callable[..., Export]:
                 sources=checksums(source_files(artifact)),
                 checksums=checksums(folder.iterdir()),
                 parity=(PARITY,),
-                profiles=PROFILES,
             )
             (folder / MANIFEST).write_text(manifest.to_json())
         return Export(artifact / "exports" / manifest.name, manifest)
