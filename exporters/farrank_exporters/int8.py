@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import onnx
 
@@ -15,10 +15,6 @@ from farrank_exporters.trace import quiet
 from farrank_rankers.exports.manifest import ExportFormat, Graph
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokens import Batch
-
-if TYPE_CHECKING:
-    import openvino
-
 
 ACTIVATIONS = frozenset(
     {"Celu", "Elu", "Erf", "Gelu", "HardSwish", "LeakyRelu", "Mish", "Relu", "Selu", "Sigmoid", "Softplus"}
@@ -141,6 +137,12 @@ def quantize_openvino(encoder: Path, folder: Path, inputs: Sequence[Batch]) -> N
         folding = Manager()
         folding.register_pass(ConstantFolding())
         folding.run_passes(model)
+        # OpenVINO makes a product NAME/WithoutBiases and an addition of a Gemm. A look-up at constant places
+        # has become a constant, and is left out.
+        sensitive = {*apart.after_activations, *apart.embeddings}
+        ops = [op for op in model.get_ops() if op.get_type_name() in ("Gather", "MatMul")]
+        read = [op.get_friendly_name() for op in ops]
+        ignored = [name for name in read if sensitive & {name, name.rpartition("/")[0]}]
         names = [item.any_name for item in model.inputs]
         feeds = [{name: getattr(batch, name) for name in names} for batch in inputs]
         quantized = nncf.quantize(
@@ -150,20 +152,9 @@ def quantize_openvino(encoder: Path, folder: Path, inputs: Sequence[Batch]) -> N
             # Weights around zero, activations wherever they lie.
             preset=nncf.QuantizationPreset.MIXED,
             subset_size=len(feeds),
-            ignored_scope=nncf.IgnoredScope(
-                names=_names_in(model, {*apart.after_activations, *apart.embeddings})
-            ),
+            ignored_scope=nncf.IgnoredScope(names=ignored),
         )
         openvino.save_model(quantized, str(folder / OPENVINO_FILE), compress_to_fp16=False)
-
-
-def _names_in(model: "openvino.Model", names: set[str]) -> list[str]:
-    """Name what OpenVINO made of nodes: a Gemm becomes a product NAME/WithoutBiases and an addition.
-
-    A look-up at constant positions has become a constant and is left out.
-    """
-    read = [op.get_friendly_name() for op in model.get_ops() if op.get_type_name() in ("Gather", "MatMul")]
-    return [name for name in read if name in names or name.rpartition("/")[0] in names]
 
 
 def quantize_tensorrt(encoder: Path, folder: Path, inputs: Sequence[Batch]) -> None:
