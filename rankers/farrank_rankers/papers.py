@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.chunking import Chunking, default_chunking
-from farrank_rankers.family import Options, family_named
-from farrank_rankers.files.open import default_options
-from farrank_rankers.spec import RankerSpec, changed_options
+from farrank_rankers.family import family_named
+from farrank_rankers.spec import RankerSpec, family_options
 
 if TYPE_CHECKING:
     from torch import nn
@@ -177,14 +176,14 @@ def _model(
 ) -> PaperModel:
     """Give a model the paper's limits: queries of 32 tokens, padded to as many where chunks hold them."""
     facts = family_named(family)
-    chosen: Options = default_options(family, BackboneFacts.from_config(BACKBONES[backbone]))
+    backbone_facts = BackboneFacts.from_config(BACKBONES[backbone])
     spec = RankerSpec(
         family=family,
         backbone=backbone,
         chunking=chunking or default_chunking("pair", facts.chunking, None, whole=facts.whole),
         max_query_tokens=32,
         pad_query_to=32 if facts.plan == "pair" else None,
-        options=changed_options(chosen, options or {}),
+        options=family_options(family, backbone_facts, options),
         provenance={"paper": "arXiv 2207.01262"},
     )
     return PaperModel(name, spec)

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
+from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.errors import SpecError
-from farrank_rankers.family import Options, Plan, check_count, family_named
+from farrank_rankers.family import Options, Plan, VectorOptions, check_count, family_named
 from farrank_rankers.json_values import read_fields
 from farrank_rankers.tokenizer import TokenizerFiles
 
@@ -92,12 +93,15 @@ class RankerSpec:
         return read_fields(cls, values, "the spec", SpecError, kinds)
 
 
-def changed_options(options: Options, changes: Mapping[str, Any]) -> Options:
-    """Change some of a family's options, given as `ranker.json` would have them.
+def family_options(family: str, backbone: BackboneFacts, changes: Mapping[str, Any] | None = None) -> Options:
+    """Give a family its options, pooled as the backbone was trained to be, with changes as in `ranker.json`.
 
-    Raises: SpecError naming the option that is unknown or out of its limits.
+    Raises: SpecError if the family is unknown, or naming the option that is unknown or out of its limits.
     """
-    return read_fields(type(options), asdict(options) | dict(changes), "options", SpecError)
+    options = family_named(family).options()
+    if isinstance(options, VectorOptions):
+        options = replace(options, pooling=backbone.pooling)
+    return read_fields(type(options), asdict(options) | dict(changes or {}), "options", SpecError)
 
 
 def content_version(

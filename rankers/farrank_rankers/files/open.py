@@ -18,7 +18,6 @@ from farrank_rankers.family import (
     BiEncoderOptions,
     CrossEncoderOptions,
     Options,
-    VectorOptions,
     family_named,
 )
 from farrank_rankers.files.model_files import SPEC_FILE, ModelFiles, biencoder_options, locate
@@ -121,15 +120,6 @@ def fitted_spec(
         options=options,
         provenance=provenance,
     )
-
-
-def default_options(family: str, backbone: BackboneFacts) -> Options:
-    """Give a family its options, pooled as the backbone was trained to be.
-
-    Raises: SpecError if the family is unknown.
-    """
-    options = family_named(family).options()
-    return replace(options, pooling=backbone.pooling) if isinstance(options, VectorOptions) else options
 
 
 def open_reader(source: str | Path, **overrides: Unpack[Overrides]) -> Reader:

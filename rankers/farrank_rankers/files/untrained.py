@@ -10,11 +10,11 @@ from farrank_rankers.chunking import Chunking
 from farrank_rankers.errors import SourceError, SpecError
 from farrank_rankers.family import Options, TransformerShape, family_named
 from farrank_rankers.files.model_files import ModelFiles, locate
-from farrank_rankers.files.open import Limits, default_options, fitted_spec, open_files, overridden
+from farrank_rankers.files.open import Limits, fitted_spec, open_files, overridden
 from farrank_rankers.files.weights import build, fill_backbone, fill_published
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
-from farrank_rankers.spec import changed_options
+from farrank_rankers.spec import family_options
 
 # How the aggregators' BERT is built, which a spec does not say: a checkpoint must agree.
 _BUILT_WITH = {
@@ -83,7 +83,7 @@ def new_ranker(
             )
         parts[option] = ModelFiles.find(locate(source, download=download))
     if not isinstance(options, Options):
-        options = changed_options(default_options(family, budget.backbone), options or {})
+        options = family_options(family, budget.backbone, options)
     options = replace(options, **{name: _shape(part) for name, part in parts.items()})
     name = files.location.name
     provenance = {"model": name, "head": f"random, seed {seed}"}
