@@ -3,8 +3,12 @@
 import json
 from pathlib import Path
 
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from farrank_rankers.errors import WeightsError
 from farrank_rankers.files.model_files import SPEC_FILE
-from farrank_rankers.files.weights import write_weights
+from farrank_rankers.files.weights import FILE, distinct
 from farrank_rankers.ranker import Ranker
 
 
@@ -12,11 +16,22 @@ def save_ranker(ranker: Ranker, folder: str | Path) -> None:
     """Write ranker.json, config.json (the backbone's), model.safetensors and the tokenizer's files.
 
     `open_ranker(folder)` gives the same scores to the bit, for weights in fp32.
+    Raises: WeightsError naming the file that cannot be written.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(dict(ranker.config), indent=2) + "\n", encoding="utf-8")
     ranker.reader.tokenizer.files.write(folder)
-    write_weights(ranker, folder)
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in distinct(ranker).items()}
+    path = folder / FILE
+    try:
+        # safetensors makes a file that only its owner may read. Python's has the umask's permissions.
+        path.unlink(missing_ok=True)
+        path.touch()
+        permissions = path.stat().st_mode
+        save_file(tensors, path)
+        path.chmod(permissions)
+    except (OSError, SafetensorError) as error:  # safetensors has an error of its own for a full disk
+        raise WeightsError(f"{path} cannot be written: {error}") from error
     # Last, so that a folder whose writing was cut short is not taken for an artifact.
     (folder / SPEC_FILE).write_text(ranker.spec.to_json(), encoding="utf-8")

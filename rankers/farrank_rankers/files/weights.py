@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
@@ -156,7 +156,7 @@ def fill(
     `published` gives the name that a tensor has in the source, where that is another.
     Raises: WeightsError naming `source`, the tensor and what was expected.
     """
-    wanted = _distinct(module)
+    wanted = distinct(module)
     unknown = sorted(tensors.keys() - module.state_dict().keys())
     if unknown:
         raise WeightsError(f"{source} has the tensor {unknown[0]}, which the model does not have")
@@ -186,7 +186,7 @@ def copy(name: str, tensor: Tensor, target: Tensor, source: Path) -> None:
         target.copy_(tensor)
 
 
-def _distinct(module: nn.Module) -> dict[str, Tensor]:
+def distinct(module: nn.Module) -> dict[str, Tensor]:
     """Name a module's tensors, one name for those that are the same (tied embeddings)."""
     seen: dict[int, str] = {}
     named = module.state_dict(keep_vars=True)
@@ -215,21 +215,3 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         except (SafetensorError, OSError, ValueError) as error:
             raise WeightsError(f"{path} is damaged or no safetensors file: {error}") from error
     return tensors
-
-
-def write_weights(module: nn.Module, folder: Path) -> None:
-    """Write a module's tensors, each shared one once.
-
-    Raises: WeightsError naming the file that cannot be written.
-    """
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in _distinct(module).items()}
-    path = folder / FILE
-    try:
-        # safetensors makes a file that only its owner may read. Python's has the umask's permissions.
-        path.unlink(missing_ok=True)
-        path.touch()
-        permissions = path.stat().st_mode
-        save_file(tensors, path)
-        path.chmod(permissions)
-    except (OSError, SafetensorError) as error:  # safetensors has an error of its own for a full disk
-        raise WeightsError(f"{path} cannot be written: {error}") from error
