@@ -16,11 +16,11 @@ from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.export_folder import (
     EXPORTS,
     MANIFEST,
+    NO_ENSEMBLES,
     Export,
     Exported,
     checksums,
     source_files,
-    why_not_exportable,
     writing_export,
 )
 from farrank_rankers.exports.manifest import (
@@ -31,7 +31,7 @@ from farrank_rankers.exports.manifest import (
     Refused,
     export_name,
 )
-from farrank_rankers.files.model_files import SPEC_FILE, locate
+from farrank_rankers.files.model_files import SPEC_FILE, lists_members, locate
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.ranker import Ranker
@@ -48,9 +48,8 @@ def artifact_of(source: str, out: Path | None, *, download: bool = False) -> Ite
     Raises: ExportError if there is no place for the artifact; whatever opening the source raises.
     """
     folder = locate(source, download=download).folder
-    reason = why_not_exportable(folder)
-    if reason:
-        raise ExportError(f"{source} cannot be exported: {reason}")
+    if lists_members(folder):
+        raise ExportError(f"{source} cannot be exported: {NO_ENSEMBLES}")
     if out is None:
         if not (folder / SPEC_FILE).is_file():
             raise ExportError(f"--out is missing: {source} is no artifact, and an export is kept in one")

@@ -221,12 +221,12 @@ def _list_exports(args: argparse.Namespace) -> int:
     extra is not installed.
     """
     from farrank_rankers.errors import RankerError
-    from farrank_rankers.exports.export_folder import find_exports, why_not_exportable
-    from farrank_rankers.files.model_files import locate
+    from farrank_rankers.exports.export_folder import NO_ENSEMBLES, find_exports
+    from farrank_rankers.files.model_files import lists_members, locate
 
     try:
         folder = locate(args.artifact).folder
-        reason = why_not_exportable(folder)
+        reason = NO_ENSEMBLES if lists_members(folder) else None
         exports = find_exports(folder)
     except RankerError as error:
         raise CommandError(str(error)) from error

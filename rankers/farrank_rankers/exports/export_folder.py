@@ -15,7 +15,7 @@ from farrank_rankers.chunking import chunk_count
 from farrank_rankers.errors import ExportError, SpecError, naming
 from farrank_rankers.exports.manifest import ExportManifest
 from farrank_rankers.family import family_named
-from farrank_rankers.files.model_files import SPEC_FILE, lists_members
+from farrank_rankers.files.model_files import SPEC_FILE
 from farrank_rankers.files.open import Overrides, open_reader, reader_and_files
 from farrank_rankers.json_values import read_text
 from farrank_rankers.reader import Reader
@@ -44,17 +44,9 @@ def checksums(paths: Iterable[Path]) -> dict[str, str]:
     return {path.name: checksum(path) for path in sorted(paths)}
 
 
-def why_not_exportable(folder: Path) -> str | None:
-    """Say why the ranker in a folder cannot be exported; None if it can.
-
-    Raises: SourceError if its ranker.json is damaged.
-    """
-    lists = lists_members(folder)
-    return "an ensemble has no model of its own; export each of its members" if lists else None
-
-
 EXPORTS = "exports"
 MANIFEST = "manifest.json"
+NO_ENSEMBLES = "an ensemble has no model of its own; export each of its members"
 
 
 @dataclass(frozen=True, slots=True)
