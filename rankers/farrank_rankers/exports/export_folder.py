@@ -151,18 +151,23 @@ class Exported:
 def open_exported(export: Export, **overrides: Unpack[Overrides]) -> Exported:
     """Open an artifact's export. Every file is read once and its checksum taken.
 
+    The ranker's weights may be left out where an export alone is to be served.
     Raises: ExportError if a file of it changed, or the ranker did since; SpecError if an override asks for
     more than the export was made for.
     """
-    artifact = export.folder.parent.parent
+    artifact, manifest = export.folder.parent.parent, export.manifest
     export.verify()
-    check_current(export, artifact)
+    for name, expected in manifest.sources.items():
+        path = artifact / name
+        if (path.exists() or path.suffix != _WEIGHTS) and checksum(path) != expected:
+            raise ExportError(
+                f"{export.folder} is stale: {path} changed since; farrank export {artifact} --format "
+                f"{manifest.format} --precision {manifest.precision} --force makes it anew"
+            )
     made_for = open_reader(artifact)
     reader, files = reader_and_files(artifact, overrides)
     check_within(made_for, reader)
-    version = content_version(
-        reader.spec, reader.tokenizer.files, files.config, export.manifest.weights_digest
-    )
+    version = content_version(reader.spec, reader.tokenizer.files, files.config, manifest.weights_digest)
     return Exported(export, reader, version)
 
 
@@ -170,24 +175,6 @@ def source_files(artifact: Path) -> list[Path]:
     """List the files of an artifact that its scores depend on."""
     texts = [artifact / name for name in _TEXTS if (artifact / name).is_file()]
     return [*texts, *artifact.glob(f"*{_WEIGHTS}")]
-
-
-def check_current(export: Export, artifact: Path) -> None:
-    """Refuse an export whose ranker is no longer the one it was made of.
-
-    Weights may be left out where an export alone is to be served.
-    Raises: ExportError naming the file that changed.
-    """
-    manifest = export.manifest
-    for name, expected in manifest.sources.items():
-        path = artifact / name
-        if not path.exists() and path.suffix == _WEIGHTS:
-            continue
-        if checksum(path) != expected:
-            raise ExportError(
-                f"{export.folder} is stale: {path} changed since; farrank export {artifact} --format "
-                f"{manifest.format} --precision {manifest.precision} --force makes it anew"
-            )
 
 
 def check_within(made_for: Reader, asked: Reader) -> None:
