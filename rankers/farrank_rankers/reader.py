@@ -148,10 +148,8 @@ class Reader:
         """Count the positions that the longest query and a full window take."""
         query = max(self.spec.max_query_tokens, self.spec.pad_query_to or 0)
         window = min(self.spec.chunking.window, self.spec.chunking.max_document_tokens)
-        if self.spec.plan == "pair":
-            return self._frame.special_tokens + query + window
-        longest = max(len(self._query_prefix) + query, len(self._chunk_prefix) + window)
-        return self._frame.special_tokens + longest
+        apart = max(len(self._query_prefix) + query, len(self._chunk_prefix) + window)
+        return self._frame.special_tokens + (query + window if self.spec.plan == "pair" else apart)
 
     def _check_fit(self) -> None:
         """Refuse inputs that the backbone cannot take."""

@@ -274,7 +274,7 @@ class TextTokenizer:
         Raises: ReadingStopped if it says yes; ValueError if what is read of the text has a lone surrogate.
         """
         ids: list[int] = []
-        spans: list[IntArray] = []
+        spans: list[IntArray] = [np.empty((0, 2), dtype=np.int32)]
         total, first_cut = 0, None  # where the first token that is not kept starts
         usual = min(PIECE_CHARACTERS, max(FEWEST_CHARACTERS, limit * CHARACTERS_PER_TOKEN))
         for offset, piece in text_pieces(text, self._cut, PIECE_CHARACTERS if count_tokens else usual):
@@ -290,7 +290,7 @@ class TextTokenizer:
                 first_cut = int(offsets[room, 0]) if len(offsets) > room else None
             if first_cut is not None and not count_tokens:
                 break
-        joined = np.concatenate(spans) if spans else np.empty((0, 2), dtype=np.int32)
+        joined = np.concatenate(spans)
         return TokenizedText(
             ids=np.array(ids, dtype=np.int32),
             starts=np.ascontiguousarray(joined[:, 0]),
