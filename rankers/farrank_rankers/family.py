@@ -21,7 +21,7 @@ def check_count(name: str, value: Any, at_least: int, at_most: int | None = None
 
     Raises: SpecError naming field, value and limit.
     """
-    check_value(int, value, name, SpecError)
+    read_value(int, value, name, SpecError)
     if value < at_least:
         raise SpecError(f"{name} is {value}; it must be at least {at_least}")
     if at_most is not None and value > at_most:

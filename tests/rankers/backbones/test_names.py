@@ -20,7 +20,7 @@ def built(config: dict[str, Any]) -> AlibiBert:
 
 
 def read(config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Fill a backbone as `farrank_rankers.files.load` does."""
+    """Fill a backbone as `farrank_rankers.files.weights` does."""
     model, source = build_alibi_bert(config).double(), Path("x")
     fill(model, rename_published(model, tensors, source), source, PUBLISHED[model.kind].name)
 
