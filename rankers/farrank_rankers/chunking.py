@@ -6,7 +6,7 @@ from typing import Any
 
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import ChunkingKind, Plan, check_count
-from farrank_rankers.json_values import check_value
+from farrank_rankers.json_values import read_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Chunking:
 
     def __post_init__(self) -> None:
         """Refuse what would lose tokens or never end."""
-        check_value(ChunkingKind, self.kind, "chunking.kind", SpecError)
+        read_value(ChunkingKind, self.kind, "chunking.kind", SpecError)
         for name in ("window", "stride", "max_document_tokens"):
             check_count(f"chunking.{name}", getattr(self, name), at_least=1)
         if self.stride > self.window:

@@ -6,7 +6,7 @@ from typing import Any
 
 from farrank_rankers.backbones.facts import OwnBackbone, own_backbone
 from farrank_rankers.errors import SourceError
-from farrank_rankers.json_values import check_value
+from farrank_rankers.json_values import read_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def _number(config: Mapping[str, Any], key: str, kind: Any) -> Any:
     if key not in config:
         raise SourceError(f"config.json: {key} is missing")
     value = config[key]
-    check_value(kind, value, f"config.json: {key}", SourceError)
+    read_value(kind, value, f"config.json: {key}", SourceError)
     if key.endswith("_prob"):
         if not 0 <= value < 1:
             raise SourceError(f"config.json: {key} is {value}; it must be at least 0 and below 1")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from farrank_rankers.errors import SourceError
 from farrank_rankers.family import Pooling
-from farrank_rankers.json_values import check_value
+from farrank_rankers.json_values import read_value
 
 OwnBackbone = Literal["jina", "mosaic"]
 JINA_ARCHITECTURES = frozenset({"JinaBertForMaskedLM", "JinaBertModel"})
@@ -128,5 +128,5 @@ def own_backbone(config: Mapping[str, Any]) -> OwnBackbone | None:
 
 def _number(config: Mapping[str, Any], key: str, default: int | None = None) -> int | None:
     value = config.get(key, default)
-    check_value(int | None, value, f"config.json: {key}", SourceError)
+    read_value(int | None, value, f"config.json: {key}", SourceError)
     return value
