@@ -8,6 +8,9 @@
 141  the reader of the output has gone
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 DONE = 0
 REFUSED = 1
 USAGE = 2
@@ -32,3 +35,17 @@ def missing_extra(command: str, extra: str | None, error: ModuleNotFoundError) -
         f"farrank {command} needs the {extra} extra: "
         f"pip install 'farrank[{extra}]' (no module {error.name!r})"
     )
+
+
+@contextmanager
+def told_in_a_line(*expected: type[Exception], file: object = None) -> Iterator[None]:
+    """Turn expected errors, and those of files, into CommandErrors.
+
+    `file` is named where the error names none, as that of a full disk.
+    """
+    try:
+        yield
+    except expected as error:
+        raise CommandError(str(error)) from error
+    except OSError as error:
+        raise CommandError(f"{error.filename or file}: {error.strerror}") from error

@@ -1,65 +1,41 @@
 """The entry point: pick the subcommand, run it, turn every expected failure into one line.
 
 A subcommand's module is imported only when it is called for, so that `farrank --help` needs neither torch nor
-a server. A new command is a row of COMMANDS.
+a server. A new command is a row of COMMANDS and a module of its name in `commands`.
 """
 
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
+from types import ModuleType
+from typing import NamedTuple
 
 from farrank_cli import exit_codes
 from farrank_cli.exit_codes import CommandError, missing_extra
+from farrank_cli.flags import add_commands
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """Where a subcommand lives, which extra it needs beyond the base install, and what it does."""
+class Command(NamedTuple):
+    """What a subcommand does, and which extra it needs beyond the base install."""
 
-    module: str
-    extra: str | None
     summary: str
-
-    def load(self) -> "Loaded":
-        """Import the command's module.
-
-        Raises: ModuleNotFoundError if a package of its extra is missing.
-        """
-        module = import_module(self.module)
-        return Loaded(module.configure, module.run)
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A command's two functions: `configure(parser)` adds its flags, `run(args)` gives the exit code."""
-
-    configure: Callable[..., None]
-    run: Callable[..., int]
+    extra: str | None = None
 
 
 COMMANDS = {
-    "serve": Command("farrank_cli.commands.serve", "server", "answer rerank calls over gRPC"),
-    "index": Command("farrank_cli.commands.index", "lucene", "build an index for the server to search"),
-    "rerank": Command("farrank_cli.commands.rerank", None, "order documents by a query"),
-    "search": Command(
-        "farrank_cli.commands.search", None, "search an index of a server and rerank what it finds"
-    ),
+    "serve": Command("answer rerank calls over gRPC", "server"),
+    "index": Command("build an index for the server to search", "lucene"),
+    "rerank": Command("order documents by a query"),
+    "search": Command("search an index of a server and rerank what it finds"),
     "rankers": Command(
-        "farrank_cli.commands.rankers",
-        None,
-        "list a server's rankers, or the papers' models, or an artifact's exports; make a ranker",
+        "list a server's rankers, or the papers' models, or an artifact's exports; make a ranker"
     ),
-    "export": Command(
-        "farrank_cli.commands.export",
-        "export",
-        "write a ranker's graphs for ONNX Runtime, OpenVINO, TensorRT",
-    ),
-    "loadtest": Command("farrank_cli.commands.loadtest", "loadtest", "measure a server under load"),
-    "completion": Command("farrank_cli.commands.completion", None, "print the shell's completion script"),
+    "export": Command("write a ranker's graphs for ONNX Runtime, OpenVINO, TensorRT", "export"),
+    "loadtest": Command("measure a server under load", "loadtest"),
+    "completion": Command("print the shell's completion script"),
 }
 
 
@@ -83,33 +59,34 @@ def _run(given: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="farrank",
         description="Rerank whole long documents, and say which passage decided.",
-        epilog=f"Exit codes:\n{_exit_code_lines()}",
+        epilog="Exit codes:\n" + (exit_codes.__doc__ or "").partition("\n\n")[2].rstrip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"farrank {version('farrank')}")
-    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
-    parsers = {
-        name: commands.add_parser(name, help=each.summary, description=_sentence(each.summary))
-        for name, each in COMMANDS.items()
-    }
+    summaries = {name: each.summary for name, each in COMMANDS.items()}
+    parsers = add_commands(
+        parser, summaries, title="commands", dest="command", metavar="COMMAND", required=True
+    )
     chosen = next((word for word in given if not word.startswith("-")), None)
     if chosen not in COMMANDS:
         parser.parse_args(given)
         raise AssertionError("argparse lets no unknown command through")
-    if COMMANDS[chosen].extra is None:
+    extra = COMMANDS[chosen].extra
+    if extra is None:
         # These only call a server. What gRPC logs of a failed connection, they say in one line.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
-        loaded = COMMANDS[chosen].load()
-        loaded.configure(parsers[chosen])
-        return loaded.run(parser.parse_args(given))
+        command = load(chosen)
+        command.configure(parsers[chosen])
+        exit_code: int = command.run(parser.parse_args(given))
     except ModuleNotFoundError as error:
-        raise missing_extra(chosen, COMMANDS[chosen].extra, error) from error
+        raise missing_extra(chosen, extra, error) from error
+    return exit_code
 
 
-def _sentence(summary: str) -> str:
-    return f"{summary[0].upper()}{summary[1:]}."
+def load(command: str) -> ModuleType:
+    """Import its module, where `configure(parser)` adds the flags and `run(args)` gives the exit code.
 
-
-def _exit_code_lines() -> str:
-    return (exit_codes.__doc__ or "").partition("\n\n")[2].rstrip()
+    Raises: ModuleNotFoundError if a package of its extra is missing.
+    """
+    return import_module(f"farrank_cli.commands.{command}")

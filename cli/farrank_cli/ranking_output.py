@@ -5,25 +5,25 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
+from farrank_cli.flags import count, flag
 from farrank_cli.terminal import counted
 from farrank_client import Passage, Ranking, Result, ScoreScale
 
 
 def add_ranking_flags(parser: argparse.ArgumentParser) -> None:
     """Add the query, the options of the call and those of the output."""
-    parser.add_argument("--query", required=True, metavar="Q", help="what is asked")
-    parser.add_argument("--ranker", metavar="NAME", help="who scores (the server's default)")
-    parser.add_argument(
-        "--score-scale", choices=("raw", "sigmoid"), help="raw: as the ranker scores; sigmoid: 0 to 1 (raw)"
-    )
-    parser.add_argument("--top-n", type=count, metavar="N", help="show only the N best (all)")
-    parser.add_argument(
-        "--max-chunks", type=count, metavar="N", help="read at most N chunks of each document"
-    )
-    parser.add_argument("--chunks", action="store_true", help="show the score of every chunk")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line instead of a table")
+    add = partial(flag, parser)
+    add("--query Q", "what is asked", required=True)
+    add("--ranker NAME", "who scores (the server's default)")
+    add("--score-scale", "raw: as the ranker scores; sigmoid: 0 to 1 (raw)", choices=("raw", "sigmoid"))
+    add("--top-n N", "show only the N best (all)", count)
+    add("--max-chunks N", "read at most N chunks of each document", count)
+    add("--chunks", "show the score of every chunk")
+    add("--json", "one JSON object a line instead of a table")
 
 
 def ranking_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -35,14 +35,6 @@ def ranking_options(args: argparse.Namespace) -> dict[str, Any]:
         "return_chunk_scores": args.chunks,
         "score_scale": args.score_scale and ScoreScale[args.score_scale.upper()],
     }
-
-
-def count(text: str) -> int:
-    """Read a flag that counts something."""
-    value = int(text)
-    if not 1 <= value < 2**31:
-        raise argparse.ArgumentTypeError(f"{text} is not between 1 and {2**31 - 1}")
-    return value
 
 
 # A result's document, whose text the caller holds or the server returned.
@@ -93,27 +85,18 @@ def _plain(text: str) -> str:
 
 def _as_object(rank: int, result: Result, text: str) -> dict[str, Any]:
     deciding = result.deciding_passage
-    return {
-        "rank": rank,
-        "id": result.id,
-        "index": result.index,
-        "score": result.score,
-        "first_stage_score": result.first_stage_score,
-        "tokens_cut": result.tokens_cut,
-        "characters_cut": result.characters_cut,
+    passages = {
         "deciding_passage": None if deciding is None else _passage_object(deciding, text),
         "chunks": [_passage_object(chunk, text) for chunk in result.chunks],
     }
+    # Passages alone: the text was the caller's, or is in the server's index.
+    return (
+        {"rank": rank} | {name: value for name, value in asdict(result).items() if name != "text"} | passages
+    )
 
 
 def _passage_object(passage: Passage, text: str) -> dict[str, Any]:
-    return {
-        "start": passage.start,
-        "end": passage.end,
-        "score": passage.score,
-        "evidence": passage.evidence.name.lower(),
-        "text": passage.text_in(text),
-    }
+    return asdict(passage) | {"evidence": passage.evidence.name.lower(), "text": passage.text_in(text)}
 
 
 def _notes(ranking: Ranking) -> list[str]:

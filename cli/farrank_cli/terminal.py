@@ -26,8 +26,7 @@ _BAR_WIDTH = 24
 class Progress:
     """How far a command is: a bar with the time left on a terminal, elsewhere a line now and then.
 
-    Call it with the count of `what` so far, then `end` it. Without a `total` it shows the count alone; what
-    is known to last `lasts_s` shows the time left as well. `every_s` is how often at most it shows.
+    Call it with the count so far, then `end` it. `every_s` is how often at most it shows.
     """
 
     def __init__(
@@ -40,15 +39,17 @@ class Progress:
         stream: TextIO | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._what = what
-        self._total = total
-        self._lasts_s = lasts_s
         self._stream = sys.stderr if stream is None else stream
         self._clock_s = clock_s
         self._on_terminal = self._stream.isatty()
         usual_s = _TERMINAL_EVERY_S if self._on_terminal else _LOG_EVERY_S
         self._every_s = usual_s if every_s is None else every_s
-        self._began_s = self._shown_s = clock_s()
+        self.begin(what, total, lasts_s=lasts_s)
+
+    def begin(self, what: str, total: int | None = None, *, lasts_s: float | None = None) -> None:
+        """Count `what` from now on; `total`, or `lasts_s` where that is known, tell the time left."""
+        self._what, self._total, self._lasts_s = what, total, lasts_s
+        self._began_s = self._shown_s = self._clock_s()
 
     def __call__(self, count: int, note: str = "") -> None:
         """Tell the count so far, and perhaps what is being done."""
@@ -58,12 +59,6 @@ class Progress:
         self._shown_s = now_s
         line = self._line(count, note, now_s - self._began_s)
         self._stream.write(f"\r\x1b[K{line}" if self._on_terminal else f"{line}\n")
-        self._stream.flush()
-
-    def say(self, line: str) -> None:
-        """Leave a line that stays."""
-        self.end()
-        self._stream.write(f"{line}\n")
         self._stream.flush()
 
     def end(self) -> None:

@@ -85,13 +85,13 @@ def test_listing_the_commands_loads_no_heavy_package() -> None:
 
 
 def test_a_reader_that_leaves_ends_the_command_quietly() -> None:
-    script = "import sys, farrank_cli.main as m, farrank_cli.main as t\n" + (
-        "class Endless:\n"
-        "    extra = None; summary = 'x'\n"
-        "    def load(self): return t.Loaded(lambda p: None, self.run)\n"
-        "    def run(self, args):\n"
-        "        while True: print('line')\n"
-        "m.COMMANDS['endless'] = Endless()\n"
+    script = (
+        "import sys, types, farrank_cli.main as m\n"
+        "def run(args):\n"
+        "    while True: print('line')\n"
+        "endless = types.SimpleNamespace(configure=lambda parser: None, run=run)\n"
+        "sys.modules['farrank_cli.commands.endless'] = endless\n"
+        "m.COMMANDS['endless'] = m.Command('x')\n"
         "sys.exit(m.main(['endless']))"
     )
     with subprocess.Popen(

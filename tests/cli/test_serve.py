@@ -13,6 +13,7 @@ import pytest
 
 from farrank_cli.commands import serve
 from farrank_server.config.schema import IndexConfig, RankerConfig, ServerConfig
+from farrank_server.config.sources import build
 
 if TYPE_CHECKING:
     from support.commands import Outcome
@@ -23,7 +24,7 @@ Farrank = Callable[..., "Outcome"]
 def read(*arguments: str, **environment: str) -> ServerConfig:
     parser = argparse.ArgumentParser()
     serve.configure(parser)
-    return serve.read_config(parser.parse_args(arguments), environment)
+    return build(ServerConfig, serve.read_settings(parser.parse_args(arguments), environment))
 
 
 def test_no_flags_are_the_defaults() -> None:

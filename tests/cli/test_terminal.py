@@ -59,9 +59,9 @@ def test_a_log_sees_the_time_left_too() -> None:
 
     clock.now_s = 600.0
     progress(500)
-    progress.say("done")
+    progress.end()
 
-    assert stream.getvalue() == "500 of 1,000 queries, 10 min left\ndone\n"
+    assert stream.getvalue() == "500 of 1,000 queries, 10 min left\n"
 
 
 def test_what_lasts_a_known_time_needs_no_count() -> None:

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from farrank_cli.commands import serve
-from farrank_cli.main import COMMANDS
+from farrank_cli.main import load
 from farrank_cli.spawn import SpawnedServer
+from farrank_server.config.schema import ServerConfig
+from farrank_server.config.sources import build
 
 if TYPE_CHECKING:
     from support.documentation import Dockerfile
@@ -99,8 +101,9 @@ def test_the_command_is_one_and_its_environment_is_configuration(target: str, do
     command = json.loads(dockerfile.inherited(target, "CMD")[-1])
     assert entrypoint == ["farrank"]
     parser = argparse.ArgumentParser(exit_on_error=False)
-    COMMANDS[command[0]].load().configure(parser)
-    config = serve.read_config(parser.parse_args(command[1:]), dockerfile.environment(target))
+    load(command[0]).configure(parser)
+    settings = serve.read_settings(parser.parse_args(command[1:]), dockerfile.environment(target))
+    config = build(ServerConfig, settings)
     assert (config.listen.host, config.device.name) == ("0.0.0.0", None if target == "cpu" else "cuda:0")
     exposed = {int(port) for rest in dockerfile.inherited(target, "EXPOSE") for port in rest.split()}
     assert exposed == {config.listen.port, config.listen.metrics_port}

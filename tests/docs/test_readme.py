@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from farrank_cli.commands import serve
-from farrank_cli.main import COMMANDS, main
+from farrank_cli.main import load, main
 from farrank_cli.spawn import SpawnedServer
 from farrank_demo.questions import load_questions
 from farrank_server.config.schema import LimitsConfig, ServerConfig
+from farrank_server.config.sources import build
 
 if TYPE_CHECKING:
     from support.documentation import Block
@@ -88,10 +89,11 @@ def test_every_farrank_command_is_one_and_its_configuration_holds(
     assert len(lines) > 8
     for variables, (name, *arguments) in lines:
         parser = argparse.ArgumentParser(exit_on_error=False)
-        COMMANDS[name].load().configure(parser)
+        load(name).configure(parser)
         parsed = parser.parse_args(arguments)
         if name == "serve":
-            assert serve.read_config(parsed, variables) != ServerConfig() or not arguments
+            config = build(ServerConfig, serve.read_settings(parsed, variables))
+            assert config != ServerConfig() or not arguments
 
 
 def test_every_make_target_exists() -> None:

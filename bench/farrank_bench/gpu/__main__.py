@@ -10,7 +10,7 @@ from farrank_bench.gpu.rankings import LEAST_TAU, agreement
 from farrank_bench.gpu.served_models import AIMS_MS, latency_of, saturation
 from farrank_bench.gpu.speeds import first_passages, forms_of, full_documents_of
 from farrank_bench.report import Command, Heading, Row
-from farrank_cli.numbers import at_least
+from farrank_cli.flags import at_least
 from farrank_rankers.files.model_files import EMBEDDED
 from farrank_runtimes.devices import choose_device
 from farrank_runtimes.runtime import DeviceAbsent

@@ -3,9 +3,10 @@
 import argparse
 import contextlib
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from farrank_cli.exit_codes import DONE
+from farrank_cli.flags import add_commands
 
 _SCRIPT = """\
 # bash: source <(farrank completion bash)
@@ -33,39 +34,36 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the script. Flags of a command whose extra is not installed are left out."""
-    from farrank_cli.main import COMMANDS
+    from farrank_cli.main import COMMANDS, load
 
-    paths: dict[str, argparse.ArgumentParser] = {}
-    for name, command in COMMANDS.items():
-        paths[f"/{name}"] = parser = argparse.ArgumentParser()
+    farrank = argparse.ArgumentParser(add_help=False)
+    for name, parser in add_commands(farrank, dict.fromkeys(COMMANDS, "")).items():
         with contextlib.suppress(ModuleNotFoundError):
-            command.load().configure(parser)
-        paths |= {f"/{name}/{each}": below for each, below in _subcommands(parser)}
-    words = {"": " ".join(COMMANDS)} | {path: _words(parser) for path, parser in paths.items()}
-    choices = {
-        f"{path} {flag}": " ".join(map(str, action.choices))
-        for path, parser in paths.items()
-        for action in parser._actions
-        if action.choices and action.option_strings
-        for flag in action.option_strings
-    }
-    print(_SCRIPT.format(paths="|".join(paths), choices=_cases(choices), words=_cases(words)), end="")
+            load(name).configure(parser)
+    words: dict[str, list[str]] = {}
+    choices: dict[str, list[str]] = {}
+    for path, parser in _parsers("", farrank):
+        words[path] = []
+        for action in parser._actions:
+            flags = [flag for flag in action.option_strings if flag.startswith("--")]
+            values = list(map(str, action.choices or ()))
+            words[path] += flags or values
+            choices |= {f"{path} {flag}": values for flag in flags if values}
+    paths = "|".join(filter(None, words))
+    print(_SCRIPT.format(paths=paths, choices=_cases(choices), words=_cases(words)), end="")
     return DONE
 
 
-def _subcommands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+def _parsers(path: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    yield path, parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            yield from action.choices.items()
+            for name, below in action.choices.items():
+                yield from _parsers(f"{path}/{name}", below)
 
 
-def _words(parser: argparse.ArgumentParser) -> str:
-    flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
-    return " ".join([*(name for name, _ in _subcommands(parser)), *flags])
-
-
-def _cases(words: dict[str, str]) -> str:
-    offer = 'COMPREPLY=($(compgen -W {} -- "$current")); return ;;'
-    return "\n".join(
-        f"        {shlex.quote(key)}) {offer.format(shlex.quote(value))}" for key, value in words.items()
-    )
+def _cases(words: Mapping[str, Sequence[str]]) -> str:
+    """Write what is offered for each path, or path and flag."""
+    offer = '{}) COMPREPLY=($(compgen -W {} -- "$current")); return ;;'
+    lines = (offer.format(shlex.quote(key), shlex.quote(" ".join(values))) for key, values in words.items())
+    return "\n".join(f"        {line}" for line in lines)

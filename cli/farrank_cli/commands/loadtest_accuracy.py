@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farrank_cli.exit_codes import DONE, CommandError
-from farrank_cli.numbers import at_least, positive, share
+from farrank_cli.flags import count, flag, flag_group, positive, share
 from farrank_cli.terminal import Progress
 from farrank_cli.terminated import run_interruptible
 
@@ -32,130 +33,55 @@ examples:
 """
 
 
-def add_accuracy_flags(parser: argparse.ArgumentParser) -> None:
-    """Add all of them."""
+# The farrank_loadtest imports are local: the flags and their help need no extra.
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the test's flags."""
     parser.epilog = EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    _add_models(parser)
-    _add_test_set(parser)
-    _add_server(parser)
-    _add_figures(parser)
-
-
-def _add_models(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what is compared, in this order")
-    add = group.add_argument
+    add = partial(flag, group)
     # Both land in one list: the table keeps the order in which models were named.
-    add(
-        "--ranker",
-        dest="models",
-        action="append",
-        default=[],
-        type=lambda text: ("ranker", text),
-        metavar="RANKER",
-        help="a ranker of the server, or MODEL=R1,R2,…: the seeds of one model",
-    )
-    add(
-        "--run",
-        dest="models",
-        action="append",
-        default=[],
-        type=lambda text: ("run", text),
-        metavar="MODEL=FILE",
-        help="a run that is there; a comma divides seeds, a plus the parts of the test set",
-    )
-    add(
-        "--baseline",
-        action="append",
-        default=[],
-        metavar="[MODEL=]BASELINE",
-        help="gains and tests are against it; without MODEL=, those of every model that names no other",
-    )
+    meaning = "a ranker of the server, or MODEL=R1,R2,…: the seeds of one model"
+    add("--ranker RANKER", meaning, lambda text: ("ranker", text), repeated=True, dest="models")
+    meaning = "a run that is there; a comma divides seeds, a plus the parts of the test set"
+    add("--run MODEL=FILE", meaning, lambda text: ("run", text), repeated=True, dest="models")
+    meaning = "gains and tests are against it; without MODEL=, those of every model that names no other"
+    add("--baseline [MODEL=]BASELINE", meaning, repeated=True)
     mode = group.add_mutually_exclusive_group()
-    mode.add_argument("--evaluate-only", action="store_true", help="ask no server")
-    mode.add_argument(
-        "--combine", nargs="+", type=Path, metavar="JSON", help="make one table of several accuracy.json"
-    )
+    flag(mode, "--evaluate-only", "ask no server")
+    flag(mode, "--combine JSON", "make one table of several accuracy.json", Path, nargs="+")
 
+    meaning = "Files are plain or .gz. --qrels, --candidates and --queries once for each part of it."
+    add = flag_group(parser, "test set", meaning)
+    add("--test-set NAME", "what the table calls it", default="")
+    meaning = "TREC judgements; `doc-id-prefix`: relevant is what is called QUERYID_… (FarRelevant)"
+    add("--qrels FILE", meaning, repeated=True)
+    add("--candidates RUN", "TREC run to rerank", Path, repeated=True)
+    add("--index NAME", "rerank what the server finds in its index instead")
+    meaning = "rerank the first K of each query, and cut every --run to as many (all)"
+    add("--k --depth K", meaning, count)
+    add("--queries FILE", "id<TAB>text, or .jsonl", Path, repeated=True)
+    add("--query-field KEY", "of .jsonl, such as description", default="")
+    add("--collection FILE", "JSON lines with id, text and maybe title; may be repeated", Path, repeated=True)
+    add("--skip-missing", "leave out documents that are not there")
 
-def _add_test_set(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "test set", "Files are plain or .gz. --qrels, --candidates and --queries once for each part of it."
-    )
-    add = group.add_argument
-    add("--test-set", default="", metavar="NAME", help="what the table calls it")
-    add(
-        "--qrels",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="TREC judgements; `doc-id-prefix`: relevant is what is called QUERYID_… (FarRelevant)",
-    )
-    add("--candidates", action="append", default=[], type=Path, metavar="RUN", help="TREC run to rerank")
-    add("--index", metavar="NAME", help="rerank what the server finds in its index instead")
-    add(
-        "--k",
-        "--depth",
-        type=at_least(1),
-        metavar="K",
-        help="rerank the first K of each query, and cut every --run to as many (all)",
-    )
-    add("--queries", action="append", default=[], type=Path, metavar="FILE", help="id<TAB>text, or .jsonl")
-    add("--query-field", default="", metavar="KEY", help="of .jsonl, such as description")
-    add(
-        "--collection",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="FILE",
-        help="JSON lines with id, text and maybe title; may be repeated",
-    )
-    add("--skip-missing", action="store_true", help="leave out documents that are not there")
+    add = flag_group(parser, "server")
+    meaning = "HOST:PORT (Farrank over gRPC), tei:URL, cohere:URL or jina:URL"
+    add("--target ADDRESS", meaning, default="localhost:50051")
+    add("--allow-remote", "ask a server that is not on this machine")
+    add("--in-flight N", "queries at a time", count, 4)
+    add("--timeout-s S", "of a query", positive, 600.0)
 
-
-def _add_server(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("server")
-    add = group.add_argument
-    add(
-        "--target",
-        default="localhost:50051",
-        metavar="ADDRESS",
-        help="HOST:PORT (Farrank over gRPC), tei:URL, cohere:URL or jina:URL (%(default)s)",
-    )
-    add("--allow-remote", action="store_true", help="ask a server that is not on this machine")
-    add("--in-flight", type=at_least(1), default=4, metavar="N", help="queries at a time (%(default)d)")
-    add("--timeout-s", type=positive, default=600.0, metavar="S", help="of a query (%(default)g)")
-
-
-def _add_figures(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("figures")
-    add = group.add_argument
-    add(
-        "--measure",
-        action="append",
-        metavar="NAME",
-        help="by ir_measures' names, such as AP(rel=2) (RR, nDCG@10, nDCG@20, P@10, P@20 and AP)",
-    )
-    add(
-        "--average-over",
-        choices=("judged", "ranked"),
-        default="judged",
-        help="judged: a query without a ranking counts 0; ranked: those that all runs have (%(default)s)",
-    )
-    add(
-        "--alpha",
-        type=share,
-        default=0.05,
-        metavar="P",
-        help="level of the marks (%(default)g, as in the papers, but 0.01 for MS MARCO dev, FarRelevant)",
-    )
-    add("--resamples", type=at_least(1), default=9999, metavar="N", help="of randomisation (%(default)d)")
-    add("--seed", type=int, default=0, help="of randomisation (%(default)d)")
-    add("--out", type=Path, metavar="FOLDER", help="where runs, values and the table go")
-
-
-# The farrank_loadtest imports are local: the flags and their help need no extra.
-configure = add_accuracy_flags
+    add = flag_group(parser, "figures")
+    meaning = "by ir_measures' names, such as AP(rel=2) (RR, nDCG@10, nDCG@20, P@10, P@20 and AP)"
+    add("--measure NAME", meaning, repeated=True)
+    meaning = "judged: a query without a ranking counts 0; ranked: those that all runs have"
+    add("--average-over", meaning, choices=("judged", "ranked"), default="judged")
+    meaning = "level of the marks (%(default)g, as in the papers, but 0.01 for MS MARCO dev, FarRelevant)"
+    add("--alpha P", meaning, share, 0.05)
+    add("--resamples N", "of randomisation", count, 9999)
+    add("--seed N", "of randomisation", int, 0)
+    add("--out FOLDER", "where runs, values and the table go", Path)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farrank_cli.exit_codes import DONE, CommandError
-from farrank_cli.numbers import at_least, listed, positive
+from farrank_cli.flags import at_least, count, flag, flag_group, listed, pair, positive
 from farrank_cli.spawn import SpawnError, spawned_server
 from farrank_cli.terminal import Progress
 from farrank_cli.terminated import sigterm_interrupts
@@ -36,103 +36,51 @@ examples:
 """
 
 
-def add_efficiency_flags(parser: argparse.ArgumentParser) -> None:
-    """Add all of them."""
+# The farrank_loadtest imports are local: the flags and their help need no extra.
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the test's flags."""
     parser.epilog = EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     # What a failed call is said to have failed at: there is no server to name.
     parser.set_defaults(target="efficiency")
-    _add_rankers(parser)
-    _add_call(parser)
-    _add_server(parser)
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where plot and table go")
-    parser.add_argument(
-        "--resume", action="store_true", help="measure only what the folder lacks, under the same conditions"
+    meaning = "Those of the papers (farrank rankers --papers), each beside its FirstP."
+    add = flag_group(parser, "rankers", meaning)
+    add("--rankers NAME,…", "measure these alone (all)", listed(str), default=[])
+    meaning = "serve this artifact for the ranker instead of random weights at the paper's size"
+    add("--trained NAME=FOLDER", meaning, repeated=True)
+    meaning = (
+        "accuracy.json of `farrank loadtest accuracy` for the gains (nDCG@10); several are averaged; "
+        "rankers that it lacks are drawn hollow, at the papers' gain"
     )
+    add("--accuracy FILE[:MEASURE]", meaning, repeated=True)
 
+    add = flag_group(parser, "what is measured: one call, again and again")
+    meaning = "JSON lines of documents, or of passages with `article` and `pos`, which are joined"
+    add("--collection FILE", meaning, Path, required=True)
+    add("--documents N", "of a call", count, 3)
+    meaning = f"tokens that documents are cut to, in turns, {LIMIT:,} at most (%(default)s: "
+    meaning += "the means of the papers' collections)"
+    add("--lengths N,…", meaning, listed(_length), ",".join(map(str, PAPERS_LENGTHS)))
+    add("--query TEXT", "what is asked", default=QUERY)
+    meaning = "calls of each ranker, in turns with its FirstP; medians count"
+    add("--rounds N", meaning, count, 3)
+    add("--timeout-s S", "of a call", positive, 1800.0)
 
-def _add_rankers(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "rankers", "Those of the papers (farrank rankers --papers), each beside its FirstP."
-    )
-    add = group.add_argument
-    add(
-        "--rankers",
-        type=lambda text: text.split(","),
-        default=[],
-        metavar="NAME,…",
-        help="measure these alone (all)",
-    )
-    add(
-        "--trained",
-        action="append",
-        default=[],
-        metavar="NAME=FOLDER",
-        help="serve this artifact for the ranker instead of random weights at the paper's size",
-    )
-    add(
-        "--accuracy",
-        action="append",
-        default=[],
-        metavar="FILE[:MEASURE]",
-        help="accuracy.json of `farrank loadtest accuracy` for the gains (nDCG@10); several are averaged; "
-        "rankers that it lacks are drawn hollow, at the papers' gain",
-    )
-
-
-def _add_call(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what is measured: one call, again and again")
-    add = group.add_argument
-    add(
-        "--collection",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="JSON lines of documents, or of passages with `article` and `pos`, which are joined",
-    )
-    add("--documents", type=at_least(1), default=3, metavar="N", help="of a call (%(default)d)")
-    add(
-        "--lengths",
-        type=listed(_length),
-        default=list(PAPERS_LENGTHS),
-        metavar="N,…",
-        help="tokens that documents are cut to, in turns "
-        f"({','.join(map(str, PAPERS_LENGTHS))}: the means of the papers' collections, at most {LIMIT:,})",
-    )
-    add("--query", default=QUERY, metavar="TEXT", help="(%(default)s)")
-    add(
-        "--rounds",
-        type=at_least(1),
-        default=3,
-        metavar="N",
-        help="calls of each ranker, in turns with its FirstP; medians count (%(default)d)",
-    )
-    add("--timeout-s", type=positive, default=1800.0, metavar="S", help="of a call (%(default)g)")
-
-
-def _add_server(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the servers that are started, one for each ranker, on loopback")
-    add = group.add_argument
-    add("--device", default="cpu", metavar="NAME", help="cpu or cuda:0 (%(default)s)")
-    add("--precision", choices=("fp32", "bf16"), default="fp32", help="of the encoders (%(default)s)")
-    add(
-        "--max-batch-tokens",
-        type=at_least(LIMIT),
-        default=2048,
-        metavar="N",
-        help="positions of a batch at most (%(default)d: the longest input fits)",
-    )
+    add = flag_group(parser, "the servers that are started, one for each ranker, on loopback")
+    add("--device NAME", "cpu or cuda:0", default="cpu")
+    add("--precision", "of the encoders", choices=("fp32", "bf16"), default="fp32")
+    meaning = "positions of a batch at most (%(default)d: the longest input fits)"
+    add("--max-batch-tokens N", meaning, at_least(LIMIT), 2048)
+    flag(parser, "--out FOLDER", "where plot and table go", Path, required=True)
+    flag(parser, "--resume", "measure only what the folder lacks, under the same conditions")
 
 
 def _length(text: str) -> int:
-    length = at_least(1)(text)
+    length = count(text)
     if length > LIMIT:
         raise argparse.ArgumentTypeError(f"{text} is above {LIMIT}, the most that the papers' models read")
     return length
 
-
-# The farrank_loadtest imports are local: the flags and their help need no extra.
-configure = add_efficiency_flags
 
 # Loaded only to learn whether they can be: the servers that are started need the last.
 _NEEDED = (
@@ -243,9 +191,7 @@ def _conditions(
 def _trained(given: Sequence[str]) -> dict[str, Path]:
     trained: dict[str, Path] = {}
     for each in given:
-        name, equals, folder = each.partition("=")
-        if not (name and equals and folder):
-            raise CommandError(f"--trained {each}: must be NAME=FOLDER")
+        name, folder = pair("--trained", each, "NAME=FOLDER")
         if name in trained:
             raise CommandError(f"--trained {each}: {name} is given twice")
         trained[name] = Path(folder).absolute()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farrank_cli.exit_codes import DONE, INTERRUPTED, TRY_AGAIN, CommandError
-from farrank_cli.numbers import at_least, listed, not_negative, positive
+from farrank_cli.flags import at_least, count, flag, flag_group, listed, not_negative, positive
 from farrank_cli.terminal import Progress
 from farrank_cli.terminated import run_interruptible
 from farrank_loadtest.latency.plan import FORM, Caps, Plan, parse_objective
@@ -22,37 +22,33 @@ if TYPE_CHECKING:
     from farrank_loadtest.latency.sweep import StepResult
 
 
-def add_workload_flags(parser: argparse.ArgumentParser) -> None:
-    """Add them, in groups by where the calls come from."""
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the test's flags."""
+    meaning = "HOST:PORT (Farrank over gRPC), tei:URL, cohere:URL or jina:URL"
+    flag(parser, "--target ADDRESS", meaning, default="localhost:50051")
+    flag(parser, "--allow-remote", "let the load leave this machine")
+    flag(parser, "--ranker NAME", "what to ask for (the server's default)", default="")
+    flag(parser, "--out FOLDER", "where the report goes", Path, required=True)
+    _add_workload_flags(parser)
+    _add_load_flags(parser)
+
+
+def _add_workload_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("workload, one of")
-    add = group.add_argument
     source = group.add_mutually_exclusive_group(required=True)
-    source.add_argument(
-        "--workload",
-        type=Path,
-        metavar="FILE",
-        help='JSON lines of {"query": …, "documents": [{"id": …, "text": …}, …]}; '
-        "ids without text are looked up in --collection",
+    meaning = (
+        'JSON lines of {"query": …, "documents": [{"id": …, "text": …}, …]}; '
+        "ids without text are looked up in --collection"
     )
-    source.add_argument(
-        "--run", type=Path, metavar="FILE", help="a TREC run, with --queries and --collection"
-    )
-    source.add_argument("--synthetic", metavar="LENGTHS", help=f"made-up documents: {FORMS}")
-    add("--queries", type=Path, metavar="FILE", help="id<TAB>text, or .jsonl")
-    add(
-        "--collection",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="JSON lines; may be repeated",
-    )
-    add("--depth", type=at_least(1), default=100, metavar="N", help="of a run (%(default)d)")
-    add(
-        "--calls", type=at_least(1), default=100, metavar="N", help="made up, then sent in turn (%(default)d)"
-    )
-    add("--documents", type=at_least(1), default=10, metavar="N", help="of a made-up call (%(default)d)")
-    add("--query-tokens", type=at_least(1), default=8, metavar="N", help="of a made-up call (%(default)d)")
+    flag(source, "--workload FILE", meaning, Path)
+    flag(source, "--run FILE", "a TREC run, with --queries and --collection", Path)
+    flag(source, "--synthetic LENGTHS", f"made-up documents: {FORMS}")
+    flag(group, "--queries FILE", "id<TAB>text, or .jsonl", Path)
+    flag(group, "--collection FILE", "JSON lines; may be repeated", Path, repeated=True)
+    flag(group, "--depth N", "of a run", count, 100)
+    flag(group, "--calls N", "made up, then sent in turn", count, 100)
+    flag(group, "--documents N", "of a made-up call", count, 10)
+    flag(group, "--query-tokens N", "of a made-up call", count, 8)
 
 
 def read_workload(args: argparse.Namespace) -> Workload:
@@ -75,56 +71,31 @@ _CAPS = Caps()
 _LEAST_FACTOR = 1.01
 
 
-def add_load_flags(parser: argparse.ArgumentParser) -> None:
-    """Add them, in groups."""
+def _add_load_flags(parser: argparse.ArgumentParser) -> None:
     load = parser.add_argument_group("load, one of")
     kind = load.add_mutually_exclusive_group(required=True)
-    kind.add_argument("--rates", type=listed(positive), metavar="R,…", help="calls/s, open loop")
-    kind.add_argument(
-        "--climb", type=positive, metavar="R", help="from R calls/s up until the objective breaks, open loop"
-    )
-    kind.add_argument("--callers", type=listed(at_least(1)), metavar="N,…", help="callers, closed loop")
-    load.add_argument(
-        "--factor", type=positive, default=1.6, metavar="F", help="from rate to rate of a climb (%(default)g)"
-    )
-    load.add_argument(
-        "--refine",
-        type=at_least(0),
-        default=3,
-        metavar="N",
-        help="rates between, where it broke (%(default)d)",
-    )
-    load.add_argument(
-        "--arrivals", choices=SCHEDULES, default="poisson", help="of an open loop (%(default)s)"
-    )
+    flag(kind, "--rates R,…", "calls/s, open loop", listed(positive))
+    flag(kind, "--climb R", "from R calls/s up until the objective breaks, open loop", positive)
+    flag(kind, "--callers N,…", "callers, closed loop", listed(count))
+    flag(load, "--factor F", "from rate to rate of a climb", positive, 1.6)
+    flag(load, "--refine N", "rates between, where it broke", at_least(0), 3)
+    flag(load, "--arrivals", "of an open loop", choices=SCHEDULES, default="poisson")
 
-    each = parser.add_argument_group("each load")
-    add = each.add_argument
-    add("--objective", metavar="pN=TIME", help=f"{FORM}; the first load that breaks it is the last of a list")
-    for name, reads, default, what in (
-        ("warm-up-s", not_negative, 5.0, "sent and not counted"),
-        ("duration-s", positive, 20.0, "measured"),
-        ("timeout-s", positive, 10.0, "deadline of a call"),
-    ):
-        add(f"--{name}", type=reads, default=default, metavar="S", help=f"{what} (%(default)g)")
-    add("--repeats", type=at_least(1), default=3, metavar="N", help="%(default)d")
-    add("--seed", type=int, default=1, help="of arrivals and made-up texts (%(default)d)")
+    add = flag_group(parser, "each load")
+    add("--objective pN=TIME", f"{FORM}; the first load that breaks it is the last of a list")
+    add("--warm-up-s S", "sent and not counted", not_negative, 5.0)
+    add("--duration-s S", "measured", positive, 20.0)
+    add("--timeout-s S", "deadline of a call", positive, 10.0)
+    add("--repeats N", "how often each load is measured", count, 3)
+    add("--seed N", "of arrivals and made-up texts", int, 1)
 
-    caps = parser.add_argument_group("caps", "Limits that stop a mistyped command from flooding a server.")
-    caps.add_argument(
-        "--max-rate", type=positive, default=_CAPS.rate_per_s, metavar="R", help="calls/s (%(default)g)"
-    )
-    caps.add_argument(
-        "--max-load-s", type=positive, default=_CAPS.seconds, metavar="S", help="of all loads (%(default)g)"
-    )
-    for name, most, what in (
-        ("callers", _CAPS.callers, "at the same time"),
-        ("in-flight", _CAPS.in_flight, "unanswered calls; those beyond are not sent and count as failed"),
-        ("calls", _CAPS.calls, "calls of all loads"),
-    ):
-        caps.add_argument(
-            f"--max-{name}", type=at_least(1), default=most, metavar="N", help=f"{what} (%(default)d)"
-        )
+    add = flag_group(parser, "caps", "Limits that stop a mistyped command from flooding a server.")
+    add("--max-rate R", "calls/s", positive, _CAPS.rate_per_s)
+    add("--max-load-s S", "of all loads", positive, _CAPS.seconds)
+    add("--max-callers N", "at the same time", count, _CAPS.callers)
+    meaning = "unanswered calls; those beyond are not sent and count as failed"
+    add("--max-in-flight N", meaning, count, _CAPS.in_flight)
+    add("--max-calls N", "calls of all loads", count, _CAPS.calls)
 
 
 def read_plan(args: argparse.Namespace) -> tuple[Plan, Steps]:
@@ -160,21 +131,6 @@ def _climb(args: argparse.Namespace, plan: Plan) -> Steps:
         raise CommandError(f"--factor {args.factor:g}: must be at least {_LEAST_FACTOR:g}")
     plan.check([args.climb])
     return climb(args.climb, args.factor, args.refine, plan.caps.rate_per_s)
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the test's flags."""
-    parser.add_argument(
-        "--target",
-        default="localhost:50051",
-        metavar="ADDRESS",
-        help="HOST:PORT (Farrank over gRPC), tei:URL, cohere:URL or jina:URL (%(default)s)",
-    )
-    parser.add_argument("--allow-remote", action="store_true", help="let the load leave this machine")
-    parser.add_argument("--ranker", default="", metavar="NAME", help="what to ask for (the server's default)")
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the report goes")
-    add_workload_flags(parser)
-    add_load_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -217,34 +173,27 @@ def run(args: argparse.Namespace) -> int:
     return DONE
 
 
-class LoadProgress:
+class LoadProgress(Progress):
     """Hears a sweep and shows it."""
 
     def __init__(self, plan: Plan) -> None:
+        super().__init__("calls")
         self._plan = plan
-        self._progress = Progress("calls")
 
     def began(self, amount: float, repeat: int) -> None:
         """Show the load and the repeat."""
-        load = self._plan.describe_load(amount)
-        self._progress.end()
-        self._progress = Progress(
-            f"calls answered at {load} (repeat {repeat} of {self._plan.repeats})",
-            lasts_s=self._plan.warm_up_s + self._plan.duration_s,
-        )
+        self.end()
+        load = f"{self._plan.describe_load(amount)} (repeat {repeat} of {self._plan.repeats})"
+        self.begin(f"calls answered at {load}", lasts_s=self._plan.end_s)
 
     def counted(self, answered: int) -> None:
         """Show the count."""
-        self._progress(answered)
+        self(answered)
 
     def finished(self, result: StepResult) -> None:
         """Leave a line for the load."""
-        self._progress.end()
+        self.end()
         print(summary(self._plan, result), file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        """Leave the line clear."""
-        self._progress.end()
 
 
 def summary(plan: Plan, result: StepResult) -> str:

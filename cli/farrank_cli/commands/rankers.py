@@ -3,41 +3,56 @@
 import argparse
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farrank_cli.connection import add_connection_flags, connect
-from farrank_cli.exit_codes import DONE, CommandError, missing_extra
+from farrank_cli.exit_codes import DONE, CommandError, missing_extra, told_in_a_line
+from farrank_cli.flags import add_commands, flag
 from farrank_cli.terminal import print_columns
-from farrank_client import Catalog, Parity, RankerInfo
+from farrank_client import Catalog, Parity
 
 if TYPE_CHECKING:
     from farrank_rankers.exports.export_folder import Export
-    from farrank_rankers.exports.manifest import Parity as MeasuredParity
 
 _TOKENS = {
-    "--window": "document tokens a chunk",
-    "--stride": "document tokens from one chunk's start to the next's",
-    "--max-document-tokens": "document tokens that are read at all",
-    "--max-query-tokens": "query tokens that are read at all",
-    "--pad-query-to": "query tokens to pad to, so that the document's positions stay where they are",
+    "window": "document tokens a chunk",
+    "stride": "document tokens from one chunk's start to the next's",
+    "max_document_tokens": "document tokens that are read at all",
+    "max_query_tokens": "query tokens that are read at all",
+    "pad_query_to": "query tokens to pad to, so that the document's positions stay where they are",
 }
+_ACTIONS = {"new": "make an untrained ranker on a backbone", "exports": "list the exports of an artifact"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags, and the subcommands that ask no server."""
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
-    parser.add_argument(
-        "--papers", action="store_true", help="list the papers' models at full size; asks no server"
-    )
+    flag(parser, "--json", "one JSON object instead of tables")
+    flag(parser, "--papers", "list the papers' models at full size; asks no server")
     add_connection_flags(parser)
-    actions = parser.add_subparsers(title="instead of listing", dest="action", metavar="[new | exports]")
-    summary = "make an untrained ranker on a backbone"
-    _configure_new(actions.add_parser("new", help=summary, description=f"{summary.capitalize()}."))
-    summary = "list the exports of an artifact"
-    described = actions.add_parser("exports", help=summary, description=f"{summary.capitalize()}.")
-    _configure_exports(described)
+    title = "instead of listing"
+    actions = add_commands(parser, _ACTIONS, title=title, dest="action", metavar="[new | exports]")
+    exported = "a folder that farrank wrote a ranker into"
+    actions["exports"].add_argument("artifact", metavar="ARTIFACT", help=exported)
+
+    # Sizes that are not given follow family and backbone.
+    add = partial(flag, actions["new"])
+    add("--family FAMILY", "firstp, maxp, parade-attn, longp, …", required=True)
+    meaning = "a folder with config.json and tokenizer, a hub name or 'embedded'"
+    add("--backbone SOURCE", meaning, required=True)
+    add("--out FOLDER", "where to save the ranker", Path, required=True)
+    for name, meaning in _TOKENS.items():
+        add(f"--{name.replace('_', '-')} N", meaning, int)
+    meaning = "an option of the family, its value as JSON or a plain word: pooling=mean"
+    add("--option NAME=VALUE", meaning, repeated=True)
+    meaning = "what PARADE's aggregating transformer starts from; its size alone with --random-weights"
+    add("--aggregator-backbone SOURCE", meaning)
+    add("--interaction-backbone SOURCE", "likewise, late interaction's transformer")
+    add("--seed N", "of all that is random", int, 0)
+    add("--random-weights", "leave the backbone's weights aside, too")
+    add("--download", "fetch from the hub what is not in its cache")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,16 +62,14 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.action and args.papers:
         raise CommandError(f"rankers: give either {args.action} or --papers")
-    try:
-        if args.action == "new":
-            return _make_new(args)
-        if args.action == "exports":
-            return _list_exports(args)
-        if args.papers:
-            return _list_papers(as_json=args.json)
-    except ModuleNotFoundError as error:
-        asked = f"rankers {args.action}" if args.action else "rankers --papers"
-        raise missing_extra(asked, "server", error) from error
+    asked = args.action or ("--papers" if args.papers else None)
+    if asked is not None:
+        local = {"new": _make_new, "exports": _list_exports, "--papers": _list_papers}
+        try:
+            local[asked](args)
+        except ModuleNotFoundError as error:
+            raise missing_extra(f"rankers {asked}", "server", error) from error
+        return DONE
     with connect(args) as client:
         catalog = client.rankers()
     if args.json:
@@ -72,7 +85,7 @@ def _print(catalog: Catalog) -> None:
         [
             (
                 each.name,
-                _family(each),
+                _family(each.family, each.options),
                 each.backbone,
                 f"{each.max_query_tokens} tokens",
                 f"{each.max_document_tokens} tokens",
@@ -107,55 +120,16 @@ def _parity(parity: Parity | None) -> str:
     )
 
 
-def _family(ranker: RankerInfo) -> str:
+def _family(family: str, options: Mapping[str, str]) -> str:
     """Name the family with what it leaves open: `cross-encoder (aggregation max)`."""
-    options = ", ".join(f"{name} {value}" for name, value in ranker.options.items() if value)
-    return f"{ranker.family} ({options})" if options else ranker.family
+    given = ", ".join(f"{name} {value}" for name, value in options.items() if value)
+    return f"{family} ({given})" if given else family
 
 
-def _configure_new(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags; sizes that are not given follow family and backbone."""
-    parser.add_argument(
-        "--family", required=True, metavar="FAMILY", help="firstp, maxp, parade-attn, longp, …"
-    )
-    parser.add_argument(
-        "--backbone",
-        required=True,
-        metavar="SOURCE",
-        help="a folder with config.json and tokenizer, a hub name or 'embedded'",
-    )
-    parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="where to save the ranker")
-    for flag, meaning in _TOKENS.items():
-        parser.add_argument(flag, type=int, metavar="N", help=meaning)
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an option of the family, its value as JSON or a plain word: pooling=mean",
-    )
-    parser.add_argument(
-        "--aggregator-backbone",
-        metavar="SOURCE",
-        help="what PARADE's aggregating transformer starts from; its size alone with --random-weights",
-    )
-    parser.add_argument(
-        "--interaction-backbone", metavar="SOURCE", help="likewise, late interaction's transformer"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of all that is random (%(default)s)"
-    )
-    parser.add_argument(
-        "--random-weights", action="store_true", help="leave the backbone's weights aside, too"
-    )
-    parser.add_argument("--download", action="store_true", help="fetch from the hub what is not in its cache")
-
-
-def _make_new(args: argparse.Namespace) -> int:
+def _make_new(args: argparse.Namespace) -> None:
     """Make the ranker, save it, say what it is.
 
-    Raises: CommandError if the parts do not fit, or the folder is taken; ModuleNotFoundError if the server
-    extra is not installed.
+    Raises: CommandError if the parts do not fit, or the folder is taken.
     """
     from farrank_rankers.errors import RankerError
     from farrank_rankers.files.save import save_ranker
@@ -163,33 +137,21 @@ def _make_new(args: argparse.Namespace) -> int:
 
     if args.out.exists() and (not args.out.is_dir() or any(args.out.iterdir())):
         raise CommandError(f"--out {args.out}: must be a new or an empty folder")
-    try:
+    named = (*_TOKENS, "seed", "aggregator_backbone", "interaction_backbone", "download")
+    with told_in_a_line(RankerError, file=args.out):
         ranker = new_ranker(
             args.family,
             args.backbone,
-            seed=args.seed,
             pretrained=not args.random_weights,
             options=_options(args.option),
-            aggregator_backbone=args.aggregator_backbone,
-            interaction_backbone=args.interaction_backbone,
-            download=args.download,
-            **{name: getattr(args, name) for name in map(_destination, _TOKENS)},
+            **{name: getattr(args, name) for name in named},
         )
         save_ranker(ranker, args.out)
-    except RankerError as error:
-        raise CommandError(str(error)) from error
-    except OSError as error:
-        raise CommandError(f"{error.filename}: {error.strerror}") from error
     chunking, parameters = ranker.spec.chunking, sum(weight.numel() for weight in ranker.parameters())
     print(
         f"{args.out}: {args.family} on {ranker.spec.backbone}, {parameters:,} parameters, "
         f"chunks {chunking.kind} {chunking.window}/{chunking.stride}, version {ranker.version}"
     )
-    return DONE
-
-
-def _destination(flag: str) -> str:
-    return flag.removeprefix("--").replace("-", "_")
 
 
 def _options(given: Sequence[str]) -> dict[str, Any]:
@@ -209,111 +171,76 @@ def _options(given: Sequence[str]) -> dict[str, Any]:
     return options
 
 
-def _configure_exports(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags."""
-    parser.add_argument("artifact", metavar="ARTIFACT", help="a folder that farrank wrote a ranker into")
-
-
-def _list_exports(args: argparse.Namespace) -> int:
+def _list_exports(args: argparse.Namespace) -> None:
     """Read the manifests, print what they say.
 
-    Raises: CommandError if there is no ranker or a manifest is damaged; ModuleNotFoundError if the server
-    extra is not installed.
+    Raises: CommandError if there is no ranker or a manifest is damaged.
     """
     from farrank_rankers.errors import RankerError
     from farrank_rankers.exports.export_folder import NO_ENSEMBLES, find_exports
     from farrank_rankers.files.model_files import lists_members, locate
 
-    try:
+    with told_in_a_line(RankerError):
         folder = locate(args.artifact).folder
         reason = NO_ENSEMBLES if lists_members(folder) else None
         exports = find_exports(folder)
-    except RankerError as error:
-        raise CommandError(str(error)) from error
     if args.json:
         manifests = {export.folder.name: json.loads(export.manifest.to_json()) for export in exports}
         print(json.dumps({"exports": manifests, "cannot_be_exported": reason}, ensure_ascii=False))
-        return DONE
-    if reason:
+    elif reason:
         print(f"{args.artifact} cannot be exported: {reason}")
-        return DONE
-    if not exports:
+    elif not exports:
         print(f"{args.artifact} holds no export; farrank export {args.artifact} makes one")
-        return DONE
-    print_columns(
-        (
-            "export",
-            "stored as",
-            "runtime",
-            "computed in",
-            "off by at most",
-            "Kendall's tau",
-            "top-10",
-            "bound",
-            "serves",
-        ),
-        [row for export in exports for row in _export_rows(export)],
-    )
-    return DONE
+    else:
+        runtime = ("export", "stored as", "runtime", "computed in")
+        measured = ("off by at most", "Kendall's tau", "top-10", "bound", "serves")
+        print_columns(runtime + measured, [row for export in exports for row in _export_rows(export)])
 
 
 def _export_rows(export: "Export") -> Iterator[tuple[str, ...]]:
     """Give a row to each runtime that serves the export, and to each that was refused."""
     manifest = export.manifest
-    measured: list[tuple[str, MeasuredParity | None, str]] = [
+    served = [
         (each.runtime, each, "yes, beyond its bound" if each.runtime in manifest.drifting else "yes")
         for each in manifest.parity
     ]
-    measured += [(each.runtime, each.parity, "no, beyond its bound") for each in manifest.refused]
-    for runtime, parity, serves in measured:
-        yield (export.folder.name, manifest.stored_as, runtime, *_figures(parity), serves)
+    refused = [(each.runtime, each.parity, "no, beyond its bound") for each in manifest.refused]
+    for runtime, parity, serves in (*served, *refused):
+        # A runtime whose scores were no numbers has no figures.
+        figures = ("-", "nan", "nan", "nan", "-")
+        if parity:
+            differences = (
+                f"{parity.max_difference:.2g}",
+                f"{parity.kendall_tau:.4f}",
+                f"{parity.top10_overlap:.3f}",
+            )
+            figures = (parity.computed_in, *differences, parity.bound)
+        yield (export.folder.name, manifest.stored_as, runtime, *figures, serves)
 
 
-def _figures(parity: "MeasuredParity | None") -> tuple[str, ...]:
-    """Write what a report says; a runtime whose scores were no numbers has none."""
-    if parity is None:
-        return ("-", "nan", "nan", "nan", "-")
-    return (
-        parity.computed_in,
-        f"{parity.max_difference:.2g}",
-        f"{parity.kendall_tau:.4f}",
-        f"{parity.top10_overlap:.3f}",
-        parity.bound,
-    )
-
-
-def _list_papers(*, as_json: bool) -> int:
-    """Build every model without weights and print what it is.
-
-    Raises: ModuleNotFoundError if the server extra is not installed.
-    """
+def _list_papers(args: argparse.Namespace) -> None:
+    """Build every model without weights and print what it is."""
     from farrank_rankers.papers import count_parameters, on_meta, paper_models
 
-    models = [
-        {
-            "name": model.name,
-            "family": model.spec.family,
-            "backbone": model.spec.backbone,
-            "chunking": model.spec.chunking.kind,
-            "window": model.spec.chunking.window,
-            "stride": model.spec.chunking.stride,
-            "max_document_tokens": model.spec.chunking.max_document_tokens,
-            "parameters": count_parameters(on_meta(model)),
-        }
-        for model in paper_models().values()
-    ]
-    if as_json:
+    models = []
+    for model in paper_models().values():
+        spec, chunking = model.spec, dataclasses.asdict(model.spec.chunking)
+        names = {"name": model.name, "family": spec.family, "backbone": spec.backbone}
+        sizes = (
+            {"chunking": chunking.pop("kind")} | chunking | {"parameters": count_parameters(on_meta(model))}
+        )
+        models.append(names | sizes)
+    if args.json:
         print(json.dumps({"models": models}, ensure_ascii=False))
-        return DONE
+        return
     print_columns(
         ("name", "family", "backbone", "chunking", "window/stride", "parameters"),
         [
             (
-                *(str(model[key]) for key in ("name", "family", "backbone", "chunking")),
+                *(model[key] for key in ("name", "family", "backbone", "chunking")),
                 f"{model['window']}/{model['stride']}",
                 f"{model['parameters']:,}",
             )
             for model in models
         ],
     )
-    return DONE

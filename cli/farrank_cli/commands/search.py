@@ -4,15 +4,14 @@ import argparse
 
 from farrank_cli.connection import add_connection_flags, connect
 from farrank_cli.exit_codes import DONE
-from farrank_cli.ranking_output import add_ranking_flags, count, print_ranking, ranking_options
+from farrank_cli.flags import count, flag
+from farrank_cli.ranking_output import add_ranking_flags, print_ranking, ranking_options
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
-    parser.add_argument(
-        "--index", metavar="NAME", help="where to search (the only one, if there is just one)"
-    )
-    parser.add_argument("--k", type=count, metavar="K", help="candidates to rerank (the server's default)")
+    flag(parser, "--index NAME", "where to search (the only one, if there is just one)")
+    flag(parser, "--k K", "candidates to rerank (the server's default)", count)
     add_ranking_flags(parser)
     add_connection_flags(parser)
 

@@ -4,23 +4,31 @@ import argparse
 import logging
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
-from farrank_cli.exit_codes import DONE, CommandError
+from farrank_cli.exit_codes import DONE, told_in_a_line
+from farrank_cli.flags import flag, pair
 from farrank_server.config import sources as config_sources
 from farrank_server.config.schema import ServerConfig
 from farrank_server.config.sources import EVERY, Setting
 from farrank_server.errors import ConfigError
 
-# Each flag of its own and the key it sets; --set reaches all the others.
+# Each flag of its own: the key it sets, and its help; --set reaches all the other keys.
 _KEYS = {
-    "--host": ("listen", "host"),
-    "--port": ("listen", "port"),
-    "--metrics-port": ("listen", "metrics_port"),
-    "--device": ("device", "name"),
-    "--threads": ("device", "threads"),
-    "--runtime": ("rankers", EVERY, "runtime"),
-    "--precision": ("rankers", EVERY, "precision"),
+    "--host HOST": (("listen", "host"), "address to listen at"),
+    "--port PORT": (("listen", "port"), "port to listen at; 0 takes a free one"),
+    "--metrics-port PORT": (("listen", "metrics_port"), "port of the Prometheus metrics; none serves none"),
+    "--device NAME": (("device", "name"), "what runs the rankers: cpu, cuda:0 (the best there is)"),
+    "--threads N": (("device", "threads"), "threads of a cpu device"),
+    "--runtime NAME": (
+        ("rankers", EVERY, "runtime"),
+        "what runs every ranker: torch, onnx, openvino, tensorrt or auto (the fastest there is)",
+    ),
+    "--precision P": (
+        ("rankers", EVERY, "precision"),
+        "precision of every ranker: fp32, bf16, or fp16, int8 of exports",
+    ),
 }
 _LEVELS = ("debug", "info", "warning", "error")
 
@@ -33,48 +41,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "(FARRANK_LISTEN__PORT=0, two underscores between levels) and with --set listen.port=0;\n"
         "the environment overrides the file, and flags override both."
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="configuration, .yaml or .toml")
-    parser.add_argument(
-        "--ranker",
-        action="append",
-        default=[],
-        metavar="NAME=SOURCE",
-        help="a folder, a hub name or 'embedded'",
-    )
-    parser.add_argument(
-        "--index",
-        action="append",
-        default=[],
-        metavar="NAME=PATH",
-        help="an index to search; see farrank index",
-    )
-    parser.add_argument("--host", help="address to listen at")
-    parser.add_argument("--port", help="port to listen at; 0 takes a free one")
-    parser.add_argument(
-        "--metrics-port", metavar="PORT", help="port of the Prometheus metrics; none serves none"
-    )
-    parser.add_argument(
-        "--device", metavar="NAME", help="what runs the rankers: cpu, cuda:0 (the best there is)"
-    )
-    parser.add_argument("--threads", metavar="N", help="threads of a cpu device")
-    parser.add_argument(
-        "--runtime",
-        metavar="NAME",
-        help="what runs every ranker: torch, onnx, openvino, tensorrt or auto (the fastest there is)",
-    )
-    parser.add_argument(
-        "--precision", metavar="P", help="precision of every ranker: fp32, bf16, or fp16, int8 of exports"
-    )
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="any key, such as listen.port=0"
-    )
-    parser.add_argument(
-        "--print-config", action="store_true", help="print the effective configuration as YAML, and end"
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="check everything that can be checked without loading, and end"
-    )
-    parser.add_argument("--log-level", choices=_LEVELS, default="info", help="how much to log (%(default)s)")
+    add = partial(flag, parser)
+    add("--config FILE", "configuration, .yaml or .toml", Path)
+    add("--ranker NAME=SOURCE", "a folder, a hub name or 'embedded'", repeated=True)
+    add("--index NAME=PATH", "an index to search; see farrank index", repeated=True)
+    for form, (_, meaning) in _KEYS.items():
+        add(form, meaning)
+    add("--set KEY=VALUE", "any key, such as listen.port=0", repeated=True)
+    add("--print-config", "print the effective configuration as YAML, and end")
+    add("--dry-run", "check everything that can be checked without loading, and end")
+    add("--log-level", "how much to log", choices=_LEVELS, default="info")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -86,15 +62,13 @@ def run(args: argparse.Namespace) -> int:
     # The server's room goes first: without its extra, nothing said about the configuration helps.
     from farrank_server.run import run as serve
 
-    try:
+    with told_in_a_line(ConfigError):
         settings = read_settings(args, os.environ)
         config = config_sources.build(ServerConfig, settings)
         if args.dry_run:
             from farrank_server.replica import check
 
             check(config)
-    except ConfigError as error:
-        raise CommandError(str(error)) from error
     if args.print_config:
         print(config_sources.to_yaml(config, settings), end="")
     elif args.dry_run:
@@ -107,44 +81,25 @@ def run(args: argparse.Namespace) -> int:
     return serve(config)
 
 
-def read_config(args: argparse.Namespace, environment: Mapping[str, str]) -> ServerConfig:
-    """Build the configuration from file, environment and flags.
-
-    Raises: ConfigError naming the key and the source of everything that is wrong.
-    """
-    return config_sources.build(ServerConfig, read_settings(args, environment))
-
-
 def read_settings(args: argparse.Namespace, environment: Mapping[str, str]) -> list[Setting]:
     """Read file, environment and flags, each overriding the one before.
 
-    Raises: ConfigError naming what cannot be read.
+    Raises: ConfigError naming what cannot be read; CommandError naming a flag that is no pair.
     """
-    from_file = config_sources.from_file(args.config) if args.config else []
-    from_environment = config_sources.from_environment(ServerConfig, environment)
-    return [*from_file, *from_environment, *_from_flags(args)]
-
-
-def _from_flags(args: argparse.Namespace) -> list[Setting]:
-    settings = []
-    for flag, key in _KEYS.items():
-        value = getattr(args, flag.removeprefix("--").replace("-", "_"))
+    settings = config_sources.from_file(args.config) if args.config else []
+    settings += config_sources.from_environment(ServerConfig, environment)
+    for form, (key, _) in _KEYS.items():
+        name = form.partition(" ")[0]
+        value = getattr(args, name.removeprefix("--").replace("-", "_"))
         if value is not None:
-            settings.append(Setting(key, value, flag))
+            settings.append(Setting(key, value, name))
     for given in args.ranker:
-        name, value = _pair("--ranker", given, "NAME=SOURCE")
+        name, value = pair("--ranker", given, "NAME=SOURCE")
         settings.append(Setting(("rankers", name, "source"), value, f"--ranker {given}"))
     for given in args.index:
-        name, value = _pair("--index", given, "NAME=PATH")
+        name, value = pair("--index", given, "NAME=PATH")
         settings.append(Setting(("first_stage", "indexes", name, "path"), value, f"--index {given}"))
     for given in args.set:
-        name, value = _pair("--set", given, "KEY=VALUE")
+        name, value = pair("--set", given, "KEY=VALUE")
         settings.append(Setting(tuple(name.split(".")), value, f"--set {given}"))
     return settings
-
-
-def _pair(flag: str, given: str, form: str) -> tuple[str, str]:
-    name, equals, value = given.partition("=")
-    if not (name and equals and value):
-        raise ConfigError(f"{flag} {given}: must be {form}")
-    return name, value

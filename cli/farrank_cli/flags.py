@@ -1,0 +1,110 @@
+"""How commands declare their flags: each as its help shows it, with the type that reads its value."""
+
+import argparse
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from farrank_cli.exit_codes import CommandError
+
+Value = TypeVar("Value")
+
+
+def flag(
+    to: argparse._ActionsContainer,
+    form: str,
+    meaning: str,
+    reads: Callable[[str], Any] = str,
+    default: Any = None,
+    *,
+    repeated: bool = False,
+    **more: Any,
+) -> None:
+    """Add a flag to a parser, or to a group of it.
+
+    `form` is what its help shows: `--depth N` takes a value, `--tls` without one is a switch. A `repeated`
+    flag gives a list. Help closes with the default, unless `meaning` names it. `more` goes to argparse.
+    """
+    names = [word for word in form.split() if word.startswith("--")]
+    metavar = next((word for word in form.split() if word not in names), None)
+    if metavar is None and "choices" not in more:
+        to.add_argument(*names, action="store_true", help=meaning)
+        return
+    if repeated:
+        more, default = more | {"action": "append"}, []
+    elif default not in (None, "", []) and "%(default)" not in meaning:
+        meaning += " (%(default)g)" if isinstance(default, float) else " (%(default)s)"
+    to.add_argument(*names, type=reads, default=default, metavar=metavar, help=meaning, **more)
+
+
+def flag_group(parser: argparse.ArgumentParser, title: str, description: str | None = None) -> partial[None]:
+    """Begin a group in the help; the result adds flags to it."""
+    return partial(flag, parser.add_argument_group(title, description))
+
+
+def add_commands(
+    parser: argparse.ArgumentParser, summaries: Mapping[str, str], **more: Any
+) -> dict[str, argparse.ArgumentParser]:
+    """Add a subcommand for each name, described by its summary; `more` goes to argparse."""
+    commands = parser.add_subparsers(**more)
+    return {
+        name: commands.add_parser(name, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
+        for name, summary in summaries.items()
+    }
+
+
+def at_least(least: int, most: float = math.inf) -> Callable[[str], int]:
+    """Read a whole number from `least` to `most`."""
+
+    def whole(text: str) -> int:
+        value = _converted(int, text, "a whole number")
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{text} is below {least}")
+        if value > most:
+            raise argparse.ArgumentTypeError(f"{text} is above {most}")
+        return value
+
+    return whole
+
+
+# What fits into the wire's int32.
+count = at_least(1, 2**31 - 1)
+
+
+def _number(holds: Callable[[float], bool], wrong: str) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        value = _converted(float, text, "a number")
+        if not (math.isfinite(value) and holds(value)):
+            raise argparse.ArgumentTypeError(f"{text} is {wrong if math.isfinite(value) else 'not finite'}")
+        return value
+
+    return read
+
+
+positive = _number(lambda value: value > 0, "not above 0")
+not_negative = _number(lambda value: value >= 0, "below 0")
+share = _number(lambda value: 0 < value < 1, "not above 0 and below 1")
+
+
+def listed(each: Callable[[str], Value]) -> Callable[[str], list[Value]]:
+    """Read values between commas."""
+    return lambda text: [each(part) for part in text.split(",")]
+
+
+def _converted(kind: Callable[[str], Value], text: str, what: str) -> Value:
+    try:
+        return kind(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}") from error
+
+
+def pair(flag: str, given: str, form: str) -> tuple[str, str]:
+    """Read the two sides of the first `=`.
+
+    Raises: CommandError naming the flag and its form if a side is empty.
+    """
+    name, equals, value = given.partition("=")
+    if not (name and equals and value):
+        raise CommandError(f"{flag} {given}: must be {form}")
+    return name, value
