@@ -27,13 +27,15 @@ class CommandError(Exception):
         self.exit_code = exit_code
 
 
-def missing_extra(command: str, extra: str | None, error: ModuleNotFoundError) -> Exception:
-    """Turn the error into the extra to install; it stays what it is if no extra would bring the module."""
-    if extra is None or error.name is None or error.name.startswith("farrank"):
+def missing_extra(command: str, error: ModuleNotFoundError, *extras: str) -> Exception:
+    """Turn the error into the extras to install; it stays what it is if no extra would bring the module."""
+    if not extras or error.name is None or error.name.startswith("farrank"):
         return error
+    *others, last = extras
+    named = f"{', '.join(others)} and {last} extras" if others else f"{last} extra"
     return CommandError(
-        f"farrank {command} needs the {extra} extra: "
-        f"pip install 'farrank[{extra}]' (no module {error.name!r})"
+        f"farrank {command} needs the {named}: "
+        f"pip install 'farrank[{','.join(extras)}]' (no module {error.name!r})"
     )
 
 

@@ -19,22 +19,22 @@ from farrank_cli.flags import add_commands
 
 
 class Command(NamedTuple):
-    """What a subcommand does, and which extra it needs beyond the base install."""
+    """What a subcommand does, and which extras it needs beyond the base install."""
 
     summary: str
-    extra: str | None = None
+    extras: tuple[str, ...] = ()
 
 
 COMMANDS = {
-    "serve": Command("answer rerank calls over gRPC", "server"),
-    "index": Command("build an index for the server to search", "lucene"),
+    "serve": Command("answer rerank calls over gRPC", ("server",)),
+    "index": Command("build an index for the server to search", ("lucene",)),
     "rerank": Command("order documents by a query"),
     "search": Command("search an index of a server and rerank what it finds"),
     "rankers": Command(
         "list a server's rankers, or the papers' models, or an artifact's exports; make a ranker"
     ),
-    "export": Command("write a ranker's graphs for ONNX Runtime, OpenVINO, TensorRT", "export"),
-    "loadtest": Command("measure a server under load", "loadtest"),
+    "export": Command("write a ranker's graphs for ONNX Runtime, OpenVINO, TensorRT", ("export",)),
+    "loadtest": Command("measure a server under load", ("loadtest",)),
     "completion": Command("print the shell's completion script"),
 }
 
@@ -71,8 +71,8 @@ def _run(given: list[str]) -> int:
     if chosen not in COMMANDS:
         parser.parse_args(given)
         raise AssertionError("argparse lets no unknown command through")
-    extra = COMMANDS[chosen].extra
-    if extra is None:
+    extras = COMMANDS[chosen].extras
+    if not extras:
         # These only call a server. What gRPC logs of a failed connection, they say in one line.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
@@ -80,7 +80,7 @@ def _run(given: list[str]) -> int:
         command.configure(parsers[chosen])
         exit_code: int = command.run(parser.parse_args(given))
     except ModuleNotFoundError as error:
-        raise missing_extra(chosen, extra, error) from error
+        raise missing_extra(chosen, error, *extras) from error
     return exit_code
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from farrank_cli.exit_codes import DONE, CommandError
 from farrank_cli.flags import count, flag, flag_group, positive, share
@@ -14,7 +16,6 @@ from farrank_cli.terminal import Progress
 from farrank_cli.terminated import run_interruptible
 
 if TYPE_CHECKING:
-    from farrank_loadtest.accuracy.evaluation import EvaluationSettings
     from farrank_loadtest.accuracy.reranking import Reranked
     from farrank_loadtest.accuracy.test_set import Model, TestSet
 
@@ -92,14 +93,24 @@ def run(args: argparse.Namespace) -> int:
     if args.combine:
         return _combine(args)
     from farrank_loadtest.accuracy.accuracy_report import REPORT, RUNS, render, write_folder
-    from farrank_loadtest.accuracy.evaluation import evaluate_models
-    from farrank_loadtest.accuracy.test_set import parse_models, read_test_set
+    from farrank_loadtest.accuracy.evaluation import EvaluationSettings, evaluate_models
+    from farrank_loadtest.accuracy.test_set import RETRIEVER, parse_baselines, parse_models, read_test_set
     from farrank_loadtest.kept_files import new_folder
+    from farrank_trec.measures import DEFAULT_MEASURES, parse_measures
 
     # Whatever can be wrong is found before the first call: what follows may take hours.
     models = parse_models(args.models)
     _check_flags(args)
-    settings = _settings(args, models)
+    names = [*([] if args.evaluate_only else [RETRIEVER]), *(each.name for each in models)]
+    settings = EvaluationSettings(
+        test_set=args.test_set,
+        measures=parse_measures(args.measure or DEFAULT_MEASURES),
+        baselines=parse_baselines(args.baseline, names),
+        alpha=args.alpha,
+        resamples=args.resamples,
+        seed=args.seed,
+        ranked_only=args.average_over == "ranked",
+    )
     test_set = read_test_set(
         models,
         qrels=args.qrels,
@@ -113,12 +124,14 @@ def run(args: argparse.Namespace) -> int:
     reranked = None if args.evaluate_only else _rerank(args, models, test_set)
     if not test_set.qrels:
         return DONE
+    given = {name: value for name, value in vars(args).items() if value and name not in ("command", "test")}
+    flags = json.loads(json.dumps(given, default=str))
     report, evaluated = evaluate_models(
         test_set.qrels,
         reranked.runs if reranked else test_set.runs,
         settings,
         notes=[*test_set.notes, *(reranked.notes if reranked else ())],
-        inputs={"flags": _plain(vars(args)), "versions": reranked.versions if reranked else {}},
+        inputs={"flags": flags, "versions": reranked.versions if reranked else {}},
     )
     if args.out is not None:
         write_folder(args.out, report, evaluated)
@@ -146,38 +159,18 @@ def _check_flags(args: argparse.Namespace) -> None:
         raise CommandError("--ranker: needs --queries, and --candidates needs --collection")
 
 
-def _settings(args: argparse.Namespace, models: list[Model]) -> EvaluationSettings:
-    from farrank_loadtest.accuracy.evaluation import EvaluationSettings
-    from farrank_loadtest.accuracy.test_set import RETRIEVER, parse_baselines
-    from farrank_trec.measures import DEFAULT_MEASURES, parse_measures
-
-    names = [*([] if args.evaluate_only else [RETRIEVER]), *(each.name for each in models)]
-    return EvaluationSettings(
-        test_set=args.test_set,
-        measures=parse_measures(args.measure or DEFAULT_MEASURES),
-        baselines=parse_baselines(args.baseline, names),
-        alpha=args.alpha,
-        resamples=args.resamples,
-        seed=args.seed,
-        ranked_only=args.average_over == "ranked",
-    )
-
-
 def _rerank(args: argparse.Namespace, models: list[Model], test_set: TestSet) -> Reranked:
     from farrank_loadtest.accuracy.accuracy_report import RUNS
     from farrank_loadtest.accuracy.reranking import RunMaker, rerank_models
 
-    progress = _SweepProgress()
-    maker = RunMaker(
-        args.target,
-        args.allow_remote,
-        args.in_flight,
-        args.timeout_s,
-        args.out / RUNS,
-        progress,
-        args.index,
-        args.k,
-    )
+    progress = Progress("queries")
+
+    def begun(ranker: str, queries: int) -> Callable[[int], None]:
+        progress.begin(f"queries reranked by {ranker}", queries)
+        return progress
+
+    server = (args.target, args.allow_remote, args.in_flight, args.timeout_s)
+    maker = RunMaker(*server, args.out / RUNS, begun, args.index, args.k)
     reranking = rerank_models(
         maker, models, test_set, collection=args.collection, skip_missing=args.skip_missing
     )
@@ -186,8 +179,8 @@ def _rerank(args: argparse.Namespace, models: list[Model], test_set: TestSet) ->
     finally:
         progress.end()
         for path, queries, of in maker.kept:
-            count = f"{queries:,}" if queries == of else f"only {queries:,} of {of:,}"
-            print(f"{path}: {count} queries", file=sys.stderr)
+            reached = f"{queries:,}" if queries == of else f"only {queries:,} of {of:,}"
+            print(f"{path}: {reached} queries", file=sys.stderr)
 
 
 def _combine(args: argparse.Namespace) -> int:
@@ -199,33 +192,3 @@ def _combine(args: argparse.Namespace) -> int:
         )
     print(render([Report.read_json(path) for path in args.combine]), end="")
     return DONE
-
-
-def _plain(flags: dict[str, Any]) -> dict[str, Any]:
-    """Keep the flags that were given a value, as JSON can hold them."""
-    kept = {name: value for name, value in flags.items() if value and name not in ("command", "test")}
-    return {
-        name: [str(each) if not isinstance(each, tuple) else list(each) for each in value]
-        if isinstance(value, list)
-        else value
-        if isinstance(value, int | float)
-        else str(value)
-        for name, value in kept.items()
-    }
-
-
-class _SweepProgress:
-    """Shows how many queries a ranker is through; a new line of counts for each ranker."""
-
-    def __init__(self) -> None:
-        self._ranker = ""
-        self._shown = Progress("")
-
-    def __call__(self, ranker: str, done: int, of: int) -> None:
-        if ranker != self._ranker:
-            self._shown.end()
-            self._ranker, self._shown = ranker, Progress(f"queries reranked by {ranker}", of)
-        self._shown(done)
-
-    def end(self) -> None:
-        self._shown.end()

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farrank_cli.exit_codes import DONE, CommandError
+from farrank_cli.exit_codes import DONE, CommandError, missing_extra
 from farrank_cli.flags import at_least, count, flag, flag_group, listed, pair, positive
 from farrank_cli.spawn import SpawnError, spawned_server
 from farrank_cli.terminal import Progress
@@ -21,7 +21,7 @@ from farrank_loadtest.efficiency.published import LIMIT, PAPERS_LENGTHS
 if TYPE_CHECKING:
     from farrank_loadtest.efficiency.measuring import Start, Sweep
     from farrank_loadtest.efficiency.points import Gain, Pair
-    from farrank_loadtest.efficiency.run_times import Conditions, Results
+    from farrank_loadtest.efficiency.run_times import Results
 
 
 QUERY = "when was it built, and who were the people behind it"
@@ -88,7 +88,6 @@ _NEEDED = (
     "farrank_loadtest.efficiency.measuring",
     "farrank_server.run",
 )
-_VERSIONS = ("farrank", "torch", "transformers", "tokenizers")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -97,7 +96,11 @@ def run(args: argparse.Namespace) -> int:
     Raises: CommandError or LoadtestError, one line, if it cannot be done; KeyboardInterrupt if interrupted:
     what was measured until then is written.
     """
-    _check_extras()
+    try:
+        for module in _NEEDED:
+            import_module(module)
+    except ModuleNotFoundError as error:
+        raise missing_extra("loadtest efficiency", error, "loadtest", "server", "embedded") from error
     from farrank_loadtest.efficiency.efficiency_report import open_folder
     from farrank_loadtest.efficiency.long_documents import documents_of_lengths
     from farrank_loadtest.efficiency.measuring import Sweep, check_trained, common_tokenizer
@@ -108,7 +111,8 @@ def run(args: argparse.Namespace) -> int:
         measured_gains,
         parse_accuracy,
     )
-    from farrank_loadtest.efficiency.run_times import Work
+    from farrank_loadtest.efficiency.run_times import Conditions, Work
+    from farrank_loadtest.machine import describe_machine, installed_versions
     from farrank_rankers.papers import paper_models
 
     # Whatever can be wrong is found before the first ranker: what follows may take an hour.
@@ -120,8 +124,24 @@ def run(args: argparse.Namespace) -> int:
     gains = all_gains(measured_gains(reports, pairs))
     tokenizer = common_tokenizer()
     documents = documents_of_lengths(args.collection, args.documents, args.lengths, tokenizer)
-    settings = _settings(args)
-    conditions = _conditions(args, settings, {each.doc_id: each.tokens for each in documents}, trained)
+    settings = (
+        f"--device={args.device}",
+        f"--precision={args.precision}",
+        f"--set=batching.max_batch_tokens={args.max_batch_tokens}",
+        # What the servers cached would cost nothing in a second round.
+        "--set=cache_bytes=0",
+    )
+    conditions = Conditions(
+        machine=describe_machine(),
+        versions=installed_versions(("farrank", "torch", "transformers", "tokenizers")),
+        precision=args.precision,
+        device=args.device,
+        settings=settings,
+        query=args.query,
+        documents={each.doc_id: each.tokens for each in documents},
+        rounds=args.rounds,
+        trained={name: str(folder) for name, folder in trained.items()},
+    )
     command = shlex.join(["farrank", *sys.argv[1:]])
     results = open_folder(args.out, conditions, command, resume=args.resume)
     work = Work(args.query, [each.text for each in documents], args.rounds, args.timeout_s)
@@ -156,38 +176,6 @@ def _measure(
     print(table, end="")
 
 
-def _settings(args: argparse.Namespace) -> tuple[str, ...]:
-    """Say how the servers are started; whatever they cached would cost nothing in a second round."""
-    return (
-        f"--device={args.device}",
-        f"--precision={args.precision}",
-        f"--set=batching.max_batch_tokens={args.max_batch_tokens}",
-        "--set=cache_bytes=0",
-    )
-
-
-def _conditions(
-    args: argparse.Namespace,
-    settings: tuple[str, ...],
-    documents: Mapping[str, int],
-    trained: Mapping[str, Path],
-) -> Conditions:
-    from farrank_loadtest.efficiency.run_times import Conditions
-    from farrank_loadtest.machine import describe_machine, installed_versions
-
-    return Conditions(
-        machine=describe_machine(),
-        versions=installed_versions(_VERSIONS),
-        precision=args.precision,
-        device=args.device,
-        settings=settings,
-        query=args.query,
-        documents=documents,
-        rounds=args.rounds,
-        trained={name: str(folder) for name, folder in trained.items()},
-    )
-
-
 def _trained(given: Sequence[str]) -> dict[str, Path]:
     trained: dict[str, Path] = {}
     for each in given:
@@ -211,19 +199,6 @@ def _starter(settings: Sequence[str]) -> Start:
             raise CommandError(f"{', '.join(folders)}: {error}") from error
 
     return start
-
-
-def _check_extras() -> None:
-    try:
-        for module in _NEEDED:
-            import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("farrank"):
-            raise
-        raise CommandError(
-            "farrank loadtest efficiency needs the loadtest, server and embedded extras: "
-            f"pip install 'farrank[loadtest,server,embedded]' (no module {error.name!r})"
-        ) from error
 
 
 def _tell(line: str) -> None:

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             local[asked](args)
         except ModuleNotFoundError as error:
-            raise missing_extra(f"rankers {asked}", "server", error) from error
+            raise missing_extra(f"rankers {asked}", error, "server") from error
         return DONE
     with connect(args) as client:
         catalog = client.rankers()

@@ -27,8 +27,8 @@ class RunMaker:
     """Asks one server for rankers' runs, `in_flight` queries at a time, and keeps each run in `folder`.
 
     Where there is an `index`, the server finds `k` candidates in it, or as many as it likes without a `k`.
-    `progress` gets the ranker, how many queries are done, and of how many. `kept` lists every file that was
-    written, also when cut short, with the same counts.
+    `begun` hears the ranker and its number of queries, and gives what hears how many are done. `kept` lists
+    every file that was written, also when cut short, with the queries done and how many there are.
     """
 
     address: str
@@ -36,7 +36,7 @@ class RunMaker:
     in_flight: int
     timeout_s: float
     folder: Path
-    progress: Callable[[str, int, int], None]
+    begun: Callable[[str, int], Callable[[int], None]]
     index: str | None = None
     k: int | None = None
     kept: list[tuple[Path, int, int]] = field(default_factory=list)
@@ -78,12 +78,12 @@ class RunMaker:
 
     async def _run(self, ranker: str, query_ids: Sequence[str], ask: Ask, part: str) -> Run:
         finished: Run = {}
-        waiting = iter(query_ids)
+        waiting, told = iter(query_ids), self.begun(ranker, len(query_ids))
 
         async def keep_asking() -> None:
             for query_id in waiting:
                 finished[query_id] = await _patiently(ranker, query_id, ask)
-                self.progress(ranker, len(finished), len(query_ids))
+                told(len(finished))
 
         try:
             async with asyncio.TaskGroup() as group:

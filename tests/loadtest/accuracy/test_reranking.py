@@ -52,7 +52,7 @@ def counts() -> list[int]:
 
 @pytest.fixture
 def maker(tmp_path: Path, counts: list[int]) -> RunMaker:
-    return RunMaker("localhost:1", False, 3, 5.0, tmp_path, lambda _, done, of: counts.append(done))
+    return RunMaker("localhost:1", False, 3, 5.0, tmp_path, lambda ranker, queries: counts.append)
 
 
 async def test_so_many_are_in_flight_and_no_more(maker: RunMaker, counts: list[int], tmp_path: Path) -> None:
@@ -99,9 +99,12 @@ async def test_a_failure_for_good_ends_it_and_names_the_query(
 
 async def test_cancelling_keeps_what_is_finished(tmp_path: Path) -> None:
     enough = asyncio.Event()
-    maker = RunMaker(
-        "localhost:1", False, 3, 5.0, tmp_path, lambda _, done, of: enough.set() if done == 5 else None
-    )
+
+    def told(done: int) -> None:
+        if done == 5:
+            enough.set()
+
+    maker = RunMaker("localhost:1", False, 3, 5.0, tmp_path, lambda ranker, queries: told)
     task = asyncio.create_task(maker.rerank(Counting(), "r", candidates(100_000), ".2"))
     await enough.wait()
 
