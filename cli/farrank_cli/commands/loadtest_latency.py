@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from farrank_loadtest.latency.sweep import StepResult
 
 
+_CAPS = Caps()
+# Rates have three digits: a climb by less would stand still.
+_LEAST_FACTOR = 1.01
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the test's flags."""
     meaning = "HOST:PORT (Farrank over gRPC), tei:URL, cohere:URL or jina:URL"
@@ -29,11 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     flag(parser, "--allow-remote", "let the load leave this machine")
     flag(parser, "--ranker NAME", "what to ask for (the server's default)", default="")
     flag(parser, "--out FOLDER", "where the report goes", Path, required=True)
-    _add_workload_flags(parser)
-    _add_load_flags(parser)
 
-
-def _add_workload_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("workload, one of")
     source = group.add_mutually_exclusive_group(required=True)
     meaning = (
@@ -50,28 +51,6 @@ def _add_workload_flags(parser: argparse.ArgumentParser) -> None:
     flag(group, "--documents N", "of a made-up call", count, 10)
     flag(group, "--query-tokens N", "of a made-up call", count, 8)
 
-
-def read_workload(args: argparse.Namespace) -> Workload:
-    """Read or make the calls.
-
-    Raises: LoadtestError with file and line of what is wrong; CommandError for flags that do not go together.
-    """
-    if args.workload is not None:
-        return read_jsonl(args.workload, args.collection)
-    if args.run is not None:
-        if args.queries is None or not args.collection:
-            raise CommandError("--run: needs --queries and --collection")
-        return read_candidates(args.run, args.queries, args.collection, args.depth)
-    lengths = parse_lengths(args.synthetic)
-    return make_up(args.calls, args.documents, lengths, args.query_tokens, seed=args.seed)
-
-
-_CAPS = Caps()
-# Rates have three digits: a climb by less would stand still.
-_LEAST_FACTOR = 1.01
-
-
-def _add_load_flags(parser: argparse.ArgumentParser) -> None:
     load = parser.add_argument_group("load, one of")
     kind = load.add_mutually_exclusive_group(required=True)
     flag(kind, "--rates R,…", "calls/s, open loop", listed(positive))
@@ -96,6 +75,21 @@ def _add_load_flags(parser: argparse.ArgumentParser) -> None:
     meaning = "unanswered calls; those beyond are not sent and count as failed"
     add("--max-in-flight N", meaning, count, _CAPS.in_flight)
     add("--max-calls N", "calls of all loads", count, _CAPS.calls)
+
+
+def read_workload(args: argparse.Namespace) -> Workload:
+    """Read or make the calls.
+
+    Raises: LoadtestError with file and line of what is wrong; CommandError for flags that do not go together.
+    """
+    if args.workload is not None:
+        return read_jsonl(args.workload, args.collection)
+    if args.run is not None:
+        if args.queries is None or not args.collection:
+            raise CommandError("--run: needs --queries and --collection")
+        return read_candidates(args.run, args.queries, args.collection, args.depth)
+    lengths = parse_lengths(args.synthetic)
+    return make_up(args.calls, args.documents, lengths, args.query_tokens, seed=args.seed)
 
 
 def read_plan(args: argparse.Namespace) -> tuple[Plan, Steps]:
