@@ -99,12 +99,13 @@ def _converted(kind: Callable[[str], Value], text: str, what: str) -> Value:
         raise argparse.ArgumentTypeError(f"{text!r} is not {what}") from error
 
 
-def pair(flag: str, given: str, form: str) -> tuple[str, str]:
-    """Read the two sides of the first `=`.
+def pair(form: str, given: str) -> tuple[str, str]:
+    """Read the two sides of what a flag like `--ranker NAME=SOURCE` was given, at its first `=`.
 
     Raises: CommandError naming the flag and its form if a side is empty.
     """
     name, equals, value = given.partition("=")
     if not (name and equals and value):
-        raise CommandError(f"{flag} {given}: must be {form}")
+        flag_name, shape = form.split()
+        raise CommandError(f"{flag_name} {given}: must be {shape}")
     return name, value

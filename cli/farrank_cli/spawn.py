@@ -1,13 +1,10 @@
 """Start `farrank serve` in a process of its own: for demonstrations, benchmarks and tests."""
 
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-
-READY = "healthy "
 
 
 class SpawnError(RuntimeError):
@@ -22,11 +19,6 @@ class SpawnedServer:
     metrics_url: str
     process: subprocess.Popen[str]
 
-    def terminate(self) -> int:
-        """Send SIGTERM, wait for the drain, and return the exit status."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait()
-
 
 @contextmanager
 def spawned_server(arguments: Sequence[str]) -> Iterator[SpawnedServer]:
@@ -40,17 +32,15 @@ def spawned_server(arguments: Sequence[str]) -> Iterator[SpawnedServer]:
         try:
             yield _when_healthy(process)
         finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait()
+            process.terminate()
+            process.wait()
 
 
 def _when_healthy(process: subprocess.Popen[str]) -> SpawnedServer:
-    if process.stdout is None:
-        raise AssertionError("the process was started with a pipe")
+    assert process.stdout is not None
     for line in process.stdout:
-        if line.startswith(READY):
-            fields = dict(field.split("=", 1) for field in line.removeprefix(READY).split())
+        if line.startswith("healthy "):
+            fields = dict(field.split("=", 1) for field in line.split()[1:])
             metrics = "" if fields["metrics"] == "none" else fields["metrics"]
             return SpawnedServer(fields["grpc"], metrics, process)
     raise SpawnError(f"farrank serve ended with status {process.wait()} before it was healthy")

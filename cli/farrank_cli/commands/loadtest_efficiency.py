@@ -179,7 +179,7 @@ def _measure(
 def _trained(given: Sequence[str]) -> dict[str, Path]:
     trained: dict[str, Path] = {}
     for each in given:
-        name, folder = pair("--trained", each, "NAME=FOLDER")
+        name, folder = pair("--trained NAME=FOLDER", each)
         if name in trained:
             raise CommandError(f"--trained {each}: {name} is given twice")
         trained[name] = Path(folder).absolute()

@@ -94,12 +94,12 @@ def read_settings(args: argparse.Namespace, environment: Mapping[str, str]) -> l
         if value is not None:
             settings.append(Setting(key, value, name))
     for given in args.ranker:
-        name, value = pair("--ranker", given, "NAME=SOURCE")
+        name, value = pair("--ranker NAME=SOURCE", given)
         settings.append(Setting(("rankers", name, "source"), value, f"--ranker {given}"))
     for given in args.index:
-        name, value = pair("--index", given, "NAME=PATH")
+        name, value = pair("--index NAME=PATH", given)
         settings.append(Setting(("first_stage", "indexes", name, "path"), value, f"--index {given}"))
     for given in args.set:
-        name, value = pair("--set", given, "KEY=VALUE")
+        name, value = pair("--set KEY=VALUE", given)
         settings.append(Setting(tuple(name.split(".")), value, f"--set {given}"))
     return settings
