@@ -84,10 +84,12 @@ def search_and_rerank(
     return Call(f"/{_SERVICE}/SearchAndRerank", request, rerank_pb2.SearchAndRerankResponse, Ranking.from_pb)
 
 
-def rankers() -> Call[rerank_pb2.ListRankersResponse, Catalog]:
-    """List what the server holds."""
-    request = rerank_pb2.ListRankersRequest()
-    return Call(f"/{_SERVICE}/ListRankers", request, rerank_pb2.ListRankersResponse, Catalog.from_pb)
+LIST_RANKERS = Call(
+    f"/{_SERVICE}/ListRankers",
+    rerank_pb2.ListRankersRequest(),
+    rerank_pb2.ListRankersResponse,
+    Catalog.from_pb,
+)
 
 
 def _options_to_pb(options: RerankOptions) -> rerank_pb2.RerankOptions:
@@ -138,17 +140,14 @@ def _document_to_pb(place: int, document: object) -> rerank_pb2.Document:
 # protobuf's registry. So its two messages, one string field and one enum field numbered 1, are read as
 # protobuf's own StringValue and Int32Value: the same bytes on the wire.
 # Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
-_HEALTH = "/grpc.health.v1.Health/Check"
 _HEALTH_NAMES = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
-_WHOLE_SERVER = ""
-
-
-def check_health() -> Call[Int32Value, None]:
-    """Ask whether the server as a whole takes work; reading any other answer raises Unavailable."""
-    return Call(_HEALTH, StringValue(value=_WHOLE_SERVER), Int32Value, _read_health)
 
 
 def _read_health(response: Int32Value) -> None:
     name = _HEALTH_NAMES.get(response.value, str(response.value))
     if name != "SERVING":
         raise Unavailable(f"the server answers that its health is {name}")
+
+
+# The empty name asks about the server as a whole.
+CHECK_HEALTH = Call("/grpc.health.v1.Health/Check", StringValue(value=""), Int32Value, _read_health)

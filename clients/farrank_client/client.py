@@ -97,12 +97,12 @@ class Client(_Client[Transport]):
 
     def rankers(self, *, timeout_s: float | None = None) -> Catalog:
         """List the server's rankers, indexes and limits."""
-        return self._perform(calls.rankers(), timeout_s)
+        return self._perform(calls.LIST_RANKERS, timeout_s)
 
     def is_healthy(self, *, timeout_s: float = 5.0) -> bool:
         """Ask once whether the server takes work; no answer in time is a no."""
         try:
-            self._perform(calls.check_health(), timeout_s, NO_RETRY)
+            self._perform(calls.CHECK_HEALTH, timeout_s, NO_RETRY)
         except (Unavailable, DeadlineExceeded):
             return False
         return True
@@ -112,7 +112,7 @@ class Client(_Client[Transport]):
 
         Raises: Unavailable or DeadlineExceeded, with the last reason, if it does not in time.
         """
-        self._perform(calls.check_health(), timeout_s, UNTIL_HEALTHY)
+        self._perform(calls.CHECK_HEALTH, timeout_s, UNTIL_HEALTHY)
 
     def close(self) -> None:
         """End calls in flight and let go of the connection."""
@@ -175,12 +175,12 @@ class AsyncClient(_Client[AsyncTransport]):
 
     async def rankers(self, *, timeout_s: float | None = None) -> Catalog:
         """List the server's rankers, indexes and limits."""
-        return await self._perform(calls.rankers(), timeout_s)
+        return await self._perform(calls.LIST_RANKERS, timeout_s)
 
     async def is_healthy(self, *, timeout_s: float = 5.0) -> bool:
         """Ask once whether the server takes work; no answer in time is a no."""
         try:
-            await self._perform(calls.check_health(), timeout_s, NO_RETRY)
+            await self._perform(calls.CHECK_HEALTH, timeout_s, NO_RETRY)
         except (Unavailable, DeadlineExceeded):
             return False
         return True
@@ -190,7 +190,7 @@ class AsyncClient(_Client[AsyncTransport]):
 
         Raises: Unavailable or DeadlineExceeded, with the last reason, if it does not in time.
         """
-        await self._perform(calls.check_health(), timeout_s, UNTIL_HEALTHY)
+        await self._perform(calls.CHECK_HEALTH, timeout_s, UNTIL_HEALTHY)
 
     async def close(self) -> None:
         """End calls in flight and let go of the connection."""

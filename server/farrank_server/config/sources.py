@@ -126,10 +126,12 @@ class _Builder:
             hints = dict.fromkeys(named, get_args(kind)[1])
         else:
             hints = get_type_hints(kind)
-            known = {
-                each.name: _default(each) if standing is MISSING else getattr(standing, each.name)
-                for each in fields(kind)
-            }
+            known = {}
+            for each_field in fields(kind):
+                default: Any = each_field.default
+                if each_field.default_factory is not MISSING:
+                    default = each_field.default_factory()
+                known[each_field.name] = getattr(standing, each_field.name, default)
             for each in settings:
                 if each.path and each.path[0] not in hints:
                     self.problems.append(_unknown_key(path, each, list(hints), self._root))
@@ -229,12 +231,6 @@ def _optional_of(hint: Any) -> tuple[Any, bool]:
 
 def _sets_none(setting: Setting) -> bool:
     return not setting.path and str(setting.value).lower() in ("none", "null")
-
-
-def _default(each_field: Any) -> Any:
-    if each_field.default_factory is not MISSING:
-        return each_field.default_factory()
-    return each_field.default
 
 
 def _unknown_key(level: Sequence[str], wrong: Setting, siblings: Sequence[str], root: type) -> str:
