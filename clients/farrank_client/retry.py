@@ -40,16 +40,12 @@ class RetryPolicy:
         hint_s = error.retry_after_s
         if attempt >= self.max_attempts or (hint_s is not None and hint_s < 0):
             return None
-        if isinstance(error, ResourceExhausted):
-            # Without a hint it is no full queue but gRPC saying that the message is too large.
-            return hint_s
-        if not isinstance(error, Unavailable):
-            return None
-        if hint_s is not None:
-            return hint_s
-        # No float holds 2.0 ** 1100; any ceiling is reached long before.
-        backoff_s = self.initial_backoff_s * self.backoff_multiplier ** min(attempt - 1, 64)
-        return min(backoff_s, self.max_backoff_s)
+        if isinstance(error, Unavailable) and hint_s is None:
+            # No float holds 2.0 ** 1100; any ceiling is reached long before.
+            backoff_s = self.initial_backoff_s * self.backoff_multiplier ** min(attempt - 1, 64)
+            return min(backoff_s, self.max_backoff_s)
+        # ResourceExhausted without a hint is no full queue but gRPC saying that the message is too large.
+        return hint_s if isinstance(error, (ResourceExhausted, Unavailable)) else None
 
 
 DEFAULT_RETRY = RetryPolicy()

@@ -16,9 +16,8 @@ import json
 import logging
 import os
 import threading
-from collections import deque
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO
 
 from farrank_server.errors import ConfigError
@@ -26,7 +25,6 @@ from farrank_server.java_process.frames import claim_pipes, pack, read_frame, wr
 from farrank_server.java_process.jvm import import_searcher, start_jvm
 
 _log = logging.getLogger(__name__)
-_LAST_SEARCHES_S = 1.0
 
 # Of English prose, with the space behind a word. Rather too low: stop words are no terms, but are characters.
 _CHARACTERS_PER_TERM = 7
@@ -105,17 +103,13 @@ class SearchThreads:
 
     def run(self, from_parent: BinaryIO) -> None:
         """Serve until the parent closes the pipe."""
-        searches: deque[Future[None]] = deque()
         while (frame := read_frame(from_parent)) is not None:
             request = frame[0]
             if "cancel" in request:
                 self._wanted.discard(request["cancel"])
-                continue
-            self._wanted.add(request["id"])
-            searches.append(self._threads.submit(self._answer, request))
-            while searches and searches[0].done():
-                searches.popleft()
-        wait(searches, _LAST_SEARCHES_S)
+            else:
+                self._wanted.add(request["id"])
+                self._threads.submit(self._answer, request)
 
     def _answer(self, request: Mapping[str, Any]) -> None:
         # Cancelled while it waited: the search is not made.
@@ -171,8 +165,8 @@ def main() -> None:
         os._exit(1)
     write_frame(to_parent, {"ready": {name: index.describe() for name, index in indexes.items()}})
     SearchThreads(indexes, setup["search_threads"], to_parent).run(from_parent)
-    # Nothing is left to save, and the JVM's own threads would only delay the end. The search threads are not
-    # ended first: a thread that ends attached to the JVM can take it down.
+    # Nothing is left to save, and nobody waits for a search. The threads are not ended first: Java's own
+    # would delay the end, and one of ours that ends attached to the JVM can take it down.
     os._exit(0)
 
 
