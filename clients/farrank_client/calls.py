@@ -10,7 +10,7 @@ from typing import Any, Generic, TypedDict, TypeVar
 from google.protobuf.message import Message
 from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 
-from farrank.v1 import rerank_pb2
+from farrank.v1 import rerank_pb2 as pb
 from farrank_client.catalog import Catalog
 from farrank_client.errors import Unavailable
 from farrank_client.ranking import Ranking, ScoreScale
@@ -18,7 +18,7 @@ from farrank_client.ranking import Ranking, ScoreScale
 Response = TypeVar("Response", bound=Message)
 Answer = TypeVar("Answer")
 
-_SERVICE = rerank_pb2.DESCRIPTOR.services_by_name["RerankService"].full_name
+_SERVICE = pb.DESCRIPTOR.services_by_name["RerankService"].full_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,38 +61,31 @@ class Call(Generic[Response, Answer]):
     read: Callable[[Response], Answer]
 
 
-def rerank(
-    query: str, documents: Documents, options: RerankOptions
-) -> Call[rerank_pb2.RerankResponse, Ranking]:
+def rerank(query: str, documents: Documents, options: RerankOptions) -> Call[pb.RerankResponse, Ranking]:
     """Rerank documents that the caller brings.
 
     Raises: TypeError, naming the place, for what is no document.
     """
-    request = rerank_pb2.RerankRequest(
+    request = pb.RerankRequest(
         query=query, documents=documents_to_pb(documents), options=_options_to_pb(options)
     )
-    return Call(f"/{_SERVICE}/Rerank", request, rerank_pb2.RerankResponse, Ranking.from_pb)
+    return Call(f"/{_SERVICE}/Rerank", request, pb.RerankResponse, Ranking.from_pb)
 
 
 def search_and_rerank(
     query: str, index: str | None, k: int | None, options: RerankOptions
-) -> Call[rerank_pb2.SearchAndRerankResponse, Ranking]:
+) -> Call[pb.SearchAndRerankResponse, Ranking]:
     """Rerank what an index of the server finds."""
-    request = rerank_pb2.SearchAndRerankRequest(
-        query=query, index=index, k=k, options=_options_to_pb(options)
-    )
-    return Call(f"/{_SERVICE}/SearchAndRerank", request, rerank_pb2.SearchAndRerankResponse, Ranking.from_pb)
+    request = pb.SearchAndRerankRequest(query=query, index=index, k=k, options=_options_to_pb(options))
+    return Call(f"/{_SERVICE}/SearchAndRerank", request, pb.SearchAndRerankResponse, Ranking.from_pb)
 
 
 LIST_RANKERS = Call(
-    f"/{_SERVICE}/ListRankers",
-    rerank_pb2.ListRankersRequest(),
-    rerank_pb2.ListRankersResponse,
-    Catalog.from_pb,
+    f"/{_SERVICE}/ListRankers", pb.ListRankersRequest(), pb.ListRankersResponse, Catalog.from_pb
 )
 
 
-def _options_to_pb(options: RerankOptions) -> rerank_pb2.RerankOptions:
+def _options_to_pb(options: RerankOptions) -> pb.RerankOptions:
     """Put the options on the wire; None leaves a field to the server's default.
 
     Raises: TypeError for what is no option.
@@ -103,10 +96,10 @@ def _options_to_pb(options: RerankOptions) -> rerank_pb2.RerankOptions:
     values: dict[str, Any] = {**options}
     if scale := options.get("score_scale"):
         values["score_scale"] = scale.value
-    return rerank_pb2.RerankOptions(**values)
+    return pb.RerankOptions(**values)
 
 
-def documents_to_pb(documents: Documents) -> list[rerank_pb2.Document]:
+def documents_to_pb(documents: Documents) -> list[pb.Document]:
     """Put documents on the wire. A mapping of all of them is one of ids to texts.
 
     Raises: TypeError, naming the place, for what is no document, and for one string instead of several.
@@ -117,7 +110,7 @@ def documents_to_pb(documents: Documents) -> list[rerank_pb2.Document]:
     return [_document_to_pb(place, document) for place, document in enumerate(given)]
 
 
-def _document_to_pb(place: int, document: object) -> rerank_pb2.Document:
+def _document_to_pb(place: int, document: object) -> pb.Document:
     match document:
         case str():
             doc_id, text = "", document
@@ -132,7 +125,7 @@ def _document_to_pb(place: int, document: object) -> rerank_pb2.Document:
                 f"documents[{place}]: must be a text, a Document, a pair (id, text) or a mapping with text "
                 f"and maybe id, each a str; it is {document!r:.100}"
             )
-    return rerank_pb2.Document(id=doc_id, text=text)
+    return pb.Document(id=doc_id, text=text)
 
 
 # The standard health check (grpc.health.v1), asked without the package that carries its stubs. That package

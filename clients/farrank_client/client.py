@@ -51,9 +51,6 @@ class _Client(Generic[AnyTransport]):
             transport = self._over_grpc(target, tls, credentials, metadata, keepalive_s, options)
         self._transport: AnyTransport = transport
 
-    def _attempts(self, timeout_s: float | None, retry: RetryPolicy | None) -> Attempts:
-        return Attempts(retry or self._retry, self._timeout_s if timeout_s is None else timeout_s)
-
 
 class Client(_Client[Transport]):
     """Talks to one server; safe to share between threads. Close it, or use it in a `with`.
@@ -127,7 +124,7 @@ class Client(_Client[Transport]):
     def _perform(
         self, call: Call[Response, Answer], timeout_s: float | None, retry: RetryPolicy | None = None
     ) -> Answer:
-        attempts = self._attempts(timeout_s, retry)
+        attempts = Attempts(retry or self._retry, self._timeout_s if timeout_s is None else timeout_s)
         while True:
             try:
                 response = self._transport.call(
@@ -205,7 +202,7 @@ class AsyncClient(_Client[AsyncTransport]):
     async def _perform(
         self, call: Call[Response, Answer], timeout_s: float | None, retry: RetryPolicy | None = None
     ) -> Answer:
-        attempts = self._attempts(timeout_s, retry)
+        attempts = Attempts(retry or self._retry, self._timeout_s if timeout_s is None else timeout_s)
         while True:
             try:
                 response = await self._transport.call_async(

@@ -10,7 +10,7 @@ from typing import Any, Self, get_args, get_origin, get_type_hints
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
-from farrank.v1 import rerank_pb2
+from farrank.v1 import rerank_pb2 as pb
 
 
 class FromWire:
@@ -65,24 +65,24 @@ class WireEnum(Enum):
 class Evidence(WireEnum):
     """What the score of a passage means, and so why the passage counts as the deciding one."""
 
-    UNSPECIFIED = rerank_pb2.EVIDENCE_UNSPECIFIED
+    UNSPECIFIED = pb.EVIDENCE_UNSPECIFIED
     """Not set."""
-    CHUNK_SCORE = rerank_pb2.EVIDENCE_CHUNK_SCORE
+    CHUNK_SCORE = pb.EVIDENCE_CHUNK_SCORE
     """The score that the ranker gives to this chunk alone."""
-    ATTENTION = rerank_pb2.EVIDENCE_ATTENTION
+    ATTENTION = pb.EVIDENCE_ATTENTION
     """The weight with which the aggregator attends to this chunk; a document's weights sum to 1."""
-    LEAVE_ONE_OUT = rerank_pb2.EVIDENCE_LEAVE_ONE_OUT
+    LEAVE_ONE_OUT = pb.EVIDENCE_LEAVE_ONE_OUT
     """How much the document's score falls when this chunk is left out."""
 
 
 class ScoreScale(WireEnum):
     """The scale of scores. It never changes the order."""
 
-    UNSPECIFIED = rerank_pb2.SCORE_SCALE_UNSPECIFIED
+    UNSPECIFIED = pb.SCORE_SCALE_UNSPECIFIED
     """Not set: RAW."""
-    RAW = rerank_pb2.SCORE_SCALE_RAW
+    RAW = pb.SCORE_SCALE_RAW
     """As the ranker computes them: a cross-encoder's logit, a bi-encoder's cosine or dot product."""
-    SIGMOID = rerank_pb2.SCORE_SCALE_SIGMOID
+    SIGMOID = pb.SCORE_SCALE_SIGMOID
     """1 / (1 + exp(-raw)), between 0 and 1: sentence-transformers' default for a cross-encoder."""
 
 

@@ -1,7 +1,6 @@
 """Is a request well formed and within the limits? Each refusal names the field, the problem, the limit."""
 
 from collections import Counter
-from collections.abc import Sequence
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank_server.config.schema import LimitsConfig
@@ -25,7 +24,14 @@ def documents_of(request: pb.RerankRequest, limits: LimitsConfig) -> tuple[list[
         if len(text) * 4 > limits.max_document_bytes:
             _check_bytes(f"documents[{index}].text", len(text.encode()), "max_document_bytes", limits)
     ids = [document.id for document in request.documents]
-    _check_ids(ids)
+    doc_id, times = Counter(ids).most_common(1)[0]
+    # All may be empty: the caller tells results apart by index.
+    if times > 1 and any(ids):
+        first = ids.index(doc_id)
+        second = ids.index(doc_id, first + 1)
+        raise InvalidArgument(
+            f"documents[{second}].id: {doc_id[:100]!r} stands at documents[{first}], too; ids must be unique"
+        )
     return ids, texts
 
 
@@ -53,19 +59,6 @@ def _check_request(request: pb.RerankRequest | pb.SearchAndRerankRequest, limits
 def _check_bytes(field: str, size: int, limit: str, limits: LimitsConfig) -> None:
     if size > getattr(limits, limit):
         raise InvalidArgument(f"{field}: has {size} bytes; {limit} is {getattr(limits, limit)}")
-
-
-def _check_ids(ids: Sequence[str]) -> None:
-    # All empty: the caller tells results apart by index.
-    if not any(ids):
-        return
-    doc_id, times = Counter(ids).most_common(1)[0]
-    if times > 1:
-        first = ids.index(doc_id)
-        second = ids.index(doc_id, first + 1)
-        raise InvalidArgument(
-            f"documents[{second}].id: {doc_id[:100]!r} stands at documents[{first}], too; ids must be unique"
-        )
 
 
 def _check_not_negative(field: str, value: int) -> None:
