@@ -94,9 +94,8 @@ class Replica:
         for ensemble in ensembles:
             self.metrics.begin_counters(ensemble.name)
         servicer = RerankServicer(config, self.engine, self._first_stage, self.metrics)
-        guard = Guard(
-            self.metrics, self.engine.loaded.keys() | self.engine.ensembles.keys(), config.default_ranker
-        )
+        names = self.engine.loaded.keys() | self.engine.ensembles.keys()
+        guard = Guard(self.metrics, names, config.default_ranker)
         # What was loaded stays: a collection need not go through it again, 0.3 s during which no call moves.
         gc.collect()
         gc.freeze()

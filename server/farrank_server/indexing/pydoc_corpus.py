@@ -24,9 +24,8 @@ def read_pydoc() -> Iterator[Document]:
 
     Raises: CollectionError if the process fails.
     """
-    command = [sys.executable, "-S", "-s", "-P", str(_SCRIPT)]
     with subprocess.Popen(
-        command,
+        [sys.executable, "-S", "-s", "-P", str(_SCRIPT)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

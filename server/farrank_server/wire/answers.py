@@ -101,9 +101,8 @@ def ranker_to_pb(ranker: Scorer) -> pb.RankerInfo:
 
 def index_to_pb(index: IndexDescription, default_k: int) -> pb.IndexInfo:
     """Describe an open index."""
-    return pb.IndexInfo(
-        name=index.name, documents=index.documents, first_stage=index.ranking, default_k=default_k
-    )
+    shared = _of_one_name(pb.IndexInfo, index)
+    return pb.IndexInfo(first_stage=index.ranking, default_k=default_k, **shared)
 
 
 def limits_to_pb(limits: LimitsConfig, max_query_terms: int) -> pb.Limits:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 import grpc
@@ -45,7 +46,7 @@ class Guard:
             handlers[method.name] = grpc.unary_unary_rpc_method_handler(
                 self._guarded(getattr(servicer, method.name), method.name),
                 # A failure inside gRPC's own deserializing would reach the caller as INTERNAL.
-                request_deserializer=_tolerant(GetMessageClass(method.input_type)),
+                request_deserializer=partial(_read, GetMessageClass(method.input_type)),
                 response_serializer=GetMessageClass(method.output_type).SerializeToString,
             )
         return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
@@ -106,13 +107,9 @@ class Guard:
         return name if name in self._rankers else "unknown"
 
 
-def _tolerant(message: type[Message]) -> Callable[[bytes], Message | InvalidArgument]:
+def _read(message: type[Message], data: bytes) -> Message | InvalidArgument:
     """Read bytes, or return the error that the caller is to be told."""
-
-    def read(data: bytes) -> Message | InvalidArgument:
-        try:
-            return message.FromString(data)
-        except DecodeError as error:
-            return InvalidArgument(f"request: is not a message of this method: {error}")
-
-    return read
+    try:
+        return message.FromString(data)
+    except DecodeError as error:
+        return InvalidArgument(f"request: is not a message of this method: {error}")
