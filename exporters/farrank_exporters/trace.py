@@ -124,19 +124,29 @@ def trace_ranker(
     With `half` the encoder's weights and arithmetic are fp16; features and aggregator are fp32 always.
     Raises: ExportError if the model does what a graph cannot, or a file cannot be written.
     """
-    ranker.eval()
     progress("tracing the encoder")
-    encoder = EncoderGraph(copy.deepcopy(ranker.encoder).half() if half else ranker.encoder)
-    batch = ranker.tensors(_chunk_inputs(ranker, QUERIES[0], 2))
-    encoder_inputs = dict(zip(ENCODER_INPUTS, batch, strict=True))
-    aggregator_inputs = aggregator_example(ranker)
-    outputs = ENCODER_OUTPUTS if "roles" in aggregator_inputs else ENCODER_OUTPUTS[:1]
-    with dense_attention(encoder.encoder.backbone), encoder.encoder.without_unread():
-        traced = _trace(encoder, encoder_inputs, outputs, folder / "encoder.onnx")
+    encoder = trace_encoder(ranker, folder, half=half)
     progress("tracing the aggregator")
-    aggregator = AggregatorGraph(ranker.aggregator)
-    path = folder / "aggregator.onnx"
-    return {"encoder": traced, "aggregator": _trace(aggregator, aggregator_inputs, AGGREGATOR_OUTPUTS, path)}
+    return {"encoder": encoder, "aggregator": trace_aggregator(ranker, folder)}
+
+
+def trace_encoder(ranker: Ranker, folder: Path, *, half: bool = False) -> Graph:
+    """Trace a ranker's encoder into `encoder.onnx`. As `trace_ranker`."""
+    ranker.eval()
+    graph = EncoderGraph(copy.deepcopy(ranker.encoder).half() if half else ranker.encoder)
+    inputs = _chunk_inputs(ranker, QUERIES[0], 2)
+    example = dict(zip(ENCODER_INPUTS, ranker.tensors(inputs), strict=True))
+    has_roles = _encode(ranker, inputs)[0].roles is not None
+    outputs = ENCODER_OUTPUTS if has_roles else ENCODER_OUTPUTS[:1]
+    with dense_attention(graph.encoder.backbone), graph.encoder.without_unread():
+        return _trace(graph, example, outputs, folder / "encoder.onnx")
+
+
+def trace_aggregator(ranker: Ranker, folder: Path) -> Graph:
+    """Trace a ranker's aggregator into `aggregator.onnx`. As `trace_ranker`."""
+    ranker.eval()
+    graph = AggregatorGraph(ranker.aggregator)
+    return _trace(graph, aggregator_example(ranker), AGGREGATOR_OUTPUTS, folder / "aggregator.onnx")
 
 
 def _trace(module: nn.Module, example: Mapping[str, Tensor], outputs: tuple[str, ...], path: Path) -> Graph:

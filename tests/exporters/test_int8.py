@@ -16,7 +16,7 @@ from transformers import BertConfig
 import farrank_exporters.trace
 from farrank_exporters.int8 import nodes_apart, quantize_onnx, quantize_openvino
 from farrank_exporters.texts import calibration_batches
-from farrank_exporters.trace import trace_ranker
+from farrank_exporters.trace import trace_encoder
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
@@ -25,6 +25,7 @@ from farrank_runtimes import onnx_runtime, openvino_runtime
 from farrank_runtimes.onnx_runtime import OnnxGraph, open_session
 from farrank_runtimes.runtime import Placement, Runtime
 from farrank_runtimes.runtime_table import GraphFiles
+from support.exported_rankers import TracedRanker
 
 LAYERS = 2
 # Query, key, value and output of attention, and the first product of the feed-forward block.
@@ -37,8 +38,8 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def ranker(tiny_rankers: dict[str, Path]) -> Ranker:
-    return open_ranker(tiny_rankers["biencoder"])
+def ranker(traced_rankers: dict[str, TracedRanker]) -> Ranker:
+    return traced_rankers["biencoder"].ranker
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +48,8 @@ def batches(ranker: Ranker) -> list[Batch]:
 
 
 @pytest.fixture(scope="module")
-def traced(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("traced")
-    trace_ranker(ranker, folder)
-    return folder
+def traced(traced_rankers: dict[str, TracedRanker]) -> Path:
+    return traced_rankers["biencoder"].folder
 
 
 def encoded(runtime: Runtime, batches: Sequence[Batch]) -> Any:
@@ -65,13 +64,13 @@ def test_each_feed_forward_blocks_second_product_is_found(
 ) -> None:
     backbone = tmp_path / "backbone"
     shutil.copytree(tiny_backbone, backbone)
-    config = json.loads((backbone / "config.json").read_text()) | {"hidden_act": activation}
+    config = json.loads((backbone / "config.json").read_text())
+    config |= {"hidden_act": activation, "num_hidden_layers": 1}
     (backbone / "config.json").write_text(json.dumps(config))
-    ranker = new_ranker("maxp", backbone, pretrained=False)
-    trace_ranker(ranker, tmp_path)
+    trace_encoder(new_ranker("maxp", backbone, pretrained=False), tmp_path)
     graph = onnx.load(tmp_path / "encoder.onnx").graph
     found = nodes_apart(graph).after_activations
-    assert len(found) == LAYERS
+    assert len(found) == 1
     nodes = {node.name: node for node in graph.node}
     widths = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     producers = {output: node for node in graph.node for output in node.output}
@@ -92,7 +91,7 @@ def test_gated_feed_forward_blocks_are_found_too(tiny_backbone: Path, tmp_path: 
         "feed_forward_type": "geglu",
     }
     (backbone / "config.json").write_text(json.dumps(config))
-    trace_ranker(new_ranker("maxp", backbone, pretrained=False), tmp_path)
+    trace_encoder(new_ranker("maxp", backbone, pretrained=False), tmp_path)
     assert len(nodes_apart(onnx.load(tmp_path / "encoder.onnx").graph).after_activations) == LAYERS
 
 
@@ -146,7 +145,7 @@ def test_openvino_computes_products_in_int8_but_the_sensitive_ones(
 
 def test_a_head_after_an_activation_stays_as_it_is(tiny_rankers: dict[str, Path], tmp_path: Path) -> None:
     ranker = open_ranker(tiny_rankers["cross-encoder"])
-    trace_ranker(ranker, tmp_path)
+    trace_encoder(ranker, tmp_path)
     graph = onnx.load(tmp_path / "encoder.onnx").graph
     found = set(nodes_apart(graph).after_activations)
     assert Counter(node.op_type for node in graph.node if node.name in found) == {"MatMul": LAYERS, "Gemm": 1}
@@ -183,7 +182,7 @@ def test_large_weights_stay_beside_the_graph(
     traced, folder = tmp_path / "traced", tmp_path / "int8"
     traced.mkdir()
     folder.mkdir()
-    trace_ranker(ranker, traced)
+    trace_encoder(ranker, traced)
     quantize_onnx(traced / "encoder.onnx", folder)
     assert sorted(path.name for path in folder.iterdir()) == ["encoder.onnx", "encoder.onnx.data"]
     graph, weights = folder / "encoder.onnx", folder / "encoder.onnx.data"

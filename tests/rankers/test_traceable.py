@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from farrank_exporters.trace import AggregatorGraph, trace_ranker
+from farrank_exporters.trace import AggregatorGraph, trace_aggregator, trace_encoder
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.family import FAMILIES
 from farrank_rankers.features import Features, batched, stacked
@@ -49,13 +49,42 @@ TOLERANCE = {name: family.rounding for name, family in FAMILIES.items()}
 ALSO_IN_OPENVINO = ["parade-attn", "cedr-pacrr", "neural-model1", "parade-transf-pretr-lateir"]
 
 
-def test_every_family_scores_alike_in_its_graphs(family: str, traced: tuple[Ranker, Path]) -> None:
-    ranker, folder = traced
-    check_encoder(ranker, in_onnx_runtime(folder / "encoder.onnx"))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_scores_alike_in_its_graphs(
+    make_model: MakeModel,
+    tiny_options: dict[str, dict[str, Any]],
+    tmp_path_factory: pytest.TempPathFactory,
+    encoders: dict[str, Path],
+    family: str,
+) -> None:
+    """A tiny ranker whose queries are padded where they can be."""
+    ranker = new_ranker(
+        family,
+        make_model("bert", num_hidden_layers=1),
+        CHUNKING[FAMILIES[family].chunking],
+        seed=3,
+        options=one_layer(tiny_options).get(family),
+        max_query_tokens=12,
+        pad_query_to=14 if FAMILIES[family].plan == "pair" else None,
+    ).eval()
+    folder = tmp_path_factory.mktemp(family)
+    trace_aggregator(ranker, folder)
+    # Many families share an encoder, and tracing one takes seconds.
+    encoder = f"{type(ranker.encoder)} {ranker.encoder} {ranker.spec.plan}"
+    if encoder not in encoders:
+        trace_encoder(ranker, folder)
+        encoders[encoder] = folder / "encoder.onnx"
+    check_encoder(ranker, in_onnx_runtime(encoders[encoder]))
     check_aggregator(ranker, in_onnx_runtime(folder / "aggregator.onnx"))
     if family in ALSO_IN_OPENVINO:
-        check_encoder(ranker, in_openvino(folder / "encoder.onnx"))
+        check_encoder(ranker, in_openvino(encoders[encoder]))
         check_aggregator(ranker, in_openvino(folder / "aggregator.onnx"))
+
+
+@pytest.fixture(scope="module")
+def encoders() -> dict[str, Path]:
+    """Graphs of encoders that were traced before, by what they are made of."""
+    return {}
 
 
 # Those whose code is no one else's, and, slow in their number, those that transformers builds like BERT.
@@ -82,7 +111,7 @@ def test_every_backbone_encodes_alike_in_its_graph(
     long = Chunking("first", 300, 300, 300)
     folder = make_backbone(architecture, positions=400, num_hidden_layers=1, **changes)
     ranker = new_ranker("longp", folder, long, seed=2, pretrained=False, max_query_tokens=12).eval()
-    trace_ranker(ranker, tmp_path)
+    trace_encoder(ranker, tmp_path)
     runs = [in_onnx_runtime(tmp_path / "encoder.onnx")]
     if architecture in ("longformer", "big_bird", "jina"):
         runs.append(in_openvino(tmp_path / "encoder.onnx"))
@@ -96,34 +125,10 @@ def test_stretched_positions_follow_each_inputs_own_length(make_model: MakeModel
     options = {"position_step": 4, "query_prefix": "query: ", "document_prefix": "passage: "}
     folder = make_model("bert", num_hidden_layers=1)
     ranker = new_ranker("biencoder", folder, Chunking("sliding", 60, 40, 100), seed=2, options=options).eval()
-    trace_ranker(ranker, tmp_path)
+    trace_encoder(ranker, tmp_path)
     run = in_onnx_runtime(tmp_path / "encoder.onnx")
     for words in ([2], [24, 1, 0, 8], [3, 5]):  # 32 of the 128 positions fit 4 times
         check_encoder_on(ranker, run, inputs_of(ranker, "the query", words)[0])
-
-
-@pytest.fixture(scope="module", params=FAMILIES)
-def family(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
-
-
-@pytest.fixture
-def traced(
-    make_model: MakeModel, tiny_options: dict[str, dict[str, Any]], tmp_path: Path, family: str
-) -> tuple[Ranker, Path]:
-    """A tiny ranker whose queries are padded where they can be, and the folder of its graphs."""
-    ranker = new_ranker(
-        family,
-        make_model("bert", num_hidden_layers=1),
-        CHUNKING[FAMILIES[family].chunking],
-        seed=3,
-        options=one_layer(tiny_options).get(family),
-        max_query_tokens=12,
-        pad_query_to=14 if FAMILIES[family].plan == "pair" else None,
-    ).eval()
-    trace_ranker(ranker, tmp_path)
-    return ranker, tmp_path
 
 
 def one_layer(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

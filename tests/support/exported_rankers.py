@@ -1,5 +1,6 @@
 """Texts to measure exports with, and a ranker with its traced graphs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,4 +36,4 @@ CALIBRATION = Texts(
 class TracedRanker:
     ranker: Ranker
     folder: Path
-    graphs: dict[str, Graph]
+    graphs: Mapping[str, Graph]
