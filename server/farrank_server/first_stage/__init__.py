@@ -1,7 +1,8 @@
-"""What a first stage finds, and in what; `lucene` is the one there is."""
+"""What the service asks of a first stage, whatever finds the candidates; `lucene` is the one there is."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from farrank_server.errors import NotFound
 
@@ -26,6 +27,23 @@ class IndexDescription:
     documents: int
     ranking: str
     mean_characters: int
+
+
+class FirstStage(Protocol):
+    """Finds the candidates of a query in a named index."""
+
+    async def search(self, index: str, query: str, k: int, timeout_s: float) -> list[Candidate]:
+        """Return at most `k` candidates, best first; none if no term of the query is in the index.
+
+        Raises: NotFound for an unknown index, DeadlineExceeded after `timeout_s`, InvalidArgument for a query
+        with too many terms, ResourceExhausted if too many searches wait or texts are too large, Unavailable
+        if the first stage is down for the moment.
+        """
+        ...
+
+    def describe(self) -> tuple[IndexDescription, ...]:
+        """Say which indexes can be searched, in the order of the configuration."""
+        ...
 
 
 def find_index(indexes: Sequence[IndexDescription], name: str) -> IndexDescription:

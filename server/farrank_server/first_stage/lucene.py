@@ -92,11 +92,7 @@ class LuceneFirstStage:
         """Return at most `k` candidates, best first, equal scores in the order of doc_id.
 
         The whole query is plain text: Lucene's operators mean nothing in it. None of its terms in the
-        index, or no term at all, finds nothing.
-
-        Raises: NotFound for an unknown index, DeadlineExceeded after `timeout_s`, InvalidArgument for a query
-        with too many terms, ResourceExhausted if too many searches wait or texts are too large, Unavailable
-        if the search process is down for the moment.
+        index, or no term at all, finds nothing. Raises: as `FirstStage.search`.
         """
         found = find_index(self._descriptions, index)
         if self._process is None:
@@ -186,7 +182,7 @@ class SearchProcess(JavaProcess):
         return process
 
     async def search(self, index: str, query: str, k: int) -> list[Candidate]:
-        """Search; a caller that stops waiting takes its search back. Raises: as `LuceneFirstStage.search`."""
+        """Search; a caller that stops waiting takes its search back. Raises: as `FirstStage.search`."""
         if self._reading.done():
             raise _restarting()
         search_id = next(self._ids)

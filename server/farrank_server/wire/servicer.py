@@ -11,8 +11,7 @@ from farrank.v1 import rerank_pb2_grpc
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.call import RerankCall
 from farrank_server.engine.engine import Engine
-from farrank_server.first_stage import find_index
-from farrank_server.first_stage.lucene import LuceneFirstStage
+from farrank_server.first_stage import FirstStage, find_index
 from farrank_server.metrics import Metrics
 from farrank_server.wire import answers, validate
 
@@ -28,7 +27,7 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
     """The service of `rerank.proto` over an engine and, where indexes are configured, a first stage."""
 
     def __init__(
-        self, config: ServerConfig, engine: Engine, first_stage: LuceneFirstStage, metrics: Metrics
+        self, config: ServerConfig, engine: Engine, first_stage: FirstStage, metrics: Metrics
     ) -> None:
         self._limits = config.limits
         self._max_query_terms = config.first_stage.max_query_terms

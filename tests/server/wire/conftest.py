@@ -9,20 +9,18 @@ import pytest
 import pytest_asyncio
 
 from farrank.v1 import rerank_pb2_grpc
-from farrank_server.config.schema import FirstStageConfig, ListenConfig, ServerConfig
-from farrank_server.first_stage import Candidate, IndexDescription, find_index
-from farrank_server.first_stage.lucene import LuceneFirstStage
+from farrank_server.config.schema import ListenConfig, ServerConfig
+from farrank_server.first_stage import Candidate, FirstStage, IndexDescription, find_index
 from farrank_server.listen import GrpcListener
 from farrank_server.wire.guard import Guard
 from farrank_server.wire.servicer import RerankServicer
 from support.engine_bench import Wrapped, opened_bench
 
 
-class MemoryFirstStage(LuceneFirstStage):
+class MemoryFirstStage(FirstStage):
     """Finds the documents that share a word with the query, in the order in which they stand."""
 
     def __init__(self) -> None:
-        super().__init__(FirstStageConfig())
         self.texts = {"rhine": "the river Rhine", "bread": "flour and salt", "sea": "a river reaches the sea"}
         self.mean_characters = 20
         self.asked: list[tuple[str, str, int]] = []
