@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
-from farrank_runtimes.runtime import Capabilities
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.errors import DroppedAt, FarrankError, Reason
 
 if TYPE_CHECKING:
     from farrank_server.engine.call import RerankResult
-    from farrank_server.engine.rankers.loaded import LoadedRanker
+    from farrank_server.engine.rankers.loaded import LoadedRanker, Scorer
 
 Buckets = tuple[float, ...]
 
@@ -46,8 +45,7 @@ class Metrics:
             return Counter(f"farrank_{name}", text, labels.split(), registry=self.registry)
 
         def histogram(name: str, text: str, labels: str = "ranker", buckets: Buckets = SECONDS) -> Histogram:
-            labels_of = labels.split()
-            return Histogram(f"farrank_{name}", text, labels_of, buckets=buckets, registry=self.registry)
+            return Histogram(f"farrank_{name}", text, labels.split(), buckets=buckets, registry=self.registry)
 
         self.requests = counter("requests_total", "Calls that ended, by gRPC code", "method ranker code")
         self.request_seconds = histogram(
@@ -111,13 +109,12 @@ class Metrics:
         build = gauge("build_info", "What runs; always 1", "version python torch")
         build.labels(metadata.version("farrank"), platform.python_version(), metadata.version("torch")).set(1)
 
-    def name_ranker(self, ranker: str, version: str, family: str, runs: Capabilities) -> None:
-        """Show which ranker is loaded and what runs it; its counters of events begin at 0."""
-        self.ranker_info.labels(ranker, version, family, runs.runtime, runs.device, runs.precision).set(1)
-        self.begin_counters(ranker)
-
-    def begin_counters(self, ranker: str) -> None:
-        """Show the counters of events of a ranker, or of an ensemble, at 0."""
+    def show_ranker(self, scorer: "Scorer") -> None:
+        """Show which ranker, or ensemble, is loaded and what runs it; its counters of events begin at 0."""
+        for each in scorer.members:
+            runs = (each.capabilities.runtime, each.capabilities.device, each.capabilities.precision)
+            self.ranker_info.labels(each.name, each.version, each.spec.family, *runs).set(1)
+        ranker = scorer.name
         for method, code in product(METHODS, CODES):
             self.requests.labels(method, ranker, code)
         for counter, values in (
@@ -150,20 +147,15 @@ class Metrics:
 
     def count_answer(self, ranker: "LoadedRanker", result: "RerankResult") -> None:
         """Take in one ranker's answer to a call."""
-        name, read, device = ranker.name, result.read, result.device
+        name, tally = ranker.name, result.tally
         if ranker.cache is not None:
-            self.cache_hits.labels(name).inc(read.cached_chunks)
-            self.cache_misses.labels(name).inc(read.chunks - read.cached_chunks)
-        self.cut_tokens.labels(name, "query").inc(read.query_tokens_cut)
+            self.cache_hits.labels(name).inc(tally.cached_chunks)
+            self.cache_misses.labels(name).inc(tally.chunks - tally.cached_chunks)
+        self.cut_tokens.labels(name, "query").inc(tally.query_tokens_cut)
         self.cut_tokens.labels(name, "document").inc(sum(each.cut.tokens for each in result.documents))
         chunks, deciding = self.document_chunks.labels(name), self.deciding_chunk.labels(name)
         for document in result.documents:
             chunks.observe(len(document.spans))
             deciding.observe(document.deciding_chunk + 1)
-        for stage, ns in (
-            ("tokenization", result.tokenization_ns),
-            ("queue", device.queue_ns),
-            ("inference", device.inference_ns),
-            ("aggregation", device.aggregation_ns),
-        ):
-            self.stage_seconds.labels(name, stage).observe(ns / 1e9)
+        for stage in ("tokenization", "queue", "inference", "aggregation"):
+            self.stage_seconds.labels(name, stage).observe(getattr(tally, f"{stage}_ns") / 1e9)

@@ -77,7 +77,7 @@ class Replica:
         searching = asyncio.create_task(self._first_stage.start())
         try:
             loading = device.submit(load_rankers, config, self._cache)
-            rankers, ensembles = await asyncio.wrap_future(loading)
+            scorers = await asyncio.wrap_future(loading)
             await searching
         except BaseException:
             searching.cancel()
@@ -85,17 +85,14 @@ class Replica:
             await self._door.close(0)
             device.shutdown(timeout_s=1.0)
             raise
-        self.engine = Engine(config, rankers, device, self._cache, self.metrics, ensembles)
+        self.engine = Engine(config, scorers, device, self._cache, self.metrics)
         opened.push_async_callback(asyncio.to_thread, self.engine.close)
         opened.push_async_callback(self._door.close, CUT_GRACE_S)
         self.metrics.name_limits(config.limits, config.cache_bytes)
-        for ranker in rankers:
-            self.metrics.name_ranker(ranker.name, ranker.version, ranker.spec.family, ranker.capabilities)
-        for ensemble in ensembles:
-            self.metrics.begin_counters(ensemble.name)
+        for ranker in self.engine.rankers.values():
+            self.metrics.show_ranker(ranker)
         servicer = RerankServicer(config, self.engine, self._first_stage, self.metrics)
-        names = self.engine.loaded.keys() | self.engine.ensembles.keys()
-        guard = Guard(self.metrics, names, config.default_ranker)
+        guard = Guard(self.metrics, self.engine.rankers.keys(), config.default_ranker)
         # What was loaded stays: a collection need not go through it again, 0.3 s during which no call moves.
         gc.collect()
         gc.freeze()

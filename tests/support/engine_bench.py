@@ -23,8 +23,8 @@ from farrank_server.engine.call import QueuedInput, RerankCall, RerankResult
 from farrank_server.engine.device.device_loop import DeviceState, DeviceThread
 from farrank_server.engine.device.work_queue import Inputs
 from farrank_server.engine.engine import Engine
-from farrank_server.engine.ensemble import LoadedEnsemble
 from farrank_server.engine.rankers.document_cache import DocumentCache
+from farrank_server.engine.rankers.loaded import LoadedEnsemble, Scorer
 from farrank_server.engine.rankers.loading import load_rankers
 from farrank_server.metrics import Metrics
 
@@ -130,14 +130,14 @@ async def opened_bench(
         limits=LimitsConfig(**limits),
     )
     cache, metrics = DocumentCache(config.cache_bytes), Metrics()
-    lanes, _ = load_rankers(config, cache)
+    lanes = [lane for scorer in load_rankers(config, cache) for lane in scorer.members]
     runtimes = {lane.name: wrap(lane.runtime) for lane in lanes}
     for lane in lanes:
         lane.runtime = runtimes[lane.name]
         lane.capabilities = lane.runtime.capabilities()
         lane.policy = replace(lane.policy, packed=lane.capabilities.packed)
-    both = LoadedEnsemble("both", tuple(lanes))
-    engine = Engine(config, lanes, DeviceThread(), cache, metrics, [both])
+    scorers: list[Scorer] = [*lanes, LoadedEnsemble("both", tuple(lanes))]
+    engine = Engine(config, scorers, DeviceThread(), cache, metrics)
     try:
         yield Bench(engine, runtimes, metrics)
     finally:

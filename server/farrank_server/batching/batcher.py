@@ -19,7 +19,13 @@ from typing import Generic, TypeVar
 
 from sortedcontainers import SortedKeyList
 
-from farrank_server.batching.budget import TokenBudget
+# Batches in a row that fitted, before a larger one is tried again.
+PATIENCE = 200
+
+GROWTH = 1.5
+
+# What is below this share of the configured budget is no lasting want of memory but a moment's.
+FLOOR = 1 / 16
 
 
 def longest_prefix(lengths: Sequence[int], max_tokens: int) -> int:
@@ -40,7 +46,7 @@ def longest_run(lengths: Sequence[int], anchor: int, max_tokens: int, max_paddin
     sums = [0, *accumulate(lengths)]
     best = range(anchor, anchor + 1)
     best_tokens = lengths[anchor]
-    end = _end_of_length(lengths, anchor)
+    end = bisect_right(lengths, lengths[anchor])
     while True:
         longest = lengths[end - 1]
         lowest = max(0, end - max_tokens // longest)
@@ -58,15 +64,7 @@ def longest_run(lengths: Sequence[int], anchor: int, max_tokens: int, max_paddin
             best, best_tokens = range(start, end), sums[end] - sums[start]
         if end == len(lengths):
             return best
-        end = _end_of_length(lengths, end)
-
-
-def _end_of_length(lengths: Sequence[int], position: int) -> int:
-    """One past the last input that is as long as the one at `position`."""
-    end = position + 1
-    while end < len(lengths) and lengths[end] == lengths[position]:
-        end += 1
-    return end
+        end = bisect_right(lengths, lengths[end], lo=end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +82,32 @@ class BatchPolicy:
     def positions(self, tokens: Sequence[int]) -> list[int]:
         """Say how many positions each input of a batch takes on the device."""
         return list(tokens) if self.packed else [max(tokens, default=0)] * len(tokens)
+
+
+class TokenBudget:
+    """How many tokens a batch may hold, learned from batches that did not fit.
+
+    Starts at what was configured, shrinks when a batch runs out of memory, and grows back in time.
+    """
+
+    def __init__(self, configured: int) -> None:
+        self._configured = configured
+        self._fitted = 0
+        self.tokens = configured
+
+    def failed(self, padded_tokens: int) -> None:
+        """Halve what failed, for the batches to come."""
+        self._fitted = 0
+        self.tokens = max(1, round(self._configured * FLOOR), min(self.tokens, padded_tokens // 2))
+
+    def fitted(self) -> None:
+        """Count a batch that ran; after many of them, dare more."""
+        if self.tokens == self._configured:
+            return
+        self._fitted += 1
+        if self._fitted >= PATIENCE:
+            self._fitted = 0
+            self.tokens = min(self._configured, round(self.tokens * GROWTH) + 1)
 
 
 @dataclass(slots=True, eq=False)
@@ -115,19 +139,10 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[Q]):
-    """What runs next, and which requests were dropped because their deadline had passed.
-
-    `padded_tokens`: positions that the device computes.
-    """
+    """What runs next, and which requests were dropped because their deadline had passed."""
 
     items: tuple[Q, ...]
     expired: tuple[int, ...]
-    padded_tokens: int
-
-    @property
-    def real_tokens(self) -> int:
-        """Positions that hold a token."""
-        return sum(item.tokens for item in self.items)
 
 
 class Batcher(Generic[Q]):
@@ -176,15 +191,12 @@ class Batcher(Generic[Q]):
             self._queue = _sorted(item for item in self._queue if item.request_id in self._requests)
         return left
 
-    def due_s(self) -> float | None:
-        """When the first input is due, None when nothing waits: queues of several rankers compare by it."""
-        first = self._first()
-        return None if first is None else first.due_s
-
-    def first_queued_s(self) -> float | None:
-        """When the input that is due first was queued."""
-        first = self._first()
-        return None if first is None else first.enqueued_s
+    def first(self) -> Q | None:
+        """The input that is due first, None when nothing waits: queues of several rankers compare by it."""
+        while self._queue and self._queue[0].request_id not in self._requests:
+            self._queue.pop(0)
+        first: Q | None = self._queue[0] if self._queue else None
+        return first
 
     def take(self, now_s: float) -> Batch[Q]:
         """Remove and return the next batch; empty when nothing waits.
@@ -196,8 +208,7 @@ class Batcher(Generic[Q]):
         for item in items:
             self._queue.remove(item)
             self._count(self._requests[item.request_id], -1, -item.tokens)
-        positions = sum(self.policy.positions([item.tokens for item in items]))
-        return Batch(items, tuple(expired), positions)
+        return Batch(items, tuple(expired))
 
     def _count(self, request: _Request, inputs: int, tokens: int) -> None:
         """Count inputs of a request in, or (negative) out."""
@@ -205,12 +216,6 @@ class Batcher(Generic[Q]):
         request.tokens += tokens
         self._waiting += inputs
         self.queued_tokens += tokens
-
-    def _first(self) -> Q | None:
-        while self._queue and self._queue[0].request_id not in self._requests:
-            self._queue.pop(0)
-        first: Q | None = self._queue[0] if self._queue else None
-        return first
 
     def _grouped(self, window: list[Q]) -> tuple[Q, ...]:
         """Choose the batch: the first of the window, and those that go with it."""

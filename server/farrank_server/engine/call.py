@@ -1,17 +1,19 @@
 """A call on its way through the engine: what was asked, how far it is, and what is answered."""
 
 import asyncio
+import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import astuple, dataclass, field
+from typing import TYPE_CHECKING
 
-from farrank_rankers.family import EvidenceKind
+from farrank_rankers.ensemble import mean_score
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
 from farrank_server.batching.batcher import Queued
-from farrank_server.engine.admission.reservations import Outstanding, Reservation
+from farrank_server.engine.admission.reservations import Reservation
 
 if TYPE_CHECKING:
+    from farrank_server.engine.rankers.document_cache import KnownDocuments
     from farrank_server.engine.rankers.loaded import LoadedRanker
 
 
@@ -64,79 +66,73 @@ class ScoredDocument:
         return max(range(len(self.chunk_scores)), key=self.chunk_scores.__getitem__)
 
 
-@dataclass(slots=True, eq=False)
-class PendingDocument:
-    """A document whose chunks are being encoded.
-
-    `features` has a place for each chunk; `kept_bytes` of them are in the device's memory. `whole` holds all
-    of them at once when they came from the cache.
-    """
-
-    index: int
-    spans: tuple[Span, ...]
-    cut: Cut
-    features: list[Features | None]
-    missing: int
-    kept_bytes: int = 0
-    whole: Features | None = None
-    cache_key: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ReadTally:
-    """What was read of a call. Slices are added up on the event loop."""
-
-    tokens: int = 0
-    chunks: int = 0
-    cached_chunks: int = 0
-    query_tokens_cut: int = 0
-
-    def __add__(self, other: "ReadTally") -> "ReadTally":
-        return ReadTally(
-            self.tokens + other.tokens,
-            self.chunks + other.chunks,
-            self.cached_chunks + other.cached_chunks,
-            self.query_tokens_cut + other.query_tokens_cut,
-        )
-
-
 @dataclass(slots=True)
-class DeviceTally:
-    """What ran on the device for a call, and where its time went. The device's thread alone writes it.
+class Tally:
+    """What was read of a call, what ran on the device for it, and where its time went.
 
     `queue_ns`: the longest that an input waited, also on the device behind another batch. `inference_ns`:
     what the batches that held its inputs took, each from its start on the device, summed.
     """
 
+    tokens: int = 0
+    chunks: int = 0
+    cached_chunks: int = 0
+    query_tokens_cut: int = 0
+    tokenization_ns: int = 0
     pairs: int = 0
     padded_tokens: int = 0
     queue_ns: int = 0
     inference_ns: int = 0
     aggregation_ns: int = 0
 
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(*map(operator.add, astuple(self), astuple(other)))
+
+
+@dataclass(frozen=True, slots=True)
+class RerankResult:
+    """The answer to a call. `documents` stand in the call's order, one each."""
+
+    documents: tuple[ScoredDocument, ...]
+    tally: Tally
+
+
+def mean_of_members(results: Sequence[RerankResult]) -> RerankResult:
+    """Join what an ensemble's members found of the same documents, and add up what it cost.
+
+    The first member's chunks are the evidence. Members read and wait at the same time: that is not added up.
+    """
+    documents = []
+    for each in zip(*(result.documents for result in results), strict=True):
+        score = round(mean_score([found.score for found in each]), SCORE_DECIMALS)
+        documents.append(ScoredDocument(score, each[0].chunk_scores, each[0].spans, each[0].cut))
+    tallies = [result.tally for result in results]
+    total = sum(tallies, Tally())
+    total.query_tokens_cut = tallies[0].query_tokens_cut
+    total.tokenization_ns = max(tally.tokenization_ns for tally in tallies)
+    total.queue_ns = max(tally.queue_ns for tally in tallies)
+    return RerankResult(tuple(documents), total)
+
 
 @dataclass(slots=True, eq=False)
 class ActiveCall:
     """One ranker's part of an admitted call, from its admission to its answer.
 
-    `finished`, `read` and `tokenization_ns` belong to the event loop; other threads settle `finished` through
-    `resolve` and `fail`. What follows them belongs to the device's thread.
+    `finished` belongs to the event loop; other threads use `settle`. What follows it belongs to the device's
+    thread.
     """
 
     id: int
     call: RerankCall
     ranker: "LoadedRanker"
     reservation: Reservation
-    outstanding: Outstanding
-    loop: asyncio.AbstractEventLoop
+    known: "KnownDocuments"
     finished: asyncio.Future[None]
-    read: ReadTally = field(default_factory=ReadTally)
-    tokenization_ns: int = 0
 
     query_features: Features | None = None
-    waiting_for_query: list[PendingDocument] = field(default_factory=list)
+    waiting_for_query: list["PendingDocument"] = field(default_factory=list)
     results: dict[int, ScoredDocument] = field(default_factory=dict)
-    device: DeviceTally = field(default_factory=DeviceTally)
+    tally: Tally = field(default_factory=Tally)
     kept_bytes: int = 0
 
     @property
@@ -144,7 +140,7 @@ class ActiveCall:
         """Whether anybody still waits for it. Any thread may ask."""
         return not self.finished.done()
 
-    def ready_with(self, document: PendingDocument) -> list[PendingDocument]:
+    def ready_with(self, document: "PendingDocument") -> list["PendingDocument"]:
         """Say which documents can be scored now that all chunks of this one are encoded.
 
         A dual ranker's must wait for the query.
@@ -154,13 +150,13 @@ class ActiveCall:
             return []
         return [document]
 
-    def query_arrived(self, features: Features) -> list[PendingDocument]:
+    def query_arrived(self, features: Features) -> list["PendingDocument"]:
         """Keep the encoded query; say which documents waited for it alone."""
         self.query_features = features
         waited, self.waiting_for_query = self.waiting_for_query, []
         return waited
 
-    def score(self, document: PendingDocument, score: float, chunk_scores: Sequence[float]) -> None:
+    def score(self, document: "PendingDocument", score: float, chunk_scores: Sequence[float]) -> None:
         """Take in a document's score."""
         evidence = tuple(round(each, SCORE_DECIMALS) for each in chunk_scores)
         self.results[document.index] = ScoredDocument(
@@ -172,21 +168,9 @@ class ActiveCall:
         """Whether every document has its score."""
         return len(self.results) == len(self.call.texts)
 
-    def resolve(self) -> None:
-        """Say, from any thread, that every document has its score."""
-        self._settle(None)
+    def settle(self, error: Exception | None = None) -> None:
+        """Say, from any thread, that every document has its score, or why the call will not be answered."""
 
-    def fail(self, error: Exception) -> None:
-        """Say, from any thread, that the call will not be answered."""
-        self._settle(error)
-
-    def close(self) -> None:
-        """Let stages that still work on the call see that nobody waits for it any more."""
-        if not self.finished.cancel() and not self.finished.cancelled():
-            # Failed by one stage while another's error was on its way: asked for, or asyncio complains.
-            self.finished.exception()
-
-    def _settle(self, error: Exception | None) -> None:
         def settle() -> None:
             # The caller may have gone, or another stage have failed the call first.
             if self.finished.done():
@@ -196,7 +180,31 @@ class ActiveCall:
             else:
                 self.finished.set_exception(error)
 
-        self.loop.call_soon_threadsafe(settle)
+        self.finished.get_loop().call_soon_threadsafe(settle)
+
+    def close(self) -> None:
+        """Let stages that still work on the call see that nobody waits for it any more."""
+        if not self.finished.cancel() and not self.finished.cancelled():
+            # Failed by one stage while another's error was on its way: asked for, or asyncio complains.
+            self.finished.exception()
+
+
+@dataclass(slots=True, eq=False)
+class PendingDocument:
+    """A document whose chunks are being encoded.
+
+    `features` has a place for each chunk; `kept_bytes` of them are in the device's memory. `whole` holds all
+    of them at once when they came from the cache.
+    """
+
+    call: ActiveCall
+    index: int
+    spans: tuple[Span, ...]
+    cut: Cut
+    features: list[Features | None]
+    missing: int
+    kept_bytes: int = 0
+    whole: Features | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -207,33 +215,3 @@ class QueuedInput(Queued):
     input: EncoderInput
     document: PendingDocument | None = None
     chunk: int = 0
-
-
-class Scorer(Protocol):
-    """Who scored: one ranker or an ensemble."""
-
-    @property
-    def name(self) -> str:
-        """The name that callers use."""
-        ...
-
-    @property
-    def version(self) -> str:
-        """Hash of all that its scores depend on."""
-        ...
-
-    @property
-    def evidence(self) -> EvidenceKind:
-        """What its chunk scores mean."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class RerankResult:
-    """The answer to a call. `documents` stand in the call's order, one each."""
-
-    scorer: Scorer
-    documents: tuple[ScoredDocument, ...]
-    read: ReadTally
-    tokenization_ns: int
-    device: DeviceTally

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -10,8 +10,7 @@ from farrank_rankers.errors import ReadingStopped
 from farrank_rankers.tokens import TokenizedText
 from farrank_server.engine.admission.estimates import Speed
 from farrank_server.engine.admission.reservations import Reservations
-from farrank_server.engine.call import ActiveCall, Cut, PendingDocument, QueuedInput, ReadTally, Span
-from farrank_server.engine.rankers.document_cache import EncodedDocument
+from farrank_server.engine.call import ActiveCall, Cut, PendingDocument, QueuedInput, Span, Tally
 from farrank_server.errors import InvalidArgument
 
 # A call's documents are read in slices of about this many characters (some 5 ms of a core): the device
@@ -40,100 +39,88 @@ class TokenizerPool:
         """Run something short on the pool."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-    async def prepare(
-        self,
-        call: ActiveCall,
-        cached: Mapping[int, EncodedDocument],
-        keys: Sequence[bytes] | None,
-    ) -> None:
-        """Read, split and submit all documents of a call.
+    async def prepare(self, call: ActiveCall) -> Tally:
+        """Read, split and submit all documents of a call; say what was read.
 
         Raises: InvalidArgument if the query holds no token; ReadingStopped if the call ended meanwhile.
         """
         started_ns = time.perf_counter_ns()
         loop = asyncio.get_running_loop()
-        slices = iter(list(_slices(call.call.texts, cached)))
+        slices = iter(list(_slices(call.call.texts, call.known.held)))
         query: list[TokenizedText] = []
 
-        def read(indices: Sequence[int]) -> ReadTally:
-            brought = ReadTally() if query else self._read_query(call, query)
-            return brought + self._read_slice(call, query[0], indices, cached, keys)
-
-        async def read_on() -> None:
-            for indices in slices:
-                tally = await loop.run_in_executor(self._pool, read, indices)
-                call.read += tally
+        def read(indices: Sequence[int]) -> Tally:
+            brought = Tally() if query else self._read_query(call, query)
+            return brought + self._read_slice(call, query[0], indices)
 
         # The first slice brings the query; the others then go side by side, a few at a time.
-        call.read += await loop.run_in_executor(self._pool, read, next(slices))
+        total = await loop.run_in_executor(self._pool, read, next(slices))
+
+        async def read_on() -> None:
+            nonlocal total
+            for indices in slices:
+                tally = await loop.run_in_executor(self._pool, read, indices)
+                total += tally
+
         if len(call.call.texts) > 1:
             await asyncio.gather(*(read_on() for _ in range(self._threads)))
-        call.tokenization_ns = time.perf_counter_ns() - started_ns
+        total.tokenization_ns = time.perf_counter_ns() - started_ns
+        return total
 
-    def _read_query(self, call: ActiveCall, query: list[TokenizedText]) -> ReadTally:
+    def _read_query(self, call: ActiveCall, query: list[TokenizedText]) -> Tally:
         query.append(call.ranker.reader.read_query(call.call.query))
         if len(query[0]) == 0:
             raise InvalidArgument(
                 f"query: holds no token that ranker {call.ranker.name} can read; it needs at least 1"
             )
-        cut = query[0].tokens_cut or 0
-        if not call.ranker.is_dual:
-            return ReadTally(query_tokens_cut=cut)
-        encoder_input = call.ranker.reader.query_input(query[0])
-        self._submit(call, [QueuedInput(encoder_input.tokens, call, encoder_input)], [])
-        return ReadTally(query_tokens_cut=cut, tokens=encoder_input.tokens)
+        brought = Tally(query_tokens_cut=query[0].tokens_cut or 0)
+        if call.ranker.is_dual:
+            encoder_input = call.ranker.reader.query_input(query[0])
+            brought.tokens = encoder_input.tokens
+            self._submit(call, [QueuedInput(encoder_input.tokens, call, encoder_input)], [])
+        return brought
 
-    def _read_slice(
-        self,
-        call: ActiveCall,
-        query: TokenizedText,
-        indices: Sequence[int],
-        cached: Mapping[int, EncodedDocument],
-        keys: Sequence[bytes] | None,
-    ) -> ReadTally:
+    def _read_slice(self, call: ActiveCall, query: TokenizedText, indices: Sequence[int]) -> Tally:
         inputs: list[QueuedInput] = []
         documents: list[PendingDocument] = []
+        brought = Tally()
         for index in indices:
-            if call.finished.done():
+            if not call.is_wanted:
                 raise ReadingStopped("the call ended while its documents were read")
-            if index in cached:
-                documents.append(_from_cache(index, cached[index]))
-                continue
-            document, its_inputs = self._read_document(call, query, index)
-            document.cache_key = keys[index] if keys is not None else None
+            held = call.known.held.get(index)
+            if held is None:
+                document, its_inputs = self._read_document(call, query, index)
+                inputs += its_inputs
+            else:
+                document = PendingDocument(call, index, held.spans, held.cut, [], 0, whole=held.features)
+                brought.cached_chunks += len(held.spans)
             documents.append(document)
-            inputs.extend(its_inputs)
+            brought.chunks += len(document.spans)
         self._submit(call, inputs, documents)
-        return ReadTally(
-            tokens=sum(each.tokens for each in inputs),
-            chunks=sum(len(document.spans) for document in documents),
-            cached_chunks=sum(len(document.spans) for document in documents if document.whole is not None),
-        )
+        brought.tokens = sum(each.tokens for each in inputs)
+        return brought
 
     def _read_document(
         self, call: ActiveCall, query: TokenizedText, index: int
     ) -> tuple[PendingDocument, list[QueuedInput]]:
-        text, limit = call.call.texts[index], call.call.max_chunks
+        ranker, text, limit = call.ranker, call.call.texts[index], call.call.max_chunks
         started_s = time.perf_counter()
-        read = call.ranker.reader.read_document(
+        read = ranker.reader.read_document(
             text, limit, should_stop=call.finished.done, count_tokens=call.call.count_tokens
         )
-        chunks = call.ranker.reader.split(read, limit)
-        with_query = None if call.ranker.is_dual else query
-        inputs = [call.ranker.reader.chunk_input(with_query, chunk) for chunk in chunks]
-        readable = call.ranker.readable(len(text), call.call.count_tokens)
+        chunks = ranker.reader.split(read, limit)
+        with_query = None if ranker.is_dual else query
+        inputs = [ranker.reader.chunk_input(with_query, chunk) for chunk in chunks]
+        readable = ranker.readable(len(text), call.call.count_tokens)
         self._reading.observe(readable * self._threads, time.perf_counter() - started_s)
         self._reservations.read(call.reservation, readable)
-        call.ranker.density.observe(len(text) - read.characters_cut, len(read))
+        ranker.density.observe(len(text) - read.characters_cut, len(read))
         spans = tuple(Span(chunk.start, chunk.end) for chunk in chunks)
-        document = PendingDocument(index, spans, _cut(read, len(text)), [None] * len(chunks), len(chunks))
+        cut = _cut(read, len(text))
+        document = PendingDocument(call, index, spans, cut, [None] * len(chunks), len(chunks))
         return document, [
             QueuedInput(each.tokens, call, each, document, chunk) for chunk, each in enumerate(inputs)
         ]
-
-
-def _from_cache(index: int, encoded: EncodedDocument) -> PendingDocument:
-    return PendingDocument(index, encoded.spans, encoded.cut, [], 0, whole=encoded.features)
 
 
 def _cut(read: TokenizedText, characters: int) -> Cut:
@@ -144,7 +131,7 @@ def _cut(read: TokenizedText, characters: int) -> Cut:
     return Cut(read.characters_cut, tokens)
 
 
-def _slices(texts: Sequence[str], cached: Mapping[int, EncodedDocument]) -> Iterator[list[int]]:
+def _slices(texts: Sequence[str], cached: Container[int]) -> Iterator[list[int]]:
     """Cut the documents into runs of about SLICE_CHARACTERS to read."""
     current: list[int] = []
     characters = 0

@@ -11,12 +11,10 @@ from farrank.v1 import rerank_pb2 as pb
 from farrank_rankers.family import ENSEMBLE, EvidenceKind
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.engine.call import RerankResult, ScoredDocument
-from farrank_server.engine.ensemble import LoadedEnsemble
-from farrank_server.engine.rankers.loaded import LoadedRanker
+from farrank_server.engine.rankers.loaded import LoadedEnsemble, Scorer
 from farrank_server.first_stage import IndexDescription
 
 Response = pb.RerankResponse | pb.SearchAndRerankResponse
-Scorer = LoadedRanker | LoadedEnsemble
 
 EVIDENCE = {
     EvidenceKind.CHUNK_SCORE: pb.EVIDENCE_CHUNK_SCORE,
@@ -27,7 +25,7 @@ EVIDENCE = {
 
 def describe_scoring(response: Response, scorer: Scorer, options: pb.RerankOptions) -> None:
     """Say which ranker scores, what runs it, and on which scale its scores are."""
-    runs = [member.capabilities for member in members_of(scorer)]
+    runs = [member.capabilities for member in scorer.members]
     response.ranker.name = scorer.name
     response.ranker.version = scorer.version
     response.ranker.runtime = _joined(each.runtime for each in runs)
@@ -38,38 +36,29 @@ def describe_scoring(response: Response, scorer: Scorer, options: pb.RerankOptio
 def add_ranking(
     response: Response,
     result: RerankResult,
+    scorer: Scorer,
     ids: Sequence[str],
     texts: Sequence[str],
     options: pb.RerankOptions,
 ) -> None:
     """Add the documents, best first and equals as they came, no more than `top_n`, and what they cost."""
     order = sorted(range(len(ids)), key=lambda index: -result.documents[index].score)
-    evidence = EVIDENCE[result.scorer.evidence]
+    evidence = EVIDENCE[scorer.evidence]
     response.results.extend(
         _result_to_pb(result.documents[index], index, ids[index], texts[index], evidence, options)
         for index in order[: options.top_n or None]
     )
-    read, device = result.read, result.device
-    response.query_tokens_cut = read.query_tokens_cut
-    response.usage.tokens = read.tokens
-    response.usage.chunks = read.chunks
-    response.usage.cached_chunks = read.cached_chunks
-    response.usage.pairs = device.pairs
-    response.usage.padded_tokens = device.padded_tokens
-    response.timings.tokenization_ns = result.tokenization_ns
-    response.timings.queue_ns = device.queue_ns
-    response.timings.inference_ns = device.inference_ns
-    response.timings.aggregation_ns = device.aggregation_ns
-
-
-def members_of(scorer: Scorer) -> Sequence[LoadedRanker]:
-    """The rankers whose scores it gives: an ensemble's members, or itself."""
-    return scorer.members if isinstance(scorer, LoadedEnsemble) else (scorer,)
+    tally = result.tally
+    response.query_tokens_cut = tally.query_tokens_cut
+    for name in ("tokens", "chunks", "cached_chunks", "pairs", "padded_tokens"):
+        setattr(response.usage, name, getattr(tally, name))
+    for name in ("tokenization_ns", "queue_ns", "inference_ns", "aggregation_ns"):
+        setattr(response.timings, name, getattr(tally, name))
 
 
 def ranker_to_pb(ranker: Scorer) -> pb.RankerInfo:
     """Describe a ranker; an ensemble by what its members share, or by the most that one of them takes."""
-    members = members_of(ranker)
+    members = ranker.members
     first, specs = members[0], [member.spec for member in members]
     runs = [member.capabilities for member in members]
     info = pb.RankerInfo(

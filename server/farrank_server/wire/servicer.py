@@ -34,7 +34,7 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
         self._engine = engine
         self._first_stage = first_stage
         self._metrics = metrics
-        on_a_cpu = answers.members_of(engine.rankers()[0])[0].capabilities.device == "cpu"
+        on_a_cpu = engine.scorer("").members[0].capabilities.device == "cpu"
         default_k = config.first_stage.default_k or (DEFAULT_K_ON_A_CPU if on_a_cpu else DEFAULT_K)
         self._default_k = min(default_k, config.limits.max_documents)
 
@@ -47,7 +47,7 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
             result = await self._engine.rerank(replace(call, texts=texts))
             response = pb.RerankResponse()
             answers.describe_scoring(response, scorer, request.options)
-            answers.add_ranking(response, result, ids, texts, request.options)
+            answers.add_ranking(response, result, scorer, ids, texts, request.options)
             response.timings.total_ns = _ns_since(call.arrival_s)
             return response
 
@@ -75,7 +75,7 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
                     texts = tuple(candidate.text for candidate in candidates)
                     result = await self._engine.rerank(replace(call, texts=texts), reserved)
                     ids = [candidate.doc_id for candidate in candidates]
-                    answers.add_ranking(response, result, ids, texts, request.options)
+                    answers.add_ranking(response, result, scorer, ids, texts, request.options)
             for each in response.results:
                 each.first_stage_score = candidates[each.index].score
             response.timings.total_ns = _ns_since(call.arrival_s)
@@ -85,7 +85,7 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
         """List rankers, indexes and limits."""
         with self._engine.gate.passing():
             return pb.ListRankersResponse(
-                rankers=map(answers.ranker_to_pb, self._engine.rankers()),
+                rankers=map(answers.ranker_to_pb, self._engine.rankers.values()),
                 indexes=[answers.index_to_pb(each, self._default_k) for each in self._first_stage.describe()],
                 limits=answers.limits_to_pb(self._limits, self._max_query_terms),
             )

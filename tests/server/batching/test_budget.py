@@ -1,4 +1,4 @@
-from farrank_server.batching.budget import FLOOR, PATIENCE, TokenBudget
+from farrank_server.batching.batcher import FLOOR, PATIENCE, TokenBudget
 
 
 def test_what_failed_is_halved_and_stays_so_for_a_while() -> None:

@@ -221,14 +221,14 @@ async def test_two_precisions_of_one_source_share_no_encoding(tiny_rankers: dict
         }
     )
     cache, metrics = DocumentCache(config.cache_bytes), Metrics()
-    lanes, _ = load_rankers(config, cache)
+    lanes = load_rankers(config, cache)
     assert lanes[0].version == lanes[1].version
     engine = Engine(config, lanes, DeviceThread(), cache, metrics)
     try:
         bench = Bench[Faulty](engine, {}, metrics)
         await bench.rerank(ranker="full")
-        assert (await bench.rerank(ranker="half")).read.cached_chunks == 0
-        assert (await bench.rerank(ranker="half")).read.cached_chunks == len(TEXTS)
+        assert (await bench.rerank(ranker="half")).tally.cached_chunks == 0
+        assert (await bench.rerank(ranker="half")).tally.cached_chunks == len(TEXTS)
     finally:
         engine.close()
 
@@ -241,12 +241,12 @@ async def test_cached_documents_meet_fresh_ones_on_the_device(tiny_rankers: dict
         device=DeviceConfig("cuda:0"),
     )
     cache, metrics = DocumentCache(config.cache_bytes), Metrics()
-    engine = Engine(config, load_rankers(config, cache)[0], DeviceThread(), cache, metrics)
+    engine = Engine(config, load_rankers(config, cache), DeviceThread(), cache, metrics)
     try:
         bench = Bench[Faulty](engine, {}, metrics)
         first = await bench.rerank(TEXTS[:6], ranker="bi")
         mixed = await bench.rerank(ranker="bi")
-        assert mixed.read.cached_chunks == 6
+        assert mixed.tally.cached_chunks == 6
         assert scores(mixed)[:6] == pytest.approx(scores(first), abs=1e-5)
     finally:
         engine.close()
@@ -323,7 +323,7 @@ async def test_cached_documents_need_no_room_in_the_queue(open_bench: OpenBench)
         for start in range(0, len(TEXTS), 4):
             await bench.rerank(TEXTS[start : start + 4], ranker="biencoder")
         together = await bench.rerank(TEXTS * 4, ranker="biencoder")
-        assert together.device.pairs == 1
+        assert together.tally.pairs == 1
         assert scores(together)[: len(TEXTS)] == pytest.approx(scores(together)[-len(TEXTS) :], abs=1e-6)
 
 

@@ -3,17 +3,17 @@
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from farrank_rankers.features import Features
 from farrank_runtimes.document_groups import gathered, kept
-from farrank_runtimes.runtime import DeviceLost, OutOfMemory
+from farrank_runtimes.runtime import DeviceLost, OutOfMemory, forget_locals
 from farrank_server.engine.admission.reservations import Reservations
 from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput
-from farrank_server.engine.device.batch_in_flight import BatchInFlight, Items, begin, positions
-from farrank_server.engine.device.bisection import run_isolated
+from farrank_server.engine.device.batch_in_flight import BatchInFlight
 from farrank_server.engine.device.watchdog import Watchdog
-from farrank_server.engine.device.work_queue import RankerQueue, Ready, WorkQueue
+from farrank_server.engine.device.work_queue import WorkQueue
 from farrank_server.engine.rankers.document_cache import EncodedDocument
 from farrank_server.engine.rankers.loaded import LoadedRanker
 from farrank_server.errors import FarrankError, Internal, Reason, ResourceExhausted
@@ -27,6 +27,8 @@ FULL = 0.5
 # So many calls fail one after the other, and nothing succeeds between them, before an input that is known to
 # be good is tried: if that fails too, the device is at fault and not what callers sent.
 FAILURES_BEFORE_PROBE = 3
+
+T = TypeVar("T")
 
 
 class BatchResults:
@@ -52,187 +54,166 @@ class BatchResults:
         another batch is in flight, whose time on the device covers what is done here.
         Raises: DeviceLost.
         """
-        queue = batch.queue
-        ready: list[Ready] = []
+        ready: list[PendingDocument] = []
         encoded: list[BatchInFlight] = []
 
-        def take_in(some: Items) -> None:
+        def take_in(items: Sequence[QueuedInput]) -> None:
             attempt = batch
             # The first attempt is the one that was begun; others leave out calls that have ended since.
-            if some is not batch.items:
-                some = [item for item in some if self._work.is_open(item.call)]
-                if not some:
+            if items is not batch.items:
+                items = [item for item in items if self._work.is_open(item.call)]
+                if not items:
                     return
-                attempt = begin(queue, some, self._watchdog)
+                attempt = BatchInFlight(batch.queue, items, self._watchdog)
             ready.extend(self._take_in(attempt))
             encoded.append(attempt)
 
-        run_isolated(take_in, batch.items, lambda some, error: self._encoding_failed(batch, some, error))
-        scoring_s = self._score(queue, ready, beside=beside)
+        run_isolated(take_in, batch.items, lambda items, error: self._encoding_failed(batch, items, error))
+        busy_s = self._score(batch.queue.ranker, ready, beside=beside)
         if batch.is_queued:
-            busy_s = sum(attempt.seconds for attempt in encoded) + (0.0 if beside else scoring_s)
+            busy_s += sum(attempt.seconds for attempt in encoded)
         else:
             busy_s = time.monotonic() - batch.began_s
-        self._count_busy(queue.ranker, busy_s)
+        self._count_busy(batch.queue.ranker, busy_s)
         for attempt in encoded:
             self._count(attempt)
 
-    def score(self, queue: RankerQueue, ready: Sequence[Ready], *, beside: bool) -> None:
+    def score(self, ranker: LoadedRanker, ready: Sequence[PendingDocument], *, beside: bool) -> None:
         """Score documents that need no encoding. `beside` and Raises: as `finish`."""
-        scoring_s = self._score(queue, ready, beside=beside)
-        self._count_busy(queue.ranker, 0.0 if beside else scoring_s)
+        self._count_busy(ranker, self._score(ranker, ready, beside=beside))
 
-    def _take_in(self, attempt: BatchInFlight) -> list[Ready]:
-        done_s = attempt.wait(self._watchdog)
-        queue, items, rows = attempt.queue, attempt.items, attempt.encoding.rows()
+    def _take_in(self, batch: BatchInFlight) -> list[PendingDocument]:
+        """Put each input's features in its place; return the documents that can be scored now."""
+        batch.wait()
+        rows = batch.rows()
         self._succeeded()
-        elapsed_ns = round(attempt.seconds * 1e9)
         # Counted back from its end: a batch that waited behind another was still queued.
-        started_s = done_s - attempt.seconds
-        for item, taken in zip(items, positions(queue, items), strict=True):
-            tally = item.call.device
+        started_s = (batch.done_s or batch.began_s) - batch.seconds
+        for call in {item.call for item in batch.items}:
+            call.tally.inference_ns += round(batch.seconds * 1e9)
+        ready: list[PendingDocument] = []
+        for item, row, positions in zip(batch.items, rows, batch.positions, strict=True):
+            call, document, tally = item.call, item.document, item.call.tally
             tally.pairs += 1
-            tally.padded_tokens += taken
+            tally.padded_tokens += positions
             tally.queue_ns = max(tally.queue_ns, round((started_s - item.enqueued_s) * 1e9))
-        for call in {item.call for item in items}:
-            call.device.inference_ns += elapsed_ns
-        return self._store(items, rows)
-
-    def _store(self, items: Items, rows: Sequence[Features]) -> list[Ready]:
-        """Put each input's features in its place; return the documents that can be scored now.
-
-        A row is an item's, (F,) or (S, F…).
-        """
-        ready: list[Ready] = []
-        incomplete: list[QueuedInput] = []
-        for item, row in zip(items, rows, strict=True):
-            call, document = item.call, item.document
             if not self._work.is_open(call):
                 continue
             if document is None:
-                ready.extend((call, waited) for waited in call.query_arrived(row))
+                ready += call.query_arrived(row)
                 continue
             document.features[item.chunk] = row
             document.missing -= 1
-            incomplete.append(item)
             if document.missing == 0:
                 self._work.count_kept(call, -document.kept_bytes)
-                ready.extend((call, whole) for whole in call.ready_with(document))
-        for item in incomplete:
+                ready += call.ready_with(document)
+        for item in batch.items:
             if item.document is not None and item.document.missing > 0:
-                self._keep(item, item.document)
+                self._keep(item.document, item.chunk)
         return ready
 
-    def _keep(self, item: QueuedInput, document: PendingDocument) -> None:
+    def _keep(self, document: PendingDocument, chunk: int) -> None:
         """Let a chunk's features wait for the others of its document: on the device while there is room."""
-        row, most = document.features[item.chunk], item.call.ranker.capabilities.max_kept_bytes
+        row, most = document.features[chunk], document.call.ranker.capabilities.max_kept_bytes
         if row is None:
             return
         fits = most is None or self._work.kept_bytes + row.nbytes <= most
         with self._watchdog.step():
             # A row of a batch is a view, which would keep the whole batch in memory.
-            document.features[item.chunk] = kept(row, on_host=not fits)
+            document.features[chunk] = kept(row, on_host=not fits)
         if most is not None and fits:
             document.kept_bytes += row.nbytes
-            self._work.count_kept(item.call, row.nbytes)
+            self._work.count_kept(document.call, row.nbytes)
 
-    def _score(self, queue: RankerQueue, ready: Sequence[Ready], *, beside: bool) -> float:
-        """Score documents; return the seconds that this took."""
+    def _score(self, ranker: LoadedRanker, ready: Sequence[PendingDocument], *, beside: bool) -> float:
+        """Score documents; return the seconds that the device was busy with it alone."""
         started_s = time.monotonic()
         scored = 0
 
-        def score(some: Sequence[Ready]) -> None:
+        def score(documents: Sequence[PendingDocument]) -> None:
             nonlocal scored
-            some = [each for each in some if self._work.is_open(each[0])]
-            if some:
-                self._score_together(queue.ranker, some)
-                scored += sum(len(document.spans) for _, document in some)
+            documents = [each for each in documents if self._work.is_open(each.call)]
+            if documents:
+                self._score_together(ranker, documents)
+                scored += sum(len(each.spans) for each in documents)
+
+        def failed(documents: Sequence[PendingDocument], error: Exception) -> None:
+            self._failed(ranker, [each.call for each in documents], error)
 
         if ready:
-            run_isolated(score, ready, lambda some, error: self._scoring_failed(queue.ranker, some, error))
+            run_isolated(score, ready, failed)
         # Callers wait for their scores, nobody for the counters: the event loop gets the interpreter first.
         time.sleep(0)
         scoring_s = time.monotonic() - started_s
-        if not beside:
-            queue.ranker.speeds.scoring.observe(scored, scoring_s)
+        if beside:
+            return 0.0
+        ranker.speeds.scoring.observe(scored, scoring_s)
         return scoring_s
 
-    def _score_together(self, ranker: LoadedRanker, ready: Sequence[Ready]) -> None:
+    def _score_together(self, ranker: LoadedRanker, ready: Sequence[PendingDocument]) -> None:
         """Score documents of any number of calls at once; resolve the calls that this finished.
 
         Raises: OutOfMemory, DeviceLost.
         """
         started_ns = time.perf_counter_ns()
-        chunks = sum(len(document.spans) for _, document in ready)
+        chunks = sum(len(document.spans) for document in ready)
         with self._watchdog.step(chunks / ranker.speeds.scoring.per_s):
-            documents = [_features(document) for _, document in ready]
-            queries = [_query(call) for call, _ in ready] if ranker.is_dual else None
-            found = ranker.runtime.score(documents, queries)
+            features = [_features(document) for document in ready]
+            queries = [_query(document.call) for document in ready] if ranker.is_dual else None
+            found = ranker.runtime.score(features, queries)
         self._succeeded()
         if found.halved_groups:
             self._metrics.batch_failures.labels(ranker.name, "out_of_memory").inc(found.halved_groups)
         elapsed_ns = time.perf_counter_ns() - started_ns
-        for call in {call for call, _ in ready}:
-            call.device.aggregation_ns += elapsed_ns
-        scored = zip(ready, documents, found.scores, found.chunk_scores, strict=True)
-        for (call, document), features, score, chunk_scores in scored:
-            self._reservations.done(call.outstanding, chunks=len(document.spans))
+        for call in {document.call for document in ready}:
+            call.tally.aggregation_ns += elapsed_ns
+        scored = zip(ready, features, found.scores, found.chunk_scores, strict=True)
+        for document, its_features, score, chunk_scores in scored:
+            call = document.call
+            self._reservations.done(call.reservation, ranker.name, chunks=len(document.spans))
             if not all(map(math.isfinite, (score, *chunk_scores))):
-                self._fail_not_finite(ranker, call, document, score)
+                self._fail_not_finite(document, score)
                 continue
-            if ranker.cache is not None and document.cache_key is not None:
-                encoded = EncodedDocument(features.to("cpu"), document.spans, document.cut)
-                ranker.cache.put(document.cache_key, encoded)
+            if ranker.cache is not None and call.known.keys is not None and document.whole is None:
+                encoded = EncodedDocument(its_features.to("cpu"), document.spans, document.cut)
+                ranker.cache.put(call.known.keys[document.index], encoded)
             call.score(document, score, chunk_scores)
             if call.is_complete:
-                call.resolve()
+                call.settle()
                 self._work.forget(call)
 
-    def _fail_not_finite(
-        self, ranker: LoadedRanker, call: ActiveCall, document: PendingDocument, score: float
-    ) -> None:
+    def _fail_not_finite(self, document: PendingDocument, score: float) -> None:
         # Not a number compares with nothing: the other documents could not be put in order either.
-        log.error(
-            "ranker %s gave a document of %d chunks the score %s", ranker.name, len(document.spans), score
-        )
-        self._metrics.batch_failures.labels(ranker.name, "not_finite").inc()
-        self._give_up(
-            call, Internal(f"ranker {ranker.name}: documents[{document.index}] has no finite score")
-        )
+        name = document.call.ranker.name
+        log.error("ranker %s gave a document of %d chunks the score %s", name, len(document.spans), score)
+        self._metrics.batch_failures.labels(name, "not_finite").inc()
+        error = Internal(f"ranker {name}: documents[{document.index}] has no finite score")
+        self._give_up(document.call, error)
 
     def _count_busy(self, ranker: LoadedRanker, seconds: float) -> None:
         self._metrics.device_busy_seconds.labels(ranker.capabilities.device).inc(seconds)
 
     def _count(self, done: BatchInFlight) -> None:
-        queue, items, seconds = done.queue, done.items, done.seconds
-        real = sum(item.tokens for item in items)
-        padded = sum(positions(queue, items))
-        chunks = sum(item.document is not None for item in items)
-        budget = queue.batcher.budget
+        ranker, budget = done.queue.ranker, done.queue.batcher.budget
+        real, padded = sum(item.tokens for item in done.items), sum(done.positions)
+        chunks = sum(item.document is not None for item in done.items)
         budget.fitted()
         # A batch that is not full says more of the cost of a batch than of the speed.
         if padded >= budget.tokens * FULL:
-            queue.ranker.speeds.encoding.observe(real, seconds)
-        for item in items:
-            self._reservations.done(item.call.outstanding, tokens=item.tokens)
-        self._metrics.count_batch(queue.ranker.name, len(items), chunks, real, padded, seconds)
+            ranker.speeds.encoding.observe(real, done.seconds)
+        for item in done.items:
+            self._reservations.done(item.call.reservation, ranker.name, tokens=item.tokens)
+        self._metrics.count_batch(ranker.name, len(done.items), chunks, real, padded, done.seconds)
 
-    def _encoding_failed(self, batch: BatchInFlight, items: Items, error: Exception) -> None:
-        queue = batch.queue
+    def _encoding_failed(self, batch: BatchInFlight, items: Sequence[QueuedInput], error: Exception) -> None:
+        ranker, budget = batch.queue.ranker, batch.queue.batcher.budget
         # Once a batch: its halves say nothing new of what a batch may hold.
         if isinstance(error, OutOfMemory) and items is batch.items and len(items) > 1:
-            padded = sum(positions(queue, items))
-            queue.batcher.budget.failed(padded)
-            log.warning(
-                "ranker %s: a batch of %d tokens ran out of memory; at most %d for a while",
-                queue.ranker.name,
-                padded,
-                queue.batcher.budget.tokens,
-            )
-        self._failed(queue.ranker, [item.call for item in items], error)
-
-    def _scoring_failed(self, ranker: LoadedRanker, ready: Sequence[Ready], error: Exception) -> None:
-        self._failed(ranker, [call for call, _ in ready], error)
+            padded = sum(batch.positions)
+            budget.failed(padded)
+            message = "ranker %s: a batch of %d tokens ran out of memory; at most %d for a while"
+            log.warning(message, ranker.name, padded, budget.tokens)
+        self._failed(ranker, [item.call for item in items], error)
 
     def _failed(self, ranker: LoadedRanker, calls: Sequence[ActiveCall], error: Exception) -> None:
         out_of_memory = isinstance(error, OutOfMemory)
@@ -248,7 +229,7 @@ class BatchResults:
 
     def _give_up(self, call: ActiveCall, error: FarrankError) -> None:
         """Answer a call with an error, and run nothing more of it."""
-        call.fail(error)
+        call.settle(error)
         self._work.forget(call)
 
     def _succeeded(self) -> None:
@@ -265,6 +246,29 @@ class BatchResults:
         except Exception as error:
             raise DeviceLost(f"it fails on every input: {error}") from error
         self._failed_in_a_row = 0
+
+
+def run_isolated(
+    run: Callable[[Sequence[T]], None],
+    parts: Sequence[T],
+    on_failure: Callable[[Sequence[T], Exception], None],
+) -> None:
+    """Run the parts together; if that fails, in halves, until what fails is a single part.
+
+    Its companions do not suffer. `on_failure` hears of every failed attempt; the parts of an attempt with one
+    part are lost.
+    Raises: DeviceLost, at once: no smaller batch would help.
+    """
+    try:
+        run(parts)
+    except DeviceLost:
+        raise
+    except Exception as error:
+        on_failure(parts, forget_locals(error))
+        if len(parts) > 1:
+            middle = len(parts) // 2
+            run_isolated(run, parts[:middle], on_failure)
+            run_isolated(run, parts[middle:], on_failure)
 
 
 def _features(document: PendingDocument) -> Features:

@@ -12,10 +12,10 @@ from typing import TypeVar
 
 from farrank_runtimes.runtime import OutOfMemory, forget_locals
 from farrank_server.engine.admission.reservations import Reservations
-from farrank_server.engine.device.batch_in_flight import BatchInFlight, Items, begin
+from farrank_server.engine.device.batch_in_flight import BatchInFlight
 from farrank_server.engine.device.batch_results import BatchResults
 from farrank_server.engine.device.watchdog import GivenUp, Watchdog
-from farrank_server.engine.device.work_queue import Inbox, RankerQueue, Ready, Turn, WorkQueue
+from farrank_server.engine.device.work_queue import Inbox, Turn, WorkQueue
 from farrank_server.engine.rankers.loaded import LoadedRanker
 from farrank_server.errors import DeadlineExceeded, DroppedAt, Reason, Unavailable
 from farrank_server.metrics import Metrics
@@ -76,60 +76,6 @@ class DeviceThread:
             work()
 
 
-class Pipeline:
-    """The batches on the device, of whatever ranker: the device should never wait for Python.
-
-    A runtime that queues gets the next batch before the last one is waited for; of any other, a batch is
-    finished as soon as it is begun. Losing the device leaves a pipeline useless: all it held is lost.
-    """
-
-    def __init__(self, results: BatchResults, watchdog: Watchdog) -> None:
-        self._results = results
-        self._watchdog = watchdog
-        self._begun: deque[BatchInFlight] = deque()
-
-    @property
-    def holds_batches(self) -> bool:
-        """Whether anything that was begun is still to be finished."""
-        return bool(self._begun)
-
-    def run(self, queue: RankerQueue, items: Items) -> None:
-        """Begin a batch, then finish those before it.
-
-        Raises: DeviceLost.
-        """
-        if not queue.ranker.capabilities.queued:
-            # It keeps this thread until it is done: no other call's scores should wait for that.
-            self._finish_to(0)
-        begun = begin(queue, items, self._watchdog)
-        self._begun.append(begun)
-        # Of a batch that failed at once, the next one should know.
-        self._finish_to(AHEAD if begun.may_run else 0)
-
-    def score(self, queue: RankerQueue, ready: Sequence[Ready]) -> None:
-        """Score documents that need no encoding, beside what runs. Raises: DeviceLost."""
-        self._results.score(queue, ready, beside=self._may_run)
-
-    def settle(self) -> None:
-        """Wait for the oldest batch, or, if that is done, finish it. Raises: DeviceLost.
-
-        In two steps: what came in during the first can be begun before the second.
-        """
-        if self._begun[0].may_run:
-            self._begun[0].wait(self._watchdog)
-        else:
-            self._finish_to(len(self._begun) - 1)
-
-    def _finish_to(self, left: int) -> None:
-        while len(self._begun) > left:
-            oldest = self._begun.popleft()
-            self._results.finish(oldest, beside=self._may_run)
-
-    @property
-    def _may_run(self) -> bool:
-        return any(batch.may_run for batch in self._begun)
-
-
 class DeviceState(StrEnum):
     """Whether the device can take calls. One owner changes it: `supervision.Device`, on the event loop."""
 
@@ -159,6 +105,7 @@ class DeviceLoop:
         self._report = report
         self._results = BatchResults(self.work, reservations, metrics, watchdog)
         self._reloads_in_vain = 0
+        self._begun: deque[BatchInFlight] = deque()
 
     def run(self, *, load_first: bool = False) -> None:
         """Serve until told to stop, until the device is lost, or until another thread has taken over."""
@@ -180,23 +127,46 @@ class DeviceLoop:
             log.warning("a call that hung on the device has come back; another thread has taken over")
 
     def _serve(self) -> None:
-        pipeline, work = Pipeline(self._results, self.watchdog), self.work
+        """Take turns. A device that queues batches should never wait for Python: one is begun ahead."""
+        work = self.work
         while True:
-            idle = not (pipeline.holds_batches or work.has_work or work.doubted or work.is_stopping)
+            idle = not (self._begun or work.has_work or work.doubted or work.is_stopping)
             for message in self.inbox.take(wait=idle):
                 work.apply(message)
             turn = None if work.is_stopping else self._next_turn()
             if turn is not None:
                 if turn.ready:
-                    pipeline.score(turn.queue, turn.ready)
+                    self._results.score(turn.queue.ranker, turn.ready, beside=self._may_run)
                 if turn.items:
-                    pipeline.run(turn.queue, turn.items)
-            elif pipeline.holds_batches:
-                pipeline.settle()
+                    self._run(turn)
+            elif self._begun and self._begun[0].may_run:
+                # What comes in meanwhile can be begun before its scores are made.
+                self._begun[0].wait()
+            elif self._begun:
+                self._finish_to(len(self._begun) - 1)
             elif work.is_stopping:
                 return
             elif work.doubted:
                 self._measure(work.doubted.pop())
+
+    def _run(self, turn: Turn) -> None:
+        """Begin a batch, of whatever ranker, then finish those before it. Raises: DeviceLost."""
+        if not turn.queue.ranker.capabilities.queued:
+            # It keeps this thread until it is done: no other call's scores should wait for that.
+            self._finish_to(0)
+        begun = BatchInFlight(turn.queue, turn.items, self.watchdog)
+        self._begun.append(begun)
+        # Of a batch that failed at once, the next one should know.
+        self._finish_to(AHEAD if begun.may_run else 0)
+
+    def _finish_to(self, left: int) -> None:
+        while len(self._begun) > left:
+            oldest = self._begun.popleft()
+            self._results.finish(oldest, beside=self._may_run)
+
+    @property
+    def _may_run(self) -> bool:
+        return any(batch.may_run for batch in self._begun)
 
     def _next_turn(self) -> Turn | None:
         """Choose what goes next, and answer the calls that were found late."""
@@ -204,7 +174,7 @@ class DeviceLoop:
         self.work.publish()
         for call in late:
             message = "the deadline passed while the call was queued"
-            call.fail(DeadlineExceeded(message, dropped_at=DroppedAt.QUEUE))
+            call.settle(DeadlineExceeded(message, dropped_at=DroppedAt.QUEUE))
         return turn
 
     def _measure(self, ranker: LoadedRanker) -> None:
@@ -223,19 +193,15 @@ class DeviceLoop:
         """Answer the calls that the device took with it, and load the rankers anew. False: it is lost."""
         # Before anybody is answered: who asks again at once is told to wait.
         self._report(self, DeviceState.RELOADING)
-        # The error's frames hold the old runtimes and all that was on the device.
+        # What was begun, and the error's frames, hold the old runtimes and all that was on the device.
+        self._begun.clear()
         forget_locals(error)
         self._reloads_in_vain = 0 if self._results.has_succeeded else self._reloads_in_vain + 1
         self._results.has_succeeded = False
         doomed = list(self.work.started)
         for call in doomed:
-            call.fail(
-                Unavailable(
-                    f"the device failed ({error}) and is being brought back",
-                    reason=Reason.WORKER_DIED,
-                    retry_after_ms=1000,
-                )
-            )
+            message = f"the device failed ({error}) and is being brought back"
+            call.settle(Unavailable(message, reason=Reason.WORKER_DIED, retry_after_ms=1000))
             self.work.forget(call)
         if self._reloads_in_vain >= RELOADS_IN_VAIN:
             log.error("the device was brought back %d times, and nothing succeeded on it", RELOADS_IN_VAIN)
@@ -244,7 +210,6 @@ class DeviceLoop:
         return self._load_anew()
 
     def _load_anew(self) -> bool:
-        self._report(self, DeviceState.RELOADING)
         for delay_s in RELOAD_DELAYS_S:
             time.sleep(delay_s)
             try:

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
+from functools import partial
 
 from farrank_server.engine.admission.reservations import Reservations
 from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput
@@ -27,7 +28,8 @@ HUNG_GRACE_S = 2.0
 class Device:
     """Owns the device's state. Belongs to the event loop, except that any thread may `submit`.
 
-    `thread` is the one that loaded the rankers. Who appends to `on_change` is called with each new state.
+    `thread` is the one that loaded the rankers. `lost` is set when the device cannot be brought back. Who
+    appends to `on_change` is called with each new state.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Device:
         hang_after_s: float,
     ) -> None:
         self.state = DeviceState.READY
+        self.lost = asyncio.Event()
         self.on_change: list[Callable[[DeviceState], None]] = []
         self._rankers = rankers
         self._reservations = reservations
@@ -83,7 +86,7 @@ class Device:
     def abandon(self, error: FarrankError) -> None:
         """Answer every open call with an error."""
         for call in self._open:
-            call.fail(error)
+            call.settle(error)
 
     def doubt(self, ranker: LoadedRanker) -> None:
         """Have a ranker's speed measured when the device is idle, if that was not done lately."""
@@ -137,20 +140,16 @@ class Device:
             self._metrics.worker_restarts.inc()
         if state is DeviceState.LOST:
             self.abandon(self._unavailable())
+            self.lost.set()
         for listener in self.on_change:
             listener(state)
 
     def _unavailable(self) -> Unavailable:
         if self.state is DeviceState.LOST:
-            return Unavailable(
-                "the device is lost and could not be brought back; ask another replica",
-                reason=Reason.DEVICE_LOST,
-            )
-        return Unavailable(
-            "the device is being brought back; come back, or ask another replica",
-            reason=Reason.DEVICE_RELOADING,
-            retry_after_ms=1000,
-        )
+            message = "the device is lost and could not be brought back; ask another replica"
+            return Unavailable(message, reason=Reason.DEVICE_LOST)
+        message = "the device is being brought back; come back, or ask another replica"
+        return Unavailable(message, reason=Reason.DEVICE_RELOADING, retry_after_ms=1000)
 
     def _tick(self) -> None:
         now_s = time.monotonic()
@@ -170,12 +169,8 @@ class Device:
             self._change(DeviceState.LOST)
             return
         self._change(DeviceState.RELOADING)
-        self.abandon(
-            Unavailable(
-                "the device hung and is being brought back", reason=Reason.DEVICE_HUNG, retry_after_ms=1000
-            )
-        )
+        message = "the device hung and is being brought back"
+        self.abandon(Unavailable(message, reason=Reason.DEVICE_HUNG, retry_after_ms=1000))
         self._thread = DeviceThread()
         self.loop = self._make_loop()
-        loop = self.loop
-        self._ended = self._thread.submit(lambda: loop.run(load_first=True))
+        self._ended = self._thread.submit(partial(self.loop.run, load_first=True))

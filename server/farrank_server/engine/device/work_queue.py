@@ -13,9 +13,6 @@ from farrank_server.batching.batcher import Batcher
 from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput
 from farrank_server.engine.rankers.loaded import LoadedRanker
 
-# A document that needs no more encoding, and the call it belongs to.
-Ready = tuple[ActiveCall, PendingDocument]
-
 
 @dataclass(frozen=True, slots=True)
 class Open:
@@ -89,14 +86,14 @@ class RankerQueue:
 
     ranker: LoadedRanker
     batcher: Batcher[QueuedInput]
-    ready: list[Ready] = field(default_factory=list)
+    ready: list[PendingDocument] = field(default_factory=list)
 
     def due_s(self) -> float:
         """When the first of it is due. What needs no encoding goes at once: it costs next to nothing."""
-        due_s = self.batcher.due_s()
         if self.ready:
             return -math.inf
-        return math.inf if due_s is None else due_s
+        first = self.batcher.first()
+        return math.inf if first is None else first.due_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +102,7 @@ class Turn:
 
     queue: RankerQueue
     items: Sequence[QueuedInput]
-    ready: Sequence[Ready]
+    ready: Sequence[PendingDocument]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +143,7 @@ class WorkQueue:
                     queue.batcher.add(call.id, inputs, now_s=at_s, tokens_per_s=per_s)
                     for document in documents:
                         if document.missing == 0:
-                            queue.ready.extend((call, each) for each in call.ready_with(document))
+                            queue.ready += call.ready_with(document)
             case Close(call):
                 self.forget(call)
             case Measure(ranker):
@@ -183,7 +180,7 @@ class WorkQueue:
         turn, late = None, list[ActiveCall]()
         if queue.ready:
             # What is ready jumped the queue; a batch of the same ranker must not do so with it.
-            turn = Turn(queue, (), [each for each in queue.ready if self.is_open(each[0])])
+            turn = Turn(queue, (), [each for each in queue.ready if self.is_open(each.call)])
             queue.ready = []
         elif queue.due_s() < math.inf:
             batch = queue.batcher.take(now_s)
@@ -195,7 +192,9 @@ class WorkQueue:
 
     def publish(self) -> None:
         """Show other threads how long the queues are."""
-        self.states = {
-            name: QueueState(queue.batcher.queued_tokens, queue.batcher.first_queued_s())
-            for name, queue in self.queues.items()
-        }
+        states = {}
+        for name, queue in self.queues.items():
+            first = queue.batcher.first()
+            queued_s = None if first is None else first.enqueued_s
+            states[name] = QueueState(queue.batcher.queued_tokens, queued_s)
+        self.states = states

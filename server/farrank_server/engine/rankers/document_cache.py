@@ -2,8 +2,9 @@
 
 import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cachetools import LRUCache
 
@@ -27,6 +28,16 @@ class EncodedDocument:
     def size_bytes(self) -> int:
         """What the entry takes of the cache's bound."""
         return self.features.nbytes + len(self.spans) * _SPAN_BYTES + _OVERHEAD_BYTES
+
+
+class KnownDocuments(NamedTuple):
+    """What a cache knows of a call: the keys of its documents, and those that it holds, by index.
+
+    Without a cache there is neither.
+    """
+
+    keys: Sequence[bytes] | None = None
+    held: Mapping[int, EncodedDocument] = {}
 
 
 class DocumentCache:
@@ -57,10 +68,11 @@ class DocumentCache:
         digest.update(text.encode("utf-8", "surrogatepass"))
         return digest.digest()
 
-    def find(self, keys: Sequence[bytes]) -> list[EncodedDocument | None]:
-        """Look up many documents; None where one is not held."""
+    def find(self, keys: Sequence[bytes]) -> KnownDocuments:
+        """Look up many documents."""
         with self._lock:
-            return [self._entries.get(key) for key in keys]
+            found = {index: self._entries[key] for index, key in enumerate(keys) if key in self._entries}
+        return KnownDocuments(keys, found)
 
     def put(self, key: bytes, document: EncodedDocument) -> None:
         """Keep a document, letting go of those unused longest. One larger than the bound is not kept."""

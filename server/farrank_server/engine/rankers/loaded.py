@@ -1,10 +1,11 @@
-"""One loaded ranker with all that its calls need."""
+"""A loaded ranker with all that its calls need, and several that answer as one."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from farrank_rankers.ensemble import ensemble_version
 from farrank_rankers.exports.manifest import Parity
 from farrank_rankers.family import EvidenceKind
 from farrank_rankers.reader import Reader
@@ -63,6 +64,11 @@ class LoadedRanker:
         return self.speeds.encoding.per_s
 
     @property
+    def members(self) -> "tuple[LoadedRanker]":
+        """The rankers whose scores it gives: itself."""
+        return (self,)
+
+    @property
     def is_dual(self) -> bool:
         """Whether query and chunks are encoded apart."""
         return self.spec.plan == "dual"
@@ -98,3 +104,27 @@ class LoadedRanker:
         beside = 2 if self.is_dual else 3 + query_tokens
         positions = np.minimum(tokens * overlap, chunks * chunking.window) + chunks * beside + 1
         return Work(self.name, round(float(positions.sum())), round(float(chunks.sum())))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEnsemble:
+    """Rankers that answer as one, by their mean score.
+
+    The most trusted member stands first: its chunks say which passage decided.
+    """
+
+    name: str
+    members: tuple[LoadedRanker, ...]
+
+    @property
+    def version(self) -> str:
+        """Hash of the members' versions."""
+        return ensemble_version(member.version for member in self.members)
+
+    @property
+    def evidence(self) -> EvidenceKind:
+        """What the chunk scores mean: the first member's."""
+        return self.members[0].evidence
+
+
+Scorer = LoadedRanker | LoadedEnsemble

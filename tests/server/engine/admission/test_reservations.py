@@ -92,7 +92,7 @@ def test_chunks_that_are_scored_cost_time_even_where_their_encodings_are_cached(
     reservation = admission.admit(Claim([Work("a", 0, chunks=1000)], 0, 0, 0.0, 20.0), 0.0)
     with pytest.raises(ResourceExhausted, match=r"done after about 11\.00 s"):
         admit(admission, 1000, now_s=15.0, remaining_s=5)
-    admission.done(reservation.outstanding["a"], chunks=1000)
+    admission.done(reservation, "a", chunks=1000)
     admit(admission, 1000, now_s=15.0, remaining_s=5)
 
 
@@ -181,19 +181,19 @@ def test_nothing_is_left_when_all_is_given_back(work: list[tuple[int, int, int, 
     held: list[tuple[Reservation, int]] = []
     for estimated, counted, encoded, leaves in work:
         reservation = admit(admission, estimated, characters=estimated * 4)
-        outstanding, done = reservation.outstanding["a"], min(counted, encoded)
-        admission.correct(outstanding, counted, 3)
-        admission.done(outstanding, tokens=done, chunks=2)
+        done = min(counted, encoded)
+        admission.correct(reservation, "a", counted, 3)
+        admission.done(reservation, "a", tokens=done, chunks=2)
         admission.read(reservation, estimated)
         held.append((reservation, counted - done))
         if leaves:
             admission.release(held.pop(0)[0])
         assert admission.outstanding_tokens("a") == sum(left for _, left in held)
     for reservation, _ in held:
-        outstanding = reservation.outstanding["a"]
         admission.release(reservation)
         # What the device still reports of a call that has gone changes nothing.
-        admission.done(outstanding, tokens=5)
+        admission.done(reservation, "a", tokens=5)
+        admission.correct(reservation, "a", 5, 5)
         admission.read(reservation, 5)
         admission.release(reservation)
     assert admission.outstanding_tokens("a") == 0

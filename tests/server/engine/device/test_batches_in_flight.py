@@ -303,13 +303,14 @@ async def test_a_device_lost_with_two_batches_takes_their_calls_once_each_and_no
     open_steps: Open, wanted: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed: list[int] = []
-    fail = ActiveCall.fail
+    settle = ActiveCall.settle
 
-    def counted(job: ActiveCall, error: Exception) -> None:
-        failed.append(job.id)
-        fail(job, error)
+    def counted(call: ActiveCall, error: Exception | None = None) -> None:
+        if error is not None:
+            failed.append(call.id)
+        settle(call, error)
 
-    monkeypatch.setattr(ActiveCall, "fail", counted)
+    monkeypatch.setattr(ActiveCall, "settle", counted)
 
     def gone(inputs: Inputs) -> None:
         raise DeviceLost("gone")
@@ -462,9 +463,9 @@ async def test_time_behind_another_batch_is_queueing_and_no_work(open_steps: Ope
         assert worked_s + device.scoring_pause_s <= busy_s + 1e-6
         assert busy_s <= elapsed_s + 1e-3
         assert bench.count("farrank_batch_duration_seconds_sum", ranker="maxp") == pytest.approx(worked_s)
-        assert outcome.device.inference_ns / 1e9 == pytest.approx(sum(device.seconds[1:]), abs=1e-3)
+        assert outcome.tally.inference_ns / 1e9 == pytest.approx(sum(device.seconds[1:]), abs=1e-3)
         # Its last inputs waited until the device had done with all others.
-        assert outcome.device.queue_ns / 1e9 >= device.started_s[-1] - began_s
+        assert outcome.tally.queue_ns / 1e9 >= device.started_s[-1] - began_s
         assert observed
         assert set(observed) <= set(device.seconds)
 

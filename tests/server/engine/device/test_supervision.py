@@ -229,7 +229,7 @@ async def test_a_score_that_is_no_number_fails_the_call_and_is_not_kept(
         loaded.runtime = loaded.runtime.inner
         again = await bench.rerank(TEXTS, ranker=ranker)
         assert all(map(math.isfinite, scores(again)))
-        assert again.read.cached_chunks < len(TEXTS)
+        assert again.tally.cached_chunks < len(TEXTS)
 
 
 class Counting(Wrapped):

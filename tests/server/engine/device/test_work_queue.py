@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from farrank_server.batching.batcher import BatchPolicy
 from farrank_server.engine.admission.estimates import Speeds
-from farrank_server.engine.admission.reservations import Outstanding, Reservation
+from farrank_server.engine.admission.reservations import Reservation
 from farrank_server.engine.call import ActiveCall, Cut, PendingDocument, QueuedInput, RerankCall
 from farrank_server.engine.device.work_queue import (
     Close,
@@ -23,6 +23,7 @@ from farrank_server.engine.device.work_queue import (
     Stop,
     WorkQueue,
 )
+from farrank_server.engine.rankers.document_cache import KnownDocuments
 from farrank_server.engine.rankers.loaded import LoadedRanker
 
 CALLS = 5
@@ -48,13 +49,11 @@ class Bench:
     def make_call(self, number: int, deadline_s: float = 1e9) -> ActiveCall:
         ranker = self.rankers[number % 2]
         call = RerankCall(ranker.name, "q", ("x",), None, number * 0.01, deadline_s)
-        reservation = Reservation(0, 0, {})
-        return ActiveCall(
-            number, call, ranker, reservation, Outstanding(-1), self.loop, self.loop.create_future()
-        )
+        reservation, finished = Reservation(0, 0, {}), self.loop.create_future()
+        return ActiveCall(number, call, ranker, reservation, KnownDocuments(), finished)
 
     def inputs(self, call: ActiveCall, count: int) -> Inputs:
-        document = PendingDocument(0, (), Cut(), [None] * count, count)
+        document = PendingDocument(call, 0, (), Cut(), [None] * count, count)
         queued = [QueuedInput(TOKENS, call, None, document, n) for n in range(count)]  # type: ignore[arg-type]
         return Inputs(call, 0.0, queued, [document])
 

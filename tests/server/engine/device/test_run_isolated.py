@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farrank_runtimes.runtime import DeviceLost, OutOfMemory
-from farrank_server.engine.device.bisection import run_isolated
+from farrank_server.engine.device.batch_results import run_isolated
 
 
 @given(st.integers(1, 40), st.data())
