@@ -156,16 +156,10 @@ class ActiveCall:
         waited, self.waiting_for_query = self.waiting_for_query, []
         return waited
 
-    def score(self, document: "PendingDocument", score: float, chunk_scores: Sequence[float]) -> None:
-        """Take in a document's score."""
-        evidence = tuple(round(each, SCORE_DECIMALS) for each in chunk_scores)
-        self.results[document.index] = ScoredDocument(
-            round(score, SCORE_DECIMALS), evidence, document.spans, document.cut
-        )
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every document has its score."""
+    def score(self, document: "PendingDocument", score: float, chunk_scores: Sequence[float]) -> bool:
+        """Take in a document's score; say whether every document has its score now."""
+        score, *evidence = (round(each, SCORE_DECIMALS) for each in (score, *chunk_scores))
+        self.results[document.index] = ScoredDocument(score, tuple(evidence), document.spans, document.cut)
         return len(self.results) == len(self.call.texts)
 
     def settle(self, error: Exception | None = None) -> None:

@@ -177,7 +177,7 @@ class Engine:
 
         if sum(map(len, call.texts)) <= INLINE_HASH_CHARACTERS:
             return look_up()
-        return await self._tokenizers.run(look_up)
+        return await self._loop.run_in_executor(self._tokenizers.pool, look_up)
 
     def _show_state(self, cache: DocumentCache) -> None:
         """Let Prometheus read at each scrape what changes too often to be copied."""

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 from farrank_rankers.errors import ReadingStopped
 from farrank_rankers.tokens import TokenizedText
@@ -17,27 +16,22 @@ from farrank_server.errors import InvalidArgument
 # starts on the first while the next is read, and calls take turns.
 SLICE_CHARACTERS = 16_384
 
-T = TypeVar("T")
 Submit = Callable[[ActiveCall, Sequence[QueuedInput], Sequence[PendingDocument]], None]
 
 
 class TokenizerPool:
-    """The tokenizer pool. `submit` hands finished slices to the worker, from the pool's threads."""
+    """The threads of `pool`. From there `submit` hands finished slices to the device's thread."""
 
     def __init__(self, threads: int, reading: Speed, reservations: Reservations, submit: Submit) -> None:
         self._threads = threads
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="farrank-reader")
+        self.pool = ThreadPoolExecutor(threads, thread_name_prefix="farrank-reader")
         self._reading = reading
         self._reservations = reservations
         self._submit = submit
 
     def close(self) -> None:
         """End the threads; slices not begun are dropped."""
-        self._pool.shutdown(cancel_futures=True)
-
-    async def run(self, work: Callable[[], T]) -> T:
-        """Run something short on the pool."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        self.pool.shutdown(cancel_futures=True)
 
     async def prepare(self, call: ActiveCall) -> Tally:
         """Read, split and submit all documents of a call; say what was read.
@@ -54,12 +48,12 @@ class TokenizerPool:
             return brought + self._read_slice(call, query[0], indices)
 
         # The first slice brings the query; the others then go side by side, a few at a time.
-        total = await loop.run_in_executor(self._pool, read, next(slices))
+        total = await loop.run_in_executor(self.pool, read, next(slices))
 
         async def read_on() -> None:
             nonlocal total
             for indices in slices:
-                tally = await loop.run_in_executor(self._pool, read, indices)
+                tally = await loop.run_in_executor(self.pool, read, indices)
                 total += tally
 
         if len(call.call.texts) > 1:

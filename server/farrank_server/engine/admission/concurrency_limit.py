@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from farrank_server.errors import Reason, ResourceExhausted, Unavailable
 
@@ -43,8 +43,6 @@ class ConcurrencyLimit:
     async def drain(self, timeout_s: float) -> bool:
         """Let nobody in any more; wait until all have left. False if some have not in time."""
         self._closed = True
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._empty.wait(), timeout_s)
-        except TimeoutError:
-            return False
-        return True
+        return self._empty.is_set()

@@ -63,14 +63,6 @@ class Shares(NamedTuple):
     deadline_s: FloatArray
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """What admitting a call would mean."""
-
-    done_after_s: float
-    makes_late: bool
-
-
 @dataclass(slots=True, eq=False)
 class Reservation:
     """An admitted call: its characters that are held and not read, and its rankers' columns of the table."""
@@ -221,8 +213,8 @@ class Reservations:
                 Reason.TEXTS_FULL,
                 1.0,
             )
-        seen = forecast(self._shares(self._table), new, now_s)
-        done_after_s = seen.done_after_s + (max(0, self._unread) + claim.unread) / self._reading.per_s
+        done_after_s, makes_late = forecast(self._shares(self._table), new, now_s)
+        done_after_s += (max(0, self._unread) + claim.unread) / self._reading.per_s
         usable_s = remaining_s * limits.deadline_margin
         if done_after_s > usable_s:
             raise _exhausted(
@@ -231,7 +223,7 @@ class Reservations:
                 Reason.BACKLOG,
                 done_after_s - usable_s,
             )
-        if seen.makes_late:
+        if makes_late:
             raise _exhausted(
                 f"the call of about {own_s:.2f} s would make calls late that were admitted before it",
                 Reason.OTHERS_LATE,
@@ -252,8 +244,8 @@ def _rounded(seconds: float) -> str:
     return f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.2g}" if seconds > 0 else "0"
 
 
-def forecast(shares: Shares, new: Shares, now_s: float) -> Forecast:
-    """Say when a new call would be done, and whether a call admitted before would be late because of it.
+def forecast(shares: Shares, new: Shares, now_s: float) -> tuple[float, bool]:
+    """Say after how many seconds a new call would be done, and whether it would make another late.
 
     Work that is due before a share's last input is done before it. A call that is late already is not made
     late. Takes O(N log N).
@@ -264,7 +256,7 @@ def forecast(shares: Shares, new: Shares, now_s: float) -> Forecast:
     alone_s = before.due_by(shares.due_s)  # (N,)
     with_new_s = alone_s + added.due_by(shares.due_s)
     makes_late = bool(((alone_s <= until_deadline_s) & (with_new_s > until_deadline_s)).any())
-    return Forecast(float(done_after_s.max()), makes_late)
+    return float(done_after_s.max()), makes_late
 
 
 class _Backlog:

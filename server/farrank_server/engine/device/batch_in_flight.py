@@ -58,7 +58,8 @@ class BatchInFlight:
             self.seconds = self.done_s - self.began_s
 
     def rows(self) -> list[Features]:
-        """Each input's features, (F,) or (S, F…), once it is done. Raises: what was raised on the device."""
+        """Wait for it; give each input's features, (F,) or (S, F…). Raises: what was raised on the device."""
+        self.wait()
         if self._error is not None:
             raise self._error
         return self._rows

@@ -84,7 +84,6 @@ class BatchResults:
 
     def _take_in(self, batch: BatchInFlight) -> list[PendingDocument]:
         """Put each input's features in its place; return the documents that can be scored now."""
-        batch.wait()
         rows = batch.rows()
         self._succeeded()
         # Counted back from its end: a batch that waited behind another was still queued.
@@ -177,8 +176,7 @@ class BatchResults:
             if ranker.cache is not None and call.known.keys is not None and document.whole is None:
                 encoded = EncodedDocument(its_features.to("cpu"), document.spans, document.cut)
                 ranker.cache.put(call.known.keys[document.index], encoded)
-            call.score(document, score, chunk_scores)
-            if call.is_complete:
+            if call.score(document, score, chunk_scores):
                 call.settle()
                 self._work.forget(call)
 
@@ -220,9 +218,15 @@ class BatchResults:
         self._metrics.batch_failures.labels(ranker.name, "out_of_memory" if out_of_memory else "error").inc()
         if len(calls) > 1:
             return
-        if not out_of_memory:
+        if out_of_memory:
+            message = f"ranker {ranker.name}: one chunk alone does not fit into the device's memory now"
+            answer: FarrankError = ResourceExhausted(
+                message, reason=Reason.OUT_OF_MEMORY, retry_after_ms=1000
+            )
+        else:
             log.error("ranker %s failed on one input", ranker.name, exc_info=error)
-        self._give_up(calls[0], _answer(ranker, error))
+            answer = Internal(f"ranker {ranker.name} failed on this request; the server's log says why")
+        self._give_up(calls[0], answer)
         self._failed_in_a_row += 1
         if self._failed_in_a_row >= FAILURES_BEFORE_PROBE:
             self._probe(ranker)
@@ -282,14 +286,3 @@ def _query(call: ActiveCall) -> Features:
     if call.query_features is None:
         raise AssertionError("a dual document was scored before its query was encoded")
     return call.query_features
-
-
-def _answer(ranker: LoadedRanker, error: Exception) -> FarrankError:
-    """What the caller of a failed input is told."""
-    if isinstance(error, OutOfMemory):
-        return ResourceExhausted(
-            f"ranker {ranker.name}: one chunk alone does not fit into the device's memory now",
-            reason=Reason.OUT_OF_MEMORY,
-            retry_after_ms=1000,
-        )
-    return Internal(f"ranker {ranker.name} failed on this request; the server's log says why")
