@@ -156,6 +156,8 @@ class WorkQueue:
         """Let nothing more of a call reach the device."""
         self.started.discard(call)
         self.count_kept(call, -call.kept_bytes)
+        # They know their call: the two would keep each other, and features with them.
+        call.waiting_for_query.clear()
         if self._open.pop(call.id, None) is not None:
             self.queues[call.ranker.name].batcher.close(call.id)
 
