@@ -46,7 +46,7 @@ async def test_the_default_ranker_is_listed_first(stub: Any) -> None:
     answer = await stub.ListRankers(pb.ListRankersRequest())
     rankers = {ranker.name: ranker for ranker in answer.rankers}
     assert next(iter(rankers)) == "maxp"
-    assert set(rankers) == {"maxp", "biencoder"}
+    assert set(rankers) == {"maxp", "biencoder", "both"}
     assert (rankers["maxp"].family, rankers["maxp"].precision) == ("maxp", "fp32")
     assert [(index.name, index.default_k) for index in answer.indexes] == [("things", 20)]
     assert answer.limits.max_query_terms == 1024
