@@ -63,6 +63,6 @@ def open_target(address: str, *, allow_remote: bool = False) -> Target:
         from farrank_loadtest.targets.grpc import FarrankTarget
 
         return FarrankTarget(location)
-    from farrank_loadtest.targets.http import DIALECTS, HttpTarget
+    from farrank_loadtest.targets.http import HttpTarget
 
-    return HttpTarget(DIALECTS[protocol], location)
+    return HttpTarget(protocol, location)

@@ -25,9 +25,8 @@ _TEI_STAGES = {
 }
 
 
-# From the query, the texts, the ranker's name ("" for the server's own) and the URL's path to the JSON object
-# that is sent.
-MakeRequest = Callable[[str, list[str], str, str], dict[str, Any]]
+# From the query, the texts and the ranker's name ("" for the server's own) to the JSON object that is sent.
+MakeRequest = Callable[[str, list[str], str], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class Dialect:
     stage_headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def _tei_request(query: str, texts: list[str], ranker: str, _: str) -> dict[str, Any]:
+def _tei_request(query: str, texts: list[str], ranker: str) -> dict[str, Any]:
     if ranker:
         raise TargetError(
             "no such ranker", f"a TEI server holds one model and knows no name such as {ranker!r}"
@@ -54,17 +53,21 @@ def _tei_request(query: str, texts: list[str], ranker: str, _: str) -> dict[str,
     return {"query": query, "texts": texts, "raw_scores": True, "truncate": True}
 
 
-def _cohere_request(query: str, texts: list[str], ranker: str, path: str) -> dict[str, Any]:
-    request = {"query": query, "documents": texts, **({"model": ranker} if ranker else {})}
-    # The documents come back unless told otherwise, which would measure the way home; v2 has no such key.
-    return request if path.endswith("/v2/rerank") else request | {"return_documents": False}
+def _named_request(query: str, texts: list[str], ranker: str) -> dict[str, Any]:
+    return {"query": query, "documents": texts, **({"model": ranker} if ranker else {})}
 
 
-_COHERE = Dialect("/v1/rerank", _cohere_request, "results", "relevance_score")
+def _bare_request(query: str, texts: list[str], ranker: str) -> dict[str, Any]:
+    # The documents come back unless told otherwise, which would measure the way home.
+    return _named_request(query, texts, ranker) | {"return_documents": False}
+
+
+_V1 = Dialect("/v1/rerank", _bare_request, "results", "relevance_score")
+_COHERE_V2 = Dialect("/v2/rerank", _named_request, "results", "relevance_score")
 DIALECTS: Mapping[str, Dialect] = {
     "tei": Dialect("/rerank", _tei_request, None, "score", _TEI_STAGES),
-    "cohere": _COHERE,
-    "jina": _COHERE,
+    "cohere": _V1,
+    "jina": _V1,
 }
 
 
@@ -75,9 +78,11 @@ class HttpTarget:
     Redirects are not followed: they could lead the load to where no one allowed it.
     """
 
-    def __init__(self, dialect: Dialect, url: str) -> None:
-        self._dialect = dialect
-        self._url = url if urlsplit(url).path.endswith("/rerank") else url.rstrip("/") + dialect.route
+    def __init__(self, protocol: str, url: str) -> None:
+        path = urlsplit(url).path
+        v2 = protocol == "cohere" and path.endswith(_COHERE_V2.route)
+        self._dialect = _COHERE_V2 if v2 else DIALECTS[protocol]
+        self._url = url if path.endswith("/rerank") else url.rstrip("/") + self._dialect.route
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
 
     async def rerank(
@@ -85,7 +90,7 @@ class HttpTarget:
     ) -> Answer:
         """Score the documents; stages are what the peer tells in headers, if any."""
         texts = [document.text for document in documents]
-        request = self._dialect.request(query, texts, ranker, urlsplit(self._url).path)
+        request = self._dialect.request(query, texts, ranker)
         try:
             async with self._session.post(
                 self._url,

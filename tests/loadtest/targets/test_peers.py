@@ -95,6 +95,7 @@ async def test_tei_knows_no_names_of_rankers(peer: Peer, opened: Callable[[str],
         ("cohere:URL/rerank", "/rerank", {"return_documents": False}),
         ("cohere:URL/v2/rerank", "/v2/rerank", {}),
         ("jina:URL", "/v1/rerank", {"return_documents": False}),
+        ("jina:URL/v2/rerank", "/v2/rerank", {"return_documents": False}),
         ("jina:URL/below", "/below/v1/rerank", {"return_documents": False}),
     ],
 )
