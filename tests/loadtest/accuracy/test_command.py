@@ -245,6 +245,22 @@ def test_missing_documents_end_it_or_are_left_out_and_told(
     assert "o: holds accuracy.json already; name another folder" in again.err
 
 
+def test_a_folder_with_runs_is_taken_even_without_a_report(
+    accuracy: Accuracy, files: Files, tmp_path: Path
+) -> None:
+    """As a rerun without judgements, or an interrupted one, leaves it."""
+    kept = tmp_path / "runs" / "x.trec"
+    kept.parent.mkdir()
+    kept.write_text("q1 Q0 rivers 1 1 x\n")
+
+    flags = ("--target=127.0.0.1:1", "--ranker=maxp", f"--out={tmp_path}")
+    outcome = accuracy(*files.flags(), *flags)
+
+    assert outcome.exit_code == 2
+    assert outcome.err == f"farrank: {tmp_path}: holds runs already; name another folder\n"
+    assert kept.read_text() == "q1 Q0 rivers 1 1 x\n"
+
+
 def test_a_malformed_line_is_named(accuracy: Accuracy, files: Files, tmp_path: Path) -> None:
     (tmp_path / "bad.txt").write_text("q1 0 rivers 1\nq1 rivers 1\n")
 
@@ -303,7 +319,14 @@ def _shown(mean: float) -> str:
     return f"{mean:.3f}"
 
 
-def test_a_level_is_a_probability(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--alpha", "3"], "argument --alpha: 3 is not above 0 and below 1"),
+        (["--depth", "0"], "argument --k/--depth: 0 is below 1"),
+    ],
+)
+def test_numbers_have_bounds(flags: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["loadtest", "accuracy", "--alpha", "3"])
-    assert "argument --alpha: 3 is not above 0 and below 1" in capsys.readouterr().err
+        main(["loadtest", "accuracy", *flags])
+    assert says in capsys.readouterr().err
