@@ -13,7 +13,10 @@ class LoadtestError(Exception):
 
 
 class TargetFailed(LoadtestError):
-    """The target cannot be asked, or not for this; the message says why and for what, and how: the status."""
+    """The target cannot be asked, or not for this.
+
+    The message says why, and ends with the status in brackets.
+    """
 
     def __init__(self, message: str, status: str) -> None:
         super().__init__(f"{' '.join(message.split())} [{status}]")

@@ -17,7 +17,8 @@ _PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
 # From this ratio of the highest load to the lowest on, even steps would crowd the low ones.
 _WIDE = 12.0
 _FEW = 10
-# Each nine more takes the same room: one in 10 answers is slower than 90% of them.
+# Ticks by how many answers there are to a slower one: 100 is the 99th percentile. Each nine more takes the
+# same room.
 _PERCENTILES = {1.0: "0%", 2.0: "50%", 4.0: "75%", 10.0: "90%", 100.0: "99%", 1e3: "99.9%", 1e4: "99.99%"}
 _PERCENTILES |= {1e5: "99.999%", 1e6: "99.9999%"}
 

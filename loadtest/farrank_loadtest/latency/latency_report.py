@@ -46,6 +46,7 @@ def describe_setting(target: str, workload: Workload) -> dict[str, str]:
 def as_json(sweep: Sweep, setting: Mapping[str, str]) -> dict[str, Any]:
     """Give everything; times are in seconds."""
     plan, highest = sweep.plan, sweep.highest
+    # `Plan`'s fields are part of FORMAT.
     planned = asdict(plan)
     del planned["caps"]
     return {

@@ -35,6 +35,8 @@ class FirstStage(Protocol):
     async def search(self, index: str, query: str, k: int, timeout_s: float) -> list[Candidate]:
         """Return at most `k` candidates, best first; none if no term of the query is in the index.
 
+        `k` is at least 1.
+
         Raises: NotFound for an unknown index, DeadlineExceeded after `timeout_s`, InvalidArgument for a query
         with too many terms, ResourceExhausted if too many searches wait or texts are too large, Unavailable
         if the first stage is down for the moment.
