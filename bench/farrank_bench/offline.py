@@ -1,7 +1,7 @@
 """A runtime without a server: the same inputs encoded again and again, and whole requests scored."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 from farrank_bench.rounds import ContenderFailed, Scored
@@ -33,16 +33,23 @@ class Alone:
     """A contender: a runtime that encodes inputs in their order, `passes` times in a row.
 
     As a server does, it halves batches that do not fit; `max_tokens` says where that ended. Scores are not
-    asked for.
+    asked for. `check_time` is called before each pass; a TimeoutError from there ends all rounds.
     """
 
     def __init__(
-        self, runtime: Runtime, inputs: Sequence[EncoderInput], passes: int = 1, *, padded: bool = True
+        self,
+        runtime: Runtime,
+        inputs: Sequence[EncoderInput],
+        passes: int = 1,
+        *,
+        padded: bool = True,
+        check_time: Callable[[], None] = lambda: None,
     ) -> None:
         self._runtime = runtime
         self._inputs = inputs
         self._passes = passes
         self._padded = padded
+        self._check_time = check_time
         self.max_tokens = runtime.capabilities().max_batch_tokens
 
     def score(self) -> Scored:
@@ -52,12 +59,15 @@ class Alone:
             try:
                 started_s = time.perf_counter()
                 for _ in range(self._passes):
+                    self._check_time()
                     encode_in_turn(self._runtime, batches)
                 return Scored(time.perf_counter() - started_s, self._passes * len(self._inputs))
             except OutOfMemory as error:
                 if max(map(len, batches)) == 1:
                     raise ContenderFailed(f"one input alone does not fit: {error}") from error
                 self.max_tokens //= 2
+            except TimeoutError:
+                raise
             except Exception as error:
                 raise ContenderFailed(f"{type(error).__name__}: {error}") from error
 

@@ -79,10 +79,8 @@ def whole(rows: list[Row], *found: Rounds) -> list[Row]:
     return rows
 
 
-def measure_rounds(
-    contenders: Mapping[str, Contender], rounds: int, check_time: Callable[[], None] = lambda: None
-) -> Rounds:
-    """Let everybody score once unmeasured, then once in each round; `check_time` is called before each pass.
+def measure_rounds(contenders: Mapping[str, Contender], rounds: int) -> Rounds:
+    """Let everybody score once unmeasured, then once in each round.
 
     Who fails is left out from there on, with all that was measured of it.
     """
@@ -91,12 +89,12 @@ def measure_rounds(
         for name, contender in contenders.items():
             if name in found.failed:
                 continue
-            check_time()
             try:
                 scored = contender()
             except ContenderFailed as error:
                 found.failed[name] = str(error)
                 found.speeds.pop(name, None)
+                print(f"  {name} failed: {error}", flush=True)
                 continue
             if number == 0:
                 found.scores[name] = scored.scores

@@ -114,13 +114,18 @@ def test_one_input_that_does_not_fit_fails_the_form_alone() -> None:
 
 
 def test_a_section_whose_time_is_over_ends_with_all_its_forms() -> None:
+    asked: list[None] = []
+
     def check_time() -> None:
-        raise TimeoutError("not done after 900 s")
+        asked.append(None)
+        if len(asked) == 3:
+            raise TimeoutError("not done after 900 s")
 
     runtime = Recording(room=1)
+    form = Alone(runtime, [input_of(1)], 9, check_time=check_time)
     with pytest.raises(TimeoutError, match="not done after 900 s"):
-        measure_rounds({"packed": Alone(runtime, [input_of(1)]).score}, 1, check_time)
-    assert not runtime.asked
+        measure_rounds({"packed": form.score}, 1)
+    assert runtime.asked == ["begin 1", "wait 1"] * 2
 
 
 def test_any_other_error_names_itself() -> None:

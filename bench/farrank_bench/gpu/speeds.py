@@ -111,10 +111,10 @@ def in_turns(
         packing, compiled, is_sorted = FORMS[name]
         runtime, _ = bench.open(ranker, packing, compile=compiled)
         ordered = longest_first(inputs) if is_sorted else inputs
-        forms[name] = Alone(runtime, ordered, bench.extent.passes, padded=packing == "padded")
-    found = measure_rounds(
-        {name: form.score for name, form in forms.items()}, bench.extent.repeats, bench.check_time
-    )
+        forms[name] = Alone(
+            runtime, ordered, bench.extent.passes, padded=packing == "padded", check_time=bench.check_time
+        )
+    found = measure_rounds({name: form.score for name, form in forms.items()}, bench.extent.repeats)
     return [speed_row(name, form, found) for name, form in forms.items()], found
 
 
