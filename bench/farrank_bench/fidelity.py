@@ -88,23 +88,25 @@ def fidelity_rows(name: str, precision: Precision, expected: Scored, scored: Sco
         differences.append(np.abs(second - first))
     mean_tau, every = float(np.mean(taus)), np.concatenate(differences)
     moved = ndcg(scored) - ndcg(expected)
-    aims: list[tuple[str, bool | None]] = [("", None)] * 2
+    tau_aim: tuple[str, bool | None] = ("", None)
+    ndcg_aim = tau_aim
     if precision in NDCG_WITHIN:
         tau, within = LEAST_TAU[precision], NDCG_WITHIN[precision]
-        aims = [(f"at least {tau:g}", mean_tau >= tau), (f"within {within:g}", abs(moved) <= within)]
-    least, largest = (
-        f"{np.mean(overlaps):.3f} ({min(overlaps):.1f})",
-        f"{every.mean():.1e}, {every.max():.1e}",
-    )
+        tau_aim, ndcg_aim = (
+            (f"at least {tau:g}", mean_tau >= tau),
+            (f"within {within:g}", abs(moved) <= within),
+        )
+    overlap = f"{np.mean(overlaps):.3f} ({min(overlaps):.1f})"
+    difference = f"{every.mean():.1e}, {every.max():.1e}"
     what = f"{name}: overlap of the first {TOP} (the least), mean and largest difference"
     return [
         Row(
             f"{name}: Kendall's tau, mean of questions (the worst)",
             f"{mean_tau:.4f} ({min(taus):.4f})",
-            *aims[0],
+            *tau_aim,
         ),
-        Row(f"{name}: {MEASURE} beside torch fp32", f"{moved:+.4f}", *aims[1]),
-        Row(what, f"{least}, {largest}"),
+        Row(f"{name}: {MEASURE} beside torch fp32", f"{moved:+.4f}", *ndcg_aim),
+        Row(what, f"{overlap}, {difference}"),
     ]
 
 

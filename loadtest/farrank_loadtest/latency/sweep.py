@@ -100,16 +100,22 @@ def is_generator_bound(plan: Plan, measured: Recorder) -> bool:
 
 
 class Watcher(Protocol):
-    """Hears how far a sweep is. A class that inherits it overrides what it wants to hear."""
+    """Hears how far a sweep is. A class that inherits it overrides what it wants to hear.
+
+    An empty body would be an abstract one: hence the returns.
+    """
 
     def began(self, amount: float, repeat: int) -> None:
         """A repeat (from 1) of a load begins."""
+        return
 
     def counted(self, answered: int) -> None:
         """So many calls of this repeat have ended."""
+        return
 
     def finished(self, result: StepResult) -> None:
         """All repeats of a load are done."""
+        return
 
 
 class Silent(Watcher):
