@@ -3,19 +3,18 @@
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 from farrank_bench.beside_peers import beside_peers
 from farrank_bench.corpus_calls import call_of, make_calls
 from farrank_bench.event_loops import admission_cost, event_loop_stall, generated_load
-from farrank_bench.exporting import write_cross_encoder
-from farrank_bench.fidelity import fidelity_of_exports
+from farrank_bench.exporting import export_fast, write_cross_encoder
+from farrank_bench.fidelity import CANDIDATES, fidelity_of_exports
 from farrank_bench.own_server import OwnServer, start_to_healthy
-from farrank_bench.report import Command, Heading, Measure
+from farrank_bench.report import Command, Heading, Measure, PartlyFailed, Row
 from farrank_bench.served import serving
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
@@ -26,7 +25,9 @@ NOTES = (
     "all-MiniLM-L6-v2 as a cross-encoder with a random head, texts from the embedded corpus; the server's "
     "own sections in fp32, documents of 20 to 1,400 tokens (AvgP, disjoint chunks of 477); exports on pairs "
     "of 60 to 512 tokens, all contenders with {threads} threads and in turns; medians (smallest to largest), "
-    "ratios taken round by round; fidelity is the embedded bi-encoder's over judged questions, means of them"
+    "ratios taken round by round; fidelity is the embedded bi-encoder's over judged questions with up to "
+    "{candidates} candidates each, Kendall's tau-b and overlaps as means over questions, the least in "
+    "brackets"
 )
 
 
@@ -56,6 +57,14 @@ class Bench:
     folder: Path
     given: argparse.Namespace
 
+    def parts(self, names: Iterable[str]) -> Parts:
+        """Give the sections' parts one after the other; a set-up that fails is a part that does."""
+        for name in names:
+            try:
+                yield from SECTIONS[name](self)
+            except Exception as error:
+                yield f"The set-up of {name}", partial(_fail, error)
+
     def server(self, *, idle_only: bool = False) -> Parts:
         """Measure the server against its own runtime, in torch and fp32."""
         ranker, folder, extent = (
@@ -84,7 +93,11 @@ class Bench:
     def exports(self) -> Parts:
         """Measure exports: their speed beside peers, and a server's start."""
         made, threads, extent = write_cross_encoder(self.folder), usable_cores(), self.extent
-        measure = partial(beside_peers, made, extent.pair_calls, extent.repeats, threads)
+        # First: neither measures a ranker without an export.
+        exports, rows = export_fast(made.ranker, made.artifact)
+        if not exports:
+            raise PartlyFailed("no precision could be exported", rows)
+        measure = partial(beside_peers, made, rows, extent.pair_calls, extent.repeats, threads)
         yield "Exports beside peers", partial(measure, self.given.cache, self.folder)
         yield "Start", partial(start_to_healthy, made.artifact, threads, extent.repeats)
 
@@ -99,6 +112,10 @@ class Bench:
         yield "The load generator", partial(generated_load, self.extent.load_s)
 
 
+def _fail(error: Exception) -> list[Row]:
+    raise error
+
+
 SECTIONS: Mapping[str, Callable[[Bench], Parts]] = {
     "server": Bench.server,
     "idle": partial(Bench.server, idle_only=True),
@@ -110,7 +127,7 @@ SECTIONS: Mapping[str, Callable[[Bench], Parts]] = {
 
 
 def main() -> int:
-    """Run the sections asked for and print the report; gives 1 if one of them failed."""
+    """Run the sections asked for and print the report; gives 1 if one of them failed, 130 if interrupted."""
     command = Command("farrank_bench", __doc__)
     command.sections(SECTIONS, ["server", "engine", "exports", "fidelity"])
     add = command.options.add_argument
@@ -120,13 +137,14 @@ def main() -> int:
     add("--max-chunks", type=int, help="fidelity of documents read up to so many chunks")
     add("--cache", type=Path, default=Path(".cache"), help="keeps Infinity's environment (%(default)s)")
     given = command.parse(None)
+    if {"server", "idle"} <= set(given.sections):
+        command.options.error("argument --sections: idle is a part of server: name one of them")
     if given.quick:
         given.questions, given.max_chunks = given.questions or 5, given.max_chunks or 2
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(QUICK if given.quick else FULL, Path(folder), given)
-        parts = chain.from_iterable(SECTIONS[name](bench) for name in given.sections)
-        heading = Heading("The server measured", NOTES.format(threads=usable_cores()))
-        return command.report(heading, parts, given.out)
+        heading = Heading("The server measured", NOTES.format(threads=usable_cores(), candidates=CANDIDATES))
+        return command.report(heading, bench.parts(given.sections), given.out)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from farrank_bench.corpus_calls import encoder_inputs, make_calls
-from farrank_bench.exporting import CrossEncoder, export_fast
+from farrank_bench.exporting import CrossEncoder
 from farrank_bench.offline import Alone, longest_first
 from farrank_bench.peers import VERSION, infinity_command, infinity_server, infinity_versions, predicting
 from farrank_bench.report import Row
 from farrank_bench.rounds import Contender, ContenderFailed, Rounds, Scores, measure_rounds
-from farrank_bench.served import score_served, serving
+from farrank_bench.served import RANKER, score_served, serving
 from farrank_client import Client
 from farrank_exporters.parity import LEAST_TAU, kendall_tau
 from farrank_loadtest.workloads import Call
@@ -27,7 +27,6 @@ from farrank_runtimes.runtime import Placement
 CALLERS = 4
 # As in the section on throughput: what a server makes of calls enough, for a while that has hardly an end.
 MANY_CALLERS, TIMES = 16, 3
-MODEL = "bench"
 FARRANK, ALONE, INFINITY = "Farrank", "its runtime alone", f"Infinity {VERSION}"
 LOADED = f"Farrank, {MANY_CALLERS} callers"
 PREDICT = "sentence-transformers' CrossEncoder.predict"
@@ -41,19 +40,24 @@ SAMPLED_CALLS = 4
 
 
 def beside_peers(
-    made: CrossEncoder, size: tuple[int, int], rounds: int, threads: int, cache: Path, scratch: Path
+    made: CrossEncoder,
+    exported: Sequence[Row],
+    size: tuple[int, int],
+    rounds: int,
+    threads: int,
+    cache: Path,
+    scratch: Path,
 ) -> list[Row]:
-    """Export, serve the fastest that the artifact then holds, and let everybody score the same pairs.
+    """Serve the fastest export that the artifact holds, and let everybody score the same pairs.
 
-    `size` is how many calls of how many documents a round has, `cache` keeps Infinity's environment,
-    `scratch` takes its log.
+    `exported` says what exports there are, `size` is how many calls of how many documents a round has,
+    `cache` keeps Infinity's environment, `scratch` takes its log.
     """
     reader = made.ranker.reader
     calls = make_calls(reader, *size, seed=2, pairs=True)
     inputs = encoder_inputs(reader, calls)
     if len(inputs) != math.prod(size):
         raise AssertionError(f"{len(inputs)} pairs of {math.prod(size)} documents")
-    _, exported = export_fast(made.ranker, made.artifact)
     contenders: dict[str, Contender] = {}
     absent = versions = ""
     with ExitStack() as stack:
@@ -61,8 +65,8 @@ def beside_peers(
         server = stack.enter_context(serving(made.artifact, *device))
         with Client(server.address) as client:
             served = client.rankers().rankers[0]
-        contenders[FARRANK] = partial(score_served, server.address, MODEL, CALLERS, calls)
-        contenders[LOADED] = partial(score_served, server.address, MODEL, MANY_CALLERS, calls * TIMES)
+        contenders[FARRANK] = partial(score_served, server.address, RANKER, CALLERS, calls)
+        contenders[LOADED] = partial(score_served, server.address, RANKER, MANY_CALLERS, calls * TIMES)
         placement = Placement("cpu", threads)
         alone = open_ranker_runtime(str(made.artifact), Overrides(), placement=placement).runtime
         runs = alone.capabilities()
@@ -73,8 +77,8 @@ def beside_peers(
         try:
             command = infinity_command(cache)
             versions = infinity_versions(command)
-            started = infinity_server(command, made.transformers, MODEL, threads, scratch)
-            contenders[INFINITY] = partial(score_served, stack.enter_context(started), MODEL, CALLERS, calls)
+            started = infinity_server(command, made.transformers, RANKER, threads, scratch)
+            contenders[INFINITY] = partial(score_served, stack.enter_context(started), RANKER, CALLERS, calls)
         except ContenderFailed as error:
             absent = str(error)
         found = measure_rounds(contenders, rounds)

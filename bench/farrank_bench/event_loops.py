@@ -9,6 +9,7 @@ import random
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,7 +19,7 @@ import grpc
 from farrank.v1 import rerank_pb2
 from farrank_bench.report import Row, below, spread
 from farrank_bench.rounds import child
-from farrank_bench.served import offer, watch_loaded
+from farrank_bench.served import RANKER, offer, watch_loaded
 from farrank_loadtest.latency.recorder import duration_text
 from farrank_loadtest.workloads.synthetic import make_up, parse_lengths
 from farrank_rankers.files.save import save_ranker
@@ -29,7 +30,6 @@ from farrank_server.engine.admission.reservations import Claim, Reservations, Wo
 from farrank_server.replica import Replica
 from farrank_server.run import SWITCH_INTERVAL_S
 
-RANKER = "bench"
 IN_FLIGHT = (100, 1000, 10_000)
 ADMISSIONS = 30
 TOKENS_PER_S = 5000.0
@@ -177,12 +177,11 @@ def generated_load(duration_s: float) -> list[Row]:
     cores = os.sched_getaffinity(0)
     with child("the server", answer_at_once, max(cores)) as server:
         address = f"127.0.0.1:{server.ask()}"
-        # Before the channel is made: its threads are born on this core, too.
-        os.sched_setaffinity(0, {min(cores)})
+        pin({min(cores)})
         try:
             steps = offer(address, GENERATED.calls, RATES_PER_S, duration_s)
         finally:
-            os.sched_setaffinity(0, cores)
+            pin(cores)
     rows = []
     for step in steps:
         found, bound = step.whole, "; GENERATOR-BOUND" if step.generator_bound else ""
@@ -196,6 +195,13 @@ def generated_load(duration_s: float) -> list[Row]:
     if len(cores) == 1:
         what += ", which the server shared: too low"
     return [*rows, Row(what, f"{sustained:,.0f}", f"at least {AIM_PER_S:,.0f}", sustained >= AIM_PER_S)]
+
+
+def pin(cores: set[int]) -> None:
+    """Keep this process's threads on these cores, and those that they start: gRPC's may be there already."""
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread), cores)
 
 
 def answer_at_once(asked: Connection, core: int) -> None:

@@ -4,14 +4,13 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from farrank_bench import served as load
 from farrank_bench.corpus_calls import encoder_inputs
 from farrank_bench.offline import Alone, longest_first
 from farrank_bench.report import Row, below
-from farrank_bench.rounds import Contender, ContenderFailed, measure_rounds, whole
+from farrank_bench.rounds import ContenderFailed, Scored, measure_rounds, whole
 from farrank_cli.spawn import SpawnedServer
 from farrank_client import Client
 from farrank_loadtest.workloads import Call
@@ -20,7 +19,6 @@ from farrank_runtimes.runtime import Runtime
 
 WITHIN_S = 10.0
 OVER_ALONE = 0.95
-CHUNKS = "farrank_encoded_chunks_total"
 TOKENS = ("farrank_encoded_tokens_total", "farrank_padded_tokens_total")
 FAILURES = "farrank_batch_failures_total"
 # What a server that is offered too much may answer.
@@ -46,29 +44,32 @@ class OwnServer:
         """Let the server and the bare runtime take turns on the same pairs."""
         inputs = encoder_inputs(self.reader, self.calls)
         alone, served = "runtime alone", "server"
-        before = load.read_metrics(self.server.metrics_url, CHUNKS, *TOKENS)
-        contenders: dict[str, Contender] = {
-            alone: Alone(self.runtime, longest_first(inputs)).score,
-            served: partial(load.score_served, self.server.address, "", self.callers, self.calls),
-        }
+
+        def score_served() -> Scored:
+            scored = load.score_served(self.server.address, "", self.callers, self.calls)
+            if scored.count != len(inputs):
+                raise ContenderFailed(f"the server ran {scored.count} pairs of {len(inputs)}")
+            return scored
+
+        before = load.read_metrics(self.server.metrics_url, *TOKENS)
+        contenders = {alone: Alone(self.runtime, longest_first(inputs)).score, served: score_served}
         found = measure_rounds(contenders, self.repeats)
-        after = load.read_metrics(self.server.metrics_url, CHUNKS, *TOKENS)
-        ran, real, padded = (late - early for late, early in zip(after, before, strict=True))
-        expected = (self.repeats + 1) * len(inputs)
-        if not found.failed and ran != expected:
-            raise AssertionError(f"the server ran {ran:.0f} pairs of {expected}")
-        padding = padded / real
-        memory_mib = load.resident_mib(self.server.process.pid)
-        rows = [
+        speeds = [
             found.speed_row(alone, "pairs/s, runtime alone (sorted by length)"),
             found.speed_row(served, f"pairs/s through the server, {self.callers} callers"),
             found.ratio_row(served, alone, "server over runtime alone", OVER_ALONE),
+        ]
+        whole(speeds, found)
+        after = load.read_metrics(self.server.metrics_url, *TOKENS)
+        real, padded = (late - early for late, early in zip(after, before, strict=True))
+        padding = padded / real
+        memory_mib = load.resident_mib(self.server.process.pid)
+        self.capacity_per_s = statistics.median(found.speeds[served]) * len(self.calls) / len(inputs)
+        return [
+            *speeds,
             Row("padded over real tokens", f"{padding:.3f}", "at most 1.10", padding <= 1.10),
             Row("server memory after the load, MiB", f"{memory_mib:.0f}", "below 1,500", memory_mib < 1500),
         ]
-        whole(rows, found)
-        self.capacity_per_s = statistics.median(found.speeds[served]) * len(self.calls) / len(inputs)
-        return rows
 
     def idle_latency(self, call: Call, repeats: int) -> list[Row]:
         """Send one small call at a time; what it takes beyond the time that the model takes for it."""

@@ -67,9 +67,8 @@ class PartlyFailed(RuntimeError):
         self.rows = list(rows)
 
 
-def measure_sections(parts: Iterable[tuple[str, Measure]]) -> tuple[Sections, list[str]]:
-    """Measure section after section, each printed at once; give their rows, and the titles that failed."""
-    found: Sections = {}
+def measure_sections(parts: Iterable[tuple[str, Measure]], found: Sections) -> list[str]:
+    """Measure section after section into `found`, each printed at once; give the titles that failed."""
     failed: list[str] = []
     for title, measure in parts:
         print(title, flush=True)
@@ -81,7 +80,7 @@ def measure_sections(parts: Iterable[tuple[str, Measure]]) -> tuple[Sections, li
             found[title] = [not_measured("all or some", f"{type(error).__name__}: {error}"), *rows]
             failed.append(title)
         print("\n".join(f"  {row.what}: {row.measured}" for row in found[title]), flush=True)
-    return found, failed
+    return failed
 
 
 PACKAGES = (
@@ -94,19 +93,24 @@ PACKAGES = (
     "openvino",
     "onnxruntime",
 )
+INTERRUPTED = 130
 HEADS = ("what", "measured", "aim", "reached")
 _REACHED = {True: "yes", False: "no", None: ""}
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """What was measured and how; `warnings` say why no figure may be taken for one, and remove the aims."""
+    """What was measured and how; `warnings` say why no figure may be taken for one, and remove the aims.
+
+    `one_table` is the title of a single table, where each section is one row.
+    """
 
     title: str
     notes: str
     packages: Sequence[str] = PACKAGES
     warnings: Sequence[str] = ()
     device: str = ""
+    one_table: str = ""
 
     def page(self, command: str, sections: Mapping[str, Sequence[Row]]) -> str:
         """Write where, with what and how it was measured, and each section's rows under its title."""
@@ -123,6 +127,9 @@ class Heading:
             lines += [warning, ""]
         lines += [f"- {name}: {fact}" for name, fact in facts.items() if fact]
         lines.append(f"- {self.notes}")
+        if self.one_table:
+            told = [replace(rows[0], what=title) for title, rows in sections.items()]
+            sections = {self.one_table: told}
         for title, rows in sections.items():
             shown = [replace(row, aim="", reached=None) if self.warnings else row for row in rows]
             cells = [(row.what, row.measured, row.aim, _REACHED[row.reached]) for row in shown]
@@ -151,19 +158,31 @@ class Command:
     def parse(self, arguments: Sequence[str] | None) -> argparse.Namespace:
         """Read the arguments, by default the process's."""
         self._given = list(sys.argv[1:] if arguments is None else arguments)
-        return self.options.parse_args(self._given)
+        given = self.options.parse_args(self._given)
+        names = getattr(given, "sections", [])
+        if len(set(names)) < len(names):
+            self.options.error("argument --sections: names one twice")
+        return given
 
     def report(self, heading: Heading, parts: Iterable[tuple[str, Measure]], out: Path | None) -> int:
         """Measure, print the report and write it.
 
-        Returns 0; 1 if a section failed, whose error its table holds. An aim that was not reached is a result
-        like any other.
+        Returns 0; 1 if a section failed, whose error its table holds; 130 if Ctrl-C came, with those sections
+        that were done. An aim that was not reached is a result like any other.
         """
-        sections, failed = measure_sections(parts)
+        sections: Sections = {}
+        failed: list[str] | None = None
+        try:
+            failed = measure_sections(parts, sections)
+        except KeyboardInterrupt:
+            heading = replace(heading, notes=f"{heading.notes}; INTERRUPTED: sections are missing")
         page = heading.page(shlex.join(["python", "-m", self.options.prog, *self._given]), sections)
         print(page)
         if out:
             out.write_text(page, encoding="utf-8")
+        if failed is None:
+            print(f"{self.options.prog}: interrupted", file=sys.stderr)
+            return INTERRUPTED
         for title in failed:
             print(f"{self.options.prog}: {title} failed", file=sys.stderr)
         return 1 if failed else 0

@@ -18,8 +18,9 @@ from farrank_loadtest.targets.address import open_target
 from farrank_loadtest.workloads import Call, Workload
 
 if TYPE_CHECKING:
-    from farrank_loadtest.latency.sweep import StepResult
+    from farrank_loadtest.latency.sweep import StepResult, Sweep
 
+RANKER = "bench"
 CALL_TIMEOUT_S, OFFERED_TIMEOUT_S = 600.0, 10.0
 HANG_UP_S = 2.0
 
@@ -82,6 +83,7 @@ def offer(
     """Send calls at Poisson times, whether or not earlier ones are answered, at one rate after the other.
 
     Each call has `OFFERED_TIMEOUT_S` to be answered.
+    Raises: ContenderFailed if not all was offered, such as to a server that left; KeyboardInterrupt.
     """
     # Imported here: it needs packages that a machine with a GPU may lack.
     from farrank_loadtest.latency.plan import Caps, Plan
@@ -91,15 +93,21 @@ def offer(
     caps = Caps(rate_per_s=max(rates_per_s), seconds=duration_s * len(rates_per_s))
     plan = Plan("open", None, "poisson", 0.0, duration_s, 1, OFFERED_TIMEOUT_S, seed=3, caps=caps)
 
-    async def send() -> "Sequence[StepResult]":
+    async def send() -> "Sweep":
         target = open_target(address)
         try:
             workload = Workload("the benchmark", tuple(calls))
-            return (await sweep(target, workload, plan, upwards(rates_per_s), Silent())).steps
+            return await sweep(target, workload, plan, upwards(rates_per_s), Silent())
         finally:
             await target.close()
 
-    return asyncio.run(send())
+    found = asyncio.run(send())
+    # A sweep keeps what was measured until then; half of it decides nothing here.
+    if found.interrupted:
+        raise KeyboardInterrupt
+    if found.note:
+        raise ContenderFailed(found.note)
+    return found.steps
 
 
 @asynccontextmanager
@@ -155,11 +163,10 @@ def resident_mib(pid: int) -> float:
 
 @contextmanager
 def serving(artifact: Path, *arguments: str, **settings: object) -> Iterator[SpawnedServer]:
-    """Run `farrank serve` of a ranker named bench, with `--set` for each setting, until the block is left."""
+    """Run `farrank serve` of a ranker named `RANKER`, `--set` for each setting, until the block is left."""
     told = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    with spawned_server(
-        ["--ranker", f"bench={artifact}", "--log-level", "warning", *arguments, *told]
-    ) as server:
+    given = ["--ranker", f"{RANKER}={artifact}", "--log-level", "warning", *arguments, *told]
+    with spawned_server(given) as server:
         yield server
 
 

@@ -22,7 +22,9 @@ ON_A_CPU = ["--device", "cpu", "--tiny"]
 
 def measured(names: list[str], bench: Bench) -> tuple[Sections, list[str]]:
     parts = [part for name in names for part in SECTIONS[name].items()]
-    return measure_sections((title, partial(bench.measure, part)) for title, part in parts)
+    found: Sections = {}
+    failed = measure_sections(((title, partial(bench.measure, part)) for title, part in parts), found)
+    return found, failed
 
 
 @pytest.fixture(autouse=True)

@@ -57,3 +57,13 @@ def test_what_must_not_be_taken_for_a_figure_has_no_aim() -> None:
 def test_a_limit_is_held_only_where_there_are_one_and_runs() -> None:
     assert at_least("x", [2.0], None) == Row("x", "2.000 (2.000 to 2.000)")
     assert at_least("x", [], 3.0, missing="no device") == not_measured("x", "no device", "at least 3")
+
+
+def test_sections_of_a_row_each_can_share_a_table() -> None:
+    rows = {"firstp": [Row("firstp", "1; 30.4")], "maxp": [not_measured("all or some", "no memory")]}
+    page = Heading("Aggregators", "medians", one_table="Families").page("x", rows)
+    assert page.count("## ") == 1
+    assert page.splitlines()[-2:] == [
+        "| firstp | 1; 30.4 |  |  |",
+        "| maxp | not measured: no memory |  |  |",
+    ]

@@ -55,7 +55,7 @@ SECTIONS: Mapping[str, dict[str, Callable[[Bench], list[Row]]]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the sections asked for and print the report.
 
-    Returns 0; 1 if a section failed; 2 if there is no device.
+    Returns 0; 1 if a section failed; 2 if there is no device; 130 if interrupted.
     """
     command = Command("farrank_bench.gpu", __doc__)
     command.sections(SECTIONS, list(SECTIONS))
