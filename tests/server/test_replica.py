@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,12 +13,16 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank.v1 import rerank_pb2_grpc
+from farrank_rankers.ensemble import Ensemble, save_ensemble
+from farrank_rankers.files.open import open_ranker
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import Runtime
 from farrank_server.config.schema import DeviceConfig, ListenConfig, RankerConfig, ServerConfig
+from farrank_server.engine.call import ActiveCall
 from farrank_server.engine.device import supervision, watchdog
+from farrank_server.errors import Unavailable
 from farrank_server.replica import Replica
-from support.engine_bench import TEXTS, Faulty
+from support.engine_bench import TEXTS, Faulty, until
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -78,3 +83,37 @@ async def test_full_collections_are_rare_while_it_serves(tiny_rankers: dict[str,
         assert gc.get_threshold() == (*before[:2], 1000)
         assert gc.get_freeze_count() > frozen
     assert gc.get_threshold() == before
+
+
+@pytest.mark.parametrize("ranker", ["maxp", "both"])
+async def test_calls_that_fail_leave_nothing_to_a_collection(
+    tiny_rankers: dict[str, Path], tmp_path: Path, ranker: str
+) -> None:
+    """A call in a circle with its error would keep its texts until a full collection, and those are rare."""
+    ensemble = tmp_path / "ensemble"
+    save_ensemble(Ensemble({name: open_ranker(tiny_rankers[name]) for name in ("maxp", "avgp")}), ensemble)
+    config = ServerConfig(
+        rankers={"maxp": RankerConfig(str(tiny_rankers["maxp"])), "both": RankerConfig(str(ensemble))},
+        listen=ListenConfig(port=0, metrics_port=None),
+    )
+    request = pb.RerankRequest(query="sea", documents=[pb.Document(text=text) for text in TEXTS])
+    request.options.ranker = ranker
+    async with Replica(config) as replica, grpc.aio.insecure_channel(replica.address) as channel:
+        service = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]
+        await service.Rerank(request, timeout=30)
+        for loaded in replica.engine.loaded.values():
+            loaded.runtime = Faulty(loaded.runtime, lambda inputs: time.sleep(0.4))
+        gc.collect()
+        gc.disable()
+        try:
+            # Late, and then given up by the replica, which ends meanwhile.
+            with pytest.raises(grpc.aio.AioRpcError, match="DEADLINE_EXCEEDED"):
+                await service.Rerank(request, timeout=0.3)
+            waiting = asyncio.ensure_future(service.Rerank(request, timeout=30))
+            await asyncio.sleep(0.1)
+            replica.engine.device.abandon(Unavailable("enough"))
+            with pytest.raises(grpc.aio.AioRpcError, match="enough"):
+                await waiting
+            await until(lambda: not any(isinstance(each, ActiveCall) for each in gc.get_objects()))
+        finally:
+            gc.enable()

@@ -1,9 +1,9 @@
 """A call on its way through the engine: what was asked, how far it is, and what is answered."""
 
 import asyncio
-import operator
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import add, attrgetter
 from typing import TYPE_CHECKING
 
 from farrank_rankers.ensemble import mean_score
@@ -86,7 +86,11 @@ class Tally:
     aggregation_ns: int = 0
 
     def __add__(self, other: "Tally") -> "Tally":
-        return Tally(*map(operator.add, astuple(self), astuple(other)))
+        return Tally(*map(add, _figures(self), _figures(other)))
+
+
+# Not `astuple`, which copies deeply: slices are added up on the event loop.
+_figures = attrgetter(*(each.name for each in fields(Tally)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,6 @@ class ActiveCall:
     waiting_for_query: list["PendingDocument"] = field(default_factory=list)
     results: dict[int, ScoredDocument] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
-    kept_bytes: int = 0
 
     @property
     def is_wanted(self) -> bool:

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import count
 
 from farrank_rankers.errors import ReadingStopped
+from farrank_runtimes.runtime import forget_locals
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.admission.concurrency_limit import ConcurrencyLimit
 from farrank_server.engine.admission.estimates import Speed
@@ -112,6 +113,9 @@ class Engine:
                 for task in scoring:
                     task.cancel()
                 await asyncio.wait(scoring)
+                for task in scoring:
+                    if not task.cancelled() and (error := task.exception()) is not None:
+                        forget_locals(error)
         finally:
             self._reservations.release(reservation)
 
@@ -204,7 +208,7 @@ def _claim(
     `known` is None while the texts are not known: nothing is asked for a member with a cache.
     """
     work: list[Work] = []
-    least = unread = 0
+    unread = 0
     for number, member in enumerate(members):
         held = known[number].held if known is not None else {}
         new = [length for index, length in enumerate(lengths) if index not in held]
@@ -213,6 +217,5 @@ def _claim(
         estimated = member.estimate(call.query, new, call.max_chunks)
         cached_chunks = sum(len(document.spans) for document in held.values())
         work.append(replace(estimated, chunks=estimated.chunks + cached_chunks))
-        least += member.estimate(call.query, new, call.max_chunks, least=True).tokens
         unread += sum(member.readable(length, call.count_tokens) for length in new)
-    return Claim(work, unread, sum(lengths), call.arrival_s, call.deadline_s, least)
+    return Claim(work, unread, sum(lengths), call.arrival_s, call.deadline_s)

@@ -15,6 +15,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from farrank.v1 import rerank_pb2
 from farrank.v1.rerank_pb2_grpc import RerankServiceServicer
+from farrank_runtimes.runtime import forget_locals
 from farrank_server.errors import DeadlineExceeded, FarrankError, Internal, InvalidArgument
 from farrank_server.metrics import Metrics
 
@@ -24,6 +25,9 @@ SERVICE = rerank_pb2.DESCRIPTOR.services_by_name["RerankService"]
 
 # gRPC's own key for a server's wish when to be called again (gRFC A6); its clients honour it.
 RETRY_KEY = "grpc-retry-pushback-ms"
+
+# A caller's deadline passes before ours by its request's way here: who goes so shortly before was late.
+LATE_S = 0.1
 
 Behaviour = Callable[[Any, Any], Any]
 
@@ -58,33 +62,41 @@ class Guard:
             code = grpc.StatusCode.OK
             self._metrics.in_flight.labels(method).inc()
             try:
-                if isinstance(request, InvalidArgument):
-                    raise request
+                if isinstance(request, str):
+                    raise InvalidArgument(request)
                 return await behaviour(request, context)
             except asyncio.CancelledError:
                 # gRPC cancels the handler when the caller goes, and when the deadline passes.
-                late = context.time_remaining() == 0
+                remaining_s = context.time_remaining()
+                late = remaining_s is not None and remaining_s < LATE_S
                 code = grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
                 if late:
                     self._count_failure(ranker, DeadlineExceeded("cancelled by gRPC"))
                 else:
                     self._metrics.cancellations.labels(ranker).inc()
                 raise
+            except FarrankError as error:
+                code = error.code
+                await self._refuse(context, ranker, error)
             except Exception as error:
-                told = error if isinstance(error, FarrankError) else None
-                if told is None:
-                    log.exception("%s failed", method)
-                    told = Internal("the server failed; its log says why")
-                code = told.code
-                self._count_failure(ranker, told)
-                hint = () if told.retry_after_ms is None else ((RETRY_KEY, str(told.retry_after_ms)),)
-                await context.abort(code, told.message, hint)
+                code = grpc.StatusCode.INTERNAL
+                log.exception("%s failed", method)
+                forget_locals(error)
+                await self._refuse(context, ranker, Internal("the server failed; its log says why"))
             finally:
                 # After the answer is on its way, so that no caller waits for the counters.
                 seconds = time.perf_counter() - started_s
                 asyncio.get_running_loop().call_soon(self._count_call, method, ranker, code, seconds)
 
         return call
+
+    async def _refuse(self, context: Any, ranker: str, error: FarrankError) -> None:
+        self._count_failure(ranker, error)
+        # A call that waited is in a circle with its error. Without this its texts would stay until a full
+        # collection, and those are rare here.
+        forget_locals(error)
+        hint = () if error.retry_after_ms is None else ((RETRY_KEY, str(error.retry_after_ms)),)
+        await context.abort(error.code, error.message, hint)
 
     def _count_call(self, method: str, ranker: str, code: grpc.StatusCode, seconds: float) -> None:
         self._metrics.in_flight.labels(method).dec()
@@ -107,9 +119,9 @@ class Guard:
         return name if name in self._rankers else "unknown"
 
 
-def _read(message: type[Message], data: bytes) -> Message | InvalidArgument:
-    """Read bytes, or return the error that the caller is to be told."""
+def _read(message: type[Message], data: bytes) -> Message | str:
+    """Read bytes, or say what the caller is to be told."""
     try:
         return message.FromString(data)
     except DecodeError as error:
-        return InvalidArgument(f"request: is not a message of this method: {error}")
+        return f"request: is not a message of this method: {error}"

@@ -24,6 +24,7 @@ from farrank_server.errors import (
 )
 from farrank_server.listen import GrpcListener
 from farrank_server.metrics import Metrics
+from farrank_server.wire import guard
 from farrank_server.wire.guard import Guard
 
 
@@ -175,6 +176,28 @@ async def test_a_caller_that_goes_and_one_that_is_late_are_counted_apart(
         while not await counted(metrics, "deadline_drops_total", ranker="maxp", stage="in_flight"):
             pass
     assert await counted(metrics, "cancellations_total", ranker="maxp") == 1
+
+
+async def test_a_caller_that_goes_just_before_its_deadline_was_late(
+    channel: grpc.aio.Channel, scripted: Scripted, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its clock began before the server's."""
+    entered = asyncio.Event()
+
+    async def wait() -> pb.RerankResponse:
+        entered.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(guard, "LATE_S", 100.0)
+    scripted.behave = wait
+    call = stub_of(channel).Rerank(pb.RerankRequest(query="q"), timeout=60)
+    await asyncio.wait_for(entered.wait(), 10)
+    call.cancel()
+    async with asyncio.timeout(10):
+        while not await counted(metrics, "deadline_drops_total", ranker="maxp", stage="in_flight"):
+            pass
+    assert not await counted(metrics, "cancellations_total", ranker="maxp")
 
 
 async def test_bytes_that_are_no_request_and_names_of_the_callers_own(

@@ -29,18 +29,20 @@ class Work:
     """What one ranker has to do for a call, estimated from the lengths of the texts until they are read.
 
     `chunks` are all that it scores, `tokens` those that it encodes: cached documents cost chunks alone.
+    `least_tokens` is a lower estimate that no measurement moves.
     """
 
     ranker: str
     tokens: int
     chunks: int = 0
+    least_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
     """What a call asks for: its rankers' work, and characters that are to be read and to be held.
 
-    `least_tokens` is a lower estimate that no measurement moves. Times are seconds of one clock.
+    Times are seconds of one clock.
     """
 
     work: Sequence[Work]
@@ -48,7 +50,6 @@ class Claim:
     held: int
     arrival_s: float
     deadline_s: float
-    least_tokens: int = 0
 
 
 class Shares(NamedTuple):
@@ -108,16 +109,17 @@ class Reservations:
         nothing else ran; ResourceExhausted (with a hint when to come back) if there is no room for it now, or
         no time before its deadline or before those of calls admitted earlier.
         """
-        if claim.least_tokens > self._limits.max_queued_tokens:
+        least_tokens = sum(work.least_tokens for work in claim.work)
+        if least_tokens > self._limits.max_queued_tokens:
             raise InvalidArgument(
-                f"documents: at least {claim.least_tokens} tokens together, more than max_queued_tokens "
+                f"documents: at least {least_tokens} tokens together, more than max_queued_tokens "
                 f"{self._limits.max_queued_tokens}; send fewer documents a call, or lower options.max_chunks"
             )
         columns = np.array([self._column(work, claim) for work in claim.work]).T
         with self._lock:
             if instead_of is not None:
                 self._release(instead_of)
-            self._check(claim, self._shares(columns), now_s)
+            self._check(claim, columns, now_s)
             if len(self._free) < len(claim.work):
                 used = self._table.shape[1]
                 more = np.tile(np.array(UNUSED)[:, None], max(64, used, len(claim.work)))
@@ -184,10 +186,14 @@ class Reservations:
         all_s = table[TOKENS] * token_s + table[CHUNKS] * chunk_s
         return Shares(left_s, table[ARRIVAL_S] + all_s, table[DEADLINE_S])
 
-    def _check(self, claim: Claim, new: Shares, now_s: float) -> None:
+    def _alone_s(self, work: Work) -> float:
+        speeds = self._speeds[self._number[work.ranker]]
+        return work.tokens / speeds.encoding.per_s + work.chunks / speeds.scoring.per_s
+
+    def _check(self, claim: Claim, columns: FloatArray, now_s: float) -> None:
         """Refuse a call that would be late, or for which there is no room. Raises: as `admit`."""
         limits = self._limits
-        own_s = float(new.left_s.sum())
+        own_s = sum(map(self._alone_s, claim.work))
         remaining_s = claim.deadline_s - now_s
         alone_s = own_s + claim.unread / self._reading.per_s
         if alone_s > remaining_s * (1.0 if self._admitted else BENEFIT_OF_DOUBT):
@@ -200,7 +206,7 @@ class Reservations:
             return
         queued, tokens = _tokens_left(self._table), sum(work.tokens for work in claim.work)
         excess = queued + tokens - limits.max_queued_tokens
-        if excess > 0:
+        if tokens and excess > 0:
             raise _exhausted(
                 f"the queue holds {queued} of {limits.max_queued_tokens} tokens: no room for {tokens}",
                 Reason.QUEUE_FULL,
@@ -213,7 +219,7 @@ class Reservations:
                 Reason.TEXTS_FULL,
                 1.0,
             )
-        done_after_s, makes_late = forecast(self._shares(self._table), new, now_s)
+        done_after_s, makes_late = forecast(self._shares(self._table), self._shares(columns), now_s)
         done_after_s += (max(0, self._unread) + claim.unread) / self._reading.per_s
         usable_s = remaining_s * limits.deadline_margin
         if done_after_s > usable_s:

@@ -125,14 +125,14 @@ class DeviceLoop:
                         return
         except GivenUp:
             log.warning("a call that hung on the device has come back; another thread has taken over")
+            self._begun.clear()
 
     def _serve(self) -> None:
         """Take turns. A device that queues batches should never wait for Python: one is begun ahead."""
         work = self.work
         while True:
             idle = not (self._begun or work.has_work or work.doubted or work.is_stopping)
-            for message in self.inbox.take(wait=idle):
-                work.apply(message)
+            self._take_messages(wait=idle)
             turn = None if work.is_stopping else self._next_turn()
             if turn is not None:
                 if turn.ready:
@@ -148,6 +148,11 @@ class DeviceLoop:
                 return
             elif work.doubted:
                 self._measure(work.doubted.pop())
+
+    def _take_messages(self, *, wait: bool) -> None:
+        # A method of its own: in the loop above the last message would keep its call until the next one comes.
+        for message in self.inbox.take(wait=wait):
+            self.work.apply(message)
 
     def _run(self, turn: Turn) -> None:
         """Begin a batch, of whatever ranker, then finish those before it. Raises: DeviceLost."""

@@ -171,6 +171,8 @@ class Device:
         self._change(DeviceState.RELOADING)
         message = "the device hung and is being brought back"
         self.abandon(Unavailable(message, reason=Reason.DEVICE_HUNG, retry_after_ms=1000))
+        # It ends when it comes back.
+        self._thread.shutdown(timeout_s=0.0)
         self._thread = DeviceThread()
         self.loop = self._make_loop()
         self._ended = self._thread.submit(partial(self.loop.run, load_first=True))

@@ -129,6 +129,8 @@ class WorkQueue:
         # Replaced as a whole after every turn: any thread may read it.
         self.states = {name: QueueState() for name in self.queues}
         self._open: dict[int, ActiveCall] = {}
+        # By call. Not the call's own: it may have been kept by another queue, whose thread has hung.
+        self._kept: dict[int, int] = {}
 
     def apply(self, message: Message) -> None:
         """Do what a message says. Messages of a call that is not open change nothing."""
@@ -155,7 +157,7 @@ class WorkQueue:
     def forget(self, call: ActiveCall) -> None:
         """Let nothing more of a call reach the device."""
         self.started.discard(call)
-        self.count_kept(call, -call.kept_bytes)
+        self.kept_bytes -= self._kept.pop(call.id, 0)
         # They know their call: the two would keep each other, and features with them.
         call.waiting_for_query.clear()
         if self._open.pop(call.id, None) is not None:
@@ -163,7 +165,7 @@ class WorkQueue:
 
     def count_kept(self, call: ActiveCall, nbytes: int) -> None:
         """Count features of a call into the device's memory, or (negative) out of it."""
-        call.kept_bytes += nbytes
+        self._kept[call.id] = self._kept.get(call.id, 0) + nbytes
         self.kept_bytes += nbytes
 
     def is_open(self, call: ActiveCall) -> bool:

@@ -84,26 +84,23 @@ class LoadedRanker:
             return length
         return min(length, round(self.spec.chunking.max_document_tokens / LEAST_DENSITY))
 
-    def estimate(
-        self, query: str, lengths: Sequence[int], max_chunks: int | None, *, least: bool = False
-    ) -> Work:
-        """Guess the positions that documents of so many characters will take on the device, and their chunks.
-
-        `least`: by a density that no text moves, instead of the one learned.
-        """
+    def estimate(self, query: str, lengths: Sequence[int], max_chunks: int | None) -> Work:
+        """Guess what positions documents of so many characters will take on the device, and their chunks."""
         if not lengths:
             return Work(self.name, 0, 0)
-        density = LEAST_DENSITY if least else self.density.per_character
         chunking = self.spec.chunking
-        tokens = np.minimum(np.asarray(lengths) * density, chunking.max_document_tokens)  # (D,)
+        # As dense as texts were lately, and the least. Together: each call of numpy costs a small request.
+        density = np.array([[self.density.per_character], [LEAST_DENSITY]])
+        tokens = np.minimum(np.array(lengths) * density, chunking.max_document_tokens)  # (2, D)
         chunks = 1 + np.maximum(0.0, tokens - chunking.window) / chunking.stride
         if max_chunks is not None:
             chunks = np.minimum(chunks, max_chunks)
         overlap = np.where(chunks > 1, max(1.0, chunking.window / chunking.stride), 1.0)
-        query_tokens = min(density * len(query), self.spec.max_query_tokens)
+        query_tokens = np.minimum(len(query) * density, self.spec.max_query_tokens)  # (2, 1)
         beside = 2 if self.is_dual else 3 + query_tokens
         positions = np.minimum(tokens * overlap, chunks * chunking.window) + chunks * beside + 1
-        return Work(self.name, round(float(positions.sum())), round(float(chunks.sum())))
+        estimated, least = map(round, positions.sum(axis=1).tolist())
+        return Work(self.name, estimated, round(float(chunks[0].sum())), least)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,14 +32,14 @@ def admit(
 
 
 def test_a_call_that_no_queue_could_hold_is_the_callers_mistake() -> None:
-    claim = Claim([Work("a", 20_000)], 0, 0, 0.0, FOREVER_S, least_tokens=10_001)
+    claim = Claim([Work("a", 20_000, least_tokens=10_001)], 0, 0, 0.0, FOREVER_S)
     with pytest.raises(InvalidArgument, match=r"10001 tokens.*max_queued_tokens 10000"):
         make_admission().admit(claim, 0.0)
 
 
 def test_a_call_that_only_the_estimate_finds_too_large_is_never_the_callers_mistake() -> None:
     admission = make_admission()
-    claim = Claim([Work("a", 20_000)], 0, 0, 0.0, FOREVER_S, least_tokens=9000)
+    claim = Claim([Work("a", 20_000, least_tokens=9000)], 0, 0, 0.0, FOREVER_S)
     alone = admission.admit(claim, 0.0)
     with pytest.raises(ResourceExhausted, match="20000 of 10000"):
         admission.admit(claim, 0.0)
