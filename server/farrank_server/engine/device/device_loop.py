@@ -150,7 +150,7 @@ class DeviceLoop:
                 self._measure(work.doubted.pop())
 
     def _take_messages(self, *, wait: bool) -> None:
-        # A method of its own: in the loop above the last message would keep its call until the next one comes.
+        # A method of its own: in the loop above the last message would keep its call until the next comes.
         for message in self.inbox.take(wait=wait):
             self.work.apply(message)
 

@@ -43,6 +43,8 @@ def test_a_call_that_only_the_estimate_finds_too_large_is_never_the_callers_mist
     alone = admission.admit(claim, 0.0)
     with pytest.raises(ResourceExhausted, match="20000 of 10000"):
         admission.admit(claim, 0.0)
+    # All of its documents are cached: it takes no room in the queue.
+    admission.release(admit(admission, 0))
     admission.release(alone)
     small = admit(admission, 1)
     with pytest.raises(ResourceExhausted, match="no room for 20000"):

@@ -88,8 +88,9 @@ async def test_a_hung_device_is_brought_back_on_another_thread_and_its_callers_a
         assert scores(await bench.rerank()) == pytest.approx(wanted, abs=1e-5)
         assert bench.count("farrank_worker_restarts_total") == 1
         assert bench.count("farrank_admitted_tokens", ranker="maxp") == 0
-        # What hung comes back, long after: it changes nothing.
+        # What hung comes back, long after: its thread ends, and that is all.
         hang.released.set()
+        await until(lambda: [each.name for each in threading.enumerate()].count("farrank-device") == 1)
         assert scores(await bench.rerank()) == pytest.approx(wanted, abs=1e-5)
         assert states == [DeviceState.RELOADING, DeviceState.READY]
 
