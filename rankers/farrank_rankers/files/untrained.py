@@ -10,7 +10,7 @@ from farrank_rankers.chunking import Chunking
 from farrank_rankers.errors import SourceError, SpecError
 from farrank_rankers.family import Options, TransformerShape, family_named
 from farrank_rankers.files.model_files import ModelFiles, locate
-from farrank_rankers.files.open import Limits, fitted_spec, open_files, overridden
+from farrank_rankers.files.open import Limits, fitted_spec, open_files, overridden, refuse_unknown
 from farrank_rankers.files.weights import build, fill_backbone, fill_published
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
@@ -28,7 +28,10 @@ _BUILT_WITH = {
 
 
 def _shape(files: ModelFiles) -> TransformerShape:
-    """Read a transformer's size from its config.json, and refuse what an aggregator cannot have."""
+    """Read a transformer's size from its config.json.
+
+    Raises: SourceError naming the key and value that an aggregator cannot have.
+    """
     config = transformers_config(files.config)
     for key, expected in _BUILT_WITH.items():
         found = getattr(config, key, expected)
@@ -66,8 +69,10 @@ def new_ranker(
     cross-encoder gets one label. A family whose aggregator is made of transformers may be given a folder or
     name for each (PARADE's `aggregator_backbone`, late interaction's `interaction_backbone`), whose size and
     weights it takes.
-    Raises: SourceError, WeightsError or SpecError, each naming what is wrong.
+    Raises: SourceError, WeightsError or SpecError, each naming what is wrong; TypeError if there is no such
+    limit.
     """
+    refuse_unknown(limits, Limits)
     files, budget = open_files(backbone, download=download)
     # By the option that holds its size; the aggregator's module has the same name.
     parts: dict[str, ModelFiles] = {}

@@ -2,6 +2,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -284,3 +285,13 @@ def test_positions_after_the_padding_id(model_type: str) -> None:
     embedding.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].flatten().tolist()))
     model(torch.tensor([[5, 6, 7, 8]]))
     assert seen[0][:4] == [facts.first_position + index for index in range(4)]
+
+
+def test_unknown_keywords_are_refused(cross_encoder: Path) -> None:
+    given: Any = {"windw": 100, "window": 40, "strid": 1}
+    for call in (open_ranker, open_reader, partial(new_ranker, "avgp")):
+        with pytest.raises(TypeError, match=r"^unexpected keyword arguments: strid, windw$"):
+            call(cross_encoder, **given)
+    given = {"revision": "main"}
+    with pytest.raises(TypeError, match=r"arguments: revision$"):
+        new_ranker("avgp", cross_encoder, **given)
