@@ -5,7 +5,7 @@ How one is written whole or not at all, and how one is opened and checked.
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -93,9 +93,16 @@ class Export:
 def find_exports(artifact: Path) -> list[Export]:
     """List an artifact's exports by name; their files are not looked at.
 
-    Raises: ExportError naming the manifest that is missing or wrong.
+    Raises: ExportError naming the manifest that is missing or wrong, or the folder that cannot be read.
     """
-    return [Export.read(folder) for folder in sorted((artifact / EXPORTS).glob("[!.]*/"))]
+    exports = artifact / EXPORTS
+    try:
+        folders = [each for each in exports.iterdir() if each.is_dir() and not each.name.startswith(".")]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ExportError(f"{exports} cannot be read: {error.strerror}") from error
+    return [Export.read(folder) for folder in sorted(folders)]
 
 
 @contextmanager
@@ -107,28 +114,35 @@ def writing_export(artifact: Path, name: str, *, replace: bool = False) -> Itera
     """
     if not (artifact / SPEC_FILE).is_file():
         raise ExportError(f"{artifact} is no artifact: it has no {SPEC_FILE}")
-    place = artifact / EXPORTS / name
+    exports = artifact / EXPORTS
+    place = exports / name
 
     def check_free() -> None:
         if place.exists() and not replace:
             raise ExportError(f"{place} exists; --force replaces it")
 
     check_free()
-    # In the artifact, so that renaming stays inside one file system.
-    with TemporaryDirectory(dir=artifact, prefix=f".{name}.", ignore_cleanup_errors=True) as scratch:
-        building, old = Path(scratch, "new"), Path(scratch, "old")
-        building.mkdir()
-        yield building
-        check_free()  # building takes minutes, and others may have come first
-        place.parent.mkdir(exist_ok=True)
-        if place.exists():
-            place.rename(old)
-        try:
-            building.rename(place)
-        except BaseException:
-            if old.exists():
-                old.rename(place)
-            raise
+    made = not exports.exists()
+    exports.mkdir(exist_ok=True)
+    try:
+        # Beside its place, so that renaming stays inside one file system, wherever the folder leads.
+        with TemporaryDirectory(dir=exports, prefix=f".{name}.", ignore_cleanup_errors=True) as scratch:
+            building, old = Path(scratch, "new"), Path(scratch, "old")
+            building.mkdir()
+            yield building
+            check_free()  # building takes minutes, and others may have come first
+            if place.exists():
+                place.rename(old)
+            try:
+                building.rename(place)
+            except BaseException:
+                if old.exists():
+                    old.rename(place)
+                raise
+    finally:
+        if made:
+            with suppress(OSError):  # it holds an export
+                exports.rmdir()
 
 
 # What an artifact's scores depend on, beside its weights.

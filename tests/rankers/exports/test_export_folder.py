@@ -1,4 +1,6 @@
-from collections.abc import Callable
+import errno
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,34 @@ def test_an_export_that_came_meanwhile_stays(artifact: Path, write_export: Write
         export = write_export()
     export.verify()
     assert find_exports(artifact) == [export]
+
+
+def test_exports_may_be_kept_elsewhere(artifact: Path, write_export: WriteExport, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (artifact / "exports").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+
+    def interrupted() -> None:
+        with writing_export(artifact, "onnx-fp32") as folder:
+            # On the file system of its place, where it can be renamed to it.
+            assert folder.resolve().is_relative_to(tmp_path / "elsewhere")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert files(tmp_path / "elsewhere") == set()
+    assert (artifact / "exports").is_symlink()
+    export = write_export()
+    assert find_exports(artifact) == [export]
+    assert write_export(replace=True).folder.resolve() == tmp_path / "elsewhere" / "onnx-fp32"
+
+
+def test_a_folder_that_cannot_be_read_is_named(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(folder: Path) -> Iterator[Path]:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    with pytest.raises(ExportError, match=r"maxp/exports cannot be read: Permission denied$"):
+        find_exports(artifact)
 
 
 def test_only_an_artifact_holds_exports(tmp_path: Path) -> None:
