@@ -56,6 +56,7 @@ def artifact_of(source: str, out: Path | None, *, download: bool = False) -> Ite
         yield open_ranker(folder), folder
         return
     ranker = open_ranker(source, download=download)
+    out = out.resolve()  # "." has no name, and ".." not its own
     if (out / SPEC_FILE).is_file():
         standing = open_ranker(out)
         if standing.version != ranker.version:
@@ -66,6 +67,10 @@ def artifact_of(source: str, out: Path | None, *, download: bool = False) -> Ite
         return
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ExportError(f"--out {out}: must be a new or an empty folder, or an artifact of {source}")
+    if out == Path.cwd():  # renaming another folder to it would leave the caller in one that is gone
+        raise ExportError(
+            f"--out {out}: is the folder you are in; it must be another, or an artifact of {source}"
+        )
     # Beside it, so that the rename stays inside one file system.
     out.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", ignore_cleanup_errors=True) as scratch:

@@ -57,6 +57,21 @@ def test_a_place_that_is_taken_is_refused(tiny_rankers: dict[str, Path], tmp_pat
     assert names(tmp_path) == {"notes.txt"}
 
 
+def test_the_folder_one_is_in_is_refused_by_whatever_name(
+    tiny_rankers: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here" / "new").mkdir(parents=True)
+    maxp = str(tiny_rankers["maxp"].resolve())
+    monkeypatch.chdir(tmp_path / "here" / "new")
+    for out in (Path(), Path("../new")):
+        with pytest.raises(ExportError, match="here/new: is the folder you are in"), artifact_of(maxp, out):
+            pass
+    monkeypatch.chdir(tmp_path / "here")
+    with artifact_of(maxp, Path("new/../new")):
+        pass
+    assert open_ranker(tmp_path / "here" / "new").spec.family == "maxp"
+
+
 def test_an_ensemble_says_why_it_has_no_graph(tiny_rankers: dict[str, Path], tmp_path: Path) -> None:
     members = {name: open_ranker(tiny_rankers[name]) for name in ("maxp", "avgp")}
     save_ensemble(Ensemble(members), tmp_path)
