@@ -34,7 +34,7 @@ _MODELS_WITHOUT_TOKEN_TYPES = frozenset(
     """.split()  # noqa: SIM905
 )
 
-# The classes whose configuration says how texts are normalized, whatever tokenizer.json says.
+# The classes whose configuration and defaults say how texts are normalized, whatever tokenizer.json says.
 _CLASSES_OF_BERTS_KIN = frozenset(
     """
     BertTokenizer ConvBertTokenizer DPRQuestionEncoderTokenizer DistilBertTokenizer ElectraTokenizer
@@ -47,11 +47,12 @@ _CLASSES_WITHOUT_CHINESE_OPTION = frozenset(
     {"LayoutLMv2Tokenizer", "MPNetTokenizer", "RoFormerTokenizer", "SplinterTokenizer"}
 )
 
-# Options of BERT's normalizer, by their names in tokenizer.json, as tokenizer_config.json calls them.
+# Options of BERT's normalizer, by their names in tokenizer.json: how tokenizer_config.json calls them, and
+# what the classes take where it is silent or says null. Accents are then stripped where texts are lowercased.
 _NORMALIZER_OPTIONS = {
-    "lowercase": "do_lower_case",
-    "strip_accents": "strip_accents",
-    "handle_chinese_chars": "tokenize_chinese_chars",
+    "lowercase": ("do_lower_case", True),
+    "strip_accents": ("strip_accents", None),
+    "handle_chinese_chars": ("tokenize_chinese_chars", True),
 }
 
 
@@ -89,15 +90,17 @@ class TokenizerFiles:
         return parsed
 
     def as_configured(self) -> str:
-        """Give tokenizer.json, its BERT normalizer as the configuration has it: in transformers it wins."""
+        """Give tokenizer.json, its BERT normalizer as the configuration or its class has it.
+
+        In transformers they win. A configuration that names no class is read as BERT's.
+        """
         parsed, config = json.loads(self.tokenizer_json), self.config
         normalizer = parsed.get("normalizer") or {}
         if normalizer.get("type") != "BertNormalizer" or self._class() not in {None, *_CLASSES_OF_BERTS_KIN}:
             return self.tokenizer_json
-        given = {name: config.get(key) for name, key in _NORMALIZER_OPTIONS.items()}
-        if self._class() in _CLASSES_WITHOUT_CHINESE_OPTION:
-            given["handle_chinese_chars"] = None
-        normalizer |= {name: value for name, value in given.items() if value is not None}
+        for name, (key, default) in _NORMALIZER_OPTIONS.items():
+            if name != "handle_chinese_chars" or self._class() not in _CLASSES_WITHOUT_CHINESE_OPTION:
+                normalizer[name] = default if config.get(key) is None else config[key]
         return json.dumps(parsed | {"normalizer": normalizer})
 
     def _class(self, otherwise: str | None = None) -> str | None:
@@ -308,7 +311,10 @@ class TextTokenizer:
         return sum(len(self._encode(piece, with_offsets=False)) for _, piece in pieces)
 
     def _encode(self, piece: str, *, with_offsets: bool) -> Encoding:
-        """Tokenize a piece, faster without offsets."""
+        """Tokenize a piece, faster without offsets.
+
+        Raises: ValueError if it has a lone surrogate.
+        """
         # Batches of one: they let other threads run, encode() does not.
         encode = self.tokenizer.encode_batch if with_offsets else self.tokenizer.encode_batch_fast
         try:

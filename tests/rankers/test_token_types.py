@@ -104,16 +104,59 @@ def test_a_tokenizer_that_names_its_inputs_is_believed() -> None:
     assert TokenizerFiles("{}", json.dumps(config)).gives_token_types("big_bird", None)
 
 
-@pytest.mark.parametrize("option", ["do_lower_case", "strip_accents", "tokenize_chinese_chars"])
+# Options of BERT's normalizer, as tokenizer_config.json and as tokenizer.json call them.
+OPTIONS = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+TEXT = "A L\u00f3ng Query \u6f22\u5b57"
+
+
+def say(folder: Path, option: str, says: bool | str | None) -> list[int]:
+    """Let both files disagree on an option; give the tokens that tokenizer.json means."""
+    config, file = folder / "tokenizer_config.json", folder / "tokenizer.json"
+    values = json.loads(config.read_text())
+    if says == "nothing":
+        values.pop(option, None)
+    else:
+        values[option] = says
+    config.write_text(json.dumps(values))
+    if says is not False:  # else tokenizer.json lowercases and so on, as it was saved
+        parsed = json.loads(file.read_text())
+        parsed["normalizer"][OPTIONS[option]] = False
+        file.write_text(json.dumps(parsed))
+    files = TokenizerFiles(file.read_text(), '{"tokenizer_class": "Another"}')
+    return [int(each) for each in TextTokenizer(files).ids(TEXT)]
+
+
+def tokens(folder: Path) -> list[int]:
+    """The tokens of the text, which are those of transformers."""
+    found = [int(each) for each in TextTokenizer(TokenizerFiles.read(folder)).ids(TEXT)]
+    assert found == AutoTokenizer.from_pretrained(folder)(TEXT, add_special_tokens=False)["input_ids"]
+    return found
+
+
+# A null elsewhere is an error in transformers.
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [*((option, says) for option in OPTIONS for says in (False, "nothing")), ("strip_accents", None)],
+)
 @pytest.mark.parametrize("model_type", ["bert", "electra", "mpnet", "deberta-v2", "big_bird", "fnet"])
-def test_texts_are_normalized_as_in_transformers(model_type: str, option: str, tmp_path: Path) -> None:
-    """tokenizer.json lowercases and so on, tokenizer_config.json says no: who wins depends on the class."""
+def test_texts_are_normalized_as_in_transformers(
+    model_type: str, option: str, says: bool | str | None, tmp_path: Path
+) -> None:
+    """Which of two files that disagree wins depends on the class, and so does what a silent one means."""
     save_tokenizer(wordpiece(), tmp_path, model_type)
-    config, text = tmp_path / "tokenizer_config.json", "A L\u00f3ng Query \u6f22\u5b57"
-    as_in_file = TextTokenizer(TokenizerFiles.read(tmp_path)).ids(text).tolist()
-    config.write_text(json.dumps(json.loads(config.read_text()) | {option: False}))
-    expected = AutoTokenizer.from_pretrained(tmp_path)(text, add_special_tokens=False)["input_ids"]
-    found = TextTokenizer(TokenizerFiles.read(tmp_path)).ids(text).tolist()
-    assert found == expected
+    as_in_file = say(tmp_path, option, says)
+    found = tokens(tmp_path)
     ignored = model_type == "mpnet" and option == "tokenize_chinese_chars"
     assert (found != as_in_file) is (model_type in ("bert", "electra", "mpnet") and not ignored)
+
+
+def test_a_bert_without_a_class_is_normalized_as_in_transformers(tmp_path: Path) -> None:
+    save_tokenizer(wordpiece(), tmp_path, "bert")
+    drop_class(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    as_in_file = say(tmp_path, "do_lower_case", "nothing")
+    assert tokens(tmp_path) != as_in_file
