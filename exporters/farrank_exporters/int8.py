@@ -1,5 +1,6 @@
 """The encoder in int8: a graph for ONNX Runtime, one for OpenVINO and one for TensorRT."""
 
+import logging
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -104,7 +105,7 @@ def _prepared(encoder: Path, folder: Path) -> Iterator[tuple[Path, bool]]:
     The second value tells whether its weights are in a file of their own.
     """
     large = encoder.with_name(encoder.name + DATA_SUFFIX).exists()
-    with tempfile.TemporaryDirectory(dir=folder) as scratch, quiet():
+    with tempfile.TemporaryDirectory(dir=folder) as scratch, quiet("onnxruntime.quantization"):
         from onnxruntime.quantization import quant_pre_process
 
         prepared = Path(scratch) / FILE
@@ -127,11 +128,12 @@ def quantize_openvino(encoder: Path, folder: Path, inputs: Sequence[Batch]) -> N
     if not inputs:
         raise ValueError("inputs is empty; calibration needs at least 1")
     apart = nodes_apart(onnx.load(encoder, load_external_data=False).graph)
-    with quiet():
+    with quiet("nncf"):
         import nncf
         import openvino
         from openvino.passes import ConstantFolding, Manager
 
+        nncf.set_log_level(logging.ERROR)
         model = openvino.Core().read_model(str(encoder))
         # Weights are constants only once their transpositions are folded: others stay in fp32 unnoticed.
         folding = Manager()

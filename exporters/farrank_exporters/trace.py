@@ -152,7 +152,7 @@ def trace_aggregator(ranker: Ranker, folder: Path) -> Graph:
 def _trace(module: nn.Module, example: Mapping[str, Tensor], outputs: tuple[str, ...], path: Path) -> Graph:
     shapes = {name: _dynamic(name, tensor, example) for name, tensor in example.items()}
     weights = sum(tensor.nbytes for tensor in module.state_dict().values())
-    with quiet(), torch.no_grad():
+    with quiet("torch.onnx"), torch.no_grad():
         try:
             torch.onnx.export(
                 module.eval(),
@@ -196,19 +196,28 @@ def _dynamic(name: str, tensor: Tensor, example: Mapping[str, Tensor]) -> dict[i
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Keep back what libraries print, log and warn of, and leave everybody's logging as it was."""
-    root, silence, kind = logging.getLogger(), logging.NullHandler(), logging.getLoggerClass()
-    disabled, levels = root.manager.disable, [(handler, handler.level) for handler in root.handlers]
+def quiet(library: str) -> Iterator[None]:
+    """Keep back what a library prints, logs and warns of, and leave everybody's logging as it was."""
+    root, silence = logging.getLogger(), logging.NullHandler()
+    kind, logger = logging.getLoggerClass(), logging.getLogger(library)
+    level, levels = logger.level, [(handler, handler.level) for handler in root.handlers]
     root.addHandler(silence)  # a root logger without handlers would be configured
-    logging.disable()
+    root.addFilter(
+        _nothing
+    )  # for what is logged to the root logger itself: other loggers' records pass it by
+    logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.disable(disabled)
+        root.removeFilter(_nothing)
         root.removeHandler(silence)
         logging.setLoggerClass(kind)
-        for handler, level in levels:
-            handler.setLevel(level)
+        logger.setLevel(level)
+        for handler, its_level in levels:
+            handler.setLevel(its_level)
+
+
+def _nothing(record: logging.LogRecord) -> bool:
+    return False

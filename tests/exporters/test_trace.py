@@ -1,6 +1,7 @@
 """Graphs against the modules they were traced from, at sizes that no example had."""
 
 import errno
+import logging
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from farrank_exporters.trace import OPSET, AggregatorGraph, EncoderGraph, trace_ranker
+from farrank_exporters.trace import OPSET, AggregatorGraph, EncoderGraph, quiet, trace_ranker
 from farrank_rankers.errors import ExportError
 from farrank_rankers.features import Features, batched, stacked
 from farrank_rankers.ranker import Ranker
@@ -144,3 +145,11 @@ def test_a_model_that_looks_at_values_is_refused_with_its_half(
     monkeypatch.setattr(ranker.encoder, "forward", undecided)
     with pytest.raises(ExportError, match="encoder: the model cannot be traced: "):
         trace_ranker(ranker, tmp_path)
+
+
+def test_others_are_not_silenced(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO), quiet("torch.onnx"):
+        logging.warning("of a library without a logger")
+        for name in ("torch.onnx", "torch.onnx._internal", "farrank"):
+            logging.getLogger(name).warning("of %s", name)
+    assert caplog.messages == ["of farrank"]
