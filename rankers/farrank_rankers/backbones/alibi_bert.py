@@ -184,8 +184,11 @@ class AlibiBert(nn.Module):
         attention_mask: Tensor,
         token_type_ids: Tensor,
         output_hidden_states: bool = False,
-    ) -> Any:
-        """Shapes: (P, L) each -> last_hidden_state (P, L, H)."""
+    ) -> BaseModelOutput:
+        """Shapes: (P, L) each -> last_hidden_state (P, L, H), hidden_states of all layers (P, L, H) each.
+
+        The hidden states, the embeddings' output first, are given if asked for, else None.
+        """
         hidden = self.embeddings(input_ids, token_type_ids)  # (P, L, H)
         bias = attention_bias(attention_mask, self.config.num_attention_heads, hidden.dtype)  # (P, A, L, L)
         states = [hidden]
@@ -227,9 +230,9 @@ def rename_published(
 ) -> dict[str, Tensor]:
     """Give a published checkpoint's tensors the names that they have in the backbone.
 
-    Saved with a head or without, the names may have "bert." before them or not. Heads are left out; a tensor
-    that the backbone does not have keeps its name. Tensors are not copied.
-    Raises: WeightsError naming `source` and the tensor that is there twice.
+    Saved with a head or without, the names may have "bert." before them or not. Heads are left out. Tensors
+    are not copied.
+    Raises: WeightsError naming `source` and the tensor that is there twice, or is not the backbone's.
     """
     published = PUBLISHED[model.kind]
     own = {published.name(name).removeprefix(HEAD_PREFIX): name for name in model.state_dict()}
@@ -238,11 +241,13 @@ def rename_published(
         bare = name.removeprefix(HEAD_PREFIX)
         if bare.startswith(HEADS):
             continue
-        if own.get(bare, name) in renamed:
+        if bare not in own:
+            raise WeightsError(f"{source} has the tensor {name}, which the model does not have")
+        if own[bare] in renamed:
             raise WeightsError(
                 f"{source} has the tensor {bare} twice, with and without {HEAD_PREFIX!r} before it"
             )
-        renamed[own.get(bare, name)] = tensor
+        renamed[own[bare]] = tensor
     return renamed
 
 

@@ -81,6 +81,13 @@ def test_damaged_checkpoints(published: Any) -> None:
     with pytest.raises(WeightsError, match=r"has the tensor encoder\.layer\.2\.mlp\.wo\.weight, which"):
         read(config, unknown)
 
+    ours = {**tensors, "layers.1.feed_forward.output.weight": tensors[name]}
+    del ours[name]
+    with pytest.raises(
+        WeightsError, match=r"^x has the tensor layers\.1\.feed_forward\.output\.weight, which"
+    ):
+        read(config, ours)
+
     bare = name.removeprefix("bert.")
     twice = {**tensors, f"bert.{bare}": tensors[name], bare: tensors[name]}
     with pytest.raises(WeightsError, match=r"encoder\.layer\.1\.mlp\.wo\.weight twice"):
