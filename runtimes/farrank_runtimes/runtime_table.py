@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol, cast
 
 from farrank_rankers.exports.export_folder import Exported
 from farrank_rankers.exports.manifest import ExportFormat
@@ -48,19 +48,31 @@ class GraphFiles:
         )
 
 
+class ExportRuntime(Protocol):
+    """The two functions of a module that serves exports."""
+
+    def check(self, precision: Precision, placement: Placement) -> None:
+        """As `check_here`."""
+
+    def open_graphs(self, files: GraphFiles, placement: Placement) -> Runtime:
+        """As `open_export`."""
+
+
 @dataclass(frozen=True, slots=True)
 class RuntimeRow:
     """A runtime: its module, the exports that it reads, and how early it is tried.
 
-    `module` has the functions `check(precision, placement)` and `open_graphs(files, placement)`, which do as
-    `check_here` and `open_export` say. `reads` is None for torch, which runs the ranker itself. `ranks` gives
-    the precisions that it serves on a type of device, each with a rank: of everything that could serve
-    a ranker, the lowest rank is taken.
+    `reads` is None for torch, which runs the ranker itself. `ranks` gives the precisions that it serves on a
+    type of device, each with a rank: of everything that could serve a ranker, the lowest rank is taken.
     """
 
     module: str
     reads: ExportFormat | None
     ranks: Mapping[DeviceType, Mapping[Precision, int]]
+
+    def load(self) -> ExportRuntime:
+        """Import the module, which import_module cannot know to be one."""
+        return cast(ExportRuntime, import_module(self.module))
 
 
 # Ranks on a CPU follow measured speed (decision 0012). On a GPU they are a guess: tensor cores before fp32.
@@ -117,7 +129,7 @@ def check_here(runtime: str, precision: Precision, placement: Placement) -> None
         raise RuntimeAbsent(f"there is no runtime {runtime!r}; known are {', '.join(RUNTIMES)}")
     row = RUNTIMES[runtime]
     if row.reads is not None:  # torch is always here
-        import_module(row.module).check(precision, placement)
+        row.load().check(precision, placement)
 
 
 def open_export(runtime: str, exported: Exported, placement: Placement) -> Runtime:
@@ -125,6 +137,4 @@ def open_export(runtime: str, exported: Exported, placement: Placement) -> Runti
 
     Raises: RuntimeAbsent, PrecisionAbsent, DeviceAbsent.
     """
-    files = GraphFiles.of(exported, runtime)
-    opened: Runtime = import_module(RUNTIMES[runtime].module).open_graphs(files, placement)
-    return opened
+    return RUNTIMES[runtime].load().open_graphs(GraphFiles.of(exported, runtime), placement)

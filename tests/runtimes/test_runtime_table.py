@@ -10,9 +10,10 @@ import pytest
 
 from farrank_rankers.exports.export_folder import MANIFEST, find_exports
 from farrank_rankers.files.open import open_ranker
+from farrank_runtimes import onnx_runtime, openvino_runtime, tensorrt_runtime
 from farrank_runtimes.choose import open_ranker_runtime
 from farrank_runtimes.runtime import Placement, RuntimeAbsent
-from farrank_runtimes.runtime_table import RUNTIMES, RuntimeRow, check_here, fastest_first
+from farrank_runtimes.runtime_table import RUNTIMES, ExportRuntime, RuntimeRow, check_here, fastest_first
 from support.runtime_scores import QUERY, TEXTS, scores_through
 
 CPU = Placement(device="cpu", threads=1)
@@ -49,6 +50,14 @@ def swift(tiny_exports: dict[str, Path], tmp_path: Path, monkeypatch: pytest.Mon
     manifest = replace(export.manifest, runtimes=("onnx", "swift"))
     (export.folder / MANIFEST).write_text(manifest.to_json())
     return artifact
+
+
+def test_every_module_has_what_its_row_calls() -> None:
+    # mypy compares the signatures, also of those that cannot run here.
+    modules: list[ExportRuntime] = [onnx_runtime, openvino_runtime, tensorrt_runtime]
+    named = [RUNTIMES[each].load() for each in ("onnx", "openvino", "tensorrt")]
+    assert named == modules
+    assert [name for name, row in RUNTIMES.items() if row.reads is None] == ["torch"]
 
 
 def test_a_runtime_from_outside_serves_what_it_reads(swift: Path, monkeypatch: pytest.MonkeyPatch) -> None:
