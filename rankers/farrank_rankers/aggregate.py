@@ -48,7 +48,8 @@ class Aggregator(nn.Module, Generic[State]):
     def start_from(self, backbone: nn.Module, frame: Frame) -> None:
         """Take from the backbone, now that it has its weights, what a new aggregator starts with.
 
-        Most families take nothing. `frame` holds the ids of the tokenizer's special tokens.
+        Most families take nothing. `frame` holds the tokenizer's special tokens around a pair: each of its
+        parts is an array (3, special tokens there), and the ids are the first row.
         """
 
     def interact(self, features: Features, chunk_mask: Tensor, query: Features | None) -> State:

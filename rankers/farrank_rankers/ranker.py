@@ -154,7 +154,12 @@ class Ranker(nn.Module):
                     explained.append((score, tuple(each[:count])))
         return [
             DocumentScore(
-                score, evidence, chunks, evidence.index(max(evidence)), text.characters_cut, text.tokens_cut
+                score=score,
+                chunk_scores=evidence,
+                chunks=chunks,
+                deciding=evidence.index(max(evidence)),
+                characters_cut=text.characters_cut,
+                tokens_cut=text.tokens_cut,
             )
             for (score, evidence), chunks, text in zip(explained, split, texts, strict=True)
         ]

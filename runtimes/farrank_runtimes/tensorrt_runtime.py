@@ -60,15 +60,26 @@ def length_groups(longest_input: int, max_batch_tokens: int) -> tuple[LengthGrou
         shorter = longest // 2
         last = shorter < SHORTEST_LIMIT or len(groups) == MOST_GROUPS - 1
         shortest = 1 if last else shorter + 1
-        rows, usual_rows = (max(1, max_batch_tokens // length) for length in (shorter + 1, longest))
-        groups.append(LengthGroup(shortest, longest, rows, usual_rows))
+        groups.append(
+            LengthGroup(
+                shortest=shortest,
+                longest=longest,
+                rows=max(1, max_batch_tokens // (shorter + 1)),
+                usual_rows=max(1, max_batch_tokens // longest),
+            )
+        )
         if last:
             return tuple(reversed(groups))
         longest = shorter
 
 
 def tensorrt_options(
-    group: LengthGroup, inputs: Sequence[str], precision: Precision, device_index: int, engines: Path | None
+    group: LengthGroup,
+    inputs: Sequence[str],
+    precision: Precision,
+    *,
+    device_index: int,
+    engines: Path | None,
 ) -> Mapping[str, str]:
     """Options of the TensorRT provider, with the profile, for a session that serves one group of lengths.
 
@@ -137,7 +148,7 @@ def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
     graphs: dict[LengthGroup, RunGraph] = {}
     for group in length_groups(files.longest_input, budget):
         kept = _writable(engines / group.name)
-        options = tensorrt_options(group, files.inputs, files.precision, index, kept)
+        options = tensorrt_options(group, files.inputs, files.precision, device_index=index, engines=kept)
         log.info("opening the engine for inputs of %d to %d tokens", group.shortest, group.longest)
         session = open_session(files.encoder, {"tensorrt": options, "cuda": cuda}, threads=1)
         graphs[group] = OnnxGraph(session, device).run

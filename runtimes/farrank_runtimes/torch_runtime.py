@@ -59,7 +59,8 @@ class TorchRuntime(LoadedRuntime):
 
     The encoder computes in `precision` (None: bf16 on a GPU, else fp32). The aggregator computes in fp32: it
     is light, and its sums and softmaxes over chunks are where rounding would change a ranking. On a CPU both
-    use `threads`, None for as many as the process may use.
+    use `threads`, None for as many as the process may use. `compile_by` says what is done with the functions
+    of packed layers, `compiled` or `as_written`; padded batches run as written.
     Raises: DeviceAbsent; PrecisionAbsent for precisions that only exports have; SourceError if batches are to
     be packed and the backbone has no packed form.
     """
@@ -85,15 +86,23 @@ class TorchRuntime(LoadedRuntime):
             torch.set_num_threads(threads or usable_cores())
         place(ranker.encoder.eval(), on, dtype)
         place(ranker.aggregator.eval(), on, torch.float32)
-        packed = attention is not None
+        if attention is None:
+            encode = padded_encode(ranker, on)
+        else:
+            encode = packed_encode(ranker, on, attention, compile_by)
+        capabilities = Capabilities(
+            runtime="torch",
+            device=str(on),
+            precision=precision,
+            max_batch_tokens=max_batch_tokens,
+            packed=attention is not None,
+            queued=attention is not None and on_gpu,
+            max_kept_bytes=max_kept_bytes(on),
+        )
         super().__init__(
-            padded_encode(ranker, on)
-            if attention is None
-            else packed_encode(ranker, on, attention, compile_by),
+            encode,
             partial(_aggregate, ranker.aggregator.explain, on),
-            Capabilities(
-                "torch", str(on), precision, max_batch_tokens, packed, packed and on_gpu, max_kept_bytes(on)
-            ),
+            capabilities,
             ranker.reader.max_input_tokens,
             GroupLimit(GROUP_BYTES[on.type]),
         )
@@ -189,7 +198,7 @@ def open_torch(ranker: Ranker, precision: Precision, placement: Placement) -> tu
                 return TorchRuntime(ranker, *where), "padded batches"
             raise AttentionAbsent(chosen.missing)
         compile_by = compiled if placement.compile else as_written
-        packed = TorchRuntime(ranker, *where, chosen.attention, compile_by)
+        packed = TorchRuntime(ranker, *where, attention=chosen.attention, compile_by=compile_by)
     except (AttentionAbsent, SourceError) as error:
         if placement.packing == "packed":
             raise PackingAbsent(f"packed batches cannot be had: {error}") from error

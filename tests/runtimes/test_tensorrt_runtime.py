@@ -57,6 +57,7 @@ def test_every_batch_has_a_group_and_no_box_is_more_than_twice_the_budget(longes
         assert taken[-2:] == [group, group]
         assert 1 <= group.usual_rows <= group.rows
         assert group.rows * group.longest <= 2 * budget
+        assert group.usual_rows * group.longest <= budget
     # All but the first group's inputs are more than half as long as its box: one run takes any batch.
     for group in groups[1:]:
         assert budget // group.shortest <= group.rows
@@ -71,7 +72,9 @@ def test_an_input_beyond_the_engines_is_refused() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "int8"])
 def test_options_as_the_provider_reads_them(precision: Precision) -> None:
     engines = Path("/artifact/engines/key/65-128x992")
-    options = tensorrt_options(LengthGroup(65, 128, 992, 512), INPUTS, precision, 1, engines)
+    options = tensorrt_options(
+        LengthGroup(65, 128, 992, 512), INPUTS, precision, device_index=1, engines=engines
+    )
     assert options == {
         "device_id": "1",
         "trt_fp16_enable": str(precision == "fp16"),
@@ -89,7 +92,7 @@ def test_options_as_the_provider_reads_them(precision: Precision) -> None:
 
 def test_a_read_only_artifact_keeps_no_engines() -> None:
     group = LengthGroup(1, 64, 8, 4)
-    options = tensorrt_options(group, INPUTS, "fp16", 0, None)
+    options = tensorrt_options(group, INPUTS, "fp16", device_index=0, engines=None)
     assert not [name for name in options if "cache" in name]
 
 

@@ -12,8 +12,10 @@ from farrank_rankers.backbones import forms
 from farrank_rankers.errors import AttentionAbsent
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.packed.attention_choice import Chosen
-from farrank_rankers.packed.packed_backbone import as_written, compiled
+from farrank_rankers.packed.packed_backbone import Compile, as_written, compiled
+from farrank_rankers.packed.pattern import Attention
 from farrank_rankers.packed.plain_attention import plain_attention
+from farrank_rankers.ranker import Ranker
 from farrank_runtimes import torch_runtime as torch_opening
 from farrank_runtimes.choose import open_ranker_runtime
 from farrank_runtimes.runtime import Packing, PackingAbsent, Placement
@@ -99,10 +101,9 @@ def test_layers_are_compiled_when_asked_for(
 ) -> None:
     seen: list[object] = []
 
-    def opened(*given: Any) -> TorchRuntime:
-        *others, compile_by = given
+    def opened(ranker: Ranker, *where: Any, attention: Attention | None, compile_by: Compile) -> TorchRuntime:
         seen.append(compile_by)
-        return TorchRuntime(*others)
+        return TorchRuntime(ranker, "fp32", "cpu", 1, attention)
 
     monkeypatch.setattr(torch_opening, "TorchRuntime", opened)
     placement = Placement("cpu", 1, packing="packed", compile=asked)

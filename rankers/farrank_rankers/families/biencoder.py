@@ -18,6 +18,7 @@ class TextEncoder(Encoder):
     """Encode a query or a chunk as one vector: the mean of its tokens or the first, of unit length if asked.
 
     Pooling and the norm are computed in fp32 whatever the backbone's precision.
+    Shapes: (P, L) each -> (P, H).
 
     Source: Reimers & Gurevych, EMNLP 2019; steps of positions: Zhu et al., "LongEmbed", EMNLP 2024.
     """

@@ -208,6 +208,7 @@ class CedrKnrm(CountingCedr):
 
     For kernel k and layer l, φ_kl = Σ_q log(1e-6 + Σ_t exp(−(s_lqt − μ_k)² / 2σ_k²)), μ and σ trained; the
     score is linear in φ and the mean [CLS].
+    Shapes: (D, C, S, L+1, H), (D, C) -> (D,).
 
     Source: MacAvaney et al., SIGIR 2019; the kernels Xiong et al., SIGIR 2017.
     """
@@ -245,6 +246,7 @@ class CedrDrmm(CountingCedr):
 
     A query token's score is an MLP of log(1e-5 + count) for all bins and layers and of the mean [CLS]; the
     document's is their sum. No gradient flows through counts: the backbone learns from [CLS] alone.
+    Shapes: (D, C, S, L+1, H), (D, C) -> (D,).
 
     Source: MacAvaney et al., SIGIR 2019; the histograms Guo et al., CIKM 2016.
     """

@@ -96,8 +96,16 @@ class VarlenAttention:
             options["enable_gqa"] = shared > 1
         elif shared > 1:
             key, value = (each.repeat_interleave(shared, dim=1) for each in (key, value))  # (U, A, D) each
-        lengths = (asking.offsets, seen.offsets, asking.longest, seen.longest)
-        mixed: Tensor = self._kernel(query, key, value, *lengths, **options)  # (T, A, D or more)
+        mixed: Tensor = self._kernel(
+            query,
+            key,
+            value,
+            cu_seq_q=asking.offsets,
+            cu_seq_k=seen.offsets,
+            max_q=asking.longest,
+            max_k=seen.longest,
+            **options,
+        )  # (T, A, D or more)
         return mixed[..., : heads.query.shape[-1]]
 
 

@@ -91,10 +91,16 @@ class TokenStream:
         """Name the parts of a packing after its copy to a device. Shapes: tokens (5, T), offsets (P + 1,)."""
         input_ids, roles, token_type_ids, places, inputs = tokens.unbind()  # (T,) each
         last = packing.tokens[3, packing.offsets[1:] - 1]  # (P,)
-        bounds = InputBounds(offsets, packing.lengths)
-        is_dense = bool((last + 1 == packing.lengths).all())
-        roles = roles.long()
-        return cls(input_ids, roles, token_type_ids, places, inputs, bounds, packing.tokens[1], is_dense)
+        return cls(
+            input_ids=input_ids,
+            roles=roles.long(),
+            token_type_ids=token_type_ids,
+            places=places,
+            inputs=inputs,
+            bounds=InputBounds(offsets, packing.lengths),
+            host_roles=packing.tokens[1],
+            is_dense=bool((last + 1 == packing.lengths).all()),
+        )
 
     @property
     def starts(self) -> NDArray[np.int64]:
@@ -105,11 +111,15 @@ class TokenStream:
         """Give the stream of each input's first token. Shapes: P tokens of P inputs."""
         begins, count = self.bounds.offsets[:-1], len(self.bounds.lengths)
         offsets = torch.arange(count + 1, dtype=begins.dtype, device=begins.device)
-        first, bounds = self.first, InputBounds(offsets, (1,) * count)
-        ids, roles, types = first(self.input_ids), first(self.roles), first(self.token_type_ids)
-        places, inputs = first(self.places), first(self.inputs)
         return TokenStream(
-            ids, roles, types, places, inputs, bounds, self.host_roles[self.starts], is_dense=True
+            input_ids=self.first(self.input_ids),
+            roles=self.first(self.roles),
+            token_type_ids=self.first(self.token_type_ids),
+            places=self.first(self.places),
+            inputs=self.first(self.inputs),
+            bounds=InputBounds(offsets, (1,) * count),
+            host_roles=self.host_roles[self.starts],
+            is_dense=True,
         )
 
     def first(self, values: Tensor) -> Tensor:
