@@ -43,11 +43,12 @@ def missing_extra(command: str, error: ModuleNotFoundError, *extras: str) -> Exc
 def told_in_a_line(*expected: type[Exception], file: object = None) -> Iterator[None]:
     """Turn expected errors, and those of files, into CommandErrors.
 
-    `file` is named where the error names none, as that of a full disk.
+    `file` is named where the error names none, as that of a full disk does.
     """
     try:
         yield
     except expected as error:
         raise CommandError(str(error)) from error
     except OSError as error:
-        raise CommandError(f"{error.filename or file}: {error.strerror}") from error
+        named = error.filename or file
+        raise CommandError(f"{f'{named}: ' if named else ''}{error.strerror or error}") from error

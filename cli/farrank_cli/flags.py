@@ -29,6 +29,7 @@ def flag(
     names = [word for word in form.split() if word.startswith("--")]
     metavar = next((word for word in form.split() if word not in names), None)
     if metavar is None and "choices" not in more:
+        assert (reads, default, repeated, more) == (str, None, False, {}), f"{form}: a switch takes no value"
         to.add_argument(*names, action="store_true", help=meaning)
         return
     if repeated:
@@ -59,10 +60,9 @@ def at_least(least: int, most: float = math.inf) -> Callable[[str], int]:
 
     def whole(text: str) -> int:
         value = _converted(int, text, "a whole number")
-        if value < least:
-            raise argparse.ArgumentTypeError(f"{text} is below {least}")
-        if value > most:
-            raise argparse.ArgumentTypeError(f"{text} is above {most}")
+        if not least <= value <= most:
+            limits = f"below {least}" if most == math.inf else f"not between {least} and {most}"
+            raise argparse.ArgumentTypeError(f"{text} is {limits}")
         return value
 
     return whole

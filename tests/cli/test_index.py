@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,12 +118,26 @@ def test_a_bad_line_and_a_missing_file_are_named(
     assert "none.jsonl: No such file" in missing.err
 
 
+def test_a_list_that_cannot_be_written_names_its_flag(
+    farrank: Farrank, built: list[tuple[list[Document], Path, bool]], tmp_path: Path
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"id": "1", "text": "x"}\n', encoding="utf-8")
+    listed = tmp_path / "none" / "bad.txt"
+
+    outcome = farrank("index", tmp_path / "a.jsonl", "--skip-bad", listed, "--out", tmp_path / "out")
+
+    assert (outcome.exit_code, built) == (2, [])
+    assert outcome.err == f"farrank: --skip-bad {listed}: No such file or directory\n"
+
+
 @pytest.mark.parametrize(
     ("error", "exit_code", "message"),
     [
         (FileExistsError("out holds an index already"), 2, "(--overwrite replaces an index)"),
         (ConfigError("pip install 'farrank[lucene]'"), 2, "farrank[lucene]"),
         (IndexingError("disk full"), 1, "disk full"),
+        # It names no file.
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 2, "/out: No space left on device"),
     ],
 )
 def test_failures_are_one_line(
@@ -137,7 +153,7 @@ def test_failures_are_one_line(
 
     monkeypatch.setattr(index, "build_index", build)
 
-    outcome = farrank("index", "--pydoc", "--out", tmp_path)
+    outcome = farrank("index", "--pydoc", "--out", tmp_path / "out")
 
     assert outcome.exit_code == exit_code
     assert message in outcome.err

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +14,7 @@ import pytest
 
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.family import FAMILIES, BiEncoderOptions, LateInteractionOptions
+from farrank_rankers.files import save
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.papers import paper_models
@@ -134,6 +137,20 @@ def test_a_folder_that_is_taken_is_left_alone(farrank: Farrank, tiny_backbone: P
     assert outcome.exit_code == 2
     assert f"--out {tmp_path}: must be a new or an empty folder" in outcome.err
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_full_disk_is_named(
+    farrank: Farrank, monkeypatch: pytest.MonkeyPatch, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(save, "save_ranker", full)
+    where = ("--backbone", tiny_backbone, "--out", tmp_path / "r", "--random-weights")
+
+    outcome = new(farrank, "--family", "firstp", *where)
+
+    assert (outcome.exit_code, outcome.err) == (2, f"farrank: {tmp_path / 'r'}: No space left on device\n")
 
 
 def test_the_papers_models_are_listed_without_a_server(farrank: Farrank) -> None:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 from farrank_cli.exit_codes import DONE, REFUSED, CommandError, told_in_a_line
 from farrank_cli.flags import flag
@@ -46,8 +47,7 @@ def run(args: argparse.Namespace) -> int:
     left_out = 0
     with (
         told_in_a_line(InputError, CollectionError, ConfigError, file=args.out),
-        # Without --skip-bad nothing is listed: the log counts blank documents, and a bad line is an error.
-        (args.skip_bad or Path(os.devnull)).open("w", encoding="utf-8") as listed,
+        _open_list(args.skip_bad) as listed,
     ):
 
         def leave_out(what: object) -> None:
@@ -82,6 +82,14 @@ def _fields(given: str) -> dict[str, str]:
     if not (all(fields.values()) and fields.keys() <= set(_FIELDS)):
         raise CommandError(f"--fields {given}: must be FIELD=KEY,…; a FIELD is {', '.join(_FIELDS)}")
     return fields
+
+
+def _open_list(path: Path | None) -> IO[str]:
+    try:
+        # Without --skip-bad nothing is listed: the log counts blank documents, and a bad line is an error.
+        return (path or Path(os.devnull)).open("w", encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"--skip-bad {path}: {error.strerror}") from error
 
 
 def _lines_of(paths: Sequence[str]) -> int | None:

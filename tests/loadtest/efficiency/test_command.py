@@ -156,7 +156,7 @@ def test_an_interruption_keeps_what_was_measured(
         (["--documents=5"], "passages.jsonl: holds 4 documents; 5 are asked for"),
         (["--collection=nowhere.jsonl"], "nowhere.jsonl: No such file or directory"),
         (["--lengths=1432"], "--lengths: 1432 is above 1431, the most that the papers' models read"),
-        (["--rounds=0"], "--rounds: 0 is below 1"),
+        (["--rounds=0"], "--rounds: 0 is not between 1 and 2147483647"),
     ],
 )
 def test_what_cannot_be_done_is_said_before_anything_is_measured(
