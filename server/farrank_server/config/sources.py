@@ -8,7 +8,7 @@ import json
 import math
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType, UnionType
@@ -59,7 +59,10 @@ def from_file(path: Path) -> list[Setting]:
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         problem = f"{line}{error.problem or 'not YAML'}"
-    except (yaml.YAMLError, tomllib.TOMLDecodeError) as error:
+    except (
+        yaml.YAMLError,
+        ValueError,
+    ) as error:  # both parsers let through what is no date or too long an int
         problem = " ".join(str(error).split())
     else:
         return list(_flatten(tree, (), str(path)))
@@ -105,6 +108,10 @@ def build(tree: type[Tree], settings: Iterable[Setting]) -> Tree:
     return built
 
 
+# Stands for what has a problem, where MISSING stands for a default that there is not.
+_BROKEN: Any = object()
+
+
 class _Builder:
     """Builds one tree, and goes on after a problem, so that all of them are found at once."""
 
@@ -118,44 +125,46 @@ class _Builder:
             if not each.path and each.value != {}:
                 key = ".".join(path) or "the configuration"
                 self.problems.append(f"{key}: {each.value!r} is not allowed; it holds keys ({each.source})")
-        if get_origin(kind) is Mapping:
-            known = {} if standing is MISSING else standing
-            keys = [each.path[0] for each in settings if each.path]
-            # Naming an entry replaces the entries that stand by default; setting every entry keeps them.
-            named = [key for key in dict.fromkeys(keys) if key != EVERY] or (list(known) if keys else [])
-            hints = dict.fromkeys(named, get_args(kind)[1])
-        else:
-            hints = get_type_hints(kind)
-            known = {}
-            for each_field in fields(kind):
-                default: Any = each_field.default
-                if each_field.default_factory is not MISSING:
-                    default = each_field.default_factory()
-                known[each_field.name] = getattr(standing, each_field.name, default)
-            for each in settings:
-                if each.path and each.path[0] not in hints:
-                    self.problems.append(_unknown_key(path, each, list(hints), self._root))
+        build_one = self._mapping if get_origin(kind) is Mapping else self._dataclass
+        return build_one(kind, settings, path, standing)
+
+    def _mapping(self, kind: Any, settings: list[Setting], path: tuple[str, ...], standing: Any) -> Any:
+        known = {} if standing is MISSING else standing
+        keys = dict.fromkeys(each.path[0] for each in settings if each.path)
+        # Naming an entry replaces the entries that stand by default; setting every entry keeps them.
+        values = {}
+        for name in [key for key in keys if key != EVERY] or (list(known) if keys else []):
+            mine = _below(settings, name, EVERY)
+            values[name] = self._value(get_args(kind)[1], mine, (*path, name), known.get(name, MISSING))
+        return _BROKEN if _BROKEN in values.values() else values
+
+    def _dataclass(self, kind: Any, settings: list[Setting], path: tuple[str, ...], standing: Any) -> Any:
+        hints = get_type_hints(kind)
+        for each in settings:
+            if each.path and each.path[0] not in hints:
+                self.problems.append(_unknown_key(path, each, list(hints), self._root))
         values: dict[str, Any] = {}
         sources: dict[str, str] = {}
-        for name, hint in hints.items():
-            mine = [each.under() for each in settings if each.path and each.path[0] in (name, EVERY)]
-            values[name] = known.get(name, MISSING)
-            if mine:
+        for each_field in fields(kind):
+            name = each_field.name
+            values[name] = _default(each_field) if standing is MISSING else getattr(standing, name)
+            if mine := _below(settings, name):
                 sources[name] = f" ({mine[-1].source})"
-                values[name] = self._value(hint, mine, (*path, name), values[name])
+                values[name] = self._value(hints[name], mine, (*path, name), values[name])
             elif values[name] is MISSING:
                 source = f" ({settings[0].source})" if settings else ""
                 self.problems.append(f"{'.'.join((*path, name))}: a value is needed{source}")
-        if MISSING in values.values():
-            return MISSING
+                values[name] = _BROKEN
+        if _BROKEN in values.values():
+            return _BROKEN
         try:
-            return values if get_origin(kind) is Mapping else kind(**values)
+            return kind(**values)
         except ConfigError as error:
             # A dataclass's own check begins with the field, and knows neither the whole key nor the source.
             for problem in error.problems:
                 name, _, what = problem.partition(": ")
                 self.problems.append(f"{'.'.join((*path, name))}: {what}{sources.get(name, '')}")
-            return MISSING
+            return _BROKEN
 
     def _value(self, hint: Any, settings: list[Setting], path: tuple[str, ...], standing: Any) -> Any:
         kind, may_be_none = _optional_of(hint)
@@ -168,13 +177,13 @@ class _Builder:
             built = self.branch(kind, settings[last_none + 1 :], path, start)
         else:
             built = self._leaf(kind, may_be_none, settings, path)
-        # After a problem, what stands lets the parent go on.
-        return standing if built is MISSING else built
+        # What stands lets the parent go on, and find its other problems.
+        return standing if built is _BROKEN and standing is not MISSING else built
 
     def _leaf(self, kind: Any, may_be_none: bool, settings: list[Setting], path: tuple[str, ...]) -> Any:
         if deeper := next((each for each in settings if each.path), None):
             self.problems.append(_unknown_key(path, deeper, (), self._root))
-            return MISSING
+            return _BROKEN
         last = settings[-1]
         if may_be_none and _sets_none(last):
             return None
@@ -185,7 +194,16 @@ class _Builder:
             allowed += " or none" if may_be_none else ""
             what = f"{last.value!r} is not allowed; it must be {allowed} ({last.source})"
             self.problems.append(f"{'.'.join(path)}: {what}")
-            return MISSING
+            return _BROKEN
+
+
+def _below(settings: list[Setting], *names: str) -> list[Setting]:
+    return [each.under() for each in settings if each.path and each.path[0] in names]
+
+
+def _default(each_field: Field[Any]) -> Any:
+    factory = each_field.default_factory
+    return each_field.default if factory is MISSING else factory()
 
 
 _CALLED = {

@@ -97,6 +97,14 @@ def test_every_speaks_of_all_entries_even_the_default_one() -> None:
     assert [each.precision for each in build(precise, named).rankers.values()] == ["bf16", "fp32"]
 
 
+def test_every_speaks_of_no_keys_that_are_fixed() -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(from_flags(**{f"limits__{EVERY}": "5"}))
+
+    (problem,) = caught.value.problems
+    assert problem.startswith("limits.*: there is no such key (--set limits__*); known here: max_documents, ")
+
+
 def test_how_torch_serves_is_said_by_flags() -> None:
     config = build(from_flags(rankers__minilm__packing="packed", device__compile="true"))
 
@@ -182,6 +190,10 @@ def test_variables_of_others_are_left_alone() -> None:
             from_flags(batching__max_batch_tokens="many"),
             "batching.max_batch_tokens: 'many' is not allowed; it must be a whole number or none",
         ),
+        (
+            from_flags(batching__max_padding_ratio=10**400),  # no float is as large
+            f"batching.max_padding_ratio: {10**400} is not allowed; it must be a number (",
+        ),
     ],
 )
 def test_a_wrong_key_or_value_is_one_line_that_names_it(settings: list[Setting], message: str) -> None:
@@ -200,6 +212,8 @@ def test_a_wrong_key_or_value_is_one_line_that_names_it(settings: list[Setting],
         ("a.yaml", "1: x", "1: a key must be text; quote it"),
         ("a.yaml", "just words", "the configuration: 'just words' is not allowed; it holds keys"),
         ("a.toml", "[listen]\nport = x", "line 2"),
+        ("a.yaml", "listen: {host: 2026-13-01}", "month must be in 1..12"),
+        ("a.toml", f"cache_bytes = {'9' * 5000}", "Exceeds the limit (4300 digits)"),
         ("a.json", "{}", "must end in .yaml, .yml or .toml"),
     ],
 )
