@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
@@ -14,6 +14,7 @@ from farrank_server.engine.call import RerankResult, ScoredDocument
 from farrank_server.engine.rankers.loaded import LoadedEnsemble, Scorer
 from farrank_server.first_stage import IndexDescription
 
+Described = TypeVar("Described", bound=Message)
 Response = pb.RerankResponse | pb.SearchAndRerankResponse
 
 EVIDENCE = {
@@ -75,9 +76,7 @@ def ranker_to_pb(ranker: Scorer) -> pb.RankerInfo:
         precision=_joined(each.precision for each in runs),
         options={name: str(value) for name, value in asdict(first.spec.options).items()},
         runtime_reason=first.runtime_reason,
-        parity=pb.Parity(texts=first.parity.documents, **_of_one_name(pb.Parity, first.parity))
-        if first.parity
-        else None,
+        parity=_described(pb.Parity, first.parity, texts=first.parity.documents) if first.parity else None,
     )
     if isinstance(ranker, LoadedEnsemble):
         info.family = ENSEMBLE
@@ -90,19 +89,18 @@ def ranker_to_pb(ranker: Scorer) -> pb.RankerInfo:
 
 def index_to_pb(index: IndexDescription, default_k: int) -> pb.IndexInfo:
     """Describe an open index."""
-    shared = _of_one_name(pb.IndexInfo, index)
-    return pb.IndexInfo(first_stage=index.ranking, default_k=default_k, **shared)
+    return _described(pb.IndexInfo, index, first_stage=index.ranking, default_k=default_k)
 
 
 def limits_to_pb(limits: LimitsConfig, max_query_terms: int) -> pb.Limits:
     """Say what a request may hold."""
-    return pb.Limits(max_query_terms=max_query_terms, **_of_one_name(pb.Limits, limits))
+    return _described(pb.Limits, limits, max_query_terms=max_query_terms)
 
 
-def _of_one_name(message: type[Message], source: object) -> dict[str, Any]:
-    """Take the values of the fields that a message has in common with what it describes."""
-    names = message.DESCRIPTOR.fields_by_name
-    return {name: getattr(source, name) for name in names if hasattr(source, name)}
+def _described(message: type[Described], source: object, **others: Any) -> Described:
+    """Fill a whole message: `others` as they are, each other field from the source's one of its name."""
+    names = message.DESCRIPTOR.fields_by_name.keys() - others.keys()
+    return message(**others, **{name: getattr(source, name) for name in names})
 
 
 def _result_to_pb(

@@ -49,7 +49,15 @@ async def test_the_default_ranker_is_listed_first(stub: Any) -> None:
     assert set(rankers) == {"maxp", "biencoder", "both"}
     assert (rankers["maxp"].family, rankers["maxp"].precision) == ("maxp", "fp32")
     assert [(index.name, index.default_k) for index in answer.indexes] == [("things", 20)]
-    assert answer.limits.max_query_terms == 1024
+    assert answer.limits == pb.Limits(
+        max_documents=1000,
+        max_document_bytes=16 * 2**20,
+        max_query_bytes=256 * 2**10,
+        max_request_bytes=64 * 2**20,
+        max_queued_tokens=2_000_000,
+        max_query_terms=1024,
+    )
+    assert {field.name for field, _ in answer.limits.ListFields()} == set(pb.Limits.DESCRIPTOR.fields_by_name)
 
 
 async def test_without_k_a_cpu_reranks_20(stub: Any, first_stage: Any) -> None:
