@@ -17,7 +17,8 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, BinaryIO
 
 from farrank_server.errors import ConfigError
@@ -109,7 +110,8 @@ class SearchThreads:
                 self._wanted.discard(request["cancel"])
             else:
                 self._wanted.add(request["id"])
-                self._threads.submit(self._answer, request)
+                answered = self._threads.submit(self._answer, request)
+                answered.add_done_callback(partial(self._tell_failure, request["id"]))
 
     def _answer(self, request: Mapping[str, Any]) -> None:
         # Cancelled while it waited: the search is not made.
@@ -119,10 +121,19 @@ class SearchThreads:
         # Cancelled while it ran: megabytes of texts are not sent.
         if request["id"] in self._wanted:
             self._wanted.discard(request["id"])
-            # The parent may be gone; `run` sees that, too.
-            with self._writing, contextlib.suppress(BrokenPipeError):
-                self._to_parent.write(frame)
-                self._to_parent.flush()
+            self._send(frame)
+
+    def _tell_failure(self, search_id: int, answered: Future[None]) -> None:
+        if error := answered.exception():
+            _log.error("a search was not answered", exc_info=error)
+            # Its caller would wait until its deadline.
+            self._send(pack({"id": search_id, "error": "internal"}))
+
+    def _send(self, frame: bytes) -> None:
+        # The parent may be gone; `run` sees that, too.
+        with self._writing, contextlib.suppress(BrokenPipeError):
+            self._to_parent.write(frame)
+            self._to_parent.flush()
 
     def _search(self, request: Mapping[str, Any]) -> bytes:
         try:

@@ -1,0 +1,37 @@
+"""The search process's threads: each search gets an answer."""
+
+import io
+import os
+from typing import Any
+
+import pytest
+
+from farrank_server.first_stage.search_child import SearchThreads
+from farrank_server.java_process.frames import pack, read_frame
+
+
+class Unspeakable(Exception):
+    """An error that fails once more where it is looked at."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("there is no message")
+
+
+class FailingIndex:
+    def search(self, query: str, k: int) -> None:
+        raise Unspeakable
+
+
+def test_a_search_that_fails_in_an_unforeseen_way_is_answered_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    index: Any = FailingIndex()
+    reading, writing = os.pipe()
+    with open(reading, "rb") as answers, open(writing, "wb") as to_parent:
+        threads = SearchThreads({"it": index}, 1, to_parent)
+        threads.run(io.BytesIO(pack({"id": 7, "index": "it", "query": "q", "k": 1})))
+        assert read_frame(answers) == ({"id": 7, "error": "internal"}, [])
+    (record,) = caplog.records
+    assert record.message == "a search was not answered"
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], RuntimeError)
