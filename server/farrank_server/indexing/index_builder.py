@@ -1,16 +1,14 @@
 """Build a Lucene index from documents, whole or not at all, in a process of its own."""
 
 import asyncio
-import contextlib
 import json
 import logging
 import os
-import secrets
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from farrank_server.java_process.process import JavaProcess, ProcessEnded
@@ -84,13 +82,24 @@ def build_index(
         skipped += 1
         on_blank(document)
 
-    with _scratch_folder(out) as building:
+    # A neighbour, so that renaming stays inside one file system.
+    with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", ignore_cleanup_errors=True) as scratch:
+        building, old = Path(scratch, "new"), Path(scratch, "old")
+        building.mkdir()
         held = _write_index(_batches(documents, leave_out), building, progress)
         if skipped:
             _log.warning("left out %d document%s without text", skipped, "" if skipped == 1 else "s")
         manifest = IndexManifest(held, skipped, f"farrank {version('farrank')}")
         (building / _MANIFEST).write_text(json.dumps(asdict(manifest), indent=2) + "\n", encoding="utf-8")
-        _put_in_place(building, out, overwrite)
+        _check_place(out, overwrite)  # building takes a while, and others may have come first
+        if out.exists():
+            out.rename(old)
+        try:
+            building.rename(out)
+        except BaseException:
+            if old.exists():
+                old.rename(out)
+            raise
     return held
 
 
@@ -151,31 +160,6 @@ def _check_place(out: Path, overwrite: bool) -> None:
         raise FileExistsError(f"{out} is not empty and not an index that Farrank made; it stays as it is")
     if not overwrite:
         raise FileExistsError(f"{out} holds an index already")
-
-
-@contextlib.contextmanager
-def _scratch_folder(out: Path) -> Iterator[Path]:
-    # A neighbour, so that the rename stays inside one file system.
-    folder = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
-    folder.mkdir()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _put_in_place(building: Path, out: Path, overwrite: bool) -> None:
-    _check_place(out, overwrite)  # building takes a while, and others may have come first
-    if not out.exists() or not any(out.iterdir()):
-        building.rename(out)
-        return
-    with _scratch_folder(out) as old:
-        out.rename(old)  # onto an empty folder, which POSIX replaces
-        try:
-            building.rename(out)
-        except BaseException:
-            old.rename(out)
-            raise
 
 
 def _batches(documents: Iterable[Document], on_blank: Callable[[Document], None]) -> Iterator[list[Document]]:
