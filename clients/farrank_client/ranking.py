@@ -16,8 +16,8 @@ from farrank.v1 import rerank_pb2 as pb
 class FromWire:
     """A dataclass that holds a message: its fields are the message's, by name.
 
-    A field that may be None is None where the message does not have it. What an older server's message does
-    not know keeps the field's default.
+    A field that may be None is None where the message does not have it. Any other that the server did not
+    send, as an older one, is 0 or empty. A field that this kind of message does not know keeps its default.
     """
 
     __slots__ = ()
