@@ -132,7 +132,7 @@ def test_an_interrupted_export_leaves_nothing_behind(
         assert process.stderr is not None
         assert next(process.stderr).endswith(" steps, tracing the encoder\n")
         (building,) = tmp_path.iterdir()
-        assert list(building.glob("exported/.onnx-fp32.*/new"))
+        assert list(building.glob("exported/exports/.onnx-fp32.*/new"))
         process.send_signal(number)
         process.communicate(timeout=240)
     assert process.returncode == INTERRUPTED
