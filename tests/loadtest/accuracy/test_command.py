@@ -323,7 +323,7 @@ def _shown(mean: float) -> str:
     ("flags", "says"),
     [
         (["--alpha", "3"], "argument --alpha: 3 is not above 0 and below 1"),
-        (["--depth", "0"], "argument --k/--depth: 0 is below 1"),
+        (["--depth", "0"], "argument --k/--depth: 0 is not between 1 and 2147483647"),
     ],
 )
 def test_numbers_have_bounds(flags: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -232,7 +232,7 @@ def test_who_cannot_be_asked_is_said_before_any_load(
         (["--climb", "1", "--objective", "p99=1s", "--factor", "1"], "--factor 1: must be at least 1.01"),
         (["--climb", "0", "--objective", "p99=1s"], "argument --climb: 0 is not above 0"),
         (["--climb", "20", "--max-rate", "10", "--objective", "p99=1s"], "rate 20/s: must be above 0 and at"),
-        (["--rates", "1", "--documents", "0"], "argument --documents: 0 is below 1"),
+        (["--rates", "1", "--documents", "0"], "argument --documents: 0 is not between 1 and 2147483647"),
         (["--rates", "1", "--objective", "fast"], "objective 'fast': must be"),
         (["--rates", "1", "--objective", "p99=20s"], "calls time out after 10 s"),
         (["--rates", "0"], "argument --rates: 0 is not above 0"),
