@@ -97,7 +97,7 @@ class Replica:
         gc.collect()
         gc.freeze()
         opened.callback(gc.unfreeze)
-        # Nor the calls in flight: 20 to 80 ms with 1,000 of them. Most of what they leave needs none.
+        # Nor the calls in flight: with 1,000 that takes tens of milliseconds. What they leave needs none.
         young, middle, full = gc.get_threshold()
         gc.set_threshold(young, middle, MIDDLE_COLLECTIONS_BEFORE_FULL)
         opened.callback(gc.set_threshold, young, middle, full)

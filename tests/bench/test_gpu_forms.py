@@ -57,6 +57,7 @@ class Recording:
     def capabilities(self) -> Capabilities:
         return Capabilities("torch", "cpu", "fp32", 80)
 
+    # Nothing below is asked of a runtime that only encodes.
     def score(
         self, documents: Sequence[Features], queries: Sequence[Features] | None = None
     ) -> DocumentScores:

@@ -73,7 +73,7 @@ async def test_a_hung_device_is_told_to_callers_and_to_health_until_it_is_back(
 
 
 async def test_full_collections_are_rare_while_it_serves(tiny_rankers: dict[str, Path]) -> None:
-    """One with 1,000 calls in flight holds the event loop up for 20 to 80 ms."""
+    """One with 1,000 calls in flight holds the event loop up for tens of milliseconds."""
     before, frozen = gc.get_threshold(), gc.get_freeze_count()
     config = ServerConfig(
         rankers={"maxp": RankerConfig(str(tiny_rankers["maxp"]))},

@@ -69,7 +69,9 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
                 remaining_s = max(0.0, call.deadline_s - started_s)
                 candidates = await self._first_stage.search(index.name, call.query, k, remaining_s)
                 response.timings.first_stage_ns = _ns_since(started_s)
-                self._metrics.first_stage_seconds.labels(index.name).observe(time.monotonic() - started_s)
+                self._metrics.first_stage_seconds.labels(index.name).observe(
+                    response.timings.first_stage_ns / 1e9
+                )
                 # Without candidates there is nothing to rerank.
                 if candidates:
                     texts = tuple(candidate.text for candidate in candidates)

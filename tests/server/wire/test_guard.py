@@ -154,9 +154,8 @@ async def test_a_bug_is_logged_and_told_as_no_more_than_that(
     assert "KeyError: 'secret'" in caplog.text
 
 
-async def test_a_caller_that_goes_and_one_that_is_late_are_counted_apart(
-    channel: grpc.aio.Channel, scripted: Scripted, metrics: Metrics
-) -> None:
+async def call_and_go(channel: grpc.aio.Channel, scripted: Scripted, timeout: float | None = None) -> None:
+    """Cancel a call once the server has begun it; from then on no call is answered."""
     entered = asyncio.Event()
 
     async def wait() -> pb.RerankResponse:
@@ -165,9 +164,15 @@ async def test_a_caller_that_goes_and_one_that_is_late_are_counted_apart(
         raise AssertionError
 
     scripted.behave = wait
-    call = stub_of(channel).Rerank(pb.RerankRequest(query="q"))
+    call = stub_of(channel).Rerank(pb.RerankRequest(query="q"), timeout=timeout)
     await asyncio.wait_for(entered.wait(), 10)
     call.cancel()
+
+
+async def test_a_caller_that_goes_and_one_that_is_late_are_counted_apart(
+    channel: grpc.aio.Channel, scripted: Scripted, metrics: Metrics
+) -> None:
+    await call_and_go(channel, scripted)
     async with asyncio.timeout(10):
         while not await counted(metrics, "cancellations_total", ranker="maxp"):
             pass
@@ -182,18 +187,8 @@ async def test_a_caller_that_goes_just_before_its_deadline_was_late(
     channel: grpc.aio.Channel, scripted: Scripted, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its clock began before the server's."""
-    entered = asyncio.Event()
-
-    async def wait() -> pb.RerankResponse:
-        entered.set()
-        await asyncio.Event().wait()
-        raise AssertionError
-
     monkeypatch.setattr(guard, "LATE_S", 100.0)
-    scripted.behave = wait
-    call = stub_of(channel).Rerank(pb.RerankRequest(query="q"), timeout=60)
-    await asyncio.wait_for(entered.wait(), 10)
-    call.cancel()
+    await call_and_go(channel, scripted, timeout=60)
     async with asyncio.timeout(10):
         while not await counted(metrics, "deadline_drops_total", ranker="maxp", stage="in_flight"):
             pass
