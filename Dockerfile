@@ -20,6 +20,7 @@ COPY trec trec
 COPY rankers rankers
 COPY runtimes runtimes
 COPY exporters exporters
+COPY training training
 COPY server server
 COPY clients clients
 COPY loadtest loadtest

@@ -72,9 +72,9 @@ def test_requirements_are_those_of_the_extras(dockerfile: Dockerfile) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (argument,) = dockerfile.stages["requirements"].lines("ARG")
     extras = shlex.split(argument)[0].removeprefix("EXTRAS=")
-    # Everything but what exports rankers beforehand and what measures servers from outside.
+    # Everything but what exports and trains rankers beforehand, and what measures servers from outside.
     assert (
-        f"farrank[{','.join([*extras.split(), 'export', 'loadtest'])}]"
+        f"farrank[{','.join([*extras.split(), 'export', 'loadtest', 'train', 'lora'])}]"
         in project["optional-dependencies"]["all"]
     )
     expected = [*project["dependencies"]]

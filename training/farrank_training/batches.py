@@ -1,0 +1,93 @@
+"""Groups of texts become what `Ranker.forward` takes, in the process that loads data."""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import TypedDict
+
+import torch
+from torch import Tensor
+
+from farrank_rankers.reader import Reader
+from farrank_rankers.tokens import EncoderInput, TokenizedText, collate
+from farrank_training.errors import TrainingError
+from farrank_training.training_set import Group
+
+
+class TrainingBatch(TypedDict):
+    """B groups of D documents in P encoder inputs.
+
+    Shapes: batch (P, L) each, D counts whose sum is P; query (D, L) each, (1, L) if there is one group, None
+    in a plan of pairs; B sizes whose sum is D; teacher (B, 1 + n), None if there are no scores of a teacher.
+    """
+
+    batch: tuple[Tensor, ...]
+    counts: list[int]
+    query: tuple[Tensor, ...] | None
+    sizes: list[int]
+    teacher: Tensor | None
+
+
+class Collator:
+    """Tokenizes groups and pads their chunks to one batch, on the CPU.
+
+    It holds no weights, so that any process that loads data may have one. `max_chunks` keeps the first
+    chunks of each document alone.
+    """
+
+    def __init__(self, reader: Reader, max_chunks: int | None = None) -> None:
+        if max_chunks is not None and max_chunks < 1:
+            raise TrainingError(f"max_chunks is {max_chunks}; it must be at least 1")
+        self.reader = reader
+        self.max_chunks = max_chunks
+
+    def __call__(self, groups: Sequence[Group]) -> TrainingBatch:
+        """Shapes: see `TrainingBatch`.
+
+        Raises: TrainingError if a query holds no token, or groups cannot be compared: of other sizes, or some
+            with a teacher's scores and some without.
+        """
+        teacher = _teacher(groups)
+        reader, dual = self.reader, self.reader.spec.plan == "dual"
+        inputs: list[EncoderInput] = []
+        queries: list[EncoderInput] = []
+        counts: list[int] = []
+        for group in groups:
+            query = self._read_query(group)
+            for text in group.documents:
+                chunks = reader.split(reader.read_document(text, self.max_chunks), self.max_chunks)
+                inputs += [reader.chunk_input(None if dual else query, chunk) for chunk in chunks]
+                counts.append(len(chunks))
+            if dual:
+                # One group's documents share its query; of several, each document has its own.
+                times = 1 if len(groups) == 1 else len(group.documents)
+                queries += [reader.query_input(query)] * times
+        return TrainingBatch(
+            batch=self._tensors(inputs),
+            counts=counts,
+            query=self._tensors(queries) if dual else None,
+            sizes=[len(group.documents) for group in groups],
+            teacher=teacher,
+        )
+
+    def _read_query(self, group: Group) -> TokenizedText:
+        query = self.reader.read_query(group.query)
+        if not len(query):
+            raise TrainingError(f"query {group.query_id!r} holds no token; it needs at least 1")
+        return query
+
+    def _tensors(self, inputs: Sequence[EncoderInput]) -> tuple[Tensor, ...]:
+        """Pad inputs to one batch. Shapes: -> input_ids, roles, token_type_ids (P, L)."""
+        return tuple(torch.from_numpy(array) for array in collate(inputs, self.reader.pad_id))
+
+
+def _teacher(groups: Sequence[Group]) -> Tensor | None:
+    """Put the teacher's scores together. Shapes: -> (B, 1 + n), None if no group has any."""
+    sizes = {len(group.documents) for group in groups}
+    if len(sizes) != 1:
+        raise TrainingError(f"groups of {' and '.join(map(str, sorted(sizes)))} documents in one batch")
+    scores = [group.teacher for group in groups if group.teacher is not None]
+    if not scores:
+        return None
+    if len(scores) != len(groups) or set(map(len, scores)) != sizes:
+        raise TrainingError("a teacher's scores are needed of every document of a batch, or of none")
+    return torch.tensor(list(chain.from_iterable(scores)), dtype=torch.float32).reshape(len(groups), -1)
