@@ -9,7 +9,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from farrank_rankers.errors import RankerError, SourceError
+from farrank_rankers.errors import SourceError
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def read_fields(
     kind: type[T],
     value: object,
     name: str,
-    error: type[RankerError],
+    error: type[Exception],
     kinds: Mapping[str, type] | None = None,
     prefix: str = "",
 ) -> T:
@@ -81,7 +81,7 @@ def read_fields(
     return kind(**{key: read_value(hints[key], each, prefix + key, error) for key, each in value.items()})
 
 
-def read_value(hint: Any, value: Any, name: str, error: type[RankerError]) -> Any:
+def read_value(hint: Any, value: Any, name: str, error: type[Exception]) -> Any:
     """Read a value of an annotated type from JSON. Raises: `error` naming the value and what it must be."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):

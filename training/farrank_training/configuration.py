@@ -1,0 +1,200 @@
+"""How a ranker is trained: every setting with its default, its limits and what it means.
+
+The defaults are those of Boytsov et al., arXiv 2207.01262, as far as they speak of it. Nothing here needs
+torch: the command line makes its flags of this.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+
+from farrank_rankers.errors import SourceError
+from farrank_rankers.json_values import read_fields, read_text, read_value
+from farrank_training.errors import TrainingError
+
+Loss = Literal["hinge", "ranknet", "cross-entropy", "margin-mse"]
+Precision = Literal["fp32", "bf16"]
+
+
+def _at_least(least: float) -> Callable[[Any], str]:
+    return lambda value: "" if value >= least else f"at least {least:g}"
+
+
+def _above_0(value: Any) -> str:
+    return "" if value > 0 else "above 0"
+
+
+def _share(value: Any) -> str:
+    return "" if 0 <= value < 1 else "at least 0 and below 1"
+
+
+def _decay(value: Any) -> str:
+    return "" if 0 < value <= 1 else "above 0 and at most 1"
+
+
+class Setting(NamedTuple):
+    """What a setting means, and in words what it must be if a value is beyond its limit."""
+
+    meaning: str
+    limit: Callable[[Any], str] = lambda value: ""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingConfig:
+    """All that decides on a run besides the ranker it starts from, the data and the seed.
+
+    A group is a query with one relevant document and `negatives` others; a step reads `batch_size` ×
+    `accumulation` groups, on however many processes. None leaves a setting out.
+    Raises: TrainingError naming setting, value and limit.
+    """
+
+    loss: Annotated[Loss, Setting("what is minimised")] = "hinge"
+    margin: Annotated[float, Setting("by which hinge wants a relevant document to lead", _above_0)] = 1.0
+    score_scale: Annotated[
+        float, Setting("scores are multiplied by it before the loss; 20 for a bi-encoder's cosines", _above_0)
+    ] = 1.0
+    negatives: Annotated[int, Setting("documents drawn against each relevant one", _at_least(1))] = 1
+    negatives_from: Annotated[
+        int, Setting("first candidates of each query that they are drawn from", _at_least(1))
+    ] = 100
+    epochs: Annotated[int, Setting("times that every query is read", _at_least(1))] = 1
+    batch_size: Annotated[int, Setting("groups that are encoded at once", _at_least(1))] = 1
+    accumulation: Annotated[int, Setting("batches a step", _at_least(1))] = 16
+    backbone_learning_rate: Annotated[float, Setting("of the backbone", _at_least(0))] = 1e-5
+    learning_rate: Annotated[float, Setting("of all else", _at_least(0))] = 1e-4
+    weight_decay: Annotated[float, Setting("of AdamW", _at_least(0))] = 1e-7
+    warmup: Annotated[
+        float, Setting("share of an epoch's steps in which the rates rise; they stay after", _share)
+    ] = 0.2
+    epoch_decay: Annotated[float, Setting("the rates are multiplied by it after each epoch", _decay)] = 0.95
+    max_chunks: Annotated[int | None, Setting("chunks of a document that training reads", _at_least(1))] = (
+        None
+    )
+    trained_layers: Annotated[
+        int | None, Setting("last layers of the backbone that learn, while its rest stays", _at_least(0))
+    ] = None
+    lora_rank: Annotated[
+        int | None, Setting("learn differences of low rank of the backbone's layers alone", _at_least(1))
+    ] = None
+    lora_alpha: Annotated[float, Setting("the differences count alpha / rank times", _above_0)] = 16.0
+    lora_learning_rate: Annotated[float, Setting("of the differences", _at_least(0))] = 2e-4
+    precision: Annotated[Precision, Setting("what the encoder computes in; the aggregator does in fp32")] = (
+        "fp32"
+    )
+    gradient_checkpointing: Annotated[
+        bool, Setting("compute the backbone's layers twice, and keep less of them in memory")
+    ] = False
+    measure: Annotated[
+        str, Setting("of the validation queries, by ir_measures' names; the best ranker is kept")
+    ] = "RR"
+    validate_every: Annotated[
+        int | None, Setting("steps between validations; else an epoch", _at_least(1))
+    ] = None
+    dev_depth: Annotated[int, Setting("candidates of a validation query to rerank", _at_least(1))] = 100
+    patience: Annotated[
+        int | None, Setting("validations without a better measure after which training ends", _at_least(1))
+    ] = None
+    checkpoint_every: Annotated[
+        int, Setting("steps between checkpoints, from which --resume goes on", _at_least(1))
+    ] = 500
+    log_every: Annotated[int, Setting("steps between lines of log.jsonl", _at_least(1))] = 10
+    workers: Annotated[int, Setting("processes that read and tokenize ahead", _at_least(0))] = 0
+
+    def __post_init__(self) -> None:
+        """Hold every setting to its type and its limit."""
+        for name, hint, setting in settings():
+            value = read_value(hint, getattr(self, name), name, TrainingError)
+            object.__setattr__(self, name, value)
+            if value is not None and (wanted := setting.limit(value)):
+                raise TrainingError(f"{name} is {value}; it must be {wanted}")
+        if self.negatives_from < self.negatives:
+            raise TrainingError(
+                f"negatives_from is {self.negatives_from}; it must be at least the {self.negatives} negatives"
+            )
+
+    @property
+    def groups_per_step(self) -> int:
+        """Groups that a step learns from, on all processes together."""
+        return self.batch_size * self.accumulation
+
+    def accumulation_of(self, processes: int) -> int:
+        """Batches that each of the processes reads in a step.
+
+        Raises: TrainingError if they cannot share them equally.
+        """
+        if self.accumulation % processes:
+            raise TrainingError(
+                f"accumulation is {self.accumulation}; "
+                f"it must be a multiple of the {processes} processes that share a step"
+            )
+        return self.accumulation // processes
+
+    @property
+    def digest(self) -> str:
+        """Hash of all settings, 16 hexadecimal digits."""
+        return sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+
+    def with_changes(self, changes: Mapping[str, Any]) -> "TrainingConfig":
+        """Change some settings. Raises: TrainingError naming setting, value and limit."""
+        return replace(self, **changes)
+
+    @classmethod
+    def read(cls, path: Path) -> "TrainingConfig":
+        """Read settings from a .json, .yaml or .yml file; those that it lacks have their defaults.
+
+        Raises: TrainingError naming the file, and the setting that is unknown or out of its limits.
+        """
+        try:
+            return read_fields(cls, _tree(path), "the file", TrainingError)
+        except (TrainingError, SourceError) as error:
+            text = str(error)
+            raise TrainingError(text if text.startswith(str(path)) else f"{path}: {text}") from error
+
+
+def settings() -> Iterator[tuple[str, Any, Setting]]:
+    """Name every setting, with its type and what it means."""
+    types = get_type_hints(TrainingConfig)
+    for name, annotated in get_type_hints(TrainingConfig, include_extras=True).items():
+        yield name, types[name], annotated.__metadata__[0]
+
+
+def _tree(path: Path) -> Any:
+    if path.suffix not in (".json", ".yaml", ".yml"):
+        raise TrainingError(f"{path}: settings must be in a .json, .yaml or .yml file")
+    text = read_text(path)
+    if path.suffix == ".json":
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise TrainingError(f"{path} is not JSON: {error}") from error
+    import yaml
+
+    try:
+        tree = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise TrainingError(f"{path}{line}: not YAML: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise TrainingError(f"{path}: not YAML: {error}") from error
+    return {} if tree is None else _with_exponents(tree)
+
+
+def _with_exponents(tree: Any) -> Any:
+    """Read 1e-5 as the number that it is: YAML 1.1 takes it for a text, for want of a dot."""
+    if not isinstance(tree, dict):
+        return tree
+    hints = get_type_hints(TrainingConfig)
+    read = dict(tree)
+    for name, value in tree.items():
+        if hints.get(name) is float and isinstance(value, str):
+            try:
+                number = float(value)
+            except ValueError:
+                continue
+            if math.isfinite(number):
+                read[name] = number
+    return read
