@@ -37,6 +37,17 @@ def test_titles_go_in_front_and_other_keys_are_ignored(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["docs.jsonl", "docs.jsonl.gz"])
+def test_documents_tell_where_their_lines_stand(tmp_path: Path, name: str) -> None:
+    lines = [f'{{"id": "{each}", "text": "é"}}'.encode() for each in "abc"]
+    content = b"\r\n \n".join(lines)
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    for document, line in zip(read_documents([path], wanted="bc"), lines[1:], strict=True):
+        assert (document.source, document.line) == (path, line)
+        assert document.offset == content.index(line)
+
+
 def test_ids_and_texts_go_by_several_names(tmp_path: Path) -> None:
     shapes: list[dict[str, object]] = [
         {"id": "a", "text": "one\u2028line"},

@@ -1,8 +1,27 @@
-"""What a ranker learns from: queries, each with a relevant document and others that must stand below it."""
+"""What a ranker learns from: queries, each with a relevant document and others that must stand below it.
 
-from collections.abc import Mapping, Sequence
+Three sources: judgements with a run to draw negatives from, triples of texts, and JSON lines. All is read and
+checked once; texts are read again from the files when they are drawn.
+"""
+
+import hashlib
+import math
+from array import array
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from farrank_training.byte_spans import ByteSpans
+from farrank_training.errors import TrainingError
+from farrank_training.text_store import TextStore
+from farrank_trec import missing_documents, read_qrels, read_queries, read_run
+from farrank_trec.errors import InputError
+from farrank_trec.lines import STDIN, decoded, json_object, named_string, raw_lines
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +54,356 @@ class TrainingSet(Protocol):
 
     @property
     def checksums(self) -> Mapping[str, str]:
-        """Name the files that the set was read from, with the SHA-256 of each."""
+        """Name the files that the set was read from, with the SHA-256 of each; they are read whole for it."""
         ...
 
     @property
     def notes(self) -> Sequence[str]:
         """Say what was left out, a line each, for whoever started the training."""
         ...
+
+
+def judged_set(
+    queries: Path,
+    qrels: Path,
+    candidates: Path,
+    collections: Sequence[Path],
+    *,
+    negatives: int = 1,
+    top: int = 100,
+    seed: int = 0,
+    query_ids: Collection[str] | None = None,
+    query_field: str = "",
+    fields: Mapping[str, str] | None = None,
+) -> TrainingSet:
+    """Take a relevant document of each query, and negatives from the first `top` candidates of a run.
+
+    A negative is a candidate that is not judged, or with grade 0 or less. `query_ids` chooses queries, as a
+    fold does; `query_field` and `fields` name keys of JSON lines, as of `read_queries` and `read_documents`.
+    Raises: InputError naming file and line if a file cannot be used; TrainingError if a number is out of its
+        limits, a query_id is not among the queries, or no query has what it needs.
+    """
+    _at_least_one(negatives=negatives, top=top)
+    texts = _chosen(read_queries(queries, query_field), query_ids, queries)
+    judged, run = read_qrels(qrels), read_run(candidates)
+    relevant: dict[str, list[str]] = {}
+    others: dict[str, list[str]] = {}
+    for query_id in texts:
+        grades = judged.get(query_id, {})
+        relevant[query_id] = [doc_id for doc_id, grade in grades.items() if grade > 0]
+        first = [each.doc_id for each in run.get(query_id, ())[:top]]
+        others[query_id] = [doc_id for doc_id in first if grades.get(doc_id, 0) <= 0]
+    del judged, run
+
+    # Queries without either need no text.
+    full = [query_id for query_id in texts if relevant[query_id] and others[query_id]]
+    wanted = frozenset(doc_id for each in full for doc_id in (*relevant[each], *others[each]))
+    store = TextStore(collections, wanted, fields)
+    reasons: Counter[str] = Counter()
+    kept: list[_JudgedQuery] = []
+    for query_id, text in texts.items():
+        positive, negative = (store.numbers(found[query_id]) for found in (relevant, others))
+        if not relevant[query_id]:
+            reasons["without a relevant document"] += 1
+        elif not others[query_id]:
+            reasons[f"without a negative among the first {top:,} candidates"] += 1
+        elif not positive:
+            reasons["whose relevant documents have no text"] += 1
+        elif not negative:
+            reasons["whose negatives have no text"] += 1
+        else:
+            kept.append(_JudgedQuery(query_id, text, positive, negative))
+    notes = (
+        [missing] if (missing := missing_documents(store, wanted, "judged or candidate documents")) else []
+    )
+    if store.blank:
+        notes.append(f"{store.blank:,} of {len(wanted):,} judged or candidate documents are blank")
+    notes += _notes(reasons, len(texts), sum(len(each.negatives) < negatives for each in kept), negatives)
+    return _Judged(_Files([queries, qrels, candidates, *collections]), notes, store, kept, negatives, seed)
+
+
+@dataclass(frozen=True, slots=True)
+class _JudgedQuery:
+    """A query and its documents, by their numbers in the text store."""
+
+    query_id: str
+    query: str
+    positives: "array[int]"
+    negatives: "array[int]"
+
+
+@dataclass(frozen=True)
+class _Judged:
+    files: "_Files"
+    notes: list[str]
+    store: TextStore
+    queries: list[_JudgedQuery]
+    negatives: int
+    seed: int
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def group(self, index: int, epoch: int) -> Group:
+        each = self.queries[index]
+        chosen = _pick(each.positives, each.negatives, self.negatives, self.seed, epoch, each.query_id)
+        return Group(each.query_id, each.query, tuple(map(self.store.text_at, chosen)))
+
+    @property
+    def checksums(self) -> Mapping[str, str]:
+        return self.files.checksums
+
+
+def triples_set(path: Path) -> TrainingSet:
+    """Take lines `query<TAB>relevant text<TAB>other text`, each of them in every epoch.
+
+    Raises: InputError naming file and line if one has other columns or one is empty, or there is none.
+    """
+    spans, numbers = ByteSpans([path]), array("q")
+    for where, offset, line in raw_lines(path):
+        _read_triple(where, line)
+        spans.keep(0, offset, line)
+        numbers.append(_line_number(where))
+    if not numbers:
+        raise InputError(
+            f"{path}: the file is empty; expected lines of query<TAB>relevant text<TAB>other text"
+        )
+    return _Triples(_Files([path]), [], spans, numbers)
+
+
+@dataclass(frozen=True)
+class _Triples:
+    files: "_Files"
+    notes: list[str]
+    spans: ByteSpans
+    numbers: "array[int]"
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def group(self, index: int, epoch: int) -> Group:
+        query, *documents = _read_triple(self.spans.place(index), self.spans.read(index))
+        return Group(str(self.numbers[index]), query, tuple(documents))
+
+    @property
+    def checksums(self) -> Mapping[str, str]:
+        return self.files.checksums
+
+
+def _read_triple(where: str, line: bytes) -> list[str]:
+    columns = decoded(where, line).split("\t")
+    if len(columns) != 3:
+        raise InputError(
+            f"{where}: {len(columns)} columns; triples have 3, divided by tabs: query relevant other"
+        )
+    for name, text in zip(("query", "relevant text", "other text"), columns, strict=True):
+        if not text.strip():
+            raise InputError(f"{where}: the {name} is empty")
+    return columns
+
+
+def jsonl_set(path: Path, *, negatives: int = 1, seed: int = 0) -> TrainingSet:
+    """Take lines `{"query": "…", "pos": ["…", …], "neg": ["…", …]}`, one of `pos` and some of `neg` an epoch.
+
+    `pos_scores` and `neg_scores`, as many numbers, are a teacher's; all lines have them, or none. Other keys
+    are ignored.
+    Raises: InputError naming file and line if one is malformed, or there is none; TrainingError if
+        `negatives` is less than 1, or no query has a document of both kinds.
+    """
+    _at_least_one(negatives=negatives)
+    spans, numbers = ByteSpans([path]), array("q")
+    reasons: Counter[str] = Counter()
+    lines = repeating = 0
+    taught = False
+    for lines, (where, offset, line) in enumerate(raw_lines(path), start=1):
+        listed = _Listed.read(where, line)
+        if lines == 1:
+            taught = listed.taught
+        if listed.taught != taught:
+            here, before = ("are missing", "have them") if taught else ("stand here", "have none")
+            raise InputError(f"{where}: 'pos_scores' and 'neg_scores' {here}; the lines before {before}")
+        if not listed.positives:
+            reasons["without a relevant document"] += 1
+        elif not listed.negatives:
+            reasons["without a negative"] += 1
+        else:
+            repeating += len(listed.negatives) < negatives
+            spans.keep(0, offset, line)
+            numbers.append(_line_number(where))
+    if not lines:
+        raise InputError(
+            f'{path}: the file is empty; expected lines of {{"query": …, "pos": […], "neg": […]}}'
+        )
+    return _Jsonl(
+        _Files([path]), _notes(reasons, lines, repeating, negatives), spans, numbers, negatives, seed
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A query with its documents, each with a teacher's score or None."""
+
+    query: str
+    positives: list[tuple[str, float | None]]
+    negatives: list[tuple[str, float | None]]
+    taught: bool
+
+    @classmethod
+    def read(cls, where: str, line: bytes) -> "_Listed":
+        values = json_object(where, decoded(where, line))
+        query = named_string(where, values, ["query"])
+        if not query.strip():
+            raise InputError(f"{where}: 'query' is empty")
+        scored = [name for name in ("pos_scores", "neg_scores") if values.get(name) is not None]
+        if len(scored) == 1:
+            raise InputError(f"{where}: {scored[0]!r} stands alone; a teacher scores 'pos' and 'neg'")
+        positives, negatives = (
+            list(_documents(where, values, name, bool(scored))) for name in ("pos", "neg")
+        )
+        return cls(query, positives, negatives, bool(scored))
+
+
+def _documents(
+    where: str, values: dict[str, Any], name: str, scored: bool
+) -> Iterator[tuple[str, float | None]]:
+    """Read the texts under a name, and their scores.
+
+    Raises: InputError naming the place if they are none.
+    """
+    texts = _list(where, values, name)
+    for place, text in enumerate(texts):
+        if not named_string(where, {f"{name}[{place}]": text}, [f"{name}[{place}]"]).strip():
+            raise InputError(f"{where}: '{name}[{place}]' is empty")
+    if not scored:
+        yield from ((text, None) for text in texts)
+        return
+    scores = _list(where, values, f"{name}_scores")
+    if len(scores) != len(texts):
+        raise InputError(
+            f"{where}: '{name}_scores' has {len(scores)} numbers; {name!r} has {len(texts)} texts"
+        )
+    for place, (text, score) in enumerate(zip(texts, scores, strict=True)):
+        if type(score) not in (int, float) or not math.isfinite(score):
+            raise InputError(f"{where}: '{name}_scores[{place}]' is {score!r}; it must be a finite number")
+        yield text, float(score)
+
+
+def _list(where: str, values: dict[str, Any], name: str) -> list[Any]:
+    if name not in values:
+        raise InputError(f"{where}: {name!r} is missing")
+    if not isinstance(values[name], list):
+        raise InputError(f"{where}: {name!r} must be a list, not {type(values[name]).__name__}")
+    found: list[Any] = values[name]
+    return found
+
+
+@dataclass(frozen=True)
+class _Jsonl:
+    files: "_Files"
+    notes: list[str]
+    spans: ByteSpans
+    numbers: "array[int]"
+    negatives: int
+    seed: int
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def group(self, index: int, epoch: int) -> Group:
+        listed = _Listed.read(self.spans.place(index), self.spans.read(index))
+        query_id = str(self.numbers[index])
+        chosen = _pick(listed.positives, listed.negatives, self.negatives, self.seed, epoch, query_id)
+        scores = tuple(score for _, score in chosen if score is not None)
+        return Group(query_id, listed.query, tuple(text for text, _ in chosen), scores or None)
+
+    @property
+    def checksums(self) -> Mapping[str, str]:
+        return self.files.checksums
+
+
+class _Files:
+    """The files that a set was read from."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = list(dict.fromkeys(map(str, paths)))
+
+    @cached_property
+    def checksums(self) -> dict[str, str]:
+        """Hash each file; standard input has no checksum, since it cannot be read again."""
+        return {path: _sha256(path) for path in self._paths if path != STDIN}
+
+
+def _sha256(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+
+
+def drawn(count: int, of: int, *key: object) -> list[int]:
+    """Draw `count` of the numbers below `of`; the key alone decides, on every machine.
+
+    No number comes again before all others came.
+    """
+    left: list[int] = []
+    found: list[int] = []
+    for place in range(count):
+        left = left or list(range(of))
+        digest = hashlib.blake2b(repr((*key, place)).encode(), digest_size=16).digest()
+        at = int.from_bytes(digest) % len(left)
+        left[at], left[-1] = left[-1], left[at]
+        found.append(left.pop())
+    return found
+
+
+def _pick(
+    positives: Sequence[T], negatives: Sequence[T], count: int, seed: int, epoch: int, query_id: str
+) -> list[T]:
+    """Draw one positive and so many negatives."""
+    (first,) = drawn(1, len(positives), seed, epoch, query_id, "positive")
+    others = drawn(count, len(negatives), seed, epoch, query_id, "negative")
+    return [positives[first], *(negatives[number] for number in others)]
+
+
+def _chosen(queries: dict[str, str], query_ids: Collection[str] | None, path: Path) -> dict[str, str]:
+    """Keep the queries that are asked for.
+
+    Raises: TrainingError if one of them is not known, or none is asked for.
+    """
+    if query_ids is None:
+        return queries
+    wanted = set(query_ids)
+    if not wanted:
+        raise TrainingError("query_ids is empty; it must name at least 1 query")
+    if unknown := sorted(wanted - queries.keys()):
+        raise TrainingError(f"query_ids: {unknown[0]!r} is not in {path} ({len(unknown):,} of them are not)")
+    return {query_id: text for query_id, text in queries.items() if query_id in wanted}
+
+
+def _at_least_one(**numbers: int) -> None:
+    for name, number in numbers.items():
+        if number < 1:
+            raise TrainingError(f"{name} is {number}; it must be at least 1")
+
+
+def _line_number(where: str) -> int:
+    return int(where.rpartition(":")[2])
+
+
+def _notes(reasons: Counter[str], queries: int, repeating: int, negatives: int) -> list[str]:
+    """Say how many queries are left out and why, and how many have too few negatives.
+
+    Raises: TrainingError if none is left.
+    """
+    notes = []
+    if left_out := reasons.total():
+        why = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
+        if left_out == queries:
+            raise TrainingError(f"none of {queries:,} queries can be trained on: {why}")
+        notes.append(f"{left_out:,} of {queries:,} queries are left out: {why}")
+    if repeating:
+        notes.append(
+            f"{repeating:,} of {queries:,} queries have fewer than {negatives} negatives, which repeat"
+        )
+    return notes

@@ -7,6 +7,7 @@ Every reader takes plain or gzipped UTF-8. What is wrong is named with its file 
 from farrank_trec.runs import Qrels, Run, ScoredDoc, qrels_by_id_prefix, rank, read_qrels, read_run, write_run
 from farrank_trec.text_files import (
     CollectionDocument,
+    DocumentKeys,
     missing_documents,
     read_collection,
     read_documents,
@@ -15,6 +16,7 @@ from farrank_trec.text_files import (
 
 __all__ = [
     "CollectionDocument",
+    "DocumentKeys",
     "Qrels",
     "Run",
     "ScoredDoc",

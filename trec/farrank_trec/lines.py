@@ -14,20 +14,22 @@ from farrank_trec.errors import InputError
 STDIN = "-"
 
 
-def raw_lines(source: Path | str) -> Iterator[tuple[str, bytes]]:
-    """Yield `FILE:LINE` and the line's bytes, without blank lines.
+def raw_lines(source: Path | str) -> Iterator[tuple[str, int, bytes]]:
+    """Yield `FILE:LINE`, the line's offset and its bytes, without blank lines.
 
-    A file whose name ends in `.gz` is unpacked; `-` is standard input.
+    The offset counts bytes from the start of what the file holds. A file whose name ends in `.gz` is
+    unpacked; `-` is standard input.
     Raises: InputError if the file cannot be opened, or its gzip is damaged.
     """
     name = "standard input" if str(source) == STDIN else str(source)
-    number = 0
+    number = offset = 0
     try:
         with _open(source) as opened:
             # Lines end at \n alone: a text may hold what Python's text mode takes for line ends.
             for number, line in enumerate(opened, start=1):
-                if line.strip():
-                    yield f"{name}:{number}", line.rstrip(b"\r\n")
+                if not line.isspace():
+                    yield f"{name}:{number}", offset, line.rstrip(b"\r\n")
+                offset += len(line)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"{name}:{number + 1}: the gzip file is damaged: {error}") from error
     except OSError as error:
@@ -39,7 +41,7 @@ def numbered_lines(source: Path | str) -> Iterator[tuple[str, str]]:
 
     Raises: InputError as `raw_lines`, and if a line is not UTF-8.
     """
-    for where, line in raw_lines(source):
+    for where, _, line in raw_lines(source):
         yield where, decoded(where, line)
 
 

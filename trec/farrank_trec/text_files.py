@@ -5,7 +5,7 @@ Collections come in several shapes, so a document's id and text go by several na
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from farrank_trec.errors import InputError
@@ -53,11 +53,43 @@ def read_queries(path: Path, field: str = "") -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class CollectionDocument:
-    """A document of a collection, its title in front of its text. `where` is its `FILE:LINE`."""
+    """A document of a collection, its title in front of its text. `where` is its `FILE:LINE`.
+
+    Its `line`, without the end, stands at byte `offset` of what `source` holds.
+    """
 
     where: str
     doc_id: str
     text: str
+    source: Path | str = field(default="", compare=False)
+    offset: int = field(default=0, compare=False)
+    line: bytes = field(default=b"", compare=False, repr=False)
+
+
+class DocumentKeys:
+    """Which keys of a JSON line hold a document's id, text and title; `fields` renames them."""
+
+    def __init__(self, fields: Mapping[str, str] | None = None) -> None:
+        named = fields or {}
+        self._ids = (named["id"],) if "id" in named else DOC_IDS
+        self._texts = (named["text"],) if "text" in named else DOC_TEXTS
+        self._title = named.get("title", "title")
+
+    def read(self, where: str, line: bytes, wanted: Collection[str] | None = None) -> tuple[str, str] | None:
+        """Read a line's id, and its text with the title in front; None if the id is not wanted.
+
+        Raises: InputError naming the place if the line is malformed; what else it holds, if it is not wanted,
+            is not looked at.
+        """
+        values = json_object(where, decoded(where, line))
+        doc_id = named_string(where, values, self._ids)
+        if wanted is not None and doc_id not in wanted:
+            return None
+        check_id(where, "the id", doc_id)
+        text = named_string(where, values, self._texts)
+        if values.get(self._title) is not None and (title := named_string(where, values, (self._title,))):
+            text = f"{title}\n\n{text}"
+        return doc_id, text
 
 
 def read_documents(
@@ -75,24 +107,16 @@ def read_documents(
     Raises: InputError naming file and line if a line is malformed or an id stands twice, unless `on_bad`
         hears of it; InputError if a file cannot be opened or is damaged.
     """
-    named = fields or {}
-    ids, texts = (
-        (named[key],) if key in named else usual for key, usual in (("id", DOC_IDS), ("text", DOC_TEXTS))
-    )
-    title_key = named.get("title", "title")
+    keys = DocumentKeys(fields)
     chosen = None if wanted is None else frozenset(wanted)
     seen: dict[str, str] = {}
     for source in sources:
-        for where, line in raw_lines(source):
+        for where, offset, line in raw_lines(source):
             try:
-                values = json_object(where, decoded(where, line))
-                doc_id = named_string(where, values, ids)
-                if chosen is not None and doc_id not in chosen:
+                found = keys.read(where, line, chosen)
+                if found is None:
                     continue
-                check_id(where, "the id", doc_id)
-                text = named_string(where, values, texts)
-                if values.get(title_key) is not None and (title := named_string(where, values, (title_key,))):
-                    text = f"{title}\n\n{text}"
+                doc_id, text = found
                 if doc_id in seen:
                     raise InputError(f"{where}: the id {doc_id!r} stands already at {seen[doc_id]}")
             except InputError as error:
@@ -101,7 +125,7 @@ def read_documents(
                 on_bad(error)
                 continue
             seen[doc_id] = where
-            yield CollectionDocument(where, doc_id, text)
+            yield CollectionDocument(where, doc_id, text, source, offset, line)
 
 
 def read_collection(paths: Sequence[Path], doc_ids: Collection[str]) -> dict[str, str]:
@@ -113,10 +137,12 @@ def read_collection(paths: Sequence[Path], doc_ids: Collection[str]) -> dict[str
     return {each.doc_id: each.text for each in read_documents(paths, wanted=doc_ids)}
 
 
-def missing_documents(texts: Mapping[str, str], doc_ids: Collection[str]) -> str:
-    """Say how many of the documents have no text, and name the first few; empty if all have one."""
-    missing = sorted(set(doc_ids) - texts.keys())
+def missing_documents(
+    found: Collection[str], doc_ids: Collection[str], what: str = "candidate documents"
+) -> str:
+    """Say how many of the documents were not found, and name the first few; empty if all were."""
+    missing = sorted(set(doc_ids).difference(found))
     if not missing:
         return ""
     named = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
-    return f"{len(missing):,} of {len(doc_ids):,} candidate documents are not in the collection: {named}"
+    return f"{len(missing):,} of {len(doc_ids):,} {what} are not in the collection: {named}"
