@@ -1,6 +1,7 @@
-"""What tests of several rooms share: tiny rankers, with a real tokenizer, the command, and certificates."""
+"""What tests of several rooms share: tiny rankers with a real tokenizer, the command, data, certificates."""
 
 import json
+import os
 import shutil
 import signal
 from collections.abc import Callable
@@ -161,6 +162,19 @@ def farrank(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
         return Outcome(exit_code, captured.out, captured.err)
 
     return run
+
+
+# Where the collections lie that are no part of the project.
+DATA_BESIDE = Path(__file__).parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder of collections: FARRANK_DATA, or the one beside the checkout."""
+    folder = Path(os.environ.get("FARRANK_DATA", DATA_BESIDE))
+    if not folder.is_dir():
+        pytest.skip(f"needs the collections: {folder} is not there (FARRANK_DATA names another folder)")
+    return folder
 
 
 @pytest.fixture(scope="session")

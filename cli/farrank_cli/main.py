@@ -34,6 +34,7 @@ COMMANDS = {
         "list a server's rankers, or the papers' models, or an artifact's exports; make a ranker"
     ),
     "export": Command("write a ranker's graphs for ONNX Runtime, OpenVINO, TensorRT", ("export",)),
+    "data": Command("make collections to train with; show where relevant passages lie", ("train",)),
     "loadtest": Command("measure a server under load", ("loadtest",)),
     "completion": Command("print the shell's completion script"),
 }
