@@ -1,0 +1,34 @@
+"""Memory of training data: it follows the ids that are wanted, not the collection's size."""
+
+from pathlib import Path
+
+import pytest
+
+from farrank_bench.collection_memory import Reading, main, read_elsewhere, write_set
+
+
+def read(folder: Path, megabytes: int, document_bytes: int) -> Reading:
+    folder.mkdir()
+    write_set(folder, megabytes << 20, 400, document_bytes)
+    return read_elsewhere(folder)
+
+
+def test_a_collection_a_hundred_times_as_large_takes_no_more_memory(tmp_path: Path) -> None:
+    small, large = read(tmp_path / "small", 2, 4096), read(tmp_path / "large", 200, 4096)
+    assert (small.groups, large.groups) == (4, 4)
+    assert large.peak < 1.1 * small.peak
+
+
+def test_texts_that_are_wanted_stay_in_their_files(tmp_path: Path) -> None:
+    """The same 400 documents are wanted: 1 MiB in one collection, 160 MiB in the other."""
+    short, long = read(tmp_path / "short", 1, 2560), read(tmp_path / "long", 160, 400 << 10)
+    assert long.groups == short.groups
+    assert long.peak < 1.2 * short.peak
+
+
+def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--megabytes", "1", "2", "--wanted", "200"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("|")[3].strip() for line in lines] == ["wanted", "---:", "200", "200"]
+    peaks = [float(line.split("|")[4]) for line in lines[2:]]
+    assert all(5 < peak < 500 for peak in peaks)
