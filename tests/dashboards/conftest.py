@@ -82,7 +82,7 @@ def prometheus(
     with started(prometheus_program, folder) as url:
         wait_until(lambda: scrapes(url) >= 2)
         began_s = time.time()
-        asyncio.run(load(server.address))
+        asyncio.run(load(server))
         seen = scrapes(url)
         wait_until(lambda: scrapes(url) >= seen + 2)
         yield Prometheus(url, began_s, time.time())

@@ -7,6 +7,7 @@ import contextlib
 import json
 import math
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -20,12 +21,13 @@ from typing import Any
 
 import pytest
 
+from farrank_cli.spawn import SpawnedServer
 from farrank_client import AsyncClient, FarrankError, RetryPolicy
 
 RULES = Path(__file__).parents[2] / "dashboards" / "prometheus"
 # A scrape may take no longer than this.
 SCRAPE_INTERVAL = "1s"
-LOAD_S = 15.0
+LOAD_S = 10.0
 # Where the machine is so busy that few fit in, a counter that is never seen to grow has no rate.
 LEAST_ROUNDS = 6
 
@@ -125,23 +127,33 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-async def load(address: str) -> None:
+async def load(server: SpawnedServer) -> None:
     """Rounds of calls of every outcome, long enough for rates over several scrapes."""
     ends_s, rounds = time.monotonic() + LOAD_S, 0
-    async with AsyncClient(address, retry=RetryPolicy(max_attempts=1)) as client:
+    async with AsyncClient(server.address, retry=RetryPolicy(max_attempts=1)) as client:
         while time.monotonic() < ends_s or rounds < LEAST_ROUNDS:
             rounds += 1
             outcomes = await asyncio.gather(*calls(client), return_exceptions=True)
             for outcome in outcomes:
                 if isinstance(outcome, Exception) and not isinstance(outcome, FarrankError):
                     raise outcome
-            # Alone: an idle server takes in what may just be done in time, and drops it when it is late.
-            began_s = time.monotonic()
-            await client.rerank("sea", [LONG] * 40, ranker="maxp")
-            took_s = time.monotonic() - began_s
-            for share in (0.6, 0.75, 0.9):
-                with contextlib.suppress(FarrankError):
-                    await client.rerank("sea", [LONG] * 40, ranker="maxp", timeout_s=share * took_s)
+            await late_call(client, server.process)
+
+
+async def late_call(client: AsyncClient, server: subprocess.Popen[str]) -> None:
+    """Call an idle server, which takes the call in, and have it stand still until the deadline is past."""
+    began_s = time.monotonic()
+    await client.rerank("sea", [LONG] * 10, ranker="maxp")
+    took_s = time.monotonic() - began_s
+    late = asyncio.create_task(client.rerank("sea", [LONG] * 10, ranker="maxp", timeout_s=3 * took_s))
+    await asyncio.sleep(took_s / 2)
+    server.send_signal(signal.SIGSTOP)
+    try:
+        await asyncio.sleep(3 * took_s)
+    finally:
+        server.send_signal(signal.SIGCONT)
+    with contextlib.suppress(FarrankError):
+        await late
 
 
 def calls(client: AsyncClient) -> list[asyncio.Task[Any]]:
