@@ -133,7 +133,7 @@ class BatchingConfig(_Checked):
 
     max_batch_tokens: int | None = _at_least(1, None)
     max_padding_ratio: float = _at_least(1, 1.08)
-    window_batches: int = _at_least(1, 8)
+    window_batches: int = _at_least(1, 32)
 
 
 @dataclass(frozen=True, slots=True)
