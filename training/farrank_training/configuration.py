@@ -80,7 +80,7 @@ class TrainingConfig:
     lora_rank: Annotated[
         int | None, Setting("learn differences of low rank of the backbone's layers alone", _at_least(1))
     ] = None
-    lora_alpha: Annotated[float, Setting("the differences count alpha / rank times", _above_0)] = 16.0
+    lora_alpha: Annotated[int, Setting("the differences count alpha / rank times", _at_least(1))] = 16
     lora_learning_rate: Annotated[float, Setting("of the differences", _at_least(0))] = 2e-4
     precision: Annotated[Precision, Setting("what the encoder computes in; the aggregator does in fp32")] = (
         "fp32"

@@ -1,0 +1,149 @@
+"""Folders from which an interrupted run goes on: each is whole or not there at all.
+
+A run's checkpoints stand in one folder, `step-N` each, and the best weights so far as `best-N.safetensors`.
+What is being written has another name until all of it is on the disk: a process may be killed at any moment.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from farrank_rankers.errors import WeightsError
+from farrank_rankers.files.weights import FILE, distinct, fill, read_weights
+from farrank_rankers.ranker import Ranker
+from farrank_training.errors import TrainingError
+
+STATE = "trainer_state.json"
+_WHOLE = re.compile(r"step-([0-9]+)")
+_BEST = re.compile(r"best-([0-9]+)\.safetensors")
+
+
+def step_folder(folder: Path, step: int) -> Path:
+    """Name the checkpoint of a step."""
+    return folder / f"step-{step}"
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """Find the newest whole checkpoint of a run, None if there is none."""
+    steps = [int(found[1]) for path in folder.glob("step-*") if (found := _WHOLE.fullmatch(path.name))]
+    return step_folder(folder, max(steps)) if steps else None
+
+
+def staged(folder: Path) -> Path:
+    """Make the empty folder in which the next checkpoint is written."""
+    path = folder / "unfinished"
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    return path
+
+
+def put_in_place(staging: Path, step: int) -> None:
+    """Make a written checkpoint the run's newest, and delete those before it.
+
+    Raises: TrainingError if the disk does not take it.
+    """
+    folder = staging.parent
+    try:
+        for path in staging.iterdir():
+            _flush(path)
+        staging.rename(step_folder(folder, step))
+        _flush(folder)
+        for path in folder.glob("step-*"):
+            if path != step_folder(folder, step):
+                # Half a folder must not be taken for a whole one, should this be killed on the way.
+                shutil.rmtree(folder / "old", ignore_errors=True)
+                shutil.rmtree(path.rename(folder / "old"))
+    except OSError as error:
+        raise _not_written(staging, error) from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file by one of this text, whole at any moment.
+
+    Raises: TrainingError if it cannot be written.
+    """
+    _replace(path, lambda unfinished: unfinished.write_text(text, encoding="utf-8"))
+
+
+def write_weights(ranker: Ranker, folder: Path) -> None:
+    """Write all weights of a ranker into a folder, low-rank differences by themselves.
+
+    Raises: WeightsError if they cannot be written.
+    """
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in distinct(ranker).items()}
+    try:
+        save_file(tensors, folder / FILE)
+    except (OSError, SafetensorError) as error:
+        raise WeightsError(f"{folder / FILE} cannot be written: {error}") from error
+
+
+def read_into(ranker: Ranker, folder: Path) -> None:
+    """Copy a checkpoint's weights into the ranker, which is built as it was then.
+
+    Raises: WeightsError if they are damaged or another ranker's.
+    """
+    fill(ranker, read_weights(folder), folder / FILE)
+
+
+def keep_best(folder: Path, step: int) -> None:
+    """Keep the weights of this step's checkpoint as the best, instead of those that were.
+
+    Raises: TrainingError if they cannot be kept.
+    """
+    weights = step_folder(folder, step) / FILE
+
+    def copied(unfinished: Path) -> None:
+        try:
+            os.link(weights, unfinished)
+        except OSError:  # a file system without links
+            shutil.copyfile(weights, unfinished)
+
+    _replace(folder / f"best-{step}.safetensors", copied)
+
+
+def forget_best(folder: Path, but: int) -> None:
+    """Delete the best weights of other steps than this one."""
+    for path in folder.glob("best-*.safetensors"):
+        if (found := _BEST.fullmatch(path.name)) and int(found[1]) != but:
+            path.unlink(missing_ok=True)
+
+
+def read_best(ranker: Ranker, folder: Path, step: int) -> None:
+    """Copy the best weights into the ranker. Raises: WeightsError if they are damaged."""
+    from safetensors.torch import load_file
+
+    path = folder / f"best-{step}.safetensors"
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise WeightsError(f"{path} is damaged or no safetensors file: {error}") from error
+    fill(ranker, tensors, path)
+
+
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    try:
+        unfinished.unlink(missing_ok=True)
+        write(unfinished)
+        _flush(unfinished)
+        unfinished.replace(path)
+    except OSError as error:
+        raise _not_written(path, error) from error
+
+
+def _flush(path: Path) -> None:
+    """Have the disk hold a file, or a folder's list of names, before anything else is done."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _not_written(path: Path, error: OSError) -> TrainingError:
+    return TrainingError(f"{path} cannot be written: {error.strerror or error}")
