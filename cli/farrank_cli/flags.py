@@ -99,6 +99,21 @@ def _converted(kind: Callable[[str], Value], text: str, what: str) -> Value:
         raise argparse.ArgumentTypeError(f"{text!r} is not {what}") from error
 
 
+DOCUMENT_FIELDS = "keys of the JSON lines where they have other names: id=url,text=body,title=headline"
+
+
+def document_fields(given: str) -> dict[str, str]:
+    """Read what a collection's lines call a document's id, text and title.
+
+    Raises: CommandError naming --fields and its form.
+    """
+    fields = dict(each.partition("=")[::2] for each in given.split(","))
+    known = ("id", "text", "title")
+    if not (all(fields.values()) and fields.keys() <= set(known)):
+        raise CommandError(f"--fields {given}: must be FIELD=KEY,…; a FIELD is {', '.join(known)}")
+    return fields
+
+
 def pair(form: str, given: str) -> tuple[str, str]:
     """Read the two sides of what a flag like `--ranker NAME=SOURCE` was given, at its first `=`.
 

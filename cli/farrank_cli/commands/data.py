@@ -3,25 +3,48 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farrank_cli.exit_codes import DONE, CommandError, told_in_a_line
-from farrank_cli.flags import add_commands, at_least, count, flag, flag_group
-from farrank_cli.terminal import Progress
+from farrank_cli.flags import (
+    DOCUMENT_FIELDS,
+    add_commands,
+    at_least,
+    count,
+    document_fields,
+    flag,
+    flag_group,
+)
+from farrank_cli.terminal import Progress, print_columns
 from farrank_cli.terminated import sigterm_interrupts
 from farrank_rankers.errors import RankerError
-from farrank_rankers.files.model_files import EMBEDDED, locate
-from farrank_rankers.tokenizer import TextTokenizer, TokenizerFiles
+from farrank_rankers.files.model_files import EMBEDDED
 from farrank_trec.errors import TrecError
 
 if TYPE_CHECKING:
     from farrank_training.data_sets.positions import Positions
 
 KINDS = {
+    "far-relevant": "make documents of random passages, the relevant one behind token 512",
+    "window": "make documents of chunk-long passages, the relevant one in front (Biased) or behind (Far)",
     "positions": "show where relevant passages lie in documents, beside the papers' collections",
 }
+
+_FAR_RELEVANT = """\
+example:
+    farrank data far-relevant --passages collection.jsonl.gz --queries queries.tsv --qrels qrels.txt --out far
+makes far/train, far/dev and far/test, each with collection.jsonl, queries.tsv, qrels.txt and candidates.trec.
+"""
+
+_WINDOW = """\
+example:
+    farrank data window --passages squad/passages.jsonl.gz --queries squad/queries.jsonl.gz --out windows
+makes windows/biased and windows/far, each with train, dev and test of the same questions.
+"""
 
 _POSITIONS = """\
 examples:
@@ -39,6 +62,8 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add what there is to make or to show, and its flags."""
     kinds = add_commands(parser, KINDS, title="data", dest="kind", metavar="KIND", required=True)
+    _configure_far_relevant(kinds["far-relevant"])
+    _configure_window(kinds["window"])
     _configure_positions(kinds["positions"])
 
 
@@ -53,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         sigterm_interrupts(),
         told_in_a_line(TrainingError, TrecError, RankerError, file=args.out),
     ):
-        {"positions": _positions}[args.kind](args)
+        {"far-relevant": _far_relevant, "window": _window, "positions": _positions}[args.kind](args)
     return DONE
 
 
@@ -62,8 +87,120 @@ def _tokenizer_flag(parser: argparse.ArgumentParser) -> None:
     flag(parser, "--tokenizer SOURCE", meaning, default=EMBEDDED)
 
 
-def _tokenizer(source: str) -> TextTokenizer:
-    return TextTokenizer(TokenizerFiles.read(locate(source).folder))
+def _making_flags(parser: argparse.ArgumentParser) -> None:
+    """Add what all that is made can be told."""
+    _tokenizer_flag(parser)
+    add = partial(flag, parser)
+    add("--seed N", "the same files and the same seed give the same bytes", at_least(0), 0)
+    add("--out FOLDER", "where the collections and data.json go", Path, required=True)
+    add("--overwrite", "replace data that was made there before")
+
+
+def _print_made(out: Path, made: Mapping[str, Any]) -> None:
+    """Show a line for each collection that was made, and what was left out."""
+    rows: list[Sequence[str]] = []
+
+    def add_rows(path: Path, said: Mapping[str, Any]) -> None:
+        if "queries" not in said:
+            for name, below in said.items():
+                add_rows(path / name, below)
+            return
+        depth, *means = said["candidates"].items()
+        measures = ", ".join(f"{measure} {value:.3f}" for measure, value in means)
+        rows.append([str(path), f"{said['documents']:,}", f"{said['queries']:,}", f"{depth[1]:,}", measures])
+
+    add_rows(out, made["splits"])
+    print_columns(("collection", "documents", "queries", "candidates", "in their own order"), rows)
+    for reason, count_ in made["left_out"].items():
+        print(f"left out: {count_:,} {reason}")
+
+
+def _configure_far_relevant(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _FAR_RELEVANT
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = partial(flag, parser)
+    meaning = 'the passages, one a line: {"id": …, "text": …}; plain or .gz'
+    add("--passages FILE", meaning, Path, nargs="+", required=True)
+    add("--fields FIELD=KEY,…", DOCUMENT_FIELDS, document_fields)
+    add("--queries FILE", "lines of query_id<TAB>text, or JSON lines", Path, required=True)
+    add("--qrels FILE", "which passages are relevant to which queries", Path, required=True)
+    add("--min-grade N", "the least grade that is relevant", at_least(1), 1)
+    for split, size in (("train", 50_000), ("dev", 500), ("test", 1_000)):
+        add(f"--{split} N", f"queries of {split}; 0 leaves it out", at_least(0), size)
+    add("--before N", "the relevant passage starts behind more tokens than these", count, 512)
+    add("--longest N", "tokens of a document at most", count, 1431)
+    add("--candidates N", "documents that BM25 finds for each query", count, 100)
+    _making_flags(parser)
+
+
+def _far_relevant(args: argparse.Namespace) -> None:
+    from farrank_training.data_sets.far_relevant import FarRelevantOptions, make_far_relevant
+
+    bar = Progress("passages")
+    making = ""
+
+    def progress(what: str, done: int, total: int) -> None:
+        nonlocal making
+        if what != making:
+            making = what
+            bar.begin(what, total or None)
+        bar(done)
+
+    options = FarRelevantOptions(
+        **{each.name: getattr(args, each.name) for each in fields(FarRelevantOptions)}
+    )
+    try:
+        made = make_far_relevant(
+            args.passages,
+            args.queries,
+            args.qrels,
+            args.out,
+            tokenizer=args.tokenizer,
+            options=options,
+            fields=args.fields,
+            overwrite=args.overwrite,
+            progress=progress,
+        )
+    finally:
+        bar.end()
+    _print_made(args.out, made)
+
+
+def _configure_window(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _WINDOW
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = partial(flag, parser)
+    meaning = "JSON lines of passages with `pid`, `article`, `pos`, `text` and `split`"
+    add("--passages FILE", meaning, Path, required=True)
+    meaning = "JSON lines of questions with `qid`, `text`, `pid`, `answers` and `answer_starts`"
+    add("--queries FILE", meaning, Path, required=True)
+    add("--test-split NAME", "questions about articles of this split are the test", default="dev")
+    meaning = "other articles whose passages stand beside in Far: as many each for test and for training"
+    add("--distractor-articles N", meaning, count, 100)
+    meaning = "other articles that dev's questions are about; as many more stand beside there"
+    add("--dev-articles N", meaning, count, 20)
+    add("--chunk-tokens N", "tokens of a passage, all as long", at_least(8), 128)
+    add("--fewest-chunks N", "passages of a document at least", at_least(2), 2)
+    add("--most-chunks N", "passages of a document at most", at_least(2), 6)
+    add("--candidates N", "documents to rank for each question", at_least(2), 20)
+    for split in ("train", "dev", "test"):
+        add(f"--{split} N", f"questions of {split} at most, drawn (all)", count)
+    _making_flags(parser)
+
+
+def _window(args: argparse.Namespace) -> None:
+    from farrank_training.data_sets.window_documents import WindowOptions, make_window_documents
+
+    options = WindowOptions(**{each.name: getattr(args, each.name) for each in fields(WindowOptions)})
+    made = make_window_documents(
+        args.passages,
+        args.queries,
+        args.out,
+        tokenizer=args.tokenizer,
+        options=options,
+        overwrite=args.overwrite,
+    )
+    _print_made(args.out, made)
 
 
 def _configure_positions(parser: argparse.ArgumentParser) -> None:
@@ -99,6 +236,7 @@ def _positions(args: argparse.Namespace) -> None:
 
 
 def _found_positions(args: argparse.Namespace, progress: Progress) -> Positions:
+    from farrank_training.data_sets.made_data import open_tokenizer
     from farrank_training.data_sets.positions import (
         positions_of_articles,
         positions_of_passages,
@@ -111,12 +249,14 @@ def _found_positions(args: argparse.Namespace, progress: Progress) -> Positions:
         return positions_of_snippets(args.snippets, args.snippet_tokens, args.min_grade)
     searching: dict[str, Any] = {"min_grade": args.min_grade, "progress": progress}
     if given == {"passages", "qrels", "documents", "document_qrels"}:
-        tokenizer = _tokenizer(args.tokenizer)
+        tokenizer = open_tokenizer(args.tokenizer)
         return positions_of_passages(
             args.passages, args.qrels, args.documents, args.document_qrels, tokenizer, **searching
         )
     if given == {"passages", "qrels"} and len(args.passages) == 1:
-        return positions_of_articles(args.passages[0], args.qrels, _tokenizer(args.tokenizer), **searching)
+        return positions_of_articles(
+            args.passages[0], args.qrels, open_tokenizer(args.tokenizer), **searching
+        )
     raise CommandError(
         "data positions: give --snippets and --snippet-tokens; or --passages, --qrels, --documents and "
         "--document-qrels; or, where passages name their articles, one file of --passages and --qrels"

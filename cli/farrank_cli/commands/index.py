@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import IO
 
 from farrank_cli.exit_codes import DONE, REFUSED, CommandError, told_in_a_line
-from farrank_cli.flags import flag
+from farrank_cli.flags import DOCUMENT_FIELDS, document_fields, flag
 from farrank_cli.terminal import Progress, counted
 from farrank_server.errors import ConfigError
 from farrank_server.indexing.index_builder import CollectionError, Document, IndexingError, build_index
 from farrank_server.indexing.pydoc_corpus import read_pydoc
 from farrank_trec import read_documents
 from farrank_trec.errors import InputError
-
-_FIELDS = ("id", "text", "title")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -29,8 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add = partial(flag, parser)
     add("--pydoc", "index Python's own reference documentation")
-    meaning = "keys of the JSON lines where they have other names: id=url,text=body,title=headline"
-    add("--fields FIELD=KEY,…", meaning, _fields)
+    add("--fields FIELD=KEY,…", DOCUMENT_FIELDS, document_fields)
     add("--skip-bad FILE", "leave out what cannot be indexed, and list it in FILE", Path)
     add("--out DIR", "folder of the index", Path, required=True)
     add("--overwrite", "replace an index that stands there")
@@ -75,13 +72,6 @@ def run(args: argparse.Namespace) -> int:
     skipped = f"; {left_out:,} left out, see {args.skip_bad}" if args.skip_bad and left_out else ""
     print(f"{args.out}: {counted(held, 'document')}{skipped}")
     return DONE
-
-
-def _fields(given: str) -> dict[str, str]:
-    fields = dict(each.partition("=")[::2] for each in given.split(","))
-    if not (all(fields.values()) and fields.keys() <= set(_FIELDS)):
-        raise CommandError(f"--fields {given}: must be FIELD=KEY,…; a FIELD is {', '.join(_FIELDS)}")
-    return fields
 
 
 def _open_list(path: Path | None) -> IO[str]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import csv
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from farrank_training.data_sets.positions import (
     positions_of_snippets,
 )
 from farrank_trec.errors import InputError
+from support.field_files import write_lines
 
 if TYPE_CHECKING:
     from support.commands import Outcome
@@ -29,12 +29,6 @@ Farrank = Callable[..., "Outcome"]
 SEA = " ".join(f"the sea is {number} and wide" for number in range(7))
 BREAD = " ".join(["bread", "is", "made", "of", "flour", "and", "water"] * 6)
 FILLER = " ".join(["nothing", "much", "to", "say", "here"] * 20)
-
-
-def written(path: Path, lines: Sequence[str | dict[str, Any]]) -> Path:
-    text = (each if isinstance(each, str) else json.dumps(each) for each in lines)
-    path.write_text("".join(f"{each}\n" for each in text), encoding="utf-8")
-    return path
 
 
 def test_a_position_counts_in_the_chunks_of_its_first_and_its_last_token() -> None:
@@ -48,7 +42,7 @@ def test_a_position_counts_in_the_chunks_of_its_first_and_its_last_token() -> No
 
 def test_the_first_relevant_snippet_of_a_pair_counts(tmp_path: Path) -> None:
     lines = ["q1 Q0 D_1_4 1", "q1 Q0 D_1_2 3", "q1 Q0 D_1_0 0", "q2 Q0 D_1_7 2", "q3 Q0 D2_1 0"]
-    positions = positions_of_snippets(written(tmp_path / "qrels", lines), 100)
+    positions = positions_of_snippets(write_lines(tmp_path / "qrels", lines), 100)
 
     assert list(positions.found) == [Position("q1", "D_1", 200, 300), Position("q2", "D_1", 700, 800)]
     assert positions.notes == ("estimated: snippets taken as 100 tokens each; grades from 1 count",)
@@ -61,7 +55,7 @@ def test_the_first_relevant_snippet_of_a_pair_counts(tmp_path: Path) -> None:
 )
 def test_snippets_that_cannot_be_placed(tmp_path: Path, line: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        positions_of_snippets(written(tmp_path / "qrels", [line]), 100)
+        positions_of_snippets(write_lines(tmp_path / "qrels", [line]), 100)
 
 
 @pytest.fixture
@@ -80,10 +74,10 @@ def collection(tmp_path: Path) -> dict[str, Path]:
     qrels = ["both 0 p1 1", "both 0 p2 1", "both 0 p3 0", "sea 0 p1 1", "lost 0 p3 1", "lost 0 p9 1"]
     document_qrels = ["both 0 d1 1", "sea 0 d2 2", "sea 0 d3 0", "lost 0 d2 1", "lost 0 d8 1", "other 0 d3 1"]
     return {
-        "passages": written(tmp_path / "p.jsonl", passages),
-        "documents": written(tmp_path / "d.jsonl", documents),
-        "qrels": written(tmp_path / "p.txt", qrels),
-        "document-qrels": written(tmp_path / "d.txt", document_qrels),
+        "passages": write_lines(tmp_path / "p.jsonl", passages),
+        "documents": write_lines(tmp_path / "d.jsonl", documents),
+        "qrels": write_lines(tmp_path / "p.txt", qrels),
+        "document-qrels": write_lines(tmp_path / "d.txt", document_qrels),
     }
 
 
@@ -126,8 +120,8 @@ def test_passages_that_name_their_article_are_looked_for_in_it(
         passage("c", "a1", 9, BREAD),
         passage("d", "a2", 0, BREAD),
     ]
-    path = written(tmp_path / "p.jsonl", lines)
-    qrels = written(tmp_path / "q.txt", ["q1 0 c 1", "q1 0 b 1", "q1 0 d 1", "q2 0 gone 1"])
+    path = write_lines(tmp_path / "p.jsonl", lines)
+    qrels = write_lines(tmp_path / "q.txt", ["q1 0 c 1", "q1 0 b 1", "q1 0 d 1", "q2 0 gone 1"])
 
     positions = positions_of_articles(path, qrels, tokenizer)
 
@@ -137,7 +131,7 @@ def test_passages_that_name_their_article_are_looked_for_in_it(
         Position("q1", "a2", 0, bread),
     ]
     with pytest.raises(InputError, match="no relevant passage was found"):
-        positions_of_articles(path, written(tmp_path / "q.txt", ["q2 0 gone 1"]), tokenizer)
+        positions_of_articles(path, write_lines(tmp_path / "q.txt", ["q2 0 gone 1"]), tokenizer)
 
 
 @pytest.mark.parametrize(
@@ -157,10 +151,10 @@ def test_articles_that_are_malformed(
     tmp_path: Path, tokenizer: TextTokenizer, line: dict[str, Any], message: str
 ) -> None:
     first = {"pid": "p", "article": "a", "pos": 0, "text": "t"}
-    path = written(tmp_path / "p.jsonl", [first, line])
+    path = write_lines(tmp_path / "p.jsonl", [first, line])
 
     with pytest.raises(InputError, match=message):
-        positions_of_articles(path, written(tmp_path / "q.txt", ["q 0 p 1"]), tokenizer)
+        positions_of_articles(path, write_lines(tmp_path / "q.txt", ["q 0 p 1"]), tokenizer)
 
 
 def test_the_command_writes_table_figures_and_picture(
@@ -207,7 +201,7 @@ def test_flags_that_do_not_go_together(farrank: Farrank, tmp_path: Path, flags: 
 
 
 def test_what_is_wrong_with_a_file_is_one_line(farrank: Farrank, tmp_path: Path) -> None:
-    qrels = written(tmp_path / "qrels", ["q 0 D_1"])
+    qrels = write_lines(tmp_path / "qrels", ["q 0 D_1"])
     flags = ["--snippets", qrels, "--snippet-tokens", "9", "--out", tmp_path / "out"]
     outcome = farrank("data", "positions", *flags)
 

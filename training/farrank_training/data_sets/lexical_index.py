@@ -1,0 +1,47 @@
+"""BM25 over texts in memory, to draw candidates that share words with a query."""
+
+from array import array
+from collections.abc import Iterable
+
+import numpy as np
+from bm25s import BM25
+from bm25s.tokenization import Tokenizer
+
+
+class LexicalIndex:
+    """An index of texts, which are told by their place in the order given; it keeps words, not texts.
+
+    BM25 as Lucene computes it, with the parameters of Anserini's. Words are runs of at least two letters or
+    digits in lower case, of any language: none is a stop word, and none is stemmed.
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._tokenizer = Tokenizer(stopwords=None)
+        # Arrays take a fraction of what lists of the words' numbers would.
+        words = [array("i", each) for each in self._tokenizer.streaming_tokenize(texts)]
+        self._texts = len(words)
+        self._bm25 = BM25(k1=0.9, b=0.4, method="lucene")
+        if words:
+            self._bm25.index((words, self._tokenizer.get_vocab_dict()), show_progress=False)
+
+    def scores(self, query: str) -> np.ndarray:
+        """Score all texts for a query, 0 where they share no word. Shapes: -> (texts,) float32."""
+        words = next(self._tokenizer.streaming_tokenize([query], update_vocab="never", allow_empty=False))
+        if not words or not self._texts:
+            return np.zeros(self._texts, dtype=np.float32)
+        found: np.ndarray = self._bm25.get_scores_from_ids(words)
+        return found
+
+    def best(self, query: str, count: int) -> list[tuple[int, float]]:
+        """Give the best texts' places and scores, of equal ones those that come first.
+
+        The order does not depend on how a machine sorts, as candidates must be the same everywhere.
+        """
+        scores = self.scores(query)
+        if count < len(scores):
+            least = np.partition(scores, len(scores) - count)[len(scores) - count]
+            places = np.flatnonzero(scores >= least)
+        else:
+            places = np.arange(len(scores))
+        order = np.lexsort((places, -scores[places]))[:count]
+        return [(int(places[each]), float(scores[places[each]])) for each in order]

@@ -1,0 +1,165 @@
+"""How a collection that was made lies in its folder, so that training and evaluation take it as any other.
+
+Each split is a folder of four files, which share no query, no passage and no document with the others'. At
+the top, data.json says how all was made: the same options over the same files give the same bytes.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from farrank_rankers.files.model_files import locate
+from farrank_rankers.tokenizer import TextTokenizer, TokenizerFiles
+from farrank_training.errors import TrainingError
+from farrank_trec import Qrels, Run, write_run
+from farrank_trec.measures import evaluate, mean_name, parse_measures
+
+RECORD = "data.json"
+SPLITS = ("train", "dev", "test")
+
+
+@dataclass(frozen=True, slots=True)
+class MadeSplit:
+    """The files of one split."""
+
+    folder: Path
+
+    @property
+    def collection(self) -> Path:
+        """JSON lines of documents: `id`, `text`, and which `passages` they were made of, in order."""
+        return self.folder / "collection.jsonl"
+
+    @property
+    def queries(self) -> Path:
+        """Lines of query_id<TAB>text."""
+        return self.folder / "queries.tsv"
+
+    @property
+    def qrels(self) -> Path:
+        """The documents that are relevant; all others are not."""
+        return self.folder / "qrels.txt"
+
+    @property
+    def candidates(self) -> Path:
+        """A TREC run: the documents to rank for each query."""
+        return self.folder / "candidates.trec"
+
+
+@dataclass(frozen=True, slots=True)
+class MadeDocument:
+    """A document made of passages; `facts` are further keys of its line."""
+
+    doc_id: str
+    text: str
+    passages: Sequence[str]
+    facts: Mapping[str, Any]
+
+
+def written_documents(path: Path, documents: Iterable[MadeDocument]) -> Iterator[MadeDocument]:
+    """Write documents to a collection as they pass by."""
+    with path.open("w", encoding="utf-8") as out:
+        for each in documents:
+            line = {"id": each.doc_id, "text": each.text, "passages": list(each.passages), **each.facts}
+            out.write(json.dumps(line, ensure_ascii=False) + "\n")
+            yield each
+
+
+def write_questions(
+    split: MadeSplit, queries: Mapping[str, str], qrels: Qrels, candidates: Run
+) -> dict[str, Any]:
+    """Write queries, judgements and candidates, and say how good the candidates' own order is."""
+    with split.queries.open("w", encoding="utf-8") as out:
+        out.writelines(f"{query_id}\t{' '.join(text.split())}\n" for query_id, text in queries.items())
+    with split.qrels.open("w", encoding="utf-8") as out:
+        for query_id in queries:
+            out.writelines(f"{query_id} 0 {doc_id} {grade}\n" for doc_id, grade in qrels[query_id].items())
+    write_run(split.candidates, candidates, "bm25")
+    depth = max(map(len, candidates.values()))
+    values = evaluate(qrels, candidates, parse_measures(["RR", f"R@{depth}"]))
+    means = {
+        mean_name(measure): round(sum(of_query.values()) / len(of_query), 4)
+        for measure, of_query in values.items()
+    }
+    return {"queries": len(queries), "candidates": {"of_a_query": depth, **means}}
+
+
+def open_tokenizer(source: str) -> TextTokenizer:
+    """Open what counts tokens: of a folder, of the "embedded" model, or of one in the hub's cache.
+
+    Raises: SourceError if there is none.
+    """
+    return TextTokenizer(TokenizerFiles.read(locate(source).folder))
+
+
+def record(
+    kind: str,
+    options: Mapping[str, Any],
+    tokenizer: tuple[str, TextTokenizer],
+    inputs: Sequence[Path],
+    splits: Mapping[str, Any],
+    left_out: Mapping[str, int],
+) -> dict[str, Any]:
+    """Say how data was made, for data.json. The tokenizer's SHA-256 is of tokenizer.json as it is used."""
+    source, opened = tokenizer
+    digest = hashlib.sha256(opened.files.as_configured().encode()).hexdigest()
+    return {
+        "kind": kind,
+        "made_by": f"farrank {version('farrank')}",
+        "options": dict(options),
+        "tokenizer": {"source": source, "sha256": digest},
+        "inputs": {path.name: _checksum(path) for path in inputs},
+        "splits": dict(splits),
+        "left_out": {reason: count for reason, count in left_out.items() if count},
+    }
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def writing_data(out: Path, *, overwrite: bool) -> Iterator[Path]:
+    """Give a folder to make data in, and put it in the place of `out` when the block ends.
+
+    If the block raises, `out` stays as it was. Only what was made here before is overwritten.
+    Raises: TrainingError if `out` exists and may not be overwritten; OSError if it cannot be written.
+    """
+
+    def check_free() -> None:
+        if out.is_dir() and not any(out.iterdir()):
+            return
+        if out.exists() and not (overwrite and (out / RECORD).is_file()):
+            hint = (
+                f"it has no {RECORD}, so it stays" if overwrite else "--overwrite replaces data made before"
+            )
+            raise TrainingError(f"{out} exists; {hint}")
+
+    out = out.absolute()
+    check_free()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    # A neighbour, so that renaming stays inside one file system.
+    with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", ignore_cleanup_errors=True) as scratch:
+        making, old = Path(scratch, "new"), Path(scratch, "old")
+        making.mkdir()
+        yield making
+        check_free()  # making takes a while, and others may have come first
+        if out.exists():
+            out.rename(old)
+        try:
+            making.rename(out)
+        except BaseException:
+            if old.exists():
+                old.rename(out)
+            raise
+
+
+def write_record(folder: Path, made: Mapping[str, Any]) -> None:
+    """Write data.json."""
+    (folder / RECORD).write_text(json.dumps(made, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
