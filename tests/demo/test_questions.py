@@ -1,4 +1,4 @@
-"""The judged questions of the demo hold together, and are worded apart from the documents."""
+"""The judged questions of the demo hold together, are worded apart from the documents, and are test only."""
 
 import importlib.util
 import re
@@ -8,19 +8,13 @@ from importlib.resources import files
 
 import pytest
 
+from farrank_demo.documentation_pairs import make_pairs
 from farrank_demo.questions import load_qrels, load_questions
-from farrank_server.indexing.pydoc_corpus import read_pydoc
 
 RUN_LENGTH = 5
 QUESTIONS = {question.query_id: question.text for question in load_questions()}
 QRELS = load_qrels()
 JUDGED_DOCUMENTS = sorted({doc_id for judged in QRELS.values() for doc_id in judged})
-
-
-@pytest.fixture(scope="session")
-def corpus() -> dict[str, str]:
-    """The text of every document that the demo embeds and ranks."""
-    return {document.doc_id: document.text for document in read_pydoc()}
 
 
 @pytest.fixture(scope="session")
@@ -86,3 +80,16 @@ def test_questions_are_not_copied_from_the_documents(
     asked = runs_of_words(QUESTIONS[query_id])
     copied = {doc_id: asked & judged_runs.get(doc_id, set()) for doc_id in QRELS[query_id]}
     assert {doc_id: runs for doc_id, runs in copied.items() if runs} == {}
+
+
+def test_no_query_of_the_training_is_a_judged_question(corpus: dict[str, str]) -> None:
+    pairs = make_pairs(corpus)
+    queries = {*pairs.train.values(), *pairs.dev.values()}
+    assert len(pairs.train) > 500
+    assert len(pairs.dev) > 50
+
+    asked = {" ".join(re.findall(r"\w+", text.lower())) for text in QUESTIONS.values()}
+    assert asked.isdisjoint(" ".join(re.findall(r"\w+", text.lower())) for text in queries)
+    # Nor is one of them a part of the other, however the sentence goes on.
+    runs = {text: runs_of_words(text) for text in QUESTIONS.values()}
+    assert not [text for text in queries for run in runs.values() if len(run & runs_of_words(text)) > 2]
