@@ -46,9 +46,14 @@ class Progress:
         self._every_s = usual_s if every_s is None else every_s
         self.begin(what, total, lasts_s=lasts_s)
 
-    def begin(self, what: str, total: int | None = None, *, lasts_s: float | None = None) -> None:
-        """Count `what` from now on; `total`, or `lasts_s` where that is known, tell the time left."""
-        self._what, self._total, self._lasts_s = what, total, lasts_s
+    def begin(
+        self, what: str, total: int | None = None, *, done: int = 0, lasts_s: float | None = None
+    ) -> None:
+        """Count `what` from now on; `total`, or `lasts_s` where that is known, tell the time left.
+
+        `done` of it were done before, in whatever time.
+        """
+        self._what, self._total, self._done, self._lasts_s = what, total, done, lasts_s
         self._began_s = self._shown_s = self._clock_s()
 
     def __call__(self, count: int, note: str = "") -> None:
@@ -72,8 +77,8 @@ class Progress:
         parts = [f"{count:,}{of} {self._what}"]
         if self._lasts_s is not None:
             parts.append(time_left(self._lasts_s - passed_s))
-        elif self._total and count:
-            parts.append(time_left(passed_s / count * (self._total - count)))
+        elif self._total and count > self._done:
+            parts.append(time_left(passed_s / (count - self._done) * (self._total - count)))
         line = ", ".join([*parts, note] if note else parts)
         if self._total is None or not self._on_terminal:
             return line

@@ -16,11 +16,25 @@ class Interrupts:
     """Remembers that the command was told to end: what a library's C++ calls may drop the exception."""
 
     came: bool = False
+    _held: bool = False
 
     def receive(self, number: int, frame: FrameType | None) -> None:
         """Take a signal."""
-        self.came = True
-        raise KeyboardInterrupt
+        again, self.came = self.came, True
+        if again or not self._held:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Only remember a first signal until left: the work asks for `came`, and ends where nothing is lost.
+
+        A second one ends it at once.
+        """
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
 
     def raise_swallowed(self) -> None:
         """Raise KeyboardInterrupt if one was raised before and did not end the command."""

@@ -37,6 +37,20 @@ def test_an_interrupt_that_was_swallowed_is_raised_again(number: signal.Signals)
             interrupts.raise_swallowed()
 
 
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_first_signal_is_only_remembered_while_held(number: signal.Signals) -> None:
+    with sigterm_interrupts() as interrupts, interrupts.held():
+        send(number)
+        assert interrupts.came
+        with pytest.raises(KeyboardInterrupt):
+            send(number)
+    with sigterm_interrupts() as interrupts:
+        with interrupts.held():
+            pass
+        with pytest.raises(KeyboardInterrupt):
+            send(number)
+
+
 def test_what_fails_after_an_interrupt_was_interrupted() -> None:
     def fail(interrupted: bool) -> None:
         with sigterm_interrupts():

@@ -3,14 +3,28 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from torch import nn
+
 from farrank_rankers.ranker import Ranker
 from farrank_training.training_set import Group
+from farrank_training.validation import ValidationSet
+from farrank_trec import rank
 
 MakeRanker = Callable[..., Ranker]
 
 # Of the words that `tiny_tokenizers` knows.
 WORDS = ["query", "windows", "score", "neural", "command", "engine", "hello", "passages"]
 FILLER = "the long document and its text over a café "
+
+
+def without_dropout(ranker: Ranker) -> Ranker:
+    """Have the ranker compute the same whenever it is asked, in training, too."""
+    for module in ranker.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        elif hasattr(module, "dropout_prob"):  # of attention
+            setattr(module, "dropout_prob", 0.0)  # noqa: B010  # no module's own type has it
+    return ranker
 
 
 def triples(count: int = 8, *, others: int = 1) -> list[Group]:
@@ -40,6 +54,28 @@ class Groups:
         self.asked.append((epoch, index))
         return self.groups[index % len(self.groups)]
 
+    def of_seed(self, seed: int) -> "Groups":
+        return self
+
     @property
     def checksums(self) -> Mapping[str, str]:
         return {"memory": f"{len(self.groups)}"}
+
+
+class Texts(dict[str, str]):
+    """Texts of documents by their ids, from memory."""
+
+    def text(self, doc_id: str) -> str:
+        return self[doc_id]
+
+
+def validation(count: int = 4) -> ValidationSet:
+    """Queries of one word each, whose candidates are the documents of all of them."""
+    groups = triples(count)
+    texts = Texts({f"d{place}": group.documents[0] for place, group in enumerate(groups)})
+    return ValidationSet(
+        {group.query_id: group.query for group in groups},
+        {group.query_id: {f"d{place}": 1} for place, group in enumerate(groups)},
+        {group.query_id: rank(group.query_id, [(doc_id, 0.0) for doc_id in texts]) for group in groups},
+        texts,
+    )

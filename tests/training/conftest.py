@@ -14,7 +14,7 @@ from farrank_rankers.family import FAMILIES
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
 from support.tiny_tokenizers import save_tokenizer, wordpiece
-from support.training_groups import MakeRanker
+from support.training_groups import MakeRanker, without_dropout
 
 CHUNKING = {
     "first": Chunking("first", 24, 24, 64),
@@ -77,13 +77,7 @@ def make_ranker(
             options=tiny_options.get(family),
             max_query_tokens=8,
         )
-        if not dropout:
-            for module in ranker.modules():
-                if isinstance(module, torch.nn.Dropout):
-                    module.p = 0.0
-                elif hasattr(module, "dropout_prob"):  # of attention
-                    setattr(module, "dropout_prob", 0.0)  # noqa: B010  # no module's own type has it
-        return ranker
+        return ranker if dropout else without_dropout(ranker)
 
     return make
 

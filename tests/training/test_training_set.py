@@ -347,3 +347,12 @@ def test_all_numbers_are_drawn_alike() -> None:
     """Two of five, 2,000 times: each has 800 on average, with a standard deviation of 22."""
     counts = Counter(number for key in range(2000) for number in drawn(2, 5, key))
     assert all(690 < counts[number] < 910 for number in range(5))
+
+
+def test_another_seed_reads_nothing_again(files: Files) -> None:
+    found = files.open(negatives=2, seed=1)
+    other = found.of_seed(5)
+    for path in files.folder.iterdir():
+        if path.name != "docs":
+            path.unlink()
+    assert groups(other, 20) != groups(found, 20) == groups(other.of_seed(1), 20)

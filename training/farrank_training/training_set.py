@@ -9,7 +9,7 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -50,6 +50,10 @@ class TrainingSet(Protocol):
 
     def group(self, index: int, epoch: int) -> Group:
         """Draw a query's documents for an epoch; the texts are read now."""
+        ...
+
+    def of_seed(self, seed: int) -> "TrainingSet":
+        """Give the same set with another seed's draws; nothing is read again."""
         ...
 
     @property
@@ -149,6 +153,9 @@ class _Judged:
         chosen = _pick(each.positives, each.negatives, self.negatives, self.seed, epoch, each.query_id)
         return Group(each.query_id, each.query, tuple(map(self.store.text_at, chosen)))
 
+    def of_seed(self, seed: int) -> TrainingSet:
+        return replace(self, seed=seed)
+
     @property
     def checksums(self) -> Mapping[str, str]:
         return self.files.checksums
@@ -184,6 +191,9 @@ class _Triples:
     def group(self, index: int, epoch: int) -> Group:
         query, *documents = _read_triple(self.spans.place(index), self.spans.read(index))
         return Group(str(self.numbers[index]), query, tuple(documents))
+
+    def of_seed(self, seed: int) -> TrainingSet:
+        return self  # nothing is drawn
 
     @property
     def checksums(self) -> Mapping[str, str]:
@@ -315,6 +325,9 @@ class _Jsonl:
         chosen = _pick(listed.positives, listed.negatives, self.negatives, self.seed, epoch, query_id)
         scores = tuple(score for _, score in chosen if score is not None)
         return Group(query_id, listed.query, tuple(text for text, _ in chosen), scores or None)
+
+    def of_seed(self, seed: int) -> TrainingSet:
+        return replace(self, seed=seed)
 
     @property
     def checksums(self) -> Mapping[str, str]:

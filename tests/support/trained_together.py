@@ -1,0 +1,59 @@
+"""A script for torchrun: processes that take a step together, and then make a whole run.
+
+`torchrun … trained_together.py RANKER FOLDER` trains from the artifact RANKER; the first process writes the
+step's gradients to FOLDER/gradients.safetensors, and the run to FOLDER/run.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from transformers import TrainerCallback
+
+from farrank_rankers.files.open import open_ranker
+from farrank_training.configuration import TrainingConfig
+from farrank_training.ranking_trainer import RankingTrainer
+from farrank_training.training_run import train
+from support.training_groups import Groups, triples, validation, without_dropout
+
+STEP = TrainingConfig(accumulation=4, checkpoint_every=1000)
+RUN = TrainingConfig(
+    accumulation=4, batch_size=2, epochs=2, validate_every=1, learning_rate=1e-2, backbone_learning_rate=1e-3
+)
+
+
+class Gradients(TrainerCallback):  # type: ignore[misc]  # untyped
+    """Keeps the gradients of the step that was made last."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, torch.Tensor] = {}
+
+    def on_pre_optimizer_step(self, *_: Any, **objects: Any) -> None:
+        named = objects["model"].named_parameters()
+        self.found = {name: weight.grad.clone() for name, weight in named if weight.grad is not None}
+
+
+def step(artifact: Path, folder: Path) -> dict[str, torch.Tensor]:
+    """Make one step of four groups; give its gradients."""
+    seen = Gradients()
+    ranker = without_dropout(open_ranker(artifact))
+    RankingTrainer(ranker, Groups(triples(4)), STEP, folder, cpu=True, callbacks=[seen]).train_on()
+    return seen.found
+
+
+def run(artifact: Path, folder: Path) -> None:
+    """Make a whole run."""
+    ranker = without_dropout(open_ranker(artifact))
+    train(ranker, Groups(triples(8)), RUN, folder, validation=validation(3), cpu=True)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    artifact, folder = map(Path, sys.argv[1:])
+    gradients = step(artifact, folder / "step")
+    if torch.distributed.get_rank() == 0:
+        save_file(gradients, folder / "gradients.safetensors")
+    run(artifact, folder / "run")
+    torch.distributed.destroy_process_group()

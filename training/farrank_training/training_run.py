@@ -1,0 +1,276 @@
+"""One run: a ranker, data and a seed become a folder that is served as it is; it may be cut off at any time.
+
+While it trains, the folder holds what a resumed run needs; at the end it is an artifact with training.json,
+log.jsonl, TensorBoard's events and, where there is validation, dev.trec.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from farrank_rankers.files.save import save_ranker
+from farrank_rankers.ranker import Ranker
+from farrank_rankers.reader import Reader
+from farrank_training import checkpoints
+from farrank_training.configuration import TrainingConfig
+from farrank_training.errors import TrainingError
+from farrank_training.lora import merge_lora
+from farrank_training.ranking_trainer import RankingTrainer
+from farrank_training.reports import Interrupts, Reports, Silent, Uninterrupted, Watcher, rewrite_log
+from farrank_training.training_set import TrainingSet
+from farrank_training.validation import ValidationSet, rerank
+from farrank_trec import Run, read_run, write_run
+from farrank_trec.measures import DEFAULT_MEASURES, parse_measures
+
+REPORT = "training.json"
+DEV_RUN = "dev.trec"
+_BEGUN = "begun.json"
+_CHECKPOINTS = "checkpoints"
+# What decides on the weights that come out.
+_PACKAGES = ("farrank", "torch", "transformers", "accelerate", "peft")
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A finished run: its folder, and the measures of the validation queries by name, none without any.
+
+    `best_step` is the step whose weights were kept, of `steps` that were made.
+    """
+
+    folder: Path
+    seed: int
+    best_step: int
+    steps: int
+    measures: Mapping[str, float]
+
+
+def train(
+    ranker: Ranker,
+    training_set: TrainingSet,
+    config: TrainingConfig,
+    folder: Path,
+    *,
+    seed: int = 0,
+    validation: ValidationSet | None = None,
+    resume: bool = False,
+    cpu: bool = False,
+    watcher: Watcher | None = None,
+    interrupts: Interrupts | None = None,
+) -> Trained:
+    """Train a ranker and write it into a new folder; the ranker itself becomes what was written.
+
+    Of the weights that were validated the best are kept, without validation the last. With `resume` a run
+    that was cut off goes on, on weights that are the same to the bit, and a finished one is left as it is.
+    Every process of `torchrun` calls this; the first writes.
+    Raises: TrainingError if settings, data and ranker do not go together, the folder is taken, or another run
+    began there; InputError if a text can no longer be read; KeyboardInterrupt if it was told to end, after it
+    wrote a checkpoint.
+    """
+    watcher, interrupts = watcher or Silent(), interrupts or Uninterrupted()
+    if validation is not None:
+        parse_measures([config.measure])
+    elif config.patience is not None:
+        raise TrainingError(f"patience is {config.patience}; without validation queries it must be none")
+    begun = _Beginning.of(ranker, training_set, config, seed)
+    if resume and (folder / REPORT).is_file():
+        begun.check(folder, folder / REPORT)
+        _clean(folder)
+        return read_trained(folder)
+    places = folder / _CHECKPOINTS
+    if resume and (folder / _BEGUN).is_file():
+        begun.check(folder, folder / _BEGUN)
+    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        hint = "" if resume else "; --resume goes on with a run that began there"
+        raise TrainingError(f"{folder}: must be a new or an empty folder{hint}")
+    reports = Reports(folder, f"seed {seed}", watcher)
+
+    def validate(current: Ranker) -> float:
+        assert validation is not None
+        watcher.begin("validation queries", len(validation.candidates))
+        run = rerank(
+            current, validation, config, should_stop=lambda: interrupts.came, progress=lambda n: watcher(n)
+        )
+        reports.begin_steps(trainer.state)
+        latest.clear()
+        latest.update(run)
+        return validation.measure(run, [config.measure])[config.measure]
+
+    latest: Run = {}
+    trainer = RankingTrainer(
+        ranker,
+        training_set,
+        config,
+        places,
+        seed=seed,
+        cpu=cpu,
+        validate=None if validation is None else validate,
+        on_best=lambda step: _write_run(folder / DEV_RUN, latest),
+        should_stop=lambda: interrupts.came,
+        callbacks=[reports],
+    )
+    reports.trainer = trainer
+    writes = bool(trainer.args.should_save)
+    checkpoint = checkpoints.last_checkpoint(places)
+    if writes:
+        folder.mkdir(parents=True, exist_ok=True)
+        checkpoints.write_text(folder / _BEGUN, begun.to_json())
+        if checkpoint is not None:
+            rewrite_log(folder, checkpoint / checkpoints.STATE)
+        else:
+            (folder / "log.jsonl").unlink(missing_ok=True)
+    with interrupts.held(), closing(reports):
+        trainer.train_on(checkpoint)
+    if trainer.interrupted:
+        raise KeyboardInterrupt
+    if trainer.state.best_global_step:
+        checkpoints.read_best(ranker, places, trainer.state.best_global_step)
+    if config.lora_rank is not None:
+        merge_lora(ranker.encoder.backbone)
+    for weight in ranker.parameters():
+        weight.requires_grad_(True)
+    ranker.eval().to("cpu")
+    best_step = trainer.state.best_global_step or trainer.state.global_step
+    measures: dict[str, float] = {}
+    if validation is not None:
+        names = list(dict.fromkeys([config.measure, *DEFAULT_MEASURES]))
+        measures = validation.measure(read_run(folder / DEV_RUN), names)
+    _name_origin(ranker, begun, best_step)
+    if writes:
+        save_ranker(ranker, folder)
+        report = begun.values() | {
+            "best_step": best_step,
+            "steps": trainer.state.global_step,
+            "measures": measures,
+            "validations": [{"step": step, config.measure: value} for step, value in trainer.validations],
+            "never_read": trainer.unread,
+            "documents_per_s": round(reports.documents_per_s, 2),
+            "device": str(trainer.args.device),
+            "processes": trainer.args.world_size,
+            "notes": list(training_set.notes),
+            "versions": _versions(),
+        }
+        checkpoints.write_text(folder / REPORT, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+    # Others may still read the best weights.
+    trainer.accelerator.wait_for_everyone()
+    if writes:
+        _clean(folder)
+    return Trained(folder, seed, best_step, trainer.state.global_step, measures)
+
+
+def _clean(folder: Path) -> None:
+    """Delete what a finished run needs no more."""
+    (folder / _BEGUN).unlink(missing_ok=True)
+    shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
+
+
+def read_trained(folder: Path) -> Trained:
+    """Read what a finished run says of itself.
+
+    Raises: TrainingError if its training.json is damaged.
+    """
+    report = _read_json(folder / REPORT)
+    try:
+        return Trained(
+            folder,
+            seed=int(report["seed"]),
+            best_step=int(report["best_step"]),
+            steps=int(report["steps"]),
+            measures={str(name): float(value) for name, value in report["measures"].items()},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise TrainingError(f"{folder / REPORT} is no report of a training: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """All that decides on the outcome of a run: a resumed one must have begun with the same."""
+
+    seed: int
+    settings: Mapping[str, Any]
+    ranker: str
+    provenance: Mapping[str, str]
+    data: Mapping[str, str]
+    groups: int
+
+    @classmethod
+    def of(cls, ranker: Ranker, training_set: TrainingSet, config: TrainingConfig, seed: int) -> "_Beginning":
+        return cls(
+            seed,
+            asdict(config),
+            ranker.version,
+            dict(ranker.spec.provenance),
+            dict(training_set.checksums),
+            len(training_set),
+        )
+
+    def values(self) -> dict[str, Any]:
+        return {
+            "seed": self.seed,
+            "settings": dict(self.settings),
+            "started_from": {"version": self.ranker, "provenance": dict(self.provenance)},
+            "data": dict(self.data),
+            "groups": self.groups,
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(self.values(), indent=2, ensure_ascii=False) + "\n"
+
+    def check(self, folder: Path, path: Path) -> None:
+        """Refuse to go on with what began otherwise. Raises: TrainingError naming what differs."""
+        known, now = _read_json(path), json.loads(self.to_json())
+        for name, value in now.items():
+            before = known.get(name)
+            if before == value:
+                continue
+            if isinstance(value, dict) and isinstance(before, dict):
+                key = next(each for each in {**value, **before} if value.get(each) != before.get(each))
+                name, before, value = key, before.get(key), value.get(key)
+            raise TrainingError(
+                f"--resume {folder}: the run began with {name} {before!r}, and now it is {value!r}"
+            )
+
+
+def _name_origin(ranker: Ranker, begun: _Beginning, best_step: int) -> None:
+    """Say in the spec where the weights come from; the version does not depend on it."""
+    reader = ranker.reader
+    settings = TrainingConfig(**begun.settings)
+    trained = {
+        "trained_from": begun.ranker,
+        "training_settings": settings.digest,
+        "training_data": ", ".join(f"{name} {digest[:16]}" for name, digest in begun.data.items()),
+        "training_seed": str(begun.seed),
+        "best_step": str(best_step),
+    }
+    spec = replace(reader.spec, provenance=dict(reader.spec.provenance) | trained)
+    ranker.reader = Reader(spec, reader.tokenizer, reader.backbone)
+
+
+def _write_run(path: Path, run: Run) -> None:
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    write_run(unfinished, run, tag="farrank")
+    unfinished.replace(path)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TrainingError(f"{path} cannot be read: {error}") from error
+    if not isinstance(values, dict):
+        raise TrainingError(f"{path} must hold a JSON object")
+    return values
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions

@@ -1,0 +1,176 @@
+"""Rerank the candidates of queries that are not trained on, and measure the order."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
+from copy import copy
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from farrank_rankers.ranker import Ranker
+from farrank_training.batches import Collator, TrainingBatch
+from farrank_training.configuration import TrainingConfig
+from farrank_training.errors import TrainingError
+from farrank_training.text_store import TextStore
+from farrank_training.training_set import Group
+from farrank_trec import Qrels, Run, missing_documents, rank, read_qrels, read_queries, read_run
+from farrank_trec.measures import evaluate, parse_measures
+
+# Documents of a query that are encoded at once: some fifty chunks, as the papers cut them.
+_AT_ONCE = 4
+
+
+class Texts(Collection[str], Protocol):
+    """The ids of documents, and their texts."""
+
+    def text(self, doc_id: str) -> str:
+        """Read a document."""
+        ...
+
+
+class ValidationSet:
+    """Queries, their candidates with texts, and judgements of them.
+
+    A judged query without candidates counts all the same, and counts 0.
+    Raises: TrainingError if nothing can be measured, or a candidate has no text.
+    """
+
+    def __init__(self, queries: Mapping[str, str], qrels: Qrels, candidates: Run, texts: Texts) -> None:
+        self.queries = queries
+        self.qrels = {query_id: judged for query_id, judged in qrels.items() if query_id in queries}
+        self.candidates = {
+            query_id: [each.doc_id for each in candidates[query_id]]
+            for query_id in self.qrels
+            if query_id in candidates
+        }
+        self.texts = texts
+        if not self.candidates:
+            raise TrainingError("no validation query has both judgements and candidates")
+        wanted = {doc_id for doc_ids in self.candidates.values() for doc_id in doc_ids}
+        if missing := missing_documents(texts, wanted):
+            raise TrainingError(missing)
+
+    def only(self, query_ids: Collection[str]) -> "ValidationSet":
+        """Take some of the queries. Raises: TrainingError if none of them can be measured."""
+        queries = {query_id: text for query_id, text in self.queries.items() if query_id in query_ids}
+        found = copy(self)
+        found.queries = queries
+        found.qrels = {query_id: judged for query_id, judged in self.qrels.items() if query_id in queries}
+        found.candidates = {key: ids for key, ids in self.candidates.items() if key in queries}
+        if not found.candidates:
+            raise TrainingError("no validation query has both judgements and candidates")
+        return found
+
+    def measure(self, run: Run, measures: Sequence[str]) -> dict[str, float]:
+        """Average measures of a run over the judged queries, by the names that they were given.
+
+        Raises: TrecError if a measure is not known.
+        """
+        parsed = parse_measures(measures)
+        values = evaluate(self.qrels, run, parsed)
+        return {
+            name: sum(values[str(measure)].values()) / len(values[str(measure)])
+            for name, measure in zip(measures, parsed, strict=True)
+        }
+
+
+def read_validation_set(
+    queries: Path,
+    qrels: Path,
+    candidates: Path,
+    collections: Sequence[Path],
+    *,
+    depth: int = 100,
+    query_field: str = "",
+    fields: Mapping[str, str] | None = None,
+) -> ValidationSet:
+    """Read queries, their judgements and the first `depth` candidates of each, with their texts.
+
+    `query_field` and `fields` name keys of JSON lines, as of `read_queries` and `read_documents`.
+    Raises: InputError naming file and line; TrainingError if nothing can be measured, or a text is missing.
+    """
+    texts, run = read_queries(queries, query_field), read_run(candidates)
+    judged = {query_id: grades for query_id, grades in read_qrels(qrels).items() if query_id in texts}
+    run = {query_id: run[query_id][:depth] for query_id in judged if query_id in run}
+    wanted = {each.doc_id for ranked in run.values() for each in ranked}
+    return ValidationSet(texts, judged, run, TextStore(collections, wanted, fields))
+
+
+def rerank(
+    ranker: Ranker,
+    validation: ValidationSet,
+    config: TrainingConfig,
+    *,
+    should_stop: Callable[[], bool] = lambda: False,
+    progress: Callable[[int], None] = lambda queries: None,
+) -> Run:
+    """Score all candidates, with the precision of the training, and put them in order.
+
+    Processes that train together share the queries, and each gets the whole answer. Documents are read in
+    full, whatever `max_chunks` says: that is how the ranker will be served.
+    Raises: KeyboardInterrupt if `should_stop` says yes; InputError if a text can no longer be read.
+    """
+    shared = torch.distributed.is_available() and torch.distributed.is_initialized()
+    place, processes = (
+        (torch.distributed.get_rank(), torch.distributed.get_world_size()) if shared else (0, 1)
+    )
+    slices = _Slices(validation, list(validation.candidates)[place::processes])
+    device = next(ranker.parameters()).device
+    loader = DataLoader(
+        slices, batch_size=1, collate_fn=Collator(ranker.reader), num_workers=config.workers, shuffle=False
+    )
+    lower = config.precision == "bf16"
+    scores: dict[str, list[tuple[str, float]]] = {query_id: [] for query_id in slices.query_ids}
+    was_training = ranker.training
+    ranker.eval()
+    try:
+        with torch.inference_mode():
+            for (query_id, doc_ids), batch in zip(slices.parts, loader, strict=True):
+                if should_stop():
+                    raise KeyboardInterrupt
+                with torch.autocast(device.type, torch.bfloat16) if lower else nullcontext():
+                    found = ranker(*_placed(batch, device))  # (D,)
+                scores[query_id] += zip(doc_ids, found.tolist(), strict=True)
+                progress(len(scores) - sum(not scored for scored in scores.values()))
+    finally:
+        ranker.train(was_training)
+    if shared:
+        parts: list[dict[str, list[tuple[str, float]]]] = [{}] * processes
+        torch.distributed.all_gather_object(parts, scores)
+        scores = {query_id: scored for part in parts for query_id, scored in part.items()}
+    bad = next((each for scored in scores.values() for each in scored if each[1] != each[1]), None)
+    if bad is not None:
+        raise TrainingError(
+            f"the score of document {bad[0]!r} is no number: the ranker's weights have run away"
+        )
+    return {query_id: rank(query_id, scores[query_id]) for query_id in validation.candidates}
+
+
+class _Slices(Dataset[Group]):
+    """Some documents of a query each."""
+
+    def __init__(self, validation: ValidationSet, query_ids: Sequence[str]) -> None:
+        self.validation, self.query_ids = validation, query_ids
+        self.parts = [
+            (query_id, validation.candidates[query_id][start : start + _AT_ONCE])
+            for query_id in query_ids
+            for start in range(0, len(validation.candidates[query_id]), _AT_ONCE)
+        ]
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def __getitem__(self, index: int) -> Group:
+        query_id, doc_ids = self.parts[index]
+        texts = tuple(self.validation.texts.text(doc_id) for doc_id in doc_ids)
+        return Group(query_id, self.validation.queries[query_id], texts)
+
+
+def _placed(
+    batch: TrainingBatch, device: torch.device
+) -> tuple[tuple[torch.Tensor, ...], list[int], tuple[torch.Tensor, ...] | None]:
+    inputs = tuple(each.to(device) for each in batch["batch"])
+    query = batch["query"]
+    return inputs, batch["counts"], None if query is None else tuple(each.to(device) for each in query)
