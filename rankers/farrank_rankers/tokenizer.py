@@ -153,13 +153,19 @@ class Frame:
 
     def around(self, *texts: Sequence[Run]) -> EncoderInput:
         """Put the special tokens around texts, each of them runs that follow each other."""
-        pieces = [self.parts[0]]
-        for runs, kind, part in zip(texts, self.text_types, self.parts[1:], strict=True):
-            pieces += [
-                np.stack([ids, np.full_like(ids, role), np.full_like(ids, kind)]) for ids, role in runs
-            ]
-            pieces.append(part)
-        return EncoderInput(*np.concatenate(pieces, axis=1))
+        first, *others = self.parts
+        pieces: list[tuple[IntArray, IntArray | int, IntArray | int]] = [tuple(first)]
+        for runs, kind, part in zip(texts, self.text_types, others, strict=True):
+            pieces += [(ids, role, kind) for ids, role in runs]
+            pieces.append(tuple(part))
+        # Into one array: every call of numpy costs, and a small request waits for it.
+        framed = np.empty((3, sum(len(ids) for ids, *_ in pieces)), dtype=np.int32)
+        start = 0
+        for ids, roles, kinds in pieces:
+            end = start + len(ids)
+            framed[0, start:end], framed[1, start:end], framed[2, start:end] = ids, roles, kinds
+            start = end
+        return EncoderInput(*framed)
 
 
 def _frame(encoding: Encoding, texts: int) -> Frame:

@@ -143,6 +143,11 @@ class ActiveCall:
         """Whether anybody still waits for it. Any thread may ask."""
         return not self.finished.done()
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether every document has its score. The event loop may ask."""
+        return self.finished.done() and not self.finished.cancelled() and self.finished.exception() is None
+
     def ready_with(self, document: "PendingDocument") -> list["PendingDocument"]:
         """Say which documents can be scored now that all chunks of this one are encoded.
 

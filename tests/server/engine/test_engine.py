@@ -22,6 +22,7 @@ from farrank_server.engine.admission.estimates import Speed, Speeds
 from farrank_server.engine.call import RerankCall
 from farrank_server.engine.device import device_loop as worker
 from farrank_server.engine.device.device_loop import DeviceThread
+from farrank_server.engine.device.work_queue import Inbox, Message
 from farrank_server.engine.engine import Engine
 from farrank_server.engine.rankers.document_cache import DocumentCache
 from farrank_server.engine.rankers.loading import load_rankers
@@ -67,6 +68,39 @@ async def test_a_batch_that_runs_out_of_memory_is_split_and_smaller_ones_follow(
         assert (
             bench.count("farrank_batch_failures_total", ranker="maxp", reason="out_of_memory") <= failures + 1
         )
+
+
+async def test_the_device_forgets_what_it_answered_and_is_told_of_what_was_given_up(
+    open_bench: OpenBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing wakes the device's thread for a call that it finished itself, while its answer is sent."""
+    told: list[str] = []
+    put = Inbox.put
+
+    def noted(inbox: Inbox, message: Message, *, wakes: bool = True) -> None:
+        told.append(f"{type(message).__name__}{'' if wakes else ' (wakes nobody)'}")
+        put(inbox, message, wakes=wakes)
+
+    held = threading.Event()
+    held.set()
+    async with open_bench(lambda inputs: held.wait(10) and None) as bench:
+        monkeypatch.setattr(Inbox, "put", noted)
+        await bench.rerank(TEXTS[:2])
+        assert told == ["Open (wakes nobody)", "Inputs"]
+        work = bench.engine.device.loop.work
+        assert not work._open
+        assert not work.started
+
+        told.clear()
+        held.clear()
+        call = asyncio.create_task(bench.rerank(TEXTS[:2]))
+        await until(lambda: "Inputs" in told)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        held.set()
+        assert told == ["Open (wakes nobody)", "Inputs", "Close"]
+        await until(lambda: not work._open and not work.started)
 
 
 async def test_documents_that_do_not_fit_together_are_scored_apart(

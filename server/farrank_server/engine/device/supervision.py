@@ -68,7 +68,8 @@ class Device:
         """Give a call its place in the order. Raises: as `check_ready`."""
         self.check_ready()
         self._open.add(call)
-        self.loop.inbox.put(Open(call))
+        # There is nothing to do for it until some of it is read.
+        self.loop.inbox.put(Open(call), wakes=False)
 
     def submit(
         self, call: ActiveCall, inputs: Sequence[QueuedInput], documents: Sequence[PendingDocument]
@@ -81,7 +82,9 @@ class Device:
     def close(self, call: ActiveCall) -> None:
         """Forget a call; what waits of it does not reach the device any more."""
         self._open.discard(call)
-        self.loop.inbox.put(Close(call))
+        # An answered call the device's thread forgot itself: waking it would keep the answer waiting.
+        if not call.is_answered:
+            self.loop.inbox.put(Close(call))
 
     def abandon(self, error: FarrankError) -> None:
         """Answer every open call with an error."""

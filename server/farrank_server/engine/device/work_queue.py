@@ -60,11 +60,12 @@ class Inbox:
         self._messages: list[Message] = []
         self._changed = threading.Condition()
 
-    def put(self, message: Message) -> None:
-        """Leave a message."""
+    def put(self, message: Message, *, wakes: bool = True) -> None:
+        """Leave a message; without `wakes` it is found when the next one comes."""
         with self._changed:
             self._messages.append(message)
-            self._changed.notify()
+            if wakes:
+                self._changed.notify()
 
     def take(self, *, wait: bool) -> list[Message]:
         """Take out all messages; with `wait`, at least one."""

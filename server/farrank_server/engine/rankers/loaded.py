@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from farrank_rankers.ensemble import ensemble_version
 from farrank_rankers.exports.manifest import Parity
 from farrank_rankers.family import EvidenceKind
@@ -88,19 +86,29 @@ class LoadedRanker:
         """Guess what positions documents of so many characters will take on the device, and their chunks."""
         if not lengths:
             return Work(self.name, 0, 0)
+        # As dense as texts were lately, and the least.
+        estimated, chunks = self._positions(query, lengths, max_chunks, self.density.per_character)
+        least, _ = self._positions(query, lengths, max_chunks, LEAST_DENSITY)
+        return Work(self.name, round(estimated), round(chunks), round(least))
+
+    def _positions(
+        self, query: str, lengths: Sequence[int], max_chunks: int | None, per_character: float
+    ) -> tuple[float, float]:
+        """Say how many positions and chunks it will be, if every character has so many tokens."""
         chunking = self.spec.chunking
-        # As dense as texts were lately, and the least. Together: each call of numpy costs a small request.
-        density = np.array([[self.density.per_character], [LEAST_DENSITY]])
-        tokens = np.minimum(np.array(lengths) * density, chunking.max_document_tokens)  # (2, D)
-        chunks = 1 + np.maximum(0.0, tokens - chunking.window) / chunking.stride
-        if max_chunks is not None:
-            chunks = np.minimum(chunks, max_chunks)
-        overlap = np.where(chunks > 1, max(1.0, chunking.window / chunking.stride), 1.0)
-        query_tokens = np.minimum(len(query) * density, self.spec.max_query_tokens)  # (2, 1)
-        beside = 2 if self.is_dual else 3 + query_tokens
-        positions = np.minimum(tokens * overlap, chunks * chunking.window) + chunks * beside + 1
-        estimated, least = map(round, positions.sum(axis=1).tolist())
-        return Work(self.name, estimated, round(float(chunks[0].sum())), least)
+        window, stride, most = chunking.window, chunking.stride, chunking.max_document_tokens
+        beside = 2 if self.is_dual else 3 + min(len(query) * per_character, self.spec.max_query_tokens)
+        repeated = max(1.0, window / stride)
+        total_positions = total_chunks = 0.0
+        for length in lengths:
+            tokens = min(length * per_character, most)
+            chunks = 1.0 if tokens <= window else 1 + (tokens - window) / stride
+            if max_chunks is not None:
+                chunks = min(chunks, max_chunks)
+            read = min(tokens * repeated if chunks > 1 else tokens, chunks * window)
+            total_positions += read + chunks * beside + 1
+            total_chunks += chunks
+        return total_positions, total_chunks
 
 
 @dataclass(frozen=True, slots=True)

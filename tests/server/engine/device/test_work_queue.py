@@ -171,3 +171,18 @@ def test_messages_of_several_threads_arrive_once_each_and_in_each_ones_order(
     inbox.put(Stop())
     assert inbox.peek() == inbox.take(wait=True) == [Stop()]
     bench.loop.close()
+
+
+def test_a_message_that_wakes_nobody_comes_with_the_next_one() -> None:
+    bench, inbox, taken = Bench(), Inbox(), list[Message]()
+    thread = threading.Thread(target=lambda: taken.extend(inbox.take(wait=True)))
+    thread.start()
+    while not inbox._changed._waiters:  # type: ignore[attr-defined]  # what threading calls them
+        time.sleep(0)
+    inbox.put(Open(bench.calls[0]), wakes=False)
+    assert thread.is_alive()
+    assert len(inbox._changed._waiters) == 1  # type: ignore[attr-defined]
+    inbox.put(Stop())
+    thread.join()
+    assert taken == [Open(bench.calls[0]), Stop()]
+    bench.loop.close()
