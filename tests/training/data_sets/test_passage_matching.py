@@ -1,11 +1,14 @@
 """Passages are found in documents whose text changed since, and not where too little of them is."""
 
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farrank_rankers.tokenizer import TextTokenizer
+from farrank_training.data_sets.articles import article_text, read_articles
 from farrank_training.data_sets.passage_matching import Match, PassageMatcher
 
 # Tokens of a document that stand nowhere twice, and those of others.
@@ -88,6 +91,24 @@ def test_what_is_found_holds_enough_of_the_passage_in_order(
     assert 0 <= found.start < found.end <= len(document)
     assert found.end - found.start <= -(-12 * length // 10)
     assert _common(passage, document[found.start : found.end]) >= 0.7 * length
+
+
+@pytest.mark.data
+def test_real_passages_with_every_seventh_word_replaced_are_found(
+    data_folder: Path, tokenizer: TextTokenizer
+) -> None:
+    articles = read_articles(data_folder / "squad" / "passages.jsonl.gz")
+    others = articles["t000"][3].text.split()
+    passages = articles["d003"][:25]
+    matcher = PassageMatcher(tokenizer.ids(article_text(passages)).tolist())
+    rng = random.Random(1)
+    start, near = 0, 0
+    for passage in passages:
+        words = (rng.choice(others) if rng.random() < 1 / 7 else word for word in passage.text.split())
+        found = matcher.find(tokenizer.ids(" ".join(words)).tolist())
+        near += found is not None and abs(found.start - start) < 20
+        start += tokenizer.count(passage.text)
+    assert near >= 24
 
 
 def _common(one: list[int], other: list[int]) -> int:
