@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -293,7 +294,9 @@ class TextTokenizer:
             room = limit - total
             total += len(encoding)
             if first_cut is None:
-                offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2) + offset
+                # Of pairs of numbers numpy makes an array sooner where they come one after the other.
+                flat = np.fromiter(chain.from_iterable(encoding.offsets), np.int32, 2 * len(encoding))
+                offsets = flat.reshape(-1, 2) + offset
                 ids += encoding.ids[:room]
                 spans.append(offsets[:room])
                 first_cut = int(offsets[room, 0]) if len(offsets) > room else None

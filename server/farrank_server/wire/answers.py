@@ -113,18 +113,20 @@ def _result_to_pb(
 ) -> pb.Result:
     on_scale = _sigmoid if _is_sigmoid(options) else float
     on_passage_scale = on_scale if evidence == pb.EVIDENCE_CHUNK_SCORE else float
-    passages = [
-        pb.Passage(start=span.start, end=span.end, score=on_passage_scale(score), evidence=evidence)
-        for span, score in zip(document.spans, document.chunk_scores, strict=True)
-    ]
-    deciding = passages[document.deciding_chunk]
+
+    def passage(chunk: int) -> pb.Passage:
+        span, chunk_score = document.spans[chunk], on_passage_scale(document.chunk_scores[chunk])
+        return pb.Passage(start=span.start, end=span.end, score=chunk_score, evidence=evidence)
+
+    # The others, of which a long document has many, only where they are asked for.
+    deciding = passage(document.deciding_chunk)
     return pb.Result(
         id=doc_id,
         index=index,
         score=on_scale(document.score),
         # A document without tokens has one chunk of no characters: nothing there decided.
         deciding_passage=deciding if deciding.end > deciding.start else None,
-        chunks=passages if options.return_chunk_scores else (),
+        chunks=map(passage, range(len(document.spans))) if options.return_chunk_scores else (),
         text=text if options.return_texts else None,
         tokens_cut=document.cut.tokens,
         characters_cut=document.cut.characters,
