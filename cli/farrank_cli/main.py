@@ -33,6 +33,7 @@ COMMANDS = {
     "rankers": Command(
         "list a server's rankers, or the papers' models, or an artifact's exports; make a ranker"
     ),
+    "train": Command("train rankers on queries, documents and judgements", ("train",)),
     "export": Command("write a ranker's graphs for ONNX Runtime, OpenVINO, TensorRT", ("export",)),
     "data": Command("make collections to train with; show where relevant passages lie", ("train",)),
     "loadtest": Command("measure a server under load", ("loadtest",)),

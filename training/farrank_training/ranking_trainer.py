@@ -72,6 +72,8 @@ class RankingTrainer(Trainer):  # type: ignore[misc]  # untyped
         self._loss = group_loss(config.loss, config.margin)
         choose_weights(ranker, config, seed)
         first = Collator(ranker.reader, max_chunks=2)([training_set.group(0, 0)])
+        # A teacher that is missing is told before anything is written.
+        self._loss(torch.zeros(1, first["sizes"][0]), first["teacher"])
         self.unread = leave_out_unread(ranker, first)
         arguments = _arguments(config, folder, seed, cpu)
         arguments.gradient_accumulation_steps = config.accumulation_of(arguments.world_size)

@@ -20,6 +20,7 @@ from farrank_training import checkpoints
 from farrank_training.configuration import TrainingConfig
 from farrank_training.errors import TrainingError
 from farrank_training.lora import merge_lora
+from farrank_training.processes import is_first_process
 from farrank_training.ranking_trainer import RankingTrainer
 from farrank_training.reports import Interrupts, Reports, Silent, Uninterrupted, Watcher, rewrite_log
 from farrank_training.training_set import TrainingSet
@@ -56,6 +57,7 @@ def train(
     folder: Path,
     *,
     seed: int = 0,
+    name: str | None = None,
     validation: ValidationSet | None = None,
     resume: bool = False,
     cpu: bool = False,
@@ -64,7 +66,8 @@ def train(
 ) -> Trained:
     """Train a ranker and write it into a new folder; the ranker itself becomes what was written.
 
-    Of the weights that were validated the best are kept, without validation the last. With `resume` a run
+    Of the weights that were validated the best are kept, without validation the last. `name` is what the
+    watcher calls the run. With `resume` a run
     that was cut off goes on, on weights that are the same to the bit, and a finished one is left as it is.
     Every process of `torchrun` calls this; the first writes.
     Raises: TrainingError if settings, data and ranker do not go together, the folder is taken, or another run
@@ -87,7 +90,7 @@ def train(
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         hint = "" if resume else "; --resume goes on with a run that began there"
         raise TrainingError(f"{folder}: must be a new or an empty folder{hint}")
-    reports = Reports(folder, f"seed {seed}", watcher)
+    reports = Reports(folder, name or f"seed {seed}", watcher)
 
     def validate(current: Ranker) -> float:
         assert validation is not None
@@ -109,7 +112,7 @@ def train(
         seed=seed,
         cpu=cpu,
         validate=None if validation is None else validate,
-        on_best=lambda step: _write_run(folder / DEV_RUN, latest),
+        on_best=lambda step: put_run(folder / DEV_RUN, latest),
         should_stop=lambda: interrupts.came,
         callbacks=[reports],
     )
@@ -250,7 +253,13 @@ def _name_origin(ranker: Ranker, begun: _Beginning, best_step: int) -> None:
     ranker.reader = Reader(spec, reader.tokenizer, reader.backbone)
 
 
-def _write_run(path: Path, run: Run) -> None:
+def put_run(path: Path, run: Run) -> None:
+    """Write a run, whole at any moment; of processes that train together, the first does.
+
+    Raises: InputError if the file cannot be written.
+    """
+    if not is_first_process():
+        return
     unfinished = path.with_name(f"{path.name}.unfinished")
     write_run(unfinished, run, tag="farrank")
     unfinished.replace(path)

@@ -3,27 +3,21 @@
 import argparse
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from farrank_cli.connection import add_connection_flags, connect
 from farrank_cli.exit_codes import DONE, CommandError, missing_extra, told_in_a_line
 from farrank_cli.flags import add_commands, flag
+from farrank_cli.new_ranker import add_new_ranker_flags, make_new_ranker
 from farrank_cli.terminal import print_columns
 from farrank_client import Catalog, Parity
 
 if TYPE_CHECKING:
     from farrank_rankers.exports.export_folder import Export
 
-_TOKENS = {
-    "window": "document tokens a chunk",
-    "stride": "document tokens from one chunk's start to the next's",
-    "max_document_tokens": "document tokens that are read at all",
-    "max_query_tokens": "query tokens that are read at all",
-    "pad_query_to": "query tokens to pad to, so that the document's positions stay where they are",
-}
 _ACTIONS = {"new": "make an untrained ranker on a backbone", "exports": "list the exports of an artifact"}
 
 
@@ -37,22 +31,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     exported = "a folder that farrank wrote a ranker into"
     actions["exports"].add_argument("artifact", metavar="ARTIFACT", help=exported)
 
-    # Sizes that are not given follow family and backbone.
     add = partial(flag, actions["new"])
-    add("--family FAMILY", "firstp, maxp, parade-attn, longp, …", required=True)
-    meaning = "a folder with config.json and tokenizer, a hub name or 'embedded'"
-    add("--backbone SOURCE", meaning, required=True)
+    add_new_ranker_flags(add)
     add("--out FOLDER", "where to save the ranker", Path, required=True)
-    for name, meaning in _TOKENS.items():
-        add(f"--{name.replace('_', '-')} N", meaning, int)
-    meaning = "an option of the family, its value as JSON or a plain word: pooling=mean"
-    add("--option NAME=VALUE", meaning, repeated=True)
-    meaning = "what PARADE's aggregating transformer starts from; its size alone with --random-weights"
-    add("--aggregator-backbone SOURCE", meaning)
-    add("--interaction-backbone SOURCE", "likewise, late interaction's transformer")
     add("--seed N", "of all that is random", int, 0)
-    add("--random-weights", "leave the backbone's weights aside, too")
-    add("--download", "fetch from the hub what is not in its cache")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -133,42 +115,17 @@ def _make_new(args: argparse.Namespace) -> None:
     """
     from farrank_rankers.errors import RankerError
     from farrank_rankers.files.save import save_ranker
-    from farrank_rankers.files.untrained import new_ranker
 
     if args.out.exists() and (not args.out.is_dir() or any(args.out.iterdir())):
         raise CommandError(f"--out {args.out}: must be a new or an empty folder")
-    named = (*_TOKENS, "seed", "aggregator_backbone", "interaction_backbone", "download")
     with told_in_a_line(RankerError, file=args.out):
-        ranker = new_ranker(
-            args.family,
-            args.backbone,
-            pretrained=not args.random_weights,
-            options=_options(args.option),
-            **{name: getattr(args, name) for name in named},
-        )
+        ranker = make_new_ranker(args, args.seed)
         save_ranker(ranker, args.out)
     chunking, parameters = ranker.spec.chunking, sum(weight.numel() for weight in ranker.parameters())
     print(
         f"{args.out}: {args.family} on {ranker.spec.backbone}, {parameters:,} parameters, "
         f"chunks {chunking.kind} {chunking.window}/{chunking.stride}, version {ranker.version}"
     )
-
-
-def _options(given: Sequence[str]) -> dict[str, Any]:
-    """Read NAME=VALUE; what is no JSON is a text.
-
-    Raises: CommandError if there is no name or no equals sign.
-    """
-    options: dict[str, Any] = {}
-    for each in given:
-        name, equals, value = each.partition("=")
-        if not (name and equals):
-            raise CommandError(f"--option {each}: must be NAME=VALUE")
-        try:
-            options[name] = json.loads(value)
-        except ValueError:
-            options[name] = value
-    return options
 
 
 def _list_exports(args: argparse.Namespace) -> None:

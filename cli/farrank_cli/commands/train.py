@@ -1,0 +1,332 @@
+"""`farrank train`: queries, documents and judgements become rankers, one a seed, with a table of measures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+
+from farrank_cli.exit_codes import DONE, CommandError, told_in_a_line
+from farrank_cli.flags import DOCUMENT_FIELDS, at_least, document_fields, flag_group, listed
+from farrank_cli.new_ranker import TOKENS, add_new_ranker_flags, make_new_ranker
+from farrank_cli.terminal import Progress, counted, print_columns
+from farrank_cli.terminated import sigterm_interrupts
+from farrank_rankers.errors import RankerError
+from farrank_training.configuration import TrainingConfig, settings
+from farrank_training.errors import TrainingError
+from farrank_training.processes import is_first_process
+from farrank_trec.errors import TrecError
+
+if TYPE_CHECKING:
+    from farrank_cli.terminated import Interrupts
+    from farrank_rankers.ranker import Ranker
+    from farrank_training.training_run import Trained
+    from farrank_training.training_set import TrainingSet
+    from farrank_training.validation import ValidationSet
+
+EPILOG = """\
+examples:
+  three seeds of PARADE Attn, the best weights of each by the dev queries' MRR:
+    farrank train --family parade-attn --backbone bert-base-uncased --out runs/attn --seeds 0,1,2 \\
+      --queries train.tsv --qrels train.qrels --candidates train.bm25.trec --collection docs.jsonl.gz \\
+      --dev-queries dev.tsv --dev-qrels dev.qrels --dev-candidates dev.bm25.trec
+  go on after a crash: the same command with --resume
+  fine-tune what is there, on five folds:
+    farrank train --from runs/attn/seed-0 --out runs/robust --folds folds.json --epochs 100 \\
+      --queries titles.tsv --qrels robust04.qrels --candidates robust04.trec --collection robust04.jsonl.gz
+  on two GPUs: torchrun --nproc-per-node 2 -m farrank_cli train …
+"""
+_SEED = at_least(0, 2**32 - 1)
+_MEASURES = "measures.json"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    parser.epilog = EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = flag_group(parser, "what is trained", "Either a ranker that is there, or a new head on a backbone.")
+    add("--from RANKER", "an artifact or another ranker, to be trained further", dest="start")
+    add_new_ranker_flags(add, required=False)
+
+    meaning = "Judgements and a run to draw negatives from, or one of the two other kinds of file."
+    add = flag_group(parser, "data", meaning)
+    add("--queries FILE", "id<TAB>text, or .jsonl", Path)
+    add("--query-field KEY", "of .jsonl, such as description", default="")
+    add("--qrels FILE", "TREC judgements", Path)
+    add("--candidates RUN", "TREC run, whose documents that are not relevant are the negatives", Path)
+    meaning = "JSON lines with id, text and maybe title, plain or .gz; may be repeated"
+    add("--collection FILE", meaning, Path, repeated=True)
+    add("--fields FIELD=KEY,…", DOCUMENT_FIELDS, document_fields)
+    add("--triples FILE", "query<TAB>relevant text<TAB>other text", Path)
+    add(
+        "--examples FILE",
+        'JSON lines: {"query": …, "pos": […], "neg": […]}, maybe pos_scores, neg_scores',
+        Path,
+    )
+
+    add = flag_group(parser, "validation", "The best weights are kept; without it, the last.")
+    add("--dev-queries FILE", "queries that are not trained on", Path)
+    add("--dev-qrels FILE", "their judgements", Path)
+    add("--dev-candidates RUN", "their candidates, with texts in --collection", Path)
+    meaning = "cross-validation: so many parts of the queries, or a JSON list of lists of query ids"
+    add("--folds N|FILE", meaning)
+
+    add = flag_group(parser, "run")
+    add("--out FOLDER", "where a folder for each seed is written", Path, required=True)
+    add("--seeds N,…", "of all that is random, one run each (0)", listed(_SEED), [0])
+    add("--resume", "go on with what was cut off; what is finished stays")
+    add("--cpu", "train on the CPU, even if there is a GPU")
+
+    meaning = "The papers' by default. --config gives any of them by name; flags win over it."
+    add = flag_group(parser, "settings", meaning)
+    add("--config FILE", ".json or .yaml: accumulation: 16", Path)
+    defaults = TrainingConfig()
+    for name, hint, setting in settings():
+        _add_setting(add, name, hint, setting.meaning, getattr(defaults, name))
+
+
+def _add_setting(add: partial[None], name: str, hint: Any, meaning: str, default: Any) -> None:
+    form = f"--{name.replace('_', '-')}"
+    if hint is bool:
+        add(form, meaning)
+        return
+    shown = "" if default is None else f" ({default:g})" if isinstance(default, float) else f" ({default})"
+    if get_origin(hint) is Literal:
+        add(form, meaning + shown, choices=get_args(hint))
+        return
+    reads = next(kind for kind in (int, float, str) if kind is hint or kind in get_args(hint))
+    add(f"{form} {'NAME' if reads is str else 'N' if reads is int else 'X'}", meaning + shown, reads)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train, and print what came of it.
+
+    Raises: CommandError if flags or files cannot be used; KeyboardInterrupt if it was told to end.
+    """
+    _check_flags(args)
+    with told_in_a_line(TrainingError, RankerError, TrecError, file=args.out):
+        config = _config(args)
+        try:
+            found = _train(args, config)
+        except KeyboardInterrupt:
+            if is_first_process():
+                print(f"{args.out}: stopped; the same command with --resume goes on", file=sys.stderr)
+            raise
+    if is_first_process():
+        _tell(args.out, found)
+    return DONE
+
+
+def _config(args: argparse.Namespace) -> TrainingConfig:
+    """Take the settings of --config, and the flags' where they are given.
+
+    Raises: TrainingError naming setting, value and limit.
+    """
+    config = TrainingConfig() if args.config is None else TrainingConfig.read(args.config)
+    given = {name: getattr(args, name) for name, _, _ in settings()}
+    # A switch that is not given is False.
+    return config.with_changes(
+        {name: value for name, value in given.items() if value is not None and value is not False}
+    )
+
+
+def _train(args: argparse.Namespace, config: TrainingConfig) -> list[Trained]:
+    from farrank_training.training_run import train
+
+    progress = Progress("steps") if is_first_process() else None
+    with sigterm_interrupts() as interrupts:
+        if args.folds is not None:
+            return _cross_validate(args, config, progress, interrupts)
+        make_ranker = _ranker_maker(args)
+        training_set = _training_set(args, config)
+        validation = _validation_set(args, config)
+        return [
+            train(
+                make_ranker(seed),
+                training_set.of_seed(seed),
+                config,
+                args.out / f"seed-{seed}",
+                seed=seed,
+                validation=validation,
+                resume=args.resume,
+                cpu=args.cpu,
+                watcher=progress,
+                interrupts=interrupts,
+            )
+            for seed in args.seeds
+        ]
+
+
+def _cross_validate(
+    args: argparse.Namespace, config: TrainingConfig, progress: Progress | None, interrupts: Interrupts
+) -> list[Trained]:
+    from farrank_training.cross_validation import cross_validate
+    from farrank_training.folds import divided, folds_of, read_parts
+    from farrank_training.validation import read_validation_set
+
+    queries = read_validation_set(
+        args.queries,
+        args.qrels,
+        args.candidates,
+        args.collection,
+        depth=config.dev_depth,
+        query_field=args.query_field,
+        fields=args.fields,
+    )
+    judged = list(queries.qrels)
+    number = _whole(args.folds)
+    parts = read_parts(Path(args.folds), judged) if number is None else divided(judged, number)
+    return cross_validate(
+        _ranker_maker(args),
+        lambda fold: _training_set(args, config, fold.training),
+        queries,
+        folds_of(parts),
+        config,
+        args.out,
+        seeds=args.seeds,
+        resume=args.resume,
+        cpu=args.cpu,
+        watcher=progress,
+        interrupts=interrupts,
+    )
+
+
+def _whole(text: str) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        return None
+
+
+def _ranker_maker(args: argparse.Namespace) -> Callable[[int], Ranker]:
+    """Say how each seed's ranker is made: opened as it is, or with a new head."""
+    if args.start is None:
+        return lambda seed: make_new_ranker(args, seed)
+    from farrank_rankers.files.open import open_ranker
+
+    limits = {name: getattr(args, name) for name in TOKENS}
+    return lambda seed: open_ranker(args.start, download=args.download, **limits)
+
+
+def _training_set(
+    args: argparse.Namespace, config: TrainingConfig, query_ids: frozenset[str] | None = None
+) -> TrainingSet:
+    """Read the data and say what is left out of it."""
+    from farrank_training.training_set import jsonl_set, judged_set, triples_set
+
+    if args.triples is not None:
+        found = triples_set(args.triples)
+    elif args.examples is not None:
+        found = jsonl_set(args.examples, negatives=config.negatives)
+    else:
+        found = judged_set(
+            args.queries,
+            args.qrels,
+            args.candidates,
+            args.collection,
+            negatives=config.negatives,
+            top=config.negatives_from,
+            query_ids=query_ids,
+            query_field=args.query_field,
+            fields=args.fields,
+        )
+    if is_first_process():
+        for note in (*found.notes, f"{counted(len(found), 'group')} an epoch"):
+            print(note, file=sys.stderr)
+    return found
+
+
+def _validation_set(args: argparse.Namespace, config: TrainingConfig) -> ValidationSet | None:
+    from farrank_training.validation import read_validation_set
+
+    if args.dev_queries is None:
+        return None
+    return read_validation_set(
+        args.dev_queries,
+        args.dev_qrels,
+        args.dev_candidates,
+        args.collection,
+        depth=config.dev_depth,
+        query_field=args.query_field,
+        fields=args.fields,
+    )
+
+
+def _check_flags(args: argparse.Namespace) -> None:
+    """Refuse flags that do not go together, before any file is read.
+
+    Raises: CommandError naming them.
+    """
+    new = {"--family": args.family, "--backbone": args.backbone}
+    if (args.start is None) == (None in new.values()):
+        raise CommandError("train: give either --from, or --family with --backbone")
+    only_new = new | {
+        "--aggregator-backbone": args.aggregator_backbone,
+        "--interaction-backbone": args.interaction_backbone,
+        "--option": args.option or None,
+        "--random-weights": args.random_weights or None,
+    }
+    if args.start is not None and (wrong := [name for name, value in only_new.items() if value is not None]):
+        raise CommandError(f"{wrong[0]}: is for a new ranker; --from has its own")
+
+    judged = {"--queries": args.queries, "--qrels": args.qrels, "--candidates": args.candidates}
+    texts = {"--triples": args.triples, "--examples": args.examples}
+    sources = [name for name, value in texts.items() if value is not None]
+    if any(value is not None for value in judged.values()):
+        sources.append("--queries")
+    if len(sources) != 1:
+        raise CommandError(
+            "train: give one of --queries with --qrels, --candidates and --collection; --triples; --examples"
+        )
+    dev = {
+        "--dev-queries": args.dev_queries,
+        "--dev-qrels": args.dev_qrels,
+        "--dev-candidates": args.dev_candidates,
+    }
+    with_collection = {"--collection": args.collection or None}
+    if sources == ["--queries"]:
+        _all_or_none(judged | with_collection)
+    if args.folds is not None and (sources != ["--queries"] or any(dev.values())):
+        raise CommandError("--folds: divides the queries of --queries; leave out --dev-queries and the like")
+    if any(value is not None for value in dev.values()):
+        _all_or_none(dev | with_collection)
+    if len(set(args.seeds)) != len(args.seeds):
+        raise CommandError(f"--seeds {','.join(map(str, args.seeds))}: a seed stands twice")
+
+
+def _all_or_none(flags: dict[str, Any]) -> None:
+    missing = [name for name, value in flags.items() if value is None]
+    given = [name for name, value in flags.items() if value is not None]
+    if missing and given:
+        raise CommandError(f"{given[0]}: needs {', '.join(missing)}")
+
+
+def _tell(out: Path, found: Sequence[Trained]) -> None:
+    """Print a line a run and the means over seeds, and write the same to measures.json."""
+    from farrank_trec.measures import mean_name
+
+    names = list(found[0].measures)
+    rows = [
+        [str(each.seed), str(each.best_step or ""), str(each.steps), *_figures(each.measures.values())]
+        for each in found
+    ]
+    means = {name: statistics.fmean(each.measures[name] for each in found) for name in names}
+    if len(found) > 1 and names:
+        rows.append(["mean", "", "", *_figures(means.values())])
+    print_columns(("seed", "best step", "steps", *map(mean_name, names)), rows)
+    seeds = [
+        {"seed": each.seed, "folder": str(each.folder), "steps": each.steps, "measures": dict(each.measures)}
+        for each in found
+    ]
+    text = json.dumps({"seeds": seeds, "mean": means}, indent=2) + "\n"
+    with told_in_a_line(file=out):
+        (out / _MEASURES).write_text(text, encoding="utf-8")
+
+
+def _figures(values: Iterable[float]) -> list[str]:
+    return [f"{value:.4f}" for value in values]

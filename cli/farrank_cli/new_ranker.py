@@ -1,0 +1,73 @@
+"""The flags that say which new ranker to make, and the ranker that they make."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from farrank_cli.exit_codes import CommandError
+
+if TYPE_CHECKING:
+    from farrank_rankers.ranker import Ranker
+
+TOKENS = {
+    "window": "document tokens a chunk",
+    "stride": "document tokens from one chunk's start to the next's",
+    "max_document_tokens": "document tokens that are read at all",
+    "max_query_tokens": "query tokens that are read at all",
+    "pad_query_to": "query tokens to pad to, so that the document's positions stay where they are",
+}
+
+
+def add_new_ranker_flags(add: partial[None], *, required: bool = True) -> None:
+    """Add the flags. Sizes that are not given follow family and backbone."""
+    add("--family FAMILY", "firstp, maxp, parade-attn, longp, …", required=required)
+    meaning = "a folder with config.json and tokenizer, a hub name or 'embedded'"
+    add("--backbone SOURCE", meaning, required=required)
+    for name, meaning in TOKENS.items():
+        add(f"--{name.replace('_', '-')} N", meaning, int)
+    meaning = "an option of the family, its value as JSON or a plain word: pooling=mean"
+    add("--option NAME=VALUE", meaning, repeated=True)
+    meaning = "what PARADE's aggregating transformer starts from; its size alone with --random-weights"
+    add("--aggregator-backbone SOURCE", meaning)
+    add("--interaction-backbone SOURCE", "likewise, late interaction's transformer")
+    add("--random-weights", "leave the backbone's weights aside, too")
+    add("--download", "fetch from the hub what is not in its cache")
+
+
+def make_new_ranker(args: argparse.Namespace, seed: int) -> "Ranker":
+    """Make the ranker that the flags ask for.
+
+    Raises: RankerError if the parts do not fit; CommandError if an option is not NAME=VALUE.
+    """
+    from farrank_rankers.files.untrained import new_ranker
+
+    return new_ranker(
+        args.family,
+        args.backbone,
+        seed=seed,
+        pretrained=not args.random_weights,
+        options=_options(args.option),
+        aggregator_backbone=args.aggregator_backbone,
+        interaction_backbone=args.interaction_backbone,
+        download=args.download,
+        **{name: getattr(args, name) for name in TOKENS},
+    )
+
+
+def _options(given: Sequence[str]) -> dict[str, Any]:
+    """Read NAME=VALUE; what is no JSON is a text.
+
+    Raises: CommandError if there is no name or no equals sign.
+    """
+    options: dict[str, Any] = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not (name and equals):
+            raise CommandError(f"--option {each}: must be NAME=VALUE")
+        try:
+            options[name] = json.loads(value)
+        except ValueError:
+            options[name] = value
+    return options
