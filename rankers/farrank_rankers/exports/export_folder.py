@@ -131,12 +131,12 @@ def writing_export(artifact: Path, name: str, *, replace: bool = False) -> Itera
             building.mkdir()
             yield building
             check_free()  # building takes minutes, and others may have come first
-            if place.exists():
-                place.rename(old)
             try:
+                if place.exists():
+                    place.rename(old)
                 building.rename(place)
             except BaseException:
-                if old.exists():
+                if old.exists() and not place.exists():
                     old.rename(place)
                 raise
     finally:

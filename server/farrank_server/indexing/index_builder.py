@@ -92,12 +92,12 @@ def build_index(
         manifest = IndexManifest(held, skipped, f"farrank {version('farrank')}")
         (building / _MANIFEST).write_text(json.dumps(asdict(manifest), indent=2) + "\n", encoding="utf-8")
         _check_place(out, overwrite)  # building takes a while, and others may have come first
-        if out.exists():
-            out.rename(old)
         try:
+            if out.exists():
+                out.rename(old)
             building.rename(out)
         except BaseException:
-            if old.exists():
+            if old.exists() and not out.exists():
                 old.rename(out)
             raise
     return held

@@ -56,6 +56,28 @@ def test_a_failed_replacement_leaves_the_old_export(artifact: Path, write_export
     export.verify()
 
 
+@pytest.mark.parametrize(("renamed", "stays"), [("old", "old"), ("onnx-fp32", "new")])
+def test_ctrl_c_while_an_export_is_replaced_leaves_one_of_both(
+    artifact: Path, write_export: WriteExport, monkeypatch: pytest.MonkeyPatch, renamed: str, stays: str
+) -> None:
+    """Right after the old one was moved aside, and right after the new one took its place."""
+    (write_export().folder / "old").touch()
+    rename = Path.rename
+
+    def then_interrupted(path: Path, target: Path) -> None:
+        rename(path, target)
+        if target.name == renamed and path.name != "old":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "rename", then_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_export(replace=True)
+    (export,) = find_exports(artifact)
+    export.verify()
+    assert (export.folder / "old").exists() == (stays == "old")
+    assert [path.name for path in (artifact / "exports").iterdir()] == ["onnx-fp32"]
+
+
 def test_an_export_that_came_meanwhile_stays(artifact: Path, write_export: WriteExport) -> None:
     with pytest.raises(ExportError, match="exists"), writing_export(artifact, "onnx-fp32"):
         export = write_export()

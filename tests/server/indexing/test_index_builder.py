@@ -63,6 +63,26 @@ def test_build_refuse_and_overwrite(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert search(out, "newword word") == ["new"]
 
 
+def test_ctrl_c_while_an_index_is_replaced_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "index"
+    build_index(DOCUMENTS, out)
+    before = sorted(path.name for path in out.iterdir())
+    rename = Path.rename
+
+    def then_interrupted(path: Path, target: Path) -> None:
+        rename(path, target)
+        if target.name == "old":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "rename", then_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        build_index([Document("new", "newword")], out, overwrite=True)
+    assert sorted(path.name for path in out.iterdir()) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_folder_of_somebody_else_stays(tmp_path: Path, overwrite: bool) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
