@@ -226,6 +226,16 @@ def test_a_missing_teacher_is_told(make_ranker: MakeRanker, tmp_path: Path) -> N
         trained(make_ranker("firstp"), groups, tmp_path, loss="margin-mse")
 
 
+def test_weights_that_run_away_are_told(make_ranker: MakeRanker, tmp_path: Path) -> None:
+    ranker = make_ranker("firstp")
+    with torch.no_grad():
+        ranker.aggregator.get_parameter("head.linear.bias").fill_(torch.nan)
+    with pytest.raises(
+        TrainingError, match="the loss of the steps up to 2 is nan: the weights have run away"
+    ):
+        trained(ranker, Groups(triples(4)), tmp_path, accumulation=2)
+
+
 def test_more_layers_than_there_are(make_ranker: MakeRanker, tmp_path: Path) -> None:
     with pytest.raises(
         TrainingError, match="trained_layers is 3; it must be at most the 2 layers of steady-bert"

@@ -100,7 +100,7 @@ class TrainingConfig:
     ] = None
     checkpoint_every: Annotated[
         int, Setting("steps between checkpoints, from which --resume goes on", _at_least(1))
-    ] = 500
+    ] = 100
     log_every: Annotated[int, Setting("steps between lines of log.jsonl", _at_least(1))] = 10
     workers: Annotated[int, Setting("processes that read and tokenize ahead", _at_least(0))] = 0
 

@@ -25,6 +25,7 @@ from farrank_rankers.ranker import Ranker
 from farrank_training import checkpoints
 from farrank_training.batches import Collator
 from farrank_training.configuration import TrainingConfig
+from farrank_training.errors import TrainingError
 from farrank_training.losses import group_loss
 from farrank_training.trained_weights import (
     choose_weights,
@@ -333,6 +334,16 @@ class _Flow(TrainerCallback):  # type: ignore[misc]  # untyped
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
     ) -> None:
         hold_limits(self.trainer.model)
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
+    ) -> None:
+        loss = objects["logs"].get("loss", 0.0)
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"the loss of the steps up to {state.global_step} is {loss}: the weights have run away; "
+                "lower learning_rate and backbone_learning_rate"
+            )
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
