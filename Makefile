@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 INDEX := .cache/pydoc-index
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint check hooks format serve bench bench-gpu clean
+.PHONY: demo train-demo test lint check hooks format serve bench bench-gpu clean
 .DELETE_ON_ERROR:
 
 $(READY): pyproject.toml constraints.txt hatch_build.py proto/farrank/v1/rerank.proto
@@ -20,6 +20,9 @@ $(INDEX): | $(READY)
 
 demo: $(READY) $(INDEX)  ## index the embedded corpus, serve it, rerank real questions, print figures
 	$(BIN)/python -m farrank_demo --index $(INDEX)
+
+train-demo: $(READY) $(INDEX)  ## train two rankers on the embedded corpus, serve the better one, print figures
+	$(BIN)/python -m farrank_demo.train_demo --index $(INDEX) --out .cache/train-demo
 
 serve: $(READY) $(INDEX)  ## keep a server up with the embedded ranker and index
 	$(BIN)/farrank serve --index pydoc=$(INDEX)

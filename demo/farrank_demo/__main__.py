@@ -7,7 +7,7 @@ from pathlib import Path
 
 from farrank_cli.spawn import spawned_server
 from farrank_client import Client, Ranking
-from farrank_demo.questions import Question, figures, load_qrels, load_questions, runs
+from farrank_demo.questions import Question, ask, figures, load_qrels, load_questions, runs
 
 SHOWN = 5
 EXCERPTS = 3
@@ -84,13 +84,12 @@ def main() -> None:
 def _show_figures(client: Client, questions: list[Question], qrels: dict[str, dict[str, int]]) -> None:
     print(f"\n── {len(questions)} judged questions, {JUDGED_CANDIDATES} candidates each")
     started_s = time.monotonic()
-    rankings: dict[str, Ranking] = {}
-    for number, question in enumerate(questions, start=1):
-        rankings[question.query_id] = client.search_and_rerank(
-            question.text, k=JUDGED_CANDIDATES, timeout_s=TIMEOUT_S
-        )
-        if number % PROGRESS_EVERY == 0 or number == 1:
-            print(f"   {number} asked after {time.monotonic() - started_s:.0f} s", flush=True)
+
+    def progress(asked: int) -> None:
+        if asked % PROGRESS_EVERY == 0 or asked == 1:
+            print(f"   {asked} asked after {time.monotonic() - started_s:.0f} s", flush=True)
+
+    rankings = ask(client, questions, JUDGED_CANDIDATES, timeout_s=TIMEOUT_S, progress=progress)
     elapsed_s = time.monotonic() - started_s
     for name, run in runs(rankings).items():
         print(

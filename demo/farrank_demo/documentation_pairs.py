@@ -23,8 +23,8 @@ PER_DOCUMENT = 8
 FEWEST_WORDS, MOST_WORDS = 5, 32
 # A sentence that stands in more documents asks for none of them.
 MOST_RELEVANT = 3
-# Of 16 packages about two are held back to choose a ranker by.
-DEV_SIXTEENTHS = 2
+# Of so many packages about one is held back to choose a ranker by.
+DEV_OF = 16
 
 _SECTION = re.compile(r"[A-Z][A-Z ]*$")
 _FUNCTION = re.compile(r" {4}(?:async )?([A-Za-z]\w*)(?: = \w+)?\(")
@@ -131,7 +131,7 @@ def _drawn(key: str) -> int:
 
 
 def _is_dev(doc_id: str) -> bool:
-    return _drawn(doc_id.partition(".")[0]) % 16 < DEV_SIXTEENTHS
+    return _drawn(doc_id.partition(".")[0]) % DEV_OF == 0
 
 
 def _without(text: str, sentences: Sequence[str]) -> str:

@@ -1,13 +1,13 @@
 """The demo's questions, their judgements (see JUDGING.md), and how well a ranking answers them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import ir_measures
 from ir_measures import RR, nDCG
 
-from farrank_client import Ranking
+from farrank_client import Client, Ranking
 from farrank_trec import Qrels, read_qrels, read_queries
 
 _FOLDER = Path(__file__).parent
@@ -31,10 +31,32 @@ def load_qrels() -> Qrels:
     return read_qrels(_FOLDER / "qrels.txt")
 
 
+def ask(
+    client: Client,
+    questions: Sequence[Question],
+    k: int,
+    *,
+    ranker: str | None = None,
+    timeout_s: float,
+    progress: Callable[[int], None],
+) -> dict[str, Ranking]:
+    """Ask one question after the other, with `k` candidates each; without a name, of the default ranker."""
+    rankings: dict[str, Ranking] = {}
+    for number, question in enumerate(questions, start=1):
+        rankings[question.query_id] = client.search_and_rerank(
+            question.text, k=k, ranker=ranker, timeout_s=timeout_s
+        )
+        progress(number)
+    return rankings
+
+
 MEASURES = (nDCG @ 10, RR @ 10)
 
 # What ir_measures reads: query id -> document id -> score.
 Run = dict[str, dict[str, float]]
+
+
+FIRST_STAGE, RERANKED = "Lucene (BM25)", "reranked"
 
 
 def runs(rankings: Mapping[str, Ranking]) -> dict[str, Run]:
@@ -47,7 +69,7 @@ def runs(rankings: Mapping[str, Ranking]) -> dict[str, Run]:
     for query_id, ranking in rankings.items():
         first_stage[query_id] = {result.id: -float(result.index) for result in ranking.results}
         reranked[query_id] = {result.id: -float(place) for place, result in enumerate(ranking.results)}
-    return {"Lucene (BM25)": first_stage, "reranked": reranked}
+    return {FIRST_STAGE: first_stage, RERANKED: reranked}
 
 
 def figures(qrels: Mapping[str, Mapping[str, int]], run: Run) -> Iterator[tuple[str, float]]:

@@ -5,6 +5,7 @@
 contributed.
 """
 
+from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
@@ -66,7 +67,10 @@ class Aggregator(nn.Module, Generic[State]):
         chunk cannot be left out: its effect is 0.
         Shapes: chunk_mask (D, C), scores (D,) -> (D, C).
         """
-        groups = torch.split(leave_one_out_masks(chunk_mask), max(1, GROUP_CHUNKS // chunk_mask.numel()))
+        masks = leave_one_out_masks(chunk_mask)  # (C, D, C)
+        groups: Sequence[Tensor] = [masks]
+        if not torch.compiler.is_compiling():  # a traced graph has no loop over numbers that it does not know
+            groups = torch.split(masks, max(1, GROUP_CHUNKS // chunk_mask.numel()))
         without = torch.cat([self.score(state, some) for some in groups])  # (C, D)
         return effects(scores, without, chunk_mask)
 
@@ -87,23 +91,10 @@ class Aggregator(nn.Module, Generic[State]):
         """
         check_chunks(chunk_mask)
         state = self.interact(features, chunk_mask, query)
-        if torch.compiler.is_compiling() and type(self).chunk_scores is Aggregator.chunk_scores:
-            scores, chunk_scores = self._traced(state, chunk_mask)
-        else:
-            scores = self.score(state, chunk_mask[None])[0]  # (D,)
-            with torch.no_grad():
-                chunk_scores = self.chunk_scores(state, chunk_mask, scores).detach()  # (D, C)
+        scores = self.score(state, chunk_mask[None])[0]  # (D,)
+        with torch.no_grad():
+            chunk_scores = self.chunk_scores(state, chunk_mask, scores).detach()  # (D, C)
         return Explanation(scores, chunk_scores.masked_fill(~chunk_mask, -torch.inf))
-
-    def _traced(self, state: State, chunk_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Score documents with all of their chunks and without each of them, in one call.
-
-        A traced graph has no loop over numbers that it does not know, and holds each call of `score` apart.
-        Shapes: chunk_mask (D, C) -> (D,), (D, C).
-        """
-        masks = torch.cat([chunk_mask[None], leave_one_out_masks(chunk_mask)])  # (1 + C, D, C)
-        scores = self.score(state, masks)  # (1 + C, D)
-        return scores[0], effects(scores[0], scores[1:], chunk_mask)
 
 
 class ChunkScoreAggregator(Aggregator[Tensor]):

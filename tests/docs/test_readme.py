@@ -97,9 +97,9 @@ def test_every_farrank_command_is_one_and_its_configuration_holds(
 
 
 def test_every_make_target_exists() -> None:
-    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     pages = [README, *(page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md"))]
-    named = {target for page in pages for target in re.findall(r"(?:`|^)make (\w+)", page, re.MULTILINE)}
+    named = {target for page in pages for target in re.findall(r"(?:`|^)make ([\w-]+)", page, re.MULTILINE)}
     assert {"demo", "test", "check"} <= named <= targets
 
 

@@ -183,8 +183,8 @@ class CountingCedr(Aggregator[ChunkCounts]):
         self.layers, self.hidden_size = cedr_sizes(config)
         self.max_query_tokens = spec.max_query_tokens
 
-    def count(self, similarities: Tensor, membership: Tensor) -> Tensor:
-        """Count each chunk's similarities. Shapes: (N, (L+1)·Q, T), (N, T, C) -> (N, B, (L+1)·Q, C)."""
+    def count(self, simmat: Tensor, membership: Tensor) -> Tensor:
+        """Count each chunk's similarities. Shapes: (N, L+1, Q, T), (N, 1, T, C) -> (B, N, L+1, Q, C)."""
         raise NotImplementedError
 
     def interact(self, features: Features, chunk_mask: Tensor, query: Features | None) -> ChunkCounts:
@@ -193,9 +193,8 @@ class CountingCedr(Aggregator[ChunkCounts]):
         counts = []
         for text in texts(features, chunk_mask, query_mask, pair_values=self.layers):
             simmat = similarity_matrix(text.query, text.document)  # (N, L+1, Q, T)
-            found = self.count(simmat.flatten(1, 2), text.membership)  # (N, B, (L+1)·Q, C)
-            found = found.reshape(*found.shape[:2], *simmat.shape[1:3], found.shape[3])  # (N, B, L+1, Q, C)
-            counts.append(found.permute(0, 3, 4, 1, 2).flatten(3))  # (N, Q, C, B·(L+1))
+            found = self.count(simmat, text.membership[:, None])  # (B, N, L+1, Q, C)
+            counts.append(found.permute(1, 3, 4, 0, 2).flatten(3))  # (N, Q, C, B·(L+1))
         return ChunkCounts(torch.cat(counts), query_mask, features.vectors[:, :, 0, -1])
 
 
@@ -220,16 +219,16 @@ class CedrKnrm(CountingCedr):
         self.sigma = nn.Parameter(torch.tensor(SIGMA))
         self.combine = nn.Linear(len(MU) * self.layers + self.hidden_size, 1)
 
-    def count(self, similarities: Tensor, membership: Tensor) -> Tensor:
+    def count(self, simmat: Tensor, membership: Tensor) -> Tensor:
         """Sum each kernel's values; one kernel at a time, each needs as much memory as the similarities.
 
-        Shapes: (N, (L+1)·Q, T), (N, T, C) -> (N, 11, (L+1)·Q, C).
+        Shapes: (N, L+1, Q, T), (N, 1, T, C) -> (11, N, L+1, Q, C).
         """
         sums = [
-            ((similarities - mu) / sigma).square().mul(-0.5).exp() @ membership
+            ((simmat - mu) / sigma).square().mul(-0.5).exp() @ membership
             for mu, sigma in zip(self.mu, self.sigma, strict=True)
         ]
-        return torch.stack(sums, dim=1)
+        return torch.stack(sums)
 
     def score(self, state: ChunkCounts, masks: Tensor) -> Tensor:
         """Shapes: masks (V, D, C) -> (V, D)."""
@@ -258,15 +257,14 @@ class CedrDrmm(CountingCedr):
         self.output = nn.Linear(HIDDEN, 1)
 
     @torch.no_grad()
-    def count(self, similarities: Tensor, membership: Tensor) -> Tensor:
+    def count(self, simmat: Tensor, membership: Tensor) -> Tensor:
         """Count similarities in bins of width 0.2.
 
-        Shapes: (N, (L+1)·Q, T), (N, T, C) -> (N, 11, (L+1)·Q, C).
+        Shapes: (N, L+1, Q, T), (N, 1, T, C) -> (11, N, L+1, Q, C).
         """
         # The millionth lets a cosine of 1, rounded, reach the last bin.
-        bins = ((similarities + 1.000001) / 2 * (BINS - 1)).floor().clamp(0, BINS - 1)  # (N, (L+1)·Q, T)
-        in_each = [(bins == number).to(similarities.dtype) @ membership for number in range(BINS)]
-        return torch.stack(in_each, dim=1)
+        bins = ((simmat + 1.000001) / 2 * (BINS - 1)).floor().clamp(0, BINS - 1)  # (N, L+1, Q, T)
+        return torch.stack([(bins == number).to(simmat.dtype) @ membership for number in range(BINS)])
 
     def score(self, state: ChunkCounts, masks: Tensor) -> Tensor:
         """Shapes: masks (V, D, C) -> (V, D)."""

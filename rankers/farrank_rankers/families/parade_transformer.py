@@ -76,8 +76,7 @@ class VectorTransformer(nn.Module):
 
     def forward(self, *parts: Part) -> Tensor:
         """Shapes: (N, T, H) each -> (N, W)."""
-        # Not cut out of a mask: in a graph a slice has a width that nobody knows.
-        rows = parts[0].mask.new_ones(parts[0].mask.shape[0], 1)  # (N, 1)
+        rows = parts[0].mask[:, :1]  # (N, 1)
         separators = [] if self.separator is None else [_learned(self.separator, rows)]
         sequence = [_learned(self.first, rows), *separators]
         for part in parts:
@@ -96,7 +95,7 @@ class VectorTransformer(nn.Module):
 
 def _learned(vector: Tensor, rows: Tensor) -> Part:
     """Make a learned vector a part of every row. Shapes: vector (W,), rows (N, 1) -> (N, 1, W)."""
-    return Part(vector.expand(rows.shape[0], 1, -1), rows)
+    return Part(vector.expand(rows.shape[0], 1, -1), torch.ones_like(rows))
 
 
 class ChunkVectors(NamedTuple):
@@ -252,14 +251,9 @@ class ParadeTransfQuery(ParadeTransf):
         """
         if features.roles is None:
             raise ValueError("features have no roles; PARADE with the query reads vectors of tokens")
-        query_vectors = features.vectors[:, 0, 1:]  # (D, Q, H)
-        query_mask = features.roles[:, 0, 1:] == Role.QUERY  # (D, Q)
-        takes_position = None
-        if self.query_positions:
-            missing = max(0, self.query_positions - query_mask.shape[1])
-            query_vectors = pad(query_vectors, (0, 0, 0, missing))
-            query_mask = pad(query_mask, (0, missing))
-            slots = torch.arange(query_mask.shape[1], device=query_mask.device)  # (Q,)
-            takes_position = query_mask | (slots < self.query_positions)  # (D, Q)
-        before = Part(query_vectors, query_mask, takes_position=takes_position)
+        missing = max(0, self.query_positions + 1 - features.roles.shape[2])
+        query_vectors = pad(features.vectors[:, 0, 1:], (0, 0, 0, missing))  # (D, Q, H)
+        query_mask = pad(features.roles[:, 0, 1:] == Role.QUERY, (0, missing))  # (D, Q)
+        padded = torch.arange(query_mask.shape[1], device=query_mask.device) < self.query_positions  # (Q,)
+        before = Part(query_vectors, query_mask, takes_position=query_mask | padded)
         return ChunkVectors(features.vectors[:, :, 0], (before,))
