@@ -1,13 +1,12 @@
 """`farrank serve` on exported rankers: the same scores, who made them, and what stops the start."""
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from farrank_cli.main import main
 from farrank_cli.spawn import SpawnedServer, spawned_server
 from farrank_client import Client, RetryPolicy
 from farrank_rankers.files.open import open_ranker
@@ -54,31 +53,35 @@ def test_the_catalog_says_who_serves_and_why(server: SpawnedServer) -> None:
     assert "the fastest that can serve this ranker here" in rankers["biencoder"].runtime_reason
 
 
-def start(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "farrank_cli", "serve", "--port=0", "--metrics-port=none", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240)
+def start(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What a start says that ends with status 2."""
+    assert main(["serve", "--port=0", "--metrics-port=none", *arguments]) == 2
+    return capsys.readouterr().err
 
 
-def test_a_damaged_export_stops_the_start(tiny_exports: dict[str, Path], tmp_path: Path) -> None:
+def test_a_damaged_export_stops_the_start(
+    tiny_exports: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     artifact = Path(shutil.copytree(tiny_exports["maxp"], tmp_path / "maxp"))
     graph = artifact / "exports" / "onnx-fp32" / "encoder.onnx"
     graph.write_bytes(graph.read_bytes() + b"\0")
-    ended = start(f"--ranker=mine={artifact}", "--device=cpu")
-    assert ended.returncode == 2
-    assert f"farrank serve: rankers.mine: {graph} is damaged" in ended.stderr
+    said = start(capsys, f"--ranker=mine={artifact}", "--device=cpu")
+    assert f"farrank serve: rankers.mine: {graph} is damaged" in said
 
 
-def test_a_stale_export_stops_the_start(tiny_exports: dict[str, Path], tmp_path: Path) -> None:
+def test_a_stale_export_stops_the_start(
+    tiny_exports: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     artifact = Path(shutil.copytree(tiny_exports["maxp"], tmp_path / "maxp"))
     spec = artifact / "ranker.json"
     spec.write_text(spec.read_text().replace('"maxp"', '"sump"'))
-    ended = start(f"--ranker=mine={artifact}", "--device=cpu")
-    assert ended.returncode == 2
-    assert f"is stale: {spec} changed since; farrank export {artifact}" in ended.stderr
+    said = start(capsys, f"--ranker=mine={artifact}", "--device=cpu")
+    assert f"is stale: {spec} changed since; farrank export {artifact}" in said
 
 
-def test_a_provider_that_is_absent_stops_the_start(tiny_exports: dict[str, Path]) -> None:
-    ended = start(f"--ranker=mine={tiny_exports['maxp']}", "--runtime=tensorrt")
-    assert ended.returncode == 2
-    assert "farrank serve: rankers.mine.runtime: the installed ONNX Runtime has no Tensorrt" in ended.stderr
-    assert "pip install 'farrank[tensorrt]'" in ended.stderr
+def test_a_provider_that_is_absent_stops_the_start(
+    tiny_exports: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = start(capsys, f"--ranker=mine={tiny_exports['maxp']}", "--runtime=tensorrt")
+    assert "farrank serve: rankers.mine.runtime: the installed ONNX Runtime has no Tensorrt" in said
+    assert "pip install 'farrank[tensorrt]'" in said

@@ -1,12 +1,11 @@
 """`farrank serve` on streams: no padding, the scores of every ranker offline, and what stops the start."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from farrank_cli.main import main
 from farrank_cli.spawn import SpawnedServer, spawned_server
 from farrank_client import Client, Document, RetryPolicy
 from farrank_rankers.files.open import open_ranker
@@ -58,20 +57,11 @@ def test_the_catalog_says_that_streams_are_read(server: SpawnedServer, tiny_rank
         )
 
 
-def test_packed_exports_stop_the_start(tiny_exports: dict[str, Path]) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "farrank_cli",
-        "serve",
-        "--port=0",
-        "--metrics-port=none",
-        "--device=cpu",
-    ]
-    command += [f"--ranker=mine={tiny_exports['maxp']}", "--set=rankers.mine.runtime=onnx"]
-    ended = subprocess.run(
-        [*command, "--set=rankers.mine.packing=packed"], capture_output=True, text=True, timeout=240
-    )
-    assert ended.returncode == 2
+def test_packed_exports_stop_the_start(
+    tiny_exports: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--device=cpu", f"--ranker=mine={tiny_exports['maxp']}", "--set=rankers.mine.runtime=onnx"]
+    flags += ["--set=rankers.mine.packing=packed", "--port=0", "--metrics-port=none"]
+    assert main(["serve", *flags]) == 2
     line = "farrank serve: rankers.mine.packing: only torch packs batches; onnx pads them"
-    assert line in ended.stderr
+    assert line in capsys.readouterr().err

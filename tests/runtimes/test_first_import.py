@@ -47,14 +47,15 @@ def test_no_runtime_reports_anything_or_leaves_an_identifier(module: str, tmp_pa
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-# Prints what OpenMP finds in the environment when torch is first imported.
+# Prints what OpenMP would find in the environment when torch is first imported, and ends there.
 WAITING = """
 import os, sys
-found = []
-note = lambda event, args: found.append(os.environ.get("OMP_WAIT_POLICY"))
-sys.addaudithook(lambda event, args: note(event, args) if event == "import" and args[0] == "torch" else None)
+def tell(event, args):
+    if event == "import" and args[0] == "torch":
+        print(os.environ.get("OMP_WAIT_POLICY"), flush=True)
+        os._exit(0)
+sys.addaudithook(tell)
 import {module}, torch
-print(found[0])
 """
 
 
