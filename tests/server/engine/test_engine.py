@@ -86,10 +86,9 @@ async def test_the_device_forgets_what_it_answered_and_is_told_of_what_was_given
     async with open_bench(lambda inputs: held.wait(10) and None) as bench:
         monkeypatch.setattr(Inbox, "put", noted)
         await bench.rerank(TEXTS[:2])
-        assert told == ["Open (wakes nobody)", "Inputs"]
         work = bench.engine.device.loop.work
-        assert not work._open
-        assert not work.started
+        await until(lambda: not work._open and not work.started)
+        assert told == ["Open (wakes nobody)", "Inputs"]
 
         told.clear()
         held.clear()
