@@ -99,10 +99,13 @@ class TokenizerFiles:
         normalizer = parsed.get("normalizer") or {}
         if normalizer.get("type") != "BertNormalizer" or self._class() not in {None, *_CLASSES_OF_BERTS_KIN}:
             return self.tokenizer_json
+        configured = dict(normalizer)
         for name, (key, default) in _NORMALIZER_OPTIONS.items():
             if name != "handle_chinese_chars" or self._class() not in _CLASSES_WITHOUT_CHINESE_OPTION:
-                normalizer[name] = default if config.get(key) is None else config[key]
-        return json.dumps(parsed | {"normalizer": normalizer})
+                configured[name] = default if config.get(key) is None else config[key]
+        if configured == normalizer:  # as nearly always; a vocabulary takes longer to write than to read
+            return self.tokenizer_json
+        return json.dumps(parsed | {"normalizer": configured})
 
     def _class(self, otherwise: str | None = None) -> str | None:
         """Name transformers' class of this tokenizer, without "Fast"."""
