@@ -74,10 +74,14 @@ def read_set(folder: Path) -> Reading:
         if {number % len(found) for number in numbers} != {int(group.query_id)}:
             raise RuntimeError(f"query {group.query_id} has documents {numbers}")
     drawn = time.perf_counter()
+    return Reading(len(found), len(found) * PER_QUERY, read - started, drawn - read, peak_mib())
+
+
+def peak_mib() -> float:
+    """Say how much memory this process has held at most, in MiB."""
     # Not getrusage's maximum: that begins with what the parent held when it started this process.
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    peak = int(status["VmHWM"].split()[0]) / 1024
-    return Reading(len(found), len(found) * PER_QUERY, read - started, drawn - read, peak)
+    return int(status["VmHWM"].split()[0]) / 1024
 
 
 def read_elsewhere(folder: Path) -> Reading:
