@@ -187,8 +187,9 @@ def in_turns(processes: dict[str, Child], tokens: int, rounds: int) -> list[Row]
     found = measure_rounds({name: contender(name) for name in processes}, rounds)
     rows = [found.speed_row(name, f"tokens/s, {name}") for name in processes]
     rows += [
-        found.ratio_row(OURS, BARE, f"{OURS} over {BARE}", OVER_BARE),
-        found.ratio_row(OURS, PEER, f"{OURS} over {PEER}", OVER_PEER),
+        found.ratio_row(OURS, other, f"{OURS} over {other}", limit)
+        for other, limit in ((BARE, OVER_BARE), (PEER, OVER_PEER))
+        if other in processes
     ]
     rows += [Row(f"memory at most, MiB, {name}", spread([peak], ".0f")) for name, peak in peaks.items()]
     return whole(rows, found)
