@@ -1,5 +1,6 @@
 """What tests of several rooms share: tiny rankers with a real tokenizer, the command, data, certificates."""
 
+import functools
 import gc
 import json
 import os
@@ -115,6 +116,15 @@ def tiny_rankers(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) 
 
     folder = made_once(tmp_path_factory, "tiny-rankers", make)
     return {path.name: path for path in sorted(folder.iterdir())}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def operators_read_once() -> None:
+    """Have torch read how each of its operators is written in ONNX once, not for each graph (0.4 s)."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    read_once = functools.cache(ONNXRegistry.from_torchlib)
+    ONNXRegistry.from_torchlib = staticmethod(read_once)  # type: ignore[method-assign]
 
 
 # What features may be: vectors and tokens, encoded with the query and apart from it.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from farrank_exporters.trace import trace_ranker
+from farrank_exporters.trace import trace_encoder, trace_ranker
 from farrank_rankers.exports.export_folder import Export, find_exports
 from farrank_rankers.files.open import open_ranker
 from support.exported_rankers import CALIBRATION, KINDS, MEASURED, TracedRanker
@@ -17,14 +17,21 @@ def traced_rankers(
 ) -> dict[str, TracedRanker]:
     """Rankers of each kind of features, traced in fp32; "maxp-fp16" is the first in fp16."""
     made = {}
-    for name in (*KINDS, "maxp-fp16"):
+    for name in KINDS:
         if name in tiny_exports:
             (export,) = find_exports(tiny_exports[name])
             made[name] = TracedRanker(open_ranker(tiny_exports[name]), export.folder, export.manifest.graphs)
             continue
-        ranker = open_ranker(tiny_rankers[name.removesuffix("-fp16")])
+        ranker = open_ranker(tiny_rankers[name])
         folder = tmp_path_factory.mktemp(name)
-        made[name] = TracedRanker(ranker, folder, trace_ranker(ranker, folder, half=name.endswith("-fp16")))
+        made[name] = TracedRanker(ranker, folder, trace_ranker(ranker, folder))
+    full, folder = made["maxp"], tmp_path_factory.mktemp("maxp-fp16")
+    shutil.copy(full.folder / "aggregator.onnx", folder)  # it is in fp32 always
+    graphs = {
+        "encoder": trace_encoder(full.ranker, folder, half=True),
+        "aggregator": full.graphs["aggregator"],
+    }
+    made["maxp-fp16"] = TracedRanker(full.ranker, folder, graphs)
     return made
 
 
