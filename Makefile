@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 INDEX := .cache/pydoc-index
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo train-demo test lint check hooks format serve bench bench-gpu clean
+.PHONY: demo train-demo test lint check hooks format serve bench bench-gpu experiment clean
 .DELETE_ON_ERROR:
 
 $(READY): pyproject.toml constraints.txt hatch_build.py proto/farrank/v1/rerank.proto
@@ -52,6 +52,9 @@ bench: $(READY) $(INDEX)  ## measure the server, its exports beside peers, and t
 
 bench-gpu: $(READY)  ## measure packed rankers on a CUDA device; see docs/benchmarks/gpu.md
 	$(BIN)/python -m farrank_bench.gpu $(BENCH_ARGS)
+
+experiment: $(READY)  ## measure the papers' findings on SQuAD, for hours; the same command goes on where it was ended
+	$(BIN)/python -m farrank_experiments $(EXPERIMENT_ARGS)
 
 clean:  ## remove the environment and everything made from it
 	rm -rf $(VENV) .cache dist

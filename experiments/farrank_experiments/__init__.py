@@ -1,0 +1,1 @@
+"""The papers' findings measured anew, at a size for two cores: `python -m farrank_experiments`."""

@@ -1,0 +1,68 @@
+"""Rankers order candidates under every condition: the reciprocal rank of what answers each question."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from farrank_experiments.pairs import PairFeatures, scores_of
+from farrank_experiments.questions import AskedQuestion
+from farrank_rankers.aggregate import Aggregator
+
+# By condition: the reciprocal rank of every question.
+Values = dict[str, dict[str, float]]
+_FILE = "values.json"
+
+
+def reciprocal_rank(scores: Tensor, relevant: int) -> float:
+    """Give 1 / rank of a candidate; among equal scores, the mean over all orders of them.
+
+    Equal scores are no accident here: FirstP gives them to documents that begin with the same passage.
+    Shapes: (D,).
+    """
+    # The same passage's score differs in its last digits by where it stands in a batch.
+    equal = torch.isclose(scores, scores[relevant], rtol=1e-5, atol=1e-6)
+    above = int(((scores > scores[relevant]) & ~equal).sum())
+    return fmean(1 / (above + place) for place in range(1, int(equal.sum()) + 1))
+
+
+def ask(
+    aggregators: Mapping[str, Aggregator[Any]],
+    features: PairFeatures,
+    questions: Sequence[AskedQuestion],
+    progress: Callable[[str], None] = lambda said: None,
+) -> dict[str, Values]:
+    """Let each aggregator order the candidates of every question under each of its conditions.
+
+    Raises: ValueError if a score is no number.
+    """
+    for aggregator in aggregators.values():
+        aggregator.eval()
+    values: dict[str, Values] = {name: {} for name in aggregators}
+    for number, question in enumerate(questions, start=1):
+        read = features(question)
+        for name, aggregator in aggregators.items():
+            for condition, documents in question.conditions.items():
+                scores = scores_of(aggregator, read, documents)
+                if bool(scores.isnan().any()):
+                    raise ValueError(f"{name}: a score of question {question.query_id} is no number")
+                of_condition = values[name].setdefault(condition, {})
+                of_condition[question.query_id] = reciprocal_rank(scores, question.relevant)
+        if number % 20 == 0 or number == len(questions):
+            progress(f"{number:,} of {len(questions):,} questions")
+    return values
+
+
+def write_values(folder: Path, values: Mapping[str, Values]) -> None:
+    """Keep what rankers reached, by their names."""
+    (folder / _FILE).write_text(json.dumps(values), encoding="utf-8")
+
+
+def read_values(folder: Path) -> dict[str, Values]:
+    """Read what `write_values` kept."""
+    values: dict[str, Values] = json.loads((folder / _FILE).read_text(encoding="utf-8"))
+    return values

@@ -1,0 +1,134 @@
+"""The rankers that are compared, each with what the paper has for it, all from the same encoder."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from farrank_experiments.settings import Settings
+from farrank_rankers.chunking import Chunking
+from farrank_rankers.family import ChunkingKind, family_named
+from farrank_rankers.files.open import open_ranker
+from farrank_rankers.files.untrained import new_ranker
+from farrank_rankers.ranker import Ranker
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A ranker by its name here.
+
+    `zero_shot` and `tuned` are the paper's MRR on FarRelevant for BERT, before and after training there; None
+    where it has none, or none that can be read. `has_vectors` says that an encoder input leaves one vector,
+    so that the aggregator can be trained without the encoder. `reads_positions` is false for a transformer
+    whose table of positions is 0 and stays so. `stands_for` names a row of the paper that is the same ranker
+    here.
+    Source: Boytsov et al., arXiv 2207.01262, Table 5.
+    """
+
+    name: str
+    title: str
+    family: str
+    zero_shot: float | None = None
+    tuned: float | None = None
+    has_vectors: bool = True
+    reads_positions: bool = True
+    stands_for: tuple[str, float, float] | None = None
+
+    @property
+    def paper_model(self) -> str | None:
+        """Its name among `farrank rankers --papers`, by which plots know it; None if it is not there."""
+        if not self.reads_positions:
+            return None
+        return f"{self.family}-l2-bert" if self.family == "parade-transf-rand" else f"{self.family}-bert"
+
+
+FIRSTP, AVGP, MAXP, ATTN, RAND, UNPLACED = (
+    "firstp",
+    "avgp",
+    "maxp",
+    "parade-attn",
+    "parade-rand",
+    "parade-rand-unplaced",
+)
+_ALL = (
+    Contender(FIRSTP, "FirstP", "firstp", 0.016, 0.090),
+    # With chunks that do not overlap the two are one formula.
+    Contender(AVGP, "AvgP", "avgp", 0.154, 0.365, stands_for=("PARADE Avg", 0.274, 0.322)),
+    Contender(MAXP, "MaxP", "maxp", 0.297, 0.328),
+    Contender("sump", "SumP", "sump", 0.211, 0.327),
+    Contender("parade-max", "PARADE Max", "parade-max", 0.291, 0.330),
+    Contender(ATTN, "PARADE Attn", "parade-attn", 0.300, 0.337),
+    Contender(RAND, "PARADE Transf-RAND-L2", "parade-transf-rand", 0.243, 0.419),
+    Contender(
+        UNPLACED, "PARADE Transf-RAND-L2 without positions", "parade-transf-rand", reads_positions=False
+    ),
+    Contender("cedr-knrm", "CEDR-KNRM", "cedr-knrm", 0.055, None, has_vectors=False),
+    Contender("cedr-pacrr", "CEDR-PACRR", "cedr-pacrr", 0.209, None, has_vectors=False),
+    Contender("cedr-drmm", "CEDR-DRMM", "cedr-drmm", 0.157, 0.372, has_vectors=False),
+    Contender("neural-model1", "Neural Model 1", "neural-model1", 0.085, 0.396, has_vectors=False),
+)
+CONTENDERS: Mapping[str, Contender] = {each.name: each for each in _ALL}
+
+
+def chunking_of(family: str, settings: Settings) -> Chunking:
+    """Cut documents between passages, whatever the family's own way: a chunk is a passage.
+
+    As much of a document is read as the longest has.
+    """
+    tokens = settings.chunk_tokens
+    most = max(settings.windows.most_chunks, settings.natural_chunks)
+    kind: ChunkingKind = "first" if family_named(family).chunking == "first" else "disjoint"
+    return Chunking(kind, tokens, tokens, tokens * most)
+
+
+def passage_ranker(backbone: str | Path, settings: Settings) -> Ranker:
+    """Make what the others' encoder is trained in: a passage's score from the mean of its tokens' vectors."""
+    chunking = chunking_of("firstp", settings)
+    return new_ranker(
+        "firstp",
+        backbone,
+        chunking,
+        settings.seed,
+        pretrained=settings.pretrained,
+        options={"pooling": "mean"},
+    )
+
+
+def contender_ranker(
+    contender: Contender, passages: Path, settings: Settings, seed: int, head: Path | None = None
+) -> Ranker:
+    """Put a contender's new aggregator, or a trained one's weights, on the encoder of the passage ranker."""
+    family = contender.family
+    options: dict[str, Any] = {"pooling": "mean"} if contender.has_vectors else {}
+    ranker = new_ranker(
+        family, passages, chunking_of(family, settings), seed, pretrained=False, options=options
+    )
+    trained: nn.Module = open_ranker(passages).encoder.backbone
+    ranker.encoder.backbone.load_state_dict(trained.state_dict())
+    ranker.aggregator.start_from(ranker.encoder.backbone, ranker.reader.tokenizer.pair)
+    if head is not None:
+        ranker.aggregator.load_state_dict(load_file(head))
+    return without_positions(ranker) if not contender.reads_positions else ranker
+
+
+def without_positions(ranker: Ranker) -> Ranker:
+    """Empty the table of positions of a PARADE transformer, and keep it from learning.
+
+    Chunks differ then by their vectors alone: their order says nothing.
+    """
+    transformer: Any = ranker.aggregator.get_submodule("transformer.bert")
+    table = transformer.embeddings.position_embeddings.weight
+    with torch.no_grad():
+        table.zero_()
+    table.requires_grad_(False)
+    return ranker
+
+
+def opened(contender: Contender, artifact: Path) -> Ranker:
+    """Open a contender that was trained, to train it further or to ask it."""
+    ranker = open_ranker(artifact)
+    return without_positions(ranker) if not contender.reads_positions else ranker

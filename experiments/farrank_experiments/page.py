@@ -1,0 +1,267 @@
+"""The page: a table beside the paper's, findings by their rules, and pictures of MRR by place."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from farrank_experiments.asking import Values
+from farrank_experiments.contenders import CONTENDERS, FIRSTP
+from farrank_experiments.findings import ALPHA, MEASURES, Chance, Finding, Judge, by_place, measured
+from farrank_experiments.plan import STAGES, Plan, Track
+from farrank_experiments.questions import BIASED, FAR
+from farrank_experiments.settings import Settings
+from farrank_loadtest.accuracy.accuracy_report import RANDOMISATION, T_TEST, Cell, Report, Row
+from farrank_loadtest.accuracy.evaluation import compare
+from farrank_loadtest.figures import COLOURS, new_figure
+from farrank_loadtest.kept_files import markdown_table, write_csv
+from farrank_loadtest.machine import describe_machine, installed_versions
+from farrank_rankers.files.model_files import EMBEDDED
+
+PAGE, CSV, PICTURE = "README.md", "values.csv", "mrr-by-place.png"
+PACKAGES = ("farrank", "torch", "transformers", "accelerate")
+TRACKS: Mapping[Track, str] = {
+    "frozen": "Aggregators on a frozen encoder",
+    "whole": "Encoder and aggregator trained",
+}
+Results = Mapping[Track, Mapping[str, Mapping[str, Sequence[Values]]]]
+
+
+def write_page(folder: Path, plan: Plan, command: Sequence[str], *, quick: bool) -> str:
+    """Write page, picture and the figures as CSV, and return the page. Raises: OSError if it cannot be."""
+    results: Results = {track: found for track, found in plan.results().items() if found}
+    settings = plan.settings
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = [_head(plan, command, quick=quick)]
+    for track, found in results.items():
+        parts.append(f"## {TRACKS[track]}\n\n{_track(found, settings)}")
+        _accuracy(found, settings).write_json(folder / f"accuracy-{track}.json")
+    places_chart(results, settings).savefig(folder / PICTURE)
+    write_csv(folder / CSV, _csv_rows(results))
+    parts.append(
+        f"## By place of the relevant passage\n\n![MRR by place]({PICTURE})\n\n"
+        f"All candidates have {settings.windows.most_chunks} chunks, and the passage that each is about at "
+        f"the same place, among passages of other articles; the first {_positions(results):,} questions. "
+        "FirstP reads chunk 1."
+    )
+    parts.append(_times(plan))
+    page = "\n\n".join(parts) + "\n"
+    (folder / PAGE).write_text(page, encoding="utf-8")
+    return page
+
+
+def _head(plan: Plan, command: Sequence[str], *, quick: bool) -> str:
+    settings = plan.settings
+    versions = ", ".join(f"{name} {version}" for name, version in installed_versions(PACKAGES).items())
+    facts = {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "machine": describe_machine(),
+        "versions": versions,
+        "command": f"`{shlex.join(command)}`",
+    }
+    lines = ["# The papers' findings, measured in small", ""]
+    if quick:
+        lines += ["**A trial of the command (`--quick`): no figure here says anything.**", ""]
+    lines += [f"- {name}: {fact}" for name, fact in facts.items()]
+    w = settings.windows
+    lines += [
+        "",
+        f"SQuAD's articles become documents of 2 to {w.most_chunks} passages of {w.chunk_tokens} tokens "
+        "(`farrank data window`). In Biased the passage that answers stands where MS MARCO's do, mostly "
+        "first; in Far anywhere but first. A passage is a chunk of every ranker. All rankers start from one "
+        f"encoder: a passage cross-encoder of {_backbone(settings)}, its tokens' mean, trained on "
+        f"{settings.passage_questions:,} questions. They learn from {settings.triples:,} other questions on "
+        "Biased, then on Far; test questions are of other articles. Candidates of a question are "
+        f"{w.candidates} documents whose relevant passages BM25 finds best; for whole articles "
+        f"{settings.natural_candidates}, read as far as {settings.natural_chunks} chunks. Figures are MRR.",
+        "",
+        f"Aggregators on a frozen encoder learn {settings.heads.epochs} times from each question, documents "
+        f"put together anew, {settings.seeds} seeds. Where the encoder is trained too, rankers start from "
+        "these aggregators, or from random ones if they read tokens. The last "
+        f"{settings.whole.trained_layers} layers of the encoder learn then, from {settings.whole_triples:,} "
+        "questions, each seen once with one other document; "
+        f"{settings.whole_seeds} {'seed' if settings.whole_seeds == 1 else 'seeds'}.",
+    ]
+    return "\n".join(lines)
+
+
+def _backbone(settings: Settings) -> str:
+    return "all-MiniLM-L6-v2" if settings.backbone == EMBEDDED else Path(settings.backbone).name
+
+
+def _track(found: Mapping[str, Mapping[str, Sequence[Values]]], settings: Settings) -> str:
+    values = measured(found)
+    questions = len(next(iter(values.values()))[0]["Biased"])
+    chance = Chance.of(settings.windows.candidates, questions)
+    places = by_place(found, BIASED, settings.windows.most_chunks)
+    findings = Judge(values, places, chance).findings()
+    rows = compare(values, {name: FIRSTP for name in values if name != FIRSTP})
+    seeds = len(next(iter(values.values())))
+    legend = (
+        f"{questions:,} questions, {len(next(iter(values.values()))[0]['articles']):,} of whole articles"
+        f"{f'; ± is the deviation among {seeds} seeds' if seeds > 1 else '; one seed'}. Chance: "
+        f"{chance.mrr:.3f} ± {chance.bound:.3f}; of whole articles "
+        f"{Chance.of(settings.natural_candidates, 1).mrr:.3f}. Different from FirstP (two-sided p below "
+        f"{ALPHA:g}, over questions, averaged over seeds before): {T_TEST} by the paired t-test, "
+        f"{RANDOMISATION} by randomisation. The paper's are of FarRelevant, 100 candidates and BERT; "
+        "chance there is 0.038."
+    )
+    return f"{_table(rows)}\n\n{legend}\n\n{_findings(findings)}"
+
+
+def _accuracy(found: Mapping[str, Mapping[str, Sequence[Values]]], settings: Settings) -> Report:
+    """Say the same as `farrank loadtest accuracy` would, by the names of the papers' models.
+
+    So `farrank loadtest efficiency --accuracy FILE:Biased` draws these gains.
+    """
+    values = {
+        model: of
+        for name, of in measured(found).items()
+        if (model := CONTENDERS[name].paper_model) is not None
+    }
+    firstp = CONTENDERS[FIRSTP].paper_model or FIRSTP
+    return Report(
+        test_set="SQuAD",
+        queries=len(next(iter(values.values()))[0]["Biased"]),
+        alpha=ALPHA,
+        measures=tuple(MEASURES),
+        rows=tuple(compare(values, {name: firstp for name in values if name != firstp})),
+        notes=("Measures are MRR.",),
+        inputs={"made_by": "farrank_experiments", "questions": settings.test_questions},
+    )
+
+
+def _table(rows: Sequence[Row]) -> str:
+    heads = ["ranker", *MEASURES, "paper, zero-shot", "paper, fine-tuned"]
+    lines = []
+    for row in rows:
+        contender = CONTENDERS[row.model]
+        figures = [_cell(row.cells[measure]) for measure in MEASURES]
+        lines.append([contender.title, *figures, _paper(contender.zero_shot), _paper(contender.tuned)])
+        if contender.stands_for:
+            title, zero_shot, tuned = contender.stands_for
+            same = f"as {contender.title}: one formula where chunks do not overlap"
+            lines.append([title, same, *[""] * (len(MEASURES) - 1), _paper(zero_shot), _paper(tuned)])
+    return markdown_table(heads, lines, aligned=False)
+
+
+def _cell(cell: Cell) -> str:
+    tests = {T_TEST: cell.t_test_p, RANDOMISATION: cell.randomisation_p}
+    marks = "".join(mark for mark, p in tests.items() if p is not None and p < ALPHA)
+    spread = f" ± {stdev(cell.by_seed):.3f}" if len(cell.by_seed) > 1 else ""
+    return f"{cell.mean:.3f}{spread}{marks}"
+
+
+def _paper(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+_ANSWERS = {True: "yes", False: "no", None: "not measured"}
+
+
+def _findings(findings: Sequence[Finding]) -> str:
+    rows = [(each.sentence, each.rule, _ANSWERS[each.came_out], each.figures) for each in findings]
+    decided = [each.came_out for each in findings if each.came_out is not None]
+    above = (
+        "“Above” is: p below "
+        f"{ALPHA:g} by the paired t-test over questions, and the higher mean in every seed. "
+        f"{sum(decided)} of {len(decided)} findings came out."
+    )
+    return (
+        markdown_table(("finding", "came out if", "came out", "figures"), rows, aligned=False)
+        + f"\n\n{above}"
+    )
+
+
+def _times(plan: Plan) -> str:
+    seconds = {step.name: plan.folders.seconds(step) for step in plan.steps()}
+    shared = (plan.data, plan.passages, plan.vectors)
+    rows = [(step.title, f"{seconds[step.name]:,.0f}", "") for step in shared]
+    for contender in plan.contenders:
+        head = plan.heads.get(contender.name)
+        whole = [
+            sum(seconds[step.name] for (name, *_), step in steps.items() if name == contender.name)
+            for steps in (plan.whole, plan.answers)
+        ]
+        told = f"{whole[0]:,.0f} + {whole[1]:,.0f}"
+        rows.append((contender.title, f"{seconds[head.name]:,.0f}" if head else "–", told))
+    heads = ("step", "seconds", "encoder and all: training + asking")
+    note = (
+        f"{sum(seconds.values()) / 3600:.1f} hours in all; of a step that was cut off, its last part counts."
+    )
+    return f"## Times\n\n{markdown_table(heads, rows, aligned=False)}\n\n{note}"
+
+
+def _positions(results: Results) -> int:
+    found = next(iter(next(iter(results.values())).values()))
+    return len(found[BIASED][0]["place 1"])
+
+
+def _csv_rows(results: Results) -> list[dict[str, Any]]:
+    return [
+        {
+            "track": track,
+            "ranker": contender,
+            "trained_on": stage,
+            "seed": seed,
+            "condition": condition,
+            "query_id": query_id,
+            "reciprocal_rank": round(value, 6),
+        }
+        for track, found in results.items()
+        for contender, by_stage in found.items()
+        for stage, seeds in by_stage.items()
+        for seed, conditions in enumerate(seeds)
+        for condition, values in conditions.items()
+        for query_id, value in values.items()
+    ]
+
+
+def places_chart(results: Results, settings: Settings) -> Figure:
+    """Draw MRR by place of the relevant passage: a row for each track, left zero-shot and right fine-tuned.
+
+    Bands reach from the lowest seed to the highest.
+    """
+    places = settings.windows.most_chunks
+    figure = new_figure(12, 4.6 * len(results))
+    chance = Chance.of(settings.windows.candidates, _positions(results))
+    titles = {BIASED: "trained on Biased", FAR: "then on Far"}
+    grid = figure.subplots(len(results), 2, sharex=True, sharey=True, squeeze=False)
+    for axes_of_track, (track, found) in zip(grid, results.items(), strict=True):
+        for axes, stage in zip(axes_of_track, STAGES, strict=True):
+            _draw(axes, by_place(found, stage, places), chance)
+            axes.set_title(f"{TRACKS[track]}, {titles[stage]}", loc="left", fontsize=10)
+            axes.set_xticks(range(1, places + 1))
+        axes_of_track[0].set_ylabel("MRR")
+        axes_of_track[1].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    for axes in grid[-1]:
+        axes.set_xlabel("chunk that holds the relevant passage, in all candidates")
+    figure.suptitle("What a ranker finds, by where it stands", x=0.01, ha="left", fontweight="bold")
+    return figure
+
+
+_MARKERS = "osD^vPX*<>hd"
+
+
+def _draw(axes: Axes, by_contender: Mapping[str, Sequence[Sequence[float]]], chance: Chance) -> None:
+    for number, (contender, seeds) in enumerate(by_contender.items()):
+        columns = list(zip(*seeds, strict=True))
+        places = range(1, len(columns) + 1)
+        colour = COLOURS[number % len(COLOURS)]
+        style = "-" if number < len(COLOURS) else "--"
+        means = [fmean(column) for column in columns]
+        label = CONTENDERS[contender].title
+        axes.plot(places, means, style, marker=_MARKERS[number], color=colour, label=label, markersize=4)
+        if len(seeds) > 1:
+            axes.fill_between(
+                places, list(map(min, columns)), list(map(max, columns)), color=colour, alpha=0.12
+            )
+    axes.axhspan(chance.mrr - chance.bound, chance.mrr + chance.bound, color="0.9", zorder=0)
+    axes.axhline(chance.mrr, color="0.6", linewidth=1, label="chance")
+    axes.grid(color="0.93")
+    axes.set_axisbelow(True)

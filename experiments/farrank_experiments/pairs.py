@@ -1,0 +1,108 @@
+"""What an encoder makes of pairs of question and passage, and documents scored from that."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from farrank_experiments.questions import Arrangement, AskedQuestion
+from farrank_rankers.aggregate import Aggregator
+from farrank_rankers.features import Features, batched
+from farrank_rankers.ranker import Ranker
+from farrank_rankers.tokens import Chunk
+
+# Pairs that are encoded at once.
+_AT_ONCE = 32
+# Documents whose token vectors are put together at once: eight chunks of one take 14 MB in six layers.
+_DOCUMENTS_OF_TOKENS = 4
+
+# A question -> features of its pool's passages, (P, …).
+PairFeatures = Callable[[AskedQuestion], Features]
+
+
+def encoded_by(ranker: Ranker, *, lower_precision: bool) -> PairFeatures:
+    """Let a ranker's encoder read each pair of a question and a passage of its pool, with no gradient.
+
+    In lower precision the encoder computes in bf16, as it does in training; what comes out is in fp32.
+    """
+    reader, device = ranker.reader, next(ranker.parameters()).device
+    ranker.eval()
+
+    def features(question: AskedQuestion) -> Features:
+        query = reader.read_query(question.text)
+        inputs = [reader.chunk_input(query, _chunk(tokens)) for tokens in question.pool]
+        lower = torch.autocast(device.type, torch.bfloat16) if lower_precision else nullcontext()
+        with torch.inference_mode(), lower:
+            batches = zip(*(torch.split(each, _AT_ONCE) for each in ranker.tensors(inputs)), strict=True)
+            parts: list[Features] = [ranker.encoder(*batch) for batch in batches]
+        roles = [part.roles for part in parts if part.roles is not None]
+        vectors = torch.cat([part.vectors.float() for part in parts])
+        return Features(vectors, torch.cat(roles) if roles else None)
+
+    return features
+
+
+def _chunk(tokens: np.ndarray) -> Chunk:
+    return Chunk(index=0, ids=tokens, start=0, end=0)
+
+
+def arranged(features: Features, documents: Sequence[Arrangement]) -> tuple[Features, Tensor]:
+    """Put documents together from the features of passages. Shapes: (P, …) -> (D, C, …), mask (D, C)."""
+    rows = [torch.tensor(each, device=features.vectors.device) for each in documents]
+    roles = features.roles
+    return batched([Features(features.vectors[row], None if roles is None else roles[row]) for row in rows])
+
+
+def scores_of(aggregator: Aggregator[Any], features: Features, documents: Sequence[Arrangement]) -> Tensor:
+    """Score documents that are put together from the features of passages. Shapes: (P, …) -> (D,)."""
+    at_once = len(documents) if features.roles is None else _DOCUMENTS_OF_TOKENS
+    with torch.inference_mode():
+        return torch.cat(
+            [
+                aggregator(*arranged(features, documents[start : start + at_once]))
+                for start in range(0, len(documents), at_once)
+            ]
+        )
+
+
+class KeptVectors:
+    """One vector for each pair of a question and a passage, by names of sets of questions, read from a file.
+
+    The order of the questions and of their pools is that in which they were written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        with safe_open(path, "pt") as file:
+            self._vectors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+    def of(self, name: str, questions: Sequence[AskedQuestion]) -> PairFeatures:
+        """Give the vectors of questions that were written under a name, as an encoder would."""
+        vectors, sizes = self._vectors[name], [len(question.pool) for question in questions]
+        if sum(sizes) != len(vectors):
+            raise ValueError(f"{name}: {len(vectors)} vectors for {sum(sizes)} pairs")
+        rows = dict(zip((each.query_id for each in questions), vectors.split(sizes), strict=True))
+        return lambda question: Features(rows[question.query_id])
+
+
+def write_vectors(
+    path: Path,
+    features: PairFeatures,
+    questions: Mapping[str, Sequence[AskedQuestion]],
+    progress: Callable[[str], None],
+) -> None:
+    """Encode the pairs of all questions, and keep their vectors."""
+    kept = {}
+    for name, asked in questions.items():
+        found = []
+        for number, question in enumerate(asked, start=1):
+            found.append(features(question).vectors)
+            if number % 50 == 0 or number == len(asked):
+                progress(f"{name}: vectors for {number:,} of {len(asked):,} questions")
+        kept[name] = torch.cat(found)
+    save_file(kept, path)

@@ -1,0 +1,262 @@
+"""The experiment's steps in their order, and what each of them does."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict
+from functools import cached_property, partial
+from hashlib import file_digest
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import save_file
+
+from farrank_experiments.asking import Values, ask, read_values, write_values
+from farrank_experiments.contenders import Contender, contender_ranker, opened, passage_ranker
+from farrank_experiments.heads import train_head
+from farrank_experiments.pairs import KeptVectors, encoded_by, write_vectors
+from farrank_experiments.questions import (
+    BIASED,
+    FAR,
+    AskedQuestion,
+    natural_questions,
+    test_questions,
+    training_questions,
+)
+from farrank_experiments.settings import Settings
+from farrank_experiments.source_articles import PASSAGES, QUESTIONS, MadeData, make_data
+from farrank_experiments.steps import Step, StepFolders
+from farrank_rankers.aggregate import Aggregator
+from farrank_rankers.files.open import open_ranker
+from farrank_rankers.ranker import Ranker
+from farrank_rankers.reader import Reader
+from farrank_training.training_run import train
+from farrank_training.training_set import judged_set
+from farrank_trec.errors import InputError
+
+# Heads on vectors of the frozen encoder, or the encoder trained with them.
+Track = Literal["frozen", "whole"]
+# What a ranker was trained on last: Far comes after Biased.
+STAGES = (BIASED, FAR)
+_VECTORS = "vectors.safetensors"
+_RANKER = "ranker"
+
+
+class Plan:
+    """All steps of one experiment, with the folders where their results lie.
+
+    `asked` names what is told while a step runs. Raises: InputError if a file of SQuAD's is missing.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        squad: Path,
+        folders: StepFolders,
+        contenders: Sequence[Contender],
+        tell: Callable[[str], None],
+    ) -> None:
+        self.settings, self.folders, self.contenders, self.tell = settings, folders, contenders, tell
+        given = asdict(settings)
+        of_data = {name: given[name] for name in ("backbone", "pretrained", "windows", "articles", "seed")}
+        checksums = {name: _checksum(squad / name) for name in (PASSAGES, QUESTIONS)}
+        self.data = Step(
+            "data", "Biased and Far from SQuAD", lambda folder: make_data(squad, settings, folder),
+            {**of_data, **checksums},
+        )  # fmt: skip
+        of_passages = {
+            name: given[name] for name in ("passage_questions", "triples", "passages", "natural_chunks")
+        }
+        self.passages = Step(
+            "passages", "The passage cross-encoder", self._train_passages, of_passages, [self.data]
+        )
+        sizes = (
+            "triples", "negatives", "distractors", "test_questions", "position_questions",
+            "natural_questions", "natural_candidates", "natural_chunks",
+        )  # fmt: skip
+        self._of_questions = {name: given[name] for name in sizes}
+        self.vectors = Step(
+            "vectors", "Its vectors of all pairs", self._write_vectors, self._of_questions, [self.passages]
+        )
+        self.heads: dict[str, Step] = {
+            each.name: Step(
+                f"frozen-{each.name}",
+                f"{each.title} on vectors, {settings.seeds} seeds",
+                partial(self._train_heads, each),
+                {"heads": given["heads"], "seeds": settings.seeds},
+                [self.vectors],
+            )
+            for each in contenders
+            if each.has_vectors
+        }
+        self.whole: dict[tuple[str, str, int], Step] = {}
+        self.answers: dict[tuple[str, str, int], Step] = {}
+        for contender in contenders:
+            for seed in range(settings.whole_seeds):
+                self._add_whole(contender, seed, given["whole"])
+
+    def _add_whole(self, contender: Contender, seed: int, training: Mapping[str, Any]) -> None:
+        before = self.heads.get(contender.name, self.passages)
+        for stage in STAGES:
+            key = contender.name, stage, seed
+            title = f"{contender.title}, encoder and all, on {stage.capitalize()}"
+            title += f", seed {seed}" if self.settings.whole_seeds > 1 else ""
+            trained = Step(
+                f"whole-{contender.name}-{stage}-{seed}",
+                title,
+                partial(self._train_whole, contender, stage, seed),
+                {"whole": dict(training), "triples": self.settings.whole_triples},
+                [before],
+            )
+            self.whole[key] = trained
+            self.answers[key] = Step(
+                f"asked-{contender.name}-{stage}-{seed}",
+                f"{title}: asked",
+                partial(self._ask_whole, contender, key),
+                self._of_questions,
+                [trained],
+            )
+            before = trained
+
+    def steps(self) -> Iterable[Step]:
+        """Give all steps in the order in which they are done: what is cheap and says much comes first."""
+        yield from (self.data, self.passages, self.vectors, *self.heads.values())
+        for key, trained in self.whole.items():
+            yield trained
+            yield self.answers[key]
+
+    def results(self) -> dict[Track, dict[str, dict[str, list[Values]]]]:
+        """Read what came out: by track, contender and stage, the values of every seed."""
+        found: dict[Track, dict[str, dict[str, list[Values]]]] = {"frozen": {}, "whole": {}}
+        for contender in self.contenders:
+            if contender.name in self.heads:
+                values = read_values(self.folders.of(self.heads[contender.name]))
+                found["frozen"][contender.name] = {
+                    stage: [values[_head(stage, seed)] for seed in range(self.settings.seeds)]
+                    for stage in STAGES
+                }
+            if self.settings.whole_seeds:
+                found["whole"][contender.name] = {
+                    stage: [
+                        read_values(self.folders.of(self.answers[contender.name, stage, seed]))[stage]
+                        for seed in range(self.settings.whole_seeds)
+                    ]
+                    for stage in STAGES
+                }
+        return found
+
+    # What the steps do.
+
+    @property
+    def made(self) -> MadeData:
+        """What the data step left."""
+        return MadeData(self.folders.of(self.data))
+
+    @property
+    def _passage_folder(self) -> Path:
+        return self.folders.of(self.passages) / _RANKER
+
+    def _train_passages(self, folder: Path) -> None:
+        settings, made = self.settings, self.made
+        chosen, _ = made.question_ids(settings)
+        split = made.split(BIASED, "train")
+        groups = judged_set(split.queries, split.qrels, made.key_run, [made.key_passages], query_ids=chosen)
+        ranker = passage_ranker(settings.backbone, settings)
+        train(ranker, groups, settings.passages, folder / _RANKER, seed=settings.seed, resume=True)
+
+    @cached_property
+    def _reader(self) -> Reader:
+        """Cuts whole articles, and reads passages; the passage ranker itself reads a first window alone."""
+        maxp = Contender("maxp", "MaxP", "maxp")
+        return contender_ranker(maxp, self._passage_folder, self.settings, seed=0).reader
+
+    @cached_property
+    def _asked(self) -> dict[str, list[AskedQuestion]]:
+        return {
+            "test": test_questions(self.made, self._reader, self.settings),
+            "natural": natural_questions(self.made, self._reader, self.settings),
+        }
+
+    @cached_property
+    def _learned_from(self) -> list[AskedQuestion]:
+        _, chosen = self.made.question_ids(self.settings)
+        return training_questions(self.made, self._reader, self.settings, chosen)
+
+    def _write_vectors(self, folder: Path) -> None:
+        ranker = _placed(open_ranker(self._passage_folder))
+        asked = {"train": self._learned_from, **self._asked}
+        features = encoded_by(ranker, lower_precision=self._lower_precision)
+        write_vectors(folder / _VECTORS, features, asked, self._tell_within)
+
+    @property
+    def _lower_precision(self) -> bool:
+        return self.settings.whole.precision == "bf16"
+
+    def _train_heads(self, contender: Contender, folder: Path) -> None:
+        settings = self.settings
+        kept = KeptVectors(self.folders.of(self.vectors) / _VECTORS)
+        learning = self._learned_from
+        vectors = kept.of("train", learning)
+        aggregators: dict[str, Aggregator[Any]] = {}
+        for seed in range(settings.seeds):
+            ranker = contender_ranker(contender, self._passage_folder, settings, seed)
+            for stage in STAGES:
+                loss = train_head(ranker.aggregator, vectors, learning, stage, settings.heads, seed)
+                self._tell_within(f"seed {seed}, {stage}: loss {loss:.3f}")
+                name = _head(stage, seed)
+                aggregators[name] = deepcopy(ranker.aggregator)
+                save_file(dict(aggregators[name].state_dict()), folder / f"{name}.safetensors")
+        values: dict[str, Values] = {name: {} for name in aggregators}
+        for name, questions in self._asked.items():
+            found = ask(aggregators, kept.of(name, questions), questions)
+            for head, reached in found.items():
+                values[head] |= reached
+        write_values(folder, values)
+
+    def _train_whole(self, contender: Contender, stage: str, seed: int, folder: Path) -> None:
+        settings, made = self.settings, self.made
+        if stage == BIASED:
+            heads = self.heads.get(contender.name)
+            head = self.folders.of(heads) / f"{_head(BIASED, seed)}.safetensors" if heads else None
+            ranker = contender_ranker(contender, self._passage_folder, settings, seed, head)
+        else:
+            before = self.whole[contender.name, BIASED, seed]
+            ranker = opened(contender, self.folders.of(before) / _RANKER)
+        _, chosen = made.question_ids(settings)
+        split = made.split(stage, "train")
+        groups = judged_set(
+            split.queries,
+            split.qrels,
+            split.candidates,
+            [split.collection],
+            query_ids=chosen[: settings.whole_triples],
+            seed=seed,
+        )
+        train(ranker, groups, settings.whole, folder / _RANKER, seed=seed, resume=True)
+
+    def _ask_whole(self, contender: Contender, key: tuple[str, str, int], folder: Path) -> None:
+        ranker = _placed(open_ranker(self.folders.of(self.whole[key]) / _RANKER))
+        features = encoded_by(ranker, lower_precision=self._lower_precision)
+        values: Values = {}
+        for questions in self._asked.values():
+            values |= ask({"it": ranker.aggregator}, features, questions, self._tell_within)["it"]
+        write_values(folder, {key[1]: values})
+
+    def _tell_within(self, said: str) -> None:
+        self.tell(f"    {said}")
+
+
+def _head(stage: str, seed: int) -> str:
+    return f"{stage}-{seed}"
+
+
+def _placed(ranker: Ranker) -> Ranker:
+    return ranker.to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _checksum(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error} (--squad names the folder of SQuAD)") from error

@@ -1,0 +1,138 @@
+"""All that decides on the figures of the experiment: what is made, trained and asked, and how much of it."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from farrank_training.configuration import TrainingConfig
+from farrank_training.data_sets.window_documents import WindowOptions
+from farrank_training.errors import TrainingError
+
+# A question's rank among candidates is chance if nothing of it was read.
+CANDIDATES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSettings:
+    """How aggregators are trained on vectors of a frozen encoder; each epoch reads every question once."""
+
+    epochs: int = 8
+    batch_size: int = 16
+    learning_rate: float = 5e-4
+    warmup: float = 0.1
+    margin: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The size of the experiment.
+
+    `passage_questions` train the passage cross-encoder that all rankers start from, other `triples` of them
+    the rankers. `seeds` are trained on vectors of its frozen encoder, `whole_seeds` with the encoder, on the
+    first `whole_triples`.
+    Candidates of a test question share `distractors` passages of other articles in Far, so that each needs
+    to be encoded once; likewise in training on vectors. `position_questions` are ranked with the relevant
+    passage at every place. An article's first `natural_chunks` windows are read. `articles` of each of
+    SQuAD's splits are used at most. A backbone that is not `pretrained` has random weights.
+    """
+
+    backbone: str = "embedded"
+    pretrained: bool = True
+    seed: int = 0
+    windows: WindowOptions = field(
+        default_factory=lambda: WindowOptions(most_chunks=8, candidates=CANDIDATES)
+    )
+    articles: int | None = None
+    passage_questions: int = 7_000
+    triples: int = 1_500
+    whole_triples: int = 800
+    negatives: int = 3
+    seeds: int = 3
+    whole_seeds: int = 1
+    test_questions: int = 200
+    position_questions: int = 100
+    distractors: int = 24
+    natural_questions: int = 40
+    natural_candidates: int = 8
+    natural_chunks: int = 16
+    passages: TrainingConfig = field(
+        default_factory=lambda: TrainingConfig(
+            loss="ranknet",
+            batch_size=16,
+            accumulation=1,
+            backbone_learning_rate=5e-5,
+            learning_rate=1e-3,
+            warmup=0.1,
+            checkpoint_every=100,
+            precision="bf16",
+        )
+    )
+    whole: TrainingConfig = field(
+        default_factory=lambda: TrainingConfig(
+            batch_size=2,
+            accumulation=4,
+            backbone_learning_rate=2e-5,
+            learning_rate=2e-4,
+            warmup=0.1,
+            checkpoint_every=20,
+            trained_layers=3,
+            precision="bf16",
+        )
+    )
+    heads: HeadSettings = field(default_factory=HeadSettings)
+
+    def __post_init__(self) -> None:
+        """Hold together what must fit. Raises: TrainingError naming setting, value and limit."""
+        if not 0 <= self.whole_seeds <= self.seeds:
+            raise TrainingError(f"whole_seeds is {self.whole_seeds}; it must be 0 to the {self.seeds} seeds")
+        if not 1 <= self.whole_triples <= self.triples:
+            raise TrainingError(
+                f"whole_triples is {self.whole_triples}; it must be 1 to the {self.triples:,} triples"
+            )
+
+    @property
+    def chunk_tokens(self) -> int:
+        """Tokens of a passage, which is a chunk."""
+        return self.windows.chunk_tokens
+
+
+def quick(backbone: str) -> Settings:
+    """Give the smallest experiment that goes through every step: its figures say nothing."""
+    fast = {"accumulation": 1, "batch_size": 4, "checkpoint_every": 4, "log_every": 1}
+    return Settings(
+        backbone=backbone,
+        pretrained=False,
+        windows=WindowOptions(
+            chunk_tokens=48,
+            most_chunks=4,
+            candidates=6,
+            distractor_articles=2,
+            dev_articles=1,
+        ),
+        articles=10,
+        passage_questions=24,
+        triples=12,
+        whole_triples=8,
+        negatives=2,
+        test_questions=12,
+        position_questions=6,
+        distractors=8,
+        natural_questions=6,
+        natural_candidates=4,
+        natural_chunks=5,
+        passages=Settings().passages.with_changes(fast),
+        whole=Settings().whole.with_changes({**fast, "trained_layers": 1}),
+        heads=HeadSettings(epochs=2, batch_size=4),
+    )
+
+
+def digest_of(*values: Any) -> str:
+    """Hash values that JSON can hold to 16 hexadecimal digits."""
+    text = json.dumps(values, sort_keys=True, default=_refuse)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _refuse(value: Any) -> Mapping[str, Any]:
+    raise TypeError(f"{type(value).__name__} has no place in a digest")

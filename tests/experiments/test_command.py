@@ -1,0 +1,111 @@
+"""The command goes through all steps, is killed and goes on, and reports the same figures."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from farrank_experiments.__main__ import main
+from farrank_experiments.contenders import CONTENDERS
+from farrank_loadtest.efficiency.points import all_pairs, measured_gains
+from farrank_rankers.papers import paper_models
+from support.articles import write_articles
+
+RANKERS = ("firstp", "avgp", "parade-rand-unplaced", "neural-model1")
+KILLED = ("firstp", "neural-model1")
+
+
+@pytest.fixture(scope="module")
+def squad(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_articles(tmp_path_factory.mktemp("squad"))
+
+
+def arguments(squad: Path, work: Path, *rankers: str) -> list[str]:
+    return ["--quick", "--squad", str(squad), "--work", str(work), "--rankers", *rankers]
+
+
+@pytest.fixture(scope="module")
+def finished(squad: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The work of a run that nothing ended."""
+    work = tmp_path_factory.mktemp("whole") / "work"
+    assert main(arguments(squad, work, *RANKERS)) == 0
+    return work
+
+
+def figures(work: Path) -> list[dict[str, str]]:
+    with (work / "report" / "values.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_report_has_every_ranker_condition_and_finding(finished: Path) -> None:
+    page = (finished / "report" / "README.md").read_text(encoding="utf-8")
+
+    assert "no figure here says anything" in page
+    frozen, whole = page.partition("## Encoder and aggregator trained")[::2]
+    for name in RANKERS:
+        title = CONTENDERS[name].title
+        assert f"\n| {title} | 0." in whole or f"\n| {title} | 1." in whole
+        assert (f"\n| {title} | " in frozen) == CONTENDERS[name].has_vectors
+    assert "| PARADE Avg | as AvgP" in frozen
+    for part in (frozen, whole):
+        assert "FirstP is at chance on Far, zero-shot. | its MRR is within" in part
+        assert "| not measured |" in part  # PARADE Attn was left out
+        assert "of 3 findings came out" in part
+    assert (finished / "report" / "mrr-by-place.png").stat().st_size > 10_000
+
+    pairs = all_pairs(paper_models())
+    for track in ("frozen", "whole"):
+        gains = measured_gains([(finished / "report" / f"accuracy-{track}.json", "Biased")], pairs)
+        assert gains["avgp-bert"].source == "measured: Biased"
+
+    rows = figures(finished)
+    assert {row["condition"] for row in rows} == {
+        "biased", "far", "natural", "place 1", "place 2", "place 3", "place 4"
+    }  # fmt: skip
+    assert {row["seed"] for row in rows if row["track"] == "frozen"} == {"0", "1", "2"}
+    # 12 questions, 6 of them at every place, and 6 about articles, for each stage.
+    assert sum(row["ranker"] == "neural-model1" for row in rows) == 2 * (12 * 2 + 6 * 4 + 6)
+
+
+def test_a_killed_run_goes_on_with_the_same_figures(squad: Path, finished: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    command = [sys.executable, "-m", "farrank_experiments", *arguments(squad, work, *KILLED)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        # Killed as the second of FirstP's own steps begins.
+        assert any("FirstP, encoder and all, on Far …" in line for line in process.stdout)
+        process.kill()
+    kept = (work / "passages" / "ranker" / "model.safetensors").stat().st_mtime_ns
+    assert not (work / "report").exists()
+
+    assert main(arguments(squad, work, *KILLED)) == 0
+
+    assert (work / "passages" / "ranker" / "model.safetensors").stat().st_mtime_ns == kept
+    assert figures(work) == [row for row in figures(finished) if row["ranker"] in KILLED]
+
+
+def test_what_is_done_is_reported_again_at_once(
+    squad: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = figures(finished)
+    fewer = arguments(squad, finished, "firstp", "avgp")
+
+    assert main([*fewer, "--whole-seeds", "0", "--out", str(tmp_path / "report")]) == 0
+
+    said = capsys.readouterr().out
+    assert said.count("done before") == 5
+    assert "…" not in said
+    expected = [row for row in before if row["track"] == "frozen" and row["ranker"] in ("firstp", "avgp")]
+    assert figures(tmp_path) == expected
+
+
+def test_missing_data_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--quick", "--squad", str(tmp_path), "--work", str(tmp_path / "work")]) == 1
+
+    said = capsys.readouterr().err
+    assert said.startswith(f"farrank_experiments: {tmp_path / 'passages.jsonl.gz'}: No such file")
+    assert said.count("\n") == 1

@@ -1,0 +1,67 @@
+"""Aggregators learn on vectors alone, and documents are put together anew as their kind has it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from farrank_experiments.heads import redrawn, train_head
+from farrank_experiments.pairs import PairFeatures, scores_of
+from farrank_experiments.questions import BIASED, FAR, AskedQuestion
+from farrank_experiments.settings import HeadSettings
+from farrank_rankers.features import Features
+from farrank_rankers.files.untrained import new_ranker
+
+SETTINGS = HeadSettings(epochs=30, batch_size=8, learning_rate=2e-2)
+NOTHING = np.zeros(0, dtype=np.int32)
+
+
+def made_questions(count: int = 24) -> tuple[list[AskedQuestion], PairFeatures]:
+    """Questions whose relevant passage has a 1 where others have −1; the other values are noise."""
+    generator = torch.Generator().manual_seed(4)
+    documents = [(2, 0, 3), (4, 1, 5)]
+    vectors: dict[str, Tensor] = {}
+    questions = []
+    for number in range(count):
+        found = torch.randn(6, 32, generator=generator) * 0.3
+        found[:, 0] = -1.0
+        found[0, 0] = 1.0
+        vectors[str(number)] = found
+        questions.append(
+            AskedQuestion(str(number), "", [NOTHING] * 6, {BIASED: documents, FAR: documents}, 0)
+        )
+    return questions, lambda question: Features(vectors[question.query_id])
+
+
+@pytest.mark.parametrize("family", ["maxp", "avgp", "parade-attn", "parade-transf-rand"])
+def test_an_aggregator_learns_and_follows_its_seed(family: str, tiny_backbone: Path) -> None:
+    questions, features = made_questions()
+
+    def trained(seed: int) -> list[float]:
+        aggregator = new_ranker(family, tiny_backbone, seed=1, pretrained=False).aggregator
+        train_head(aggregator, features, questions, FAR, SETTINGS, seed)
+        scores = [scores_of(aggregator, features(each), each.conditions[FAR]) for each in questions]
+        assert all(relevant > other for relevant, other in scores)
+        return [float(score) for each in scores for score in each]
+
+    assert trained(seed=2) == trained(seed=2)
+    assert trained(seed=2) != trained(seed=3)
+
+
+def test_documents_are_drawn_anew_as_their_kind_has_them() -> None:
+    document, rng = (7, 0, 8, 9), Random(1)
+    drawn = {kind: [redrawn(document, 0, kind, rng) for _ in range(400)] for kind in (BIASED, FAR)}
+
+    assert all(sorted(each) == [0, 7, 8, 9] for of_kind in drawn.values() for each in of_kind)
+    places = {kind: Counter(each.index(0) + 1 for each in of_kind) for kind, of_kind in drawn.items()}
+    assert places[BIASED][1] > 320
+    assert set(places[FAR]) == {2, 3, 4}
+    assert min(places[FAR].values()) > 100
+    # The others change their order, too.
+    assert len({tuple(each[:0] + each) for each in drawn[FAR]}) == 18
