@@ -27,9 +27,10 @@ train-demo: $(READY) $(INDEX)  ## train two rankers on the embedded corpus, serv
 serve: $(READY) $(INDEX)  ## keep a server up with the embedded ranker and index
 	$(BIN)/farrank serve --index pydoc=$(INDEX)
 
-# A worker for each core, and a core for each worker. In the order of the folders: the slowest files are not last.
+# Of how many workers: see tests/conftest.py. Each has one core. In the order of the folders: the slowest files are
+# not last.
 test: $(READY)  ## the whole test suite
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=logical --maxprocesses=4 --no-loadscope-reorder $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: $(READY)  ## format, lint, types, import rules, proto lint
 	$(BIN)/ruff format --check .

@@ -23,6 +23,7 @@ from farrank_rankers.family import FAMILIES, TransformerShape
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
+from farrank_runtimes.devices import usable_cores
 from support.commands import Outcome
 from support.made_once import made_once
 from support.tls_files import TlsFiles
@@ -38,6 +39,12 @@ hypothesis.settings.load_profile("repeatable")
 
 # Their tests share a server, an index or traced graphs that take seconds to make.
 SHARING = ("clients", "docs", "e2e", "exporters", "runtimes")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One worker more than cores: while one waits for a server or a file, another computes."""
+    return min(4, usable_cores() + 1)
 
 
 @pytest.hookimpl(optionalhook=True)

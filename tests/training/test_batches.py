@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.family import FAMILIES
@@ -85,21 +84,6 @@ def test_a_collator_travels_to_another_process(ranker: Ranker) -> None:
     sent, here = pickle.loads(pickle.dumps(collator))(GROUPS), collator(GROUPS)
     assert sent["counts"] == here["counts"]
     assert all(map(torch.equal, sent["batch"], here["batch"]))
-
-
-def test_workers_that_were_forked_make_the_same_batches(ranker: Ranker) -> None:
-    collator = Collator(ranker.reader)
-    expected = [collator([group]) for group in GROUPS]
-    loader: DataLoader[Group] = DataLoader(
-        GROUPS,  # type: ignore[arg-type]  # a sequence is all that it needs
-        batch_size=1,
-        collate_fn=collator,
-        num_workers=2,
-        multiprocessing_context="fork",
-    )
-    for batch, here in zip(loader, expected, strict=True):
-        assert batch["counts"] == here["counts"]
-        assert all(map(torch.equal, batch["batch"], here["batch"]))
 
 
 @pytest.fixture(scope="module")

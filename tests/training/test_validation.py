@@ -76,11 +76,6 @@ def test_scores_are_those_that_are_served(make_ranker: MakeRanker, family: str) 
         assert [each.score for each in ranked] == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
-def test_other_processes_may_read_ahead(make_ranker: MakeRanker) -> None:
-    ranker, dev = make_ranker("firstp"), validation(2)
-    assert rerank(ranker, dev, TrainingConfig(workers=1)) == rerank(ranker, dev, TrainingConfig())
-
-
 def test_scores_that_are_no_numbers_are_told(make_ranker: MakeRanker) -> None:
     ranker = make_ranker("firstp")
     with torch.no_grad():

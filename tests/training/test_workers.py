@@ -1,0 +1,47 @@
+"""Processes that read ahead, forked as `farrank train` forks them.
+
+In an interpreter of their own: the tests' has gRPC's threads, which no fork survives.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import torch
+from torch.utils.data import DataLoader
+from farrank_rankers.files.open import open_ranker
+from farrank_training.batches import Collator
+from farrank_training.configuration import TrainingConfig
+from farrank_training.validation import rerank
+from support.training_groups import triples, validation
+
+for folder in sys.argv[2:]:
+    ranker = open_ranker(folder)
+    groups, collator = triples(4), Collator(ranker.reader)
+    workers = {"num_workers": 2, "multiprocessing_context": "fork"}
+    loader = DataLoader(groups, batch_size=1, collate_fn=collator, **workers)
+    for batch, group in zip(loader, groups, strict=True):
+        here = collator([group])
+        assert batch["counts"] == here["counts"]
+        assert all(map(torch.equal, batch["batch"], here["batch"]))
+    ahead, here = (rerank(ranker, validation(2), TrainingConfig(workers=count)) for count in (1, 0))
+    assert ahead == here and len(here) == 2
+    print(ranker.spec.family)
+"""
+
+
+def test_processes_that_read_ahead_make_the_same_batches_and_scores(tiny_rankers: dict[str, Path]) -> None:
+    families = ["maxp", "cedr-knrm", "biencoder"]
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(TESTS), *(str(tiny_rankers[family]) for family in families)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == families
