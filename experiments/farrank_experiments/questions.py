@@ -105,7 +105,8 @@ def test_questions(data: MadeData, reader: Reader, settings: Settings) -> list[A
         conditions = {BIASED: pool.biased(), FAR: pool.far(query_id)}
         if number < settings.position_questions:
             for place in range(1, longest + 1):
-                rng = Random(f"{settings.seed}/{query_id}/{place}")
+                # The same passages beside it at every place.
+                rng = Random(f"{settings.seed}/{query_id}/places")
                 conditions[at_place(place)] = [
                     pool.arranged(index, longest, place, rng) for index in range(len(names))
                 ]

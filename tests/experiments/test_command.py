@@ -71,6 +71,19 @@ def test_the_report_has_every_ranker_condition_and_finding(finished: Path) -> No
     assert sum(row["ranker"] == "neural-model1" for row in rows) == 2 * (12 * 2 + 6 * 4 + 6)
 
 
+def test_a_mean_of_passages_does_not_heed_their_places(finished: Path) -> None:
+    by_place: dict[str, list[tuple[str, ...]]] = {}
+    for row in figures(finished):
+        if row["ranker"] == "avgp" and row["condition"].startswith("place "):
+            rest = row["track"], row["trained_on"], row["seed"], row["query_id"], row["reciprocal_rank"]
+            by_place.setdefault(row["condition"], []).append(rest)
+
+    assert len(by_place) == 4
+    # Two stages, one seed and three on vectors, six questions.
+    assert len(by_place["place 1"]) == 2 * (1 + 3) * 6
+    assert all(each == by_place["place 1"] for each in by_place.values())
+
+
 def test_a_killed_run_goes_on_with_the_same_figures(squad: Path, finished: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
     command = [sys.executable, "-m", "farrank_experiments", *arguments(squad, work, *KILLED)]
