@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,19 @@ TINY_OPTIONS: dict[str, dict[str, Any]] = {
         "interaction": TransformerShape(layers=1, heads=4, width=32, intermediate=48),
     },
 }
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Compute on one thread, here and in other processes: sums are the same to the bit then."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

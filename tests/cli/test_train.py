@@ -23,6 +23,8 @@ from farrank_trec import read_run
 if TYPE_CHECKING:
     from support.commands import Outcome
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 Farrank = Callable[..., "Outcome"]
 
 WORDS = ["river", "engine", "violin", "harbour"]

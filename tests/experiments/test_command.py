@@ -15,6 +15,8 @@ from farrank_loadtest.efficiency.points import all_pairs, measured_gains
 from farrank_rankers.papers import paper_models
 from support.articles import write_articles
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 RANKERS = ("firstp", "avgp", "parade-rand-unplaced", "neural-model1")
 KILLED = ("firstp", "neural-model1")
 

@@ -23,6 +23,8 @@ from farrank_trec import read_run
 from support import killed_training
 from support.training_groups import Groups, MakeRanker, triples, validation
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 MOMENTS = ("reading", "writing", "placing", "deleting", "validating", "keeping", "saving", "reporting")
 
 
