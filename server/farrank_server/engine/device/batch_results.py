@@ -77,13 +77,16 @@ class BatchResults:
             busy_s += sum(attempt.seconds for attempt in encoded)
         else:
             busy_s = time.monotonic() - batch.began_s
+        self._let_loop_answer(ready, beside=beside)
         self._count_busy(batch.queue.ranker, busy_s)
         for attempt in encoded:
             self._count(attempt)
 
     def score(self, ranker: LoadedRanker, ready: Sequence[PendingDocument], *, beside: bool) -> None:
         """Score documents that need no encoding. `beside` and Raises: as `finish`."""
-        self._count_busy(ranker, self._score(ranker, ready, beside=beside))
+        busy_s = self._score(ranker, ready, beside=beside)
+        self._let_loop_answer(ready, beside=beside)
+        self._count_busy(ranker, busy_s)
 
     def _take_in(self, batch: BatchInFlight) -> list[PendingDocument]:
         """Put each input's features in its place; return the documents that can be scored now."""
@@ -144,14 +147,20 @@ class BatchResults:
 
         if ready:
             run_isolated(score, ready, failed)
-        # Callers wait for their scores, nobody for the counters: the event loop gets the interpreter first.
-        # Where nothing else waits for the device, there is time for the loop to wake.
-        time.sleep(0.0 if beside or self._work.has_work else LOOP_WAKES_S)
         scoring_s = time.monotonic() - started_s
         if beside:
             return 0.0
         ranker.speeds.scoring.observe(scored, scoring_s)
         return scoring_s
+
+    def _let_loop_answer(self, scored: Sequence[PendingDocument], *, beside: bool) -> None:
+        """Let the event loop have the interpreter: callers wait for their scores, nobody for the counters.
+
+        Where nothing else waits for the device, there is time for the loop to wake. It is no work of the
+        device's: neither its speed nor its busy seconds hold it.
+        """
+        if scored:
+            time.sleep(0.0 if beside or self._work.has_work else LOOP_WAKES_S)
 
     def _score_together(self, ranker: LoadedRanker, ready: Sequence[PendingDocument]) -> None:
         """Score documents of any number of calls at once; resolve the calls that this finished.
