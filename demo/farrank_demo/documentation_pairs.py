@@ -16,7 +16,7 @@ from pathlib import Path
 
 from farrank_server.config.schema import FirstStageConfig, IndexConfig
 from farrank_server.first_stage.lucene import LuceneFirstStage
-from farrank_trec import Qrels, Run, rank, write_run
+from farrank_trec import Qrels, Run, rank, write_qrels, write_queries, write_run
 
 # Modules differ in size by a factor of a hundred: of each so many sentences are enough.
 PER_DOCUMENT = 8
@@ -180,21 +180,10 @@ def write_texts(pairs: Pairs, files: PairFiles) -> None:
         json.dumps({"id": doc_id, "text": text}, ensure_ascii=False)
         for doc_id, text in pairs.documents.items()
     ]
-    _write_lines(files.collection, lines)
-    for path, queries in ((files.train, pairs.train), (files.dev, pairs.dev)):
-        _write_lines(path, [f"{query_id}\t{text}" for query_id, text in queries.items()])
-    _write_lines(
-        files.qrels,
-        [
-            f"{query_id} 0 {doc_id} {grade}"
-            for query_id, judged in pairs.qrels.items()
-            for doc_id, grade in judged.items()
-        ],
-    )
-
-
-def _write_lines(path: Path, lines: Sequence[str]) -> None:
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
+    files.collection.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
+    write_queries(files.train, pairs.train)
+    write_queries(files.dev, pairs.dev)
+    write_qrels(files.qrels, pairs.qrels)
 
 
 def write_candidates(

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farrank_trec import rank, read_run, write_run
+from farrank_trec import (
+    rank,
+    read_qrels,
+    read_queries,
+    read_run,
+    write_qrels,
+    write_queries,
+    write_run,
+)
 from farrank_trec.errors import InputError
 
 FINITE = st.floats(-1e30, 1e30, allow_nan=False)
@@ -97,3 +105,22 @@ def test_a_name_that_would_not_stay_in_its_column_is_not_written(tmp_path: Path)
         write_run(tmp_path / "r", {"q": rank("q", [("d", 1.0)])}, tag="my tag")
     with pytest.raises(InputError, match="doc_id 'a b' holds"):
         write_run(tmp_path / "r", {"q": rank("q", [("a b", 1.0)])}, tag="t")
+
+
+@given(st.dictionaries(IDS, st.dictionaries(IDS, st.integers(-2, 4), min_size=1), min_size=1, max_size=4))
+def test_written_judgements_and_queries_read_back_the_same(
+    tmp_path_factory: pytest.TempPathFactory, qrels: dict[str, dict[str, int]]
+) -> None:
+    folder = tmp_path_factory.mktemp("written")
+    write_qrels(folder / "qrels.txt", qrels)
+    assert read_qrels(folder / "qrels.txt") == qrels
+    queries = {query_id: f"what is {query_id}" for query_id in qrels}
+    write_queries(folder / "queries.tsv", {key: text.replace(" ", " \t\n") for key, text in queries.items()})
+    assert read_queries(folder / "queries.tsv") == queries
+
+
+def test_an_id_that_would_not_stay_in_its_column_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="doc_id 'a b' holds white space"):
+        write_qrels(tmp_path / "qrels.txt", {"q": {"a b": 1}})
+    with pytest.raises(InputError, match=r"query_id 'a\\tb' holds white space"):
+        write_queries(tmp_path / "queries.tsv", {"a\tb": "text"})

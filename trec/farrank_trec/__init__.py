@@ -4,7 +4,17 @@ Every reader takes plain or gzipped UTF-8. What is wrong is named with its file 
 `farrank_trec.measures` is imported by its own name: it needs ir_measures.
 """
 
-from farrank_trec.runs import Qrels, Run, ScoredDoc, qrels_by_id_prefix, rank, read_qrels, read_run, write_run
+from farrank_trec.runs import (
+    Qrels,
+    Run,
+    ScoredDoc,
+    qrels_by_id_prefix,
+    rank,
+    read_qrels,
+    read_run,
+    write_qrels,
+    write_run,
+)
 from farrank_trec.text_files import (
     CollectionDocument,
     DocumentKeys,
@@ -12,6 +22,7 @@ from farrank_trec.text_files import (
     read_collection,
     read_documents,
     read_queries,
+    write_queries,
 )
 
 __all__ = [
@@ -28,5 +39,7 @@ __all__ = [
     "read_qrels",
     "read_queries",
     "read_run",
+    "write_qrels",
+    "write_queries",
     "write_run",
 ]

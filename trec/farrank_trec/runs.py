@@ -107,6 +107,21 @@ def read_qrels(path: Path) -> Qrels:
     return qrels
 
 
+def write_qrels(path: Path, qrels: Qrels) -> None:
+    """Write judgements that `read_qrels` reads back the same.
+
+    Raises: InputError if an id would not stay in its column, or the file cannot be written.
+    """
+    try:
+        with path.open("w", encoding="utf-8", newline="\n") as out:
+            for query_id, grades in qrels.items():
+                check_id(str(path), "query_id", query_id)
+                for doc_id, grade in grades.items():
+                    out.write(f"{query_id} 0 {check_id(str(path), 'doc_id', doc_id)} {grade}\n")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+
+
 def qrels_by_id_prefix(run: Run) -> Qrels:
     """Judge a run's own documents by name: relevant is what is called `QUERYID_…`.
 

@@ -51,6 +51,19 @@ def read_queries(path: Path, field: str = "") -> dict[str, str]:
     return queries
 
 
+def write_queries(path: Path, queries: Mapping[str, str]) -> None:
+    """Write queries as `query_id<TAB>text` that `read_queries` reads back; white space becomes one space.
+
+    Raises: InputError if an id would not stay in its column, or the file cannot be written.
+    """
+    try:
+        with path.open("w", encoding="utf-8", newline="\n") as out:
+            for query_id, text in queries.items():
+                out.write(f"{check_id(str(path), 'query_id', query_id)}\t{' '.join(text.split())}\n")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+
+
 @dataclass(frozen=True, slots=True)
 class CollectionDocument:
     """A document of a collection, its title in front of its text. `where` is its `FILE:LINE`.

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Unpack
 
 from farrank_rankers.chunking import chunk_count
 from farrank_rankers.errors import ExportError, SpecError, naming
 from farrank_rankers.exports.manifest import ExportManifest
 from farrank_rankers.family import family_named
+from farrank_rankers.files.folder_in_place import folder_in_place
 from farrank_rankers.files.model_files import SPEC_FILE
 from farrank_rankers.files.open import Overrides, open_reader, reader_and_files
 from farrank_rankers.json_values import read_text
@@ -125,20 +125,8 @@ def writing_export(artifact: Path, name: str, *, replace: bool = False) -> Itera
     made = not exports.exists()
     exports.mkdir(exist_ok=True)
     try:
-        # Beside its place, so that renaming stays inside one file system, wherever the folder leads.
-        with TemporaryDirectory(dir=exports, prefix=f".{name}.", ignore_cleanup_errors=True) as scratch:
-            building, old = Path(scratch, "new"), Path(scratch, "old")
-            building.mkdir()
+        with folder_in_place(place, check_free) as building:
             yield building
-            check_free()  # building takes minutes, and others may have come first
-            try:
-                if place.exists():
-                    place.rename(old)
-                building.rename(place)
-            except BaseException:
-                if old.exists() and not place.exists():
-                    old.rename(place)
-                raise
     finally:
         if made:
             with suppress(OSError):  # it holds an export

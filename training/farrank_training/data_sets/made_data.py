@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
+from farrank_rankers.files.folder_in_place import folder_in_place
 from farrank_rankers.files.model_files import locate
 from farrank_rankers.tokenizer import TextTokenizer, TokenizerFiles
 from farrank_training.errors import TrainingError
-from farrank_trec import Qrels, Run, write_run
+from farrank_trec import Qrels, Run, write_qrels, write_queries, write_run
 from farrank_trec.measures import evaluate, mean_name, parse_measures
 
 RECORD = "data.json"
@@ -74,11 +74,8 @@ def write_questions(
     split: MadeSplit, queries: Mapping[str, str], qrels: Qrels, candidates: Run
 ) -> dict[str, Any]:
     """Write queries, judgements and candidates, and say how good the candidates' own order is."""
-    with split.queries.open("w", encoding="utf-8") as out:
-        out.writelines(f"{query_id}\t{' '.join(text.split())}\n" for query_id, text in queries.items())
-    with split.qrels.open("w", encoding="utf-8") as out:
-        for query_id in queries:
-            out.writelines(f"{query_id} 0 {doc_id} {grade}\n" for doc_id, grade in qrels[query_id].items())
+    write_queries(split.queries, queries)
+    write_qrels(split.qrels, {query_id: qrels[query_id] for query_id in queries})
     write_run(split.candidates, candidates, "bm25")
     depth = max(map(len, candidates.values()))
     values = evaluate(qrels, candidates, parse_measures(["RR", f"R@{depth}"]))
@@ -144,20 +141,8 @@ def writing_data(out: Path, *, overwrite: bool) -> Iterator[Path]:
     out = out.absolute()
     check_free()
     out.parent.mkdir(parents=True, exist_ok=True)
-    # A neighbour, so that renaming stays inside one file system.
-    with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", ignore_cleanup_errors=True) as scratch:
-        making, old = Path(scratch, "new"), Path(scratch, "old")
-        making.mkdir()
+    with folder_in_place(out, check_free) as making:
         yield making
-        check_free()  # making takes a while, and others may have come first
-        if out.exists():
-            out.rename(old)
-        try:
-            making.rename(out)
-        except BaseException:
-            if old.exists():
-                old.rename(out)
-            raise
 
 
 def write_record(folder: Path, made: Mapping[str, Any]) -> None:
