@@ -27,8 +27,8 @@ train-demo: $(READY) $(INDEX)  ## train two rankers on the embedded corpus, serv
 serve: $(READY) $(INDEX)  ## keep a server up with the embedded ranker and index
 	$(BIN)/farrank serve --index pydoc=$(INDEX)
 
-# Of how many workers: see tests/conftest.py. Each has one core. In the order of the folders: the slowest files are
-# not last.
+# How many workers there are, tests/conftest.py says; each computes on one thread. In the order of the folders: the
+# slowest files are not last.
 test: $(READY)  ## the whole test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --no-loadscope-reorder $(PYTEST_ARGS)
 

@@ -1,6 +1,6 @@
 """Processes that read ahead, forked as `farrank train` forks them.
 
-In an interpreter of their own: the tests' has gRPC's threads, which no fork survives.
+In an interpreter of their own: the tests' has used gRPC and other native threads, and has died of a fork.
 """
 
 import subprocess

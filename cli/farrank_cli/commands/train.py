@@ -144,7 +144,10 @@ def _train(args: argparse.Namespace, config: TrainingConfig) -> list[Trained]:
             return _cross_validate(args, config, progress, interrupts)
         make_ranker = _ranker_maker(args)
         training_set = _training_set(args, config)
-        validation = _validation_set(args, config)
+        validation = None
+        if args.dev_queries is not None:
+            dev = (args.dev_queries, args.dev_qrels, args.dev_candidates)
+            validation = _validation_set(args, config, *dev)
         return [
             train(
                 make_ranker(seed),
@@ -167,17 +170,8 @@ def _cross_validate(
 ) -> list[Trained]:
     from farrank_training.cross_validation import cross_validate
     from farrank_training.folds import divided, folds_of, read_parts
-    from farrank_training.validation import read_validation_set
 
-    queries = read_validation_set(
-        args.queries,
-        args.qrels,
-        args.candidates,
-        args.collection,
-        depth=config.dev_depth,
-        query_field=args.query_field,
-        fields=args.fields,
-    )
+    queries = _validation_set(args, config, args.queries, args.qrels, args.candidates)
     judged = list(queries.qrels)
     number = _whole(args.folds)
     parts = read_parts(Path(args.folds), judged) if number is None else divided(judged, number)
@@ -241,15 +235,15 @@ def _training_set(
     return found
 
 
-def _validation_set(args: argparse.Namespace, config: TrainingConfig) -> ValidationSet | None:
+def _validation_set(
+    args: argparse.Namespace, config: TrainingConfig, queries: Path, qrels: Path, candidates: Path
+) -> ValidationSet:
     from farrank_training.validation import read_validation_set
 
-    if args.dev_queries is None:
-        return None
     return read_validation_set(
-        args.dev_queries,
-        args.dev_qrels,
-        args.dev_candidates,
+        queries,
+        qrels,
+        candidates,
         args.collection,
         depth=config.dev_depth,
         query_field=args.query_field,
