@@ -95,7 +95,7 @@ def _settings(backbone_learning_rate: float) -> TrainingConfig:
 
 
 def fifteen_minutes() -> Course:
-    """Give the course that two cores finish in that time: short windows, and few of them."""
+    """Give the course that two cores should finish in that time, by estimate: few short windows."""
     return Course(
         "embedded",
         (
