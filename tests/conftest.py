@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,8 @@ import trustme
 
 import farrank_runtimes  # noqa: F401  # before any test imports ONNX Runtime or OpenVINO itself
 from farrank_cli.main import main
-from farrank_rankers.exports.export_folder import MANIFEST, checksums, source_files, writing_export
-from farrank_rankers.exports.manifest import ExportManifest, Parity
 from farrank_rankers.family import FAMILIES, TransformerShape
-from farrank_rankers.files.open import open_ranker
-from farrank_rankers.files.save import save_ranker
-from farrank_rankers.files.untrained import new_ranker
-from farrank_runtimes.devices import usable_cores
+from farrank_runtimes.cores import usable_cores
 from support.commands import Outcome
 from support.made_once import made_once
 from support.tls_files import TlsFiles
@@ -59,6 +54,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return room if room in SHARING else path
 
     return Scheduling(config, log)
+
+
+def pytest_collectstart() -> None:
+    """Import transformers before tests do, but not where they are only handed out to others: it takes 5 s."""
+    import farrank_rankers.lean_transformers  # noqa: F401
 
 
 def pytest_collection_finish() -> None:
@@ -127,6 +127,8 @@ def tiny_options() -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="session")
 def tiny_rankers(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Artifacts of untrained rankers of every family, by its name."""
+    from farrank_rankers.files.save import save_ranker
+    from farrank_rankers.files.untrained import new_ranker
 
     def make(folder: Path) -> None:
         for seed, family in enumerate(FAMILIES):
@@ -147,22 +149,23 @@ def operators_read_once() -> None:
     ONNXRegistry.from_torchlib = staticmethod(read_once)  # type: ignore[method-assign]
 
 
-# What features may be: vectors and tokens, encoded with the query and apart from it.
-EXPORTED = ("maxp", "biencoder", "parade-transf-pretr-q", "parade-transf-pretr-lateir")
-
-
 @pytest.fixture(scope="session")
 def tiny_exports(tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Artifacts of some families with an export for CPUs in fp32, whose report nobody measured."""
-    folder = made_once(tmp_path_factory, "tiny-exports", lambda made: export_into(made, tiny_rankers))
-    return {family: folder / family for family in EXPORTED}
+    from support.exported_rankers import KINDS
+
+    folder = made_once(tmp_path_factory, "tiny-exports", lambda made: export_into(made, tiny_rankers, KINDS))
+    return {family: folder / family for family in KINDS}
 
 
-def export_into(folder: Path, tiny_rankers: dict[str, Path]) -> None:
+def export_into(folder: Path, tiny_rankers: dict[str, Path], families: Sequence[str]) -> None:
     """Copy artifacts into a folder, and trace them there."""
     from farrank_exporters.trace import OPSET, trace_ranker
+    from farrank_rankers.exports.export_folder import MANIFEST, checksums, source_files, writing_export
+    from farrank_rankers.exports.manifest import ExportManifest, Parity
+    from farrank_rankers.files.open import open_ranker
 
-    for family in EXPORTED:
+    for family in families:
         artifact = Path(shutil.copytree(tiny_rankers[family], folder / family))
         ranker = open_ranker(artifact)
         with writing_export(artifact, "onnx-fp32") as export:

@@ -13,10 +13,11 @@ class SpawnError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class SpawnedServer:
-    """A running server. `metrics_url` is empty where it serves none."""
+    """A running server. `metrics_url` and `http_url` are empty where it serves none."""
 
     address: str
     metrics_url: str
+    http_url: str
     process: subprocess.Popen[str]
 
 
@@ -41,6 +42,6 @@ def _when_healthy(process: subprocess.Popen[str]) -> SpawnedServer:
     for line in process.stdout:
         if line.startswith("healthy "):
             fields = dict(field.split("=", 1) for field in line.split()[1:])
-            metrics = "" if fields["metrics"] == "none" else fields["metrics"]
-            return SpawnedServer(fields["grpc"], metrics, process)
+            metrics, http = ("" if fields[name] == "none" else fields[name] for name in ("metrics", "http"))
+            return SpawnedServer(fields["grpc"], metrics, http, process)
     raise SpawnError(f"farrank serve ended with status {process.wait()} before it was healthy")

@@ -31,7 +31,7 @@ from farrank_rankers.exports.manifest import (
     Refused,
     export_name,
 )
-from farrank_rankers.files.model_files import SPEC_FILE, lists_members, locate
+from farrank_rankers.files.model_files import DIFFERENCE_FILE, SPEC_FILE, lists_members, locate
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.ranker import Ranker
@@ -51,7 +51,7 @@ def artifact_of(source: str, out: Path | None, *, download: bool = False) -> Ite
     if lists_members(folder):
         raise ExportError(f"{source} cannot be exported: {NO_ENSEMBLES}")
     if out is None:
-        if not (folder / SPEC_FILE).is_file():
+        if not (folder / SPEC_FILE).is_file() or (folder / DIFFERENCE_FILE).is_file():
             raise ExportError(f"--out is missing: {source} is no artifact, and an export is kept in one")
         yield open_ranker(folder), folder
         return

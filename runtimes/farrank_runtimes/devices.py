@@ -1,15 +1,11 @@
-"""Which device runs a ranker, with how many threads, and how much fits into its memory."""
+"""Which device runs a ranker, and how much fits into its memory."""
 
 import gc
-import os
 from contextlib import suppress
-from pathlib import Path
 
 import torch
 
 from farrank_runtimes.runtime import DeviceAbsent
-
-CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 # Positions of one batch. A CPU's caches hold the activations of about a thousand tokens; more would only make
 # companions wait longer. A GPU needs tens of thousands to fill its multiprocessors.
@@ -21,21 +17,6 @@ CUDA_BATCH_TOKENS = 65_536
 # every layer of every token, 40 KB a token for BERT-base.
 BATCH_FEATURES_SHARE = 1 / 32
 KEPT_FEATURES_SHARE = 1 / 8
-
-
-def usable_cores(quota_file: Path = CGROUP_QUOTA) -> int:
-    """Count the cores that this process may really use: its affinity, capped by its container's quota.
-
-    A container limited to two cores of a 64-core host sees 64; that many threads would take turns on two.
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = quota_file.read_text().split()
-    except (OSError, ValueError):
-        return cores
-    if quota == "max":
-        return cores
-    return max(1, min(cores, int(quota) // int(period)))
 
 
 def choose_device(name: str | None) -> torch.device:

@@ -9,6 +9,7 @@ import torch
 
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput, Role
+from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.devices import free_memory
 from farrank_runtimes.document_groups import Aggregate, GroupLimit, score_in_groups
 from farrank_runtimes.runtime import Capabilities, DocumentScores, Encoding, OutOfMemory, closed
@@ -29,7 +30,9 @@ class LoadedRuntime:
 
     def encode(self, inputs: Sequence[EncoderInput]) -> Encoding:
         """Begin the heavy part. Raises: ValueError if there is no input; OutOfMemory, DeviceLost."""
-        return self._encode(inputs)
+        # Around the whole of it: a padded batch and its features' rows take the host's memory, too.
+        with device_failures():
+            return self._encode(inputs)
 
     def score(
         self, documents: Sequence[Features], queries: Sequence[Features] | None = None
@@ -40,7 +43,7 @@ class LoadedRuntime:
 
     def warm_up(self) -> float:
         """Run batches of the shapes to come; return the measured speed in tokens per second."""
-        return measure_speed(self._encode, self._longest_input, self._capabilities.max_batch_tokens)
+        return measure_speed(self.encode, self._longest_input, self._capabilities.max_batch_tokens)
 
     def capabilities(self) -> Capabilities:
         """What runs where."""

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
+from farrank_runtimes.cores import usable_cores
 from farrank_runtimes.device_failures import device_failures
-from farrank_runtimes.devices import batch_tokens, choose_device, max_kept_bytes, usable_cores
+from farrank_runtimes.devices import batch_tokens, choose_device, max_kept_bytes
 from farrank_runtimes.exported_runtime import ExportedRuntime, RunGraph
 from farrank_runtimes.runtime import Capabilities, Placement, Precision, RuntimeAbsent
 from farrank_runtimes.runtime_table import GraphFiles

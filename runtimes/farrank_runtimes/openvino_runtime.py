@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from farrank_runtimes.cores import usable_cores
 from farrank_runtimes.device_failures import device_failures
-from farrank_runtimes.devices import batch_tokens, choose_device, usable_cores
+from farrank_runtimes.devices import batch_tokens, choose_device
 from farrank_runtimes.exported_runtime import ExportedRuntime, RunGraph, joined
 from farrank_runtimes.runtime import (
     Capabilities,

@@ -18,14 +18,13 @@ from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.packed.stream import TokenStream, pack
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import EncoderInput, LongArray, collate
+from farrank_runtimes.cores import usable_cores
 from farrank_runtimes.cuda_queue import CudaFeed, beside
-from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.devices import (
     affordable_tokens,
     batch_tokens,
     choose_device,
     max_kept_bytes,
-    usable_cores,
 )
 from farrank_runtimes.document_groups import GroupLimit
 from farrank_runtimes.loaded_runtime import COMPILED_INPUTS, Encode, LoadedRuntime, query_input
@@ -128,7 +127,7 @@ def padded_encode(ranker: Ranker, device: torch.device) -> Encode:
     def encode(inputs: Sequence[EncoderInput]) -> Encoded:
         batch = collate(inputs, ranker.reader.pad_id)
         started_s = time.perf_counter()
-        with torch.inference_mode(), device_failures():
+        with torch.inference_mode():
             features = ranker.encoder.infer(*map(to_device, batch))
             # A family may return a view, such as [CLS] of all positions: kept, it would keep all of them.
             features = features._replace(vectors=features.vectors.float().contiguous())
@@ -154,7 +153,7 @@ def packed_encode(ranker: Ranker, device: torch.device, attention: Attention, co
 
     def encode(inputs: Sequence[EncoderInput]) -> Encoding:
         packing = pack(inputs)
-        with torch.inference_mode(), device_failures():
+        with torch.inference_mode():
             if feed is not None:
                 return feed.begin(packing, encode_stream)
             started_s = time.perf_counter()

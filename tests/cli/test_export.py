@@ -19,12 +19,13 @@ import farrank_exporters.export
 import farrank_exporters.parity
 from farrank_cli.exit_codes import INTERRUPTED
 from farrank_exporters.parity import BeyondBound, measure
-from farrank_exporters.trace import trace_ranker
 from farrank_rankers.exports.export_folder import find_exports
 from farrank_rankers.exports.manifest import Graph, Parity
 from farrank_rankers.files.open import open_ranker
+from support.exported_rankers import TracedRanker
 
 if TYPE_CHECKING:
+    from farrank_rankers.ranker import Ranker
     from support.commands import Outcome
 
 Farrank = Callable[..., "Outcome"]
@@ -78,17 +79,22 @@ def test_a_ranker_is_exported_measured_and_listed(
 
 def test_a_runtime_that_was_left_out_is_said_and_listed(
     farrank: Farrank,
+    tiny_exports: dict[str, Path],
     tiny_rankers: dict[str, Path],
     texts: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    def copied(ranker: Ranker, folder: Path, **named: Any) -> dict[str, Graph]:
+        return TracedRanker.of(tiny_exports["biencoder"]).copied_to(folder)
+
     def measured(*arguments: Any, **named: Any) -> Parity:
         parity = measure(*arguments, **named)
         if parity.runtime == "onnx":
             raise BeyondBound("with onnx the bound is not held", parity)
         return parity
 
+    monkeypatch.setattr(farrank_exporters.export, "trace_ranker", copied)
     monkeypatch.setattr(farrank_exporters.export, "measure", measured)
     monkeypatch.setattr(farrank_exporters.parity, "LEAST_TAU", {"int8": -1.0})
 
@@ -142,18 +148,19 @@ def test_an_interrupted_export_leaves_nothing_behind(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_that_a_library_swallowed_ends_the_export_all_the_same(
     farrank: Farrank,
+    tiny_exports: dict[str, Path],
     tiny_rankers: dict[str, Path],
     texts: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     number: signal.Signals,
 ) -> None:
-    def swallowing(*arguments: Any, **named: Any) -> dict[str, Graph]:
+    def swallowing(ranker: Ranker, folder: Path, **named: Any) -> dict[str, Graph]:
         handler = signal.getsignal(number)
         assert callable(handler)
         with contextlib.suppress(KeyboardInterrupt):
             handler(number, None)
-        return trace_ranker(*arguments, **named)
+        return TracedRanker.of(tiny_exports["maxp"]).copied_to(folder)
 
     monkeypatch.setattr(farrank_exporters.export, "trace_ranker", swallowing)
 

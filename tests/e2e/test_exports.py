@@ -1,15 +1,17 @@
-"""`farrank serve` on exported rankers: the same scores, who made them, and what stops the start."""
+"""A replica on exported rankers: the same scores, who made them, and what stops the start."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from farrank_cli.main import main
-from farrank_cli.spawn import SpawnedServer, spawned_server
-from farrank_client import Client, RetryPolicy
+from farrank_client import AsyncClient, RetryPolicy
 from farrank_rankers.files.open import open_ranker
+from farrank_server.config.schema import DeviceConfig, ListenConfig, RankerConfig, ServerConfig
+from farrank_server.replica import Replica
 
 QUERY = "where does the river rise"
 DOCUMENTS = [f"the river rises in the mountains {'and goes on ' * n}" for n in (0, 1, 30, 200, 400)]
@@ -17,32 +19,43 @@ FAMILIES = ("maxp", "biencoder", "parade-transf-pretr-q", "parade-transf-pretr-l
 ONCE = RetryPolicy(max_attempts=1)
 
 
-@pytest.fixture(scope="module")
-def server(tiny_exports: dict[str, Path]) -> Iterator[SpawnedServer]:
-    arguments = [f"--ranker={name}={path}" for name, path in tiny_exports.items()]
-    arguments += [f"--ranker=plain={tiny_exports['maxp']}", "--set=rankers.plain.runtime=torch"]
-    # A device of its own choice could be a GPU, where these exports do not belong.
-    arguments += ["--device=cpu", "--set=rankers.maxp.runtime=onnx", "--log-level=warning"]
-    with spawned_server(arguments) as spawned:
-        yield spawned
+in_one_loop = pytest.mark.asyncio(loop_scope="module")
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(tiny_exports: dict[str, Path]) -> AsyncIterator[Replica]:
+    config = ServerConfig(
+        rankers={name: RankerConfig(str(path)) for name, path in tiny_exports.items()}
+        | {
+            "maxp": RankerConfig(str(tiny_exports["maxp"]), runtime="onnx"),
+            "plain": RankerConfig(str(tiny_exports["maxp"]), runtime="torch"),
+        },
+        listen=ListenConfig(port=0, metrics_port=None),
+        # A device of its own choice could be a GPU, where these exports do not belong.
+        device=DeviceConfig(name="cpu", threads=1),
+    )
+    async with Replica(config) as replica:
+        yield replica
+
+
+@in_one_loop
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_exported_ranker_answers_as_its_ranker(
-    server: SpawnedServer, tiny_exports: dict[str, Path], family: str
+async def test_an_exported_ranker_answers_as_its_ranker(
+    server: Replica, tiny_exports: dict[str, Path], family: str
 ) -> None:
     wanted = open_ranker(tiny_exports[family]).score(QUERY, DOCUMENTS)
-    with Client(server.address, retry=ONCE) as client:
-        answer = client.rerank(QUERY, DOCUMENTS, ranker=family, return_chunk_scores=True)
+    async with AsyncClient(server.address, retry=ONCE) as client:
+        answer = await client.rerank(QUERY, DOCUMENTS, ranker=family, return_chunk_scores=True)
     for result in answer.results:
         own = wanted[result.index]
         assert result.score == pytest.approx(own.score, abs=1e-5)
         assert [each.score for each in result.chunks] == pytest.approx(own.chunk_scores, abs=1e-5)
 
 
-def test_the_catalog_says_who_serves_and_why(server: SpawnedServer) -> None:
-    with Client(server.address, retry=ONCE) as client:
-        rankers = {each.name: each for each in client.rankers().rankers}
+@in_one_loop
+async def test_the_catalog_says_who_serves_and_why(server: Replica) -> None:
+    async with AsyncClient(server.address, retry=ONCE) as client:
+        rankers = {each.name: each for each in (await client.rankers()).rankers}
     assert rankers["maxp"].runtime == "onnx"
     assert rankers["maxp"].runtime_reason == "onnx with onnx-fp32, as configured"
     assert rankers["maxp"].parity is not None

@@ -15,7 +15,17 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from farrank_cli.main import main
 from farrank_cli.spawn import spawned_server
-from farrank_client import Client, DeadlineExceeded, ResourceExhausted, RetryPolicy, Tls, Unavailable
+from farrank_client import (
+    AsyncClient,
+    Client,
+    DeadlineExceeded,
+    ResourceExhausted,
+    RetryPolicy,
+    Tls,
+    Unavailable,
+)
+from farrank_server.config.schema import DeviceConfig, ListenConfig, RankerConfig, ServerConfig, TlsConfig
+from farrank_server.replica import Replica
 
 if TYPE_CHECKING:
     from support.tls_files import TlsFiles
@@ -89,22 +99,23 @@ def test_a_taken_port_stops_the_start_at_once(
     assert f"127.0.0.1:{port} cannot be bound" in capsys.readouterr().err
 
 
-def test_a_server_with_certificates_takes_only_callers_that_show_theirs(
+async def test_a_server_with_certificates_takes_only_callers_that_show_theirs(
     tiny_rankers: dict[str, Path], tls_files: "TlsFiles"
 ) -> None:
-    arguments = [f"--ranker=maxp={tiny_rankers['maxp']}", "--log-level=error"]
-    arguments += [
-        f"--set=listen.tls.certificate={tls_files.certificate}",
-        f"--set=listen.tls.private_key={tls_files.private_key}",
-        f"--set=listen.tls.client_ca={tls_files.authority}",
-    ]
-    files = (tls_files.authority, tls_files.certificate, tls_files.private_key)
-    with spawned_server(arguments) as server:
-        with Client(server.address, tls=Tls(*files, server_name="farrank.test"), retry=ONCE) as client:
-            assert len(client.rerank("sea", ["the river", "the sea"]).results) == 2
-        hidden = Tls(tls_files.authority, server_name="farrank.test")
-        with Client(server.address, tls=hidden, retry=ONCE) as client, pytest.raises(Unavailable):
-            client.rerank("sea", ["the river"])
+    files = (tls_files.certificate, tls_files.private_key, tls_files.authority)
+    config = ServerConfig(
+        rankers={"maxp": RankerConfig(str(tiny_rankers["maxp"]))},
+        listen=ListenConfig(port=0, metrics_port=None, tls=TlsConfig(*files)),
+        device=DeviceConfig(threads=1),
+    )
+    known = Tls(tls_files.authority, *files[:2], server_name="farrank.test")
+    hidden = Tls(tls_files.authority, server_name="farrank.test")
+    async with Replica(config) as server:
+        async with AsyncClient(server.address, tls=known, retry=ONCE) as client:
+            assert len((await client.rerank("sea", ["the river", "the sea"])).results) == 2
+        async with AsyncClient(server.address, tls=hidden, retry=ONCE) as client:
+            with pytest.raises(Unavailable):
+                await client.rerank("sea", ["the river"])
 
 
 def test_certificates_that_cannot_be_used_stop_the_start(

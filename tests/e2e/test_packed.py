@@ -1,14 +1,16 @@
-"""`farrank serve` on streams: no padding, the scores of every ranker offline, and what stops the start."""
+"""A replica on streams: no padding, the scores of every ranker offline, and what stops the start."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from farrank_cli.main import main
-from farrank_cli.spawn import SpawnedServer, spawned_server
-from farrank_client import Client, Document, RetryPolicy
+from farrank_client import AsyncClient, Document, RetryPolicy
 from farrank_rankers.files.open import open_ranker
+from farrank_server.config.schema import DeviceConfig, ListenConfig, RankerConfig, ServerConfig
+from farrank_server.replica import Replica
 
 QUERY = "where does the river rise"
 DOCUMENTS = [f"the river rises in the mountains {'and goes on ' * n}" for n in (0, 1, 30, 200, 400)]
@@ -24,22 +26,29 @@ FAMILIES = (
 )
 
 
-@pytest.fixture(scope="module")
-def server(tiny_rankers: dict[str, Path]) -> Iterator[SpawnedServer]:
-    arguments = [f"--ranker={name}={tiny_rankers[name]}" for name in FAMILIES]
-    arguments += [f"--set=rankers.{name}.packing=packed" for name in FAMILIES]
-    with spawned_server([*arguments, "--device=cpu", "--log-level=warning"]) as spawned:
-        yield spawned
+in_one_loop = pytest.mark.asyncio(loop_scope="module")
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(tiny_rankers: dict[str, Path]) -> AsyncIterator[Replica]:
+    config = ServerConfig(
+        rankers={name: RankerConfig(str(tiny_rankers[name]), packing="packed") for name in FAMILIES},
+        listen=ListenConfig(port=0, metrics_port=None),
+        device=DeviceConfig(name="cpu", threads=1),
+    )
+    async with Replica(config) as replica:
+        yield replica
+
+
+@in_one_loop
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_packed_ranker_answers_as_it_does_offline(
-    server: SpawnedServer, tiny_rankers: dict[str, Path], family: str
+async def test_a_packed_ranker_answers_as_it_does_offline(
+    server: Replica, tiny_rankers: dict[str, Path], family: str
 ) -> None:
     wanted = open_ranker(tiny_rankers[family]).score(QUERY, DOCUMENTS)
     documents = [Document(str(index), text) for index, text in enumerate(DOCUMENTS)]
-    with Client(server.address, retry=RetryPolicy(max_attempts=1)) as client:
-        answer = client.rerank(QUERY, documents, ranker=family, return_chunk_scores=True)
+    async with AsyncClient(server.address, retry=RetryPolicy(max_attempts=1)) as client:
+        answer = await client.rerank(QUERY, documents, ranker=family, return_chunk_scores=True)
     assert len(answer.results) == len(DOCUMENTS)
     for result in answer.results:
         own = wanted[result.index]
@@ -47,9 +56,10 @@ def test_a_packed_ranker_answers_as_it_does_offline(
         assert [each.score for each in result.chunks] == pytest.approx(own.chunk_scores, abs=1e-5, rel=1e-5)
 
 
-def test_the_catalog_says_that_streams_are_read(server: SpawnedServer, tiny_rankers: dict[str, Path]) -> None:
-    with Client(server.address, retry=RetryPolicy(max_attempts=1)) as client:
-        rankers = {each.name: each for each in client.rankers().rankers}
+@in_one_loop
+async def test_the_catalog_says_that_streams_are_read(server: Replica, tiny_rankers: dict[str, Path]) -> None:
+    async with AsyncClient(server.address, retry=RetryPolicy(max_attempts=1)) as client:
+        rankers = {each.name: each for each in (await client.rankers()).rankers}
     for name in FAMILIES:
         assert rankers[name].version == open_ranker(tiny_rankers[name]).version
         assert rankers[name].runtime_reason == (

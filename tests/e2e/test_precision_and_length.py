@@ -11,12 +11,14 @@ import pytest
 import torch
 
 from farrank_cli.spawn import SpawnedServer, spawned_server
-from farrank_client import AsyncClient, Client, Document, RetryPolicy
+from farrank_client import AsyncClient, Document, RetryPolicy
 from farrank_rankers.family import FAMILIES
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import DocumentScore
+from farrank_server.config.schema import DeviceConfig, ListenConfig, RankerConfig, ServerConfig
+from farrank_server.replica import Replica
 
 QUERY = "where does the river rise"
 WORDS = ["the", "river", "rises", "in", "mountains", "a", "ship", "sails", "to", "harbours", "bread"]
@@ -78,7 +80,9 @@ async def test_all_families_at_once_score_as_offline_while_callers_leave(
         assert {ranker.precision for ranker in catalog.rankers} == {"bf16"}
 
 
-def test_an_input_longer_than_a_usual_batch_is_served_as_it_is(tiny_backbone: Path, tmp_path: Path) -> None:
+async def test_an_input_longer_than_a_usual_batch_is_served_as_it_is(
+    tiny_backbone: Path, tmp_path: Path
+) -> None:
     """A LongP ranker's 1,466 positions are more than a CPU's batches hold unless somebody says otherwise."""
     backbone = Path(shutil.copytree(tiny_backbone, tmp_path / "backbone"))
     config = json.loads((backbone / "config.json").read_text()) | {"max_position_embeddings": 2048}
@@ -87,9 +91,13 @@ def test_an_input_longer_than_a_usual_batch_is_served_as_it_is(tiny_backbone: Pa
     assert ranker.reader.max_input_tokens == 1466
     save_ranker(ranker, tmp_path / "longp")
     wanted = [found.score for found in ranker.score(QUERY, DOCUMENTS)]
-    started = spawned_server([f"--ranker=longp={tmp_path / 'longp'}", "--log-level=warning"])
-    with started as spawned, Client(spawned.address, retry=ONCE) as client:
-        answer = client.rerank(QUERY, DOCUMENTS, count_tokens_cut=True)
+    config = ServerConfig(
+        rankers={"longp": RankerConfig(str(tmp_path / "longp"))},
+        listen=ListenConfig(port=0, metrics_port=None),
+        device=DeviceConfig(threads=1),
+    )
+    async with Replica(config) as replica, AsyncClient(replica.address, retry=ONCE) as client:
+        answer = await client.rerank(QUERY, DOCUMENTS, count_tokens_cut=True)
     found = {result.index: result for result in answer.results}
     assert [found[index].score for index in range(len(DOCUMENTS))] == pytest.approx(wanted, abs=1e-5)
     (offline,) = ranker.score(QUERY, DOCUMENTS[7:8], count_tokens=True)

@@ -5,26 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from farrank_exporters.trace import trace_encoder, trace_ranker
-from farrank_rankers.exports.export_folder import Export, find_exports
+from farrank_exporters.trace import trace_encoder
+from farrank_rankers.exports.export_folder import Export
 from farrank_rankers.files.open import open_ranker
-from support.exported_rankers import CALIBRATION, KINDS, MEASURED, TracedRanker
+from support.exported_rankers import CALIBRATION, MEASURED, TracedRanker
 
 
 @pytest.fixture(scope="session")
 def traced_rankers(
-    tiny_rankers: dict[str, Path], tiny_exports: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+    tiny_exports: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, TracedRanker]:
     """Rankers of each kind of features, traced in fp32; "maxp-fp16" is the first in fp16."""
-    made = {}
-    for name in KINDS:
-        if name in tiny_exports:
-            (export,) = find_exports(tiny_exports[name])
-            made[name] = TracedRanker(open_ranker(tiny_exports[name]), export.folder, export.manifest.graphs)
-            continue
-        ranker = open_ranker(tiny_rankers[name])
-        folder = tmp_path_factory.mktemp(name)
-        made[name] = TracedRanker(ranker, folder, trace_ranker(ranker, folder))
+    made = {name: TracedRanker.of(artifact) for name, artifact in tiny_exports.items()}
     full, folder = made["maxp"], tmp_path_factory.mktemp("maxp-fp16")
     shutil.copy(full.folder / "aggregator.onnx", folder)  # it is in fp32 always
     graphs = {

@@ -67,10 +67,7 @@ def traced_before(traced_rankers: dict[str, TracedRanker], monkeypatch: pytest.M
     """Copy graphs that were traced for another test: the steps after it are what is tested."""
 
     def copy(ranker: Ranker, folder: Path, *, half: bool = False, progress: Any) -> dict[str, Graph]:
-        before = traced_rankers["maxp-fp16" if half else "maxp"]
-        for graph in before.folder.glob("*.onnx"):
-            shutil.copy(graph, folder)
-        return dict(before.graphs)
+        return traced_rankers["maxp-fp16" if half else "maxp"].copied_to(folder)
 
     monkeypatch.setattr(farrank_exporters.export, "trace_ranker", copy)
 
@@ -266,6 +263,7 @@ def test_a_failed_replacement_leaves_the_old_export(artifact: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(("precision", "stored_as"), [("bf16", "fp32"), ("int8", "int8")])
+@pytest.mark.usefixtures("traced_before")
 def test_tensorrts_graphs_are_measured_and_kept(
     artifact: Path, monkeypatch: pytest.MonkeyPatch, any_tau: None, precision: str, stored_as: str
 ) -> None:

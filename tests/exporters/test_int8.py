@@ -12,8 +12,8 @@ import onnx
 import pytest
 import torch
 from transformers import BertConfig
+from transformers.activations import ACT2FN
 
-import farrank_exporters.trace
 from farrank_exporters.int8 import nodes_apart, quantize_onnx, quantize_openvino
 from farrank_exporters.texts import calibration_batches
 from farrank_exporters.trace import trace_encoder
@@ -58,19 +58,23 @@ def encoded(runtime: Runtime, batches: Sequence[Batch]) -> Any:
 
 
 # How an activation is written in the graph differs: one operator, or several around erf, tanh or a sigmoid.
-@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "quick_gelu", "relu", "silu", "mish"])
-def test_each_feed_forward_blocks_second_product_is_found(
-    tiny_backbone: Path, tmp_path: Path, activation: str
-) -> None:
+ACTIVATIONS = ("gelu", "gelu_new", "quick_gelu", "relu", "silu", "mish")
+
+
+def test_each_feed_forward_blocks_second_product_is_found(tiny_backbone: Path, tmp_path: Path) -> None:
+    """Each layer has another activation."""
     backbone = tmp_path / "backbone"
     shutil.copytree(tiny_backbone, backbone)
     config = json.loads((backbone / "config.json").read_text())
-    config |= {"hidden_act": activation, "num_hidden_layers": 1}
-    (backbone / "config.json").write_text(json.dumps(config))
-    trace_encoder(new_ranker("maxp", backbone, pretrained=False), tmp_path)
+    (backbone / "config.json").write_text(json.dumps(config | {"num_hidden_layers": len(ACTIVATIONS)}))
+    ranker = new_ranker("maxp", backbone, pretrained=False)
+    layers: Any = ranker.encoder.backbone
+    for layer, activation in zip(layers.encoder.layer, ACTIVATIONS, strict=True):
+        layer.intermediate.intermediate_act_fn = ACT2FN[activation]
+    trace_encoder(ranker, tmp_path)
     graph = onnx.load(tmp_path / "encoder.onnx").graph
     found = nodes_apart(graph).after_activations
-    assert len(found) == 1
+    assert len(found) == len(ACTIVATIONS)
     nodes = {node.name: node for node in graph.node}
     widths = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     producers = {output: node for node in graph.node for output in node.output}
@@ -175,15 +179,17 @@ def test_onnx_computes_all_products_in_int8(
         assert (given["bits"], given["accuracy_level"]) == (8, 4)
 
 
-def test_large_weights_stay_beside_the_graph(
-    ranker: Ranker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(farrank_exporters.trace, "INLINE_BYTES", 1000)
-    traced, folder = tmp_path / "traced", tmp_path / "int8"
-    traced.mkdir()
+def test_large_weights_stay_beside_the_graph(traced: Path, tmp_path: Path) -> None:
+    apart, folder = tmp_path / "apart", tmp_path / "int8"
+    apart.mkdir()
     folder.mkdir()
-    trace_encoder(ranker, traced)
-    quantize_onnx(traced / "encoder.onnx", folder)
+    onnx.save_model(
+        onnx.load(traced / "encoder.onnx"),
+        apart / "encoder.onnx",
+        save_as_external_data=True,
+        location="encoder.onnx.data",
+    )
+    quantize_onnx(apart / "encoder.onnx", folder)
     assert sorted(path.name for path in folder.iterdir()) == ["encoder.onnx", "encoder.onnx.data"]
     graph, weights = folder / "encoder.onnx", folder / "encoder.onnx.data"
     assert graph.stat().st_size < 1_000_000 < weights.stat().st_size

@@ -11,10 +11,9 @@ from onnx import numpy_helper
 
 from farrank_exporters.int8 import quantize_tensorrt
 from farrank_exporters.texts import calibration_batches
-from farrank_exporters.trace import trace_ranker
-from farrank_rankers.files.open import open_ranker
 from farrank_rankers.tokens import Batch
 from farrank_runtimes.onnx_runtime import OnnxGraph, open_session
+from support.exported_rankers import TracedRanker
 
 LAYERS = 2
 # Query, key, value and output of attention, and the first product of the feed-forward block.
@@ -25,16 +24,14 @@ TEXTS = [f"the river {word} in the mountains {'and goes on and on ' * n}" for n,
 
 @pytest.fixture(scope="module")
 def graphs(
-    tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+    traced_rankers: dict[str, TracedRanker], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Path, list[Batch]]:
     """A bi-encoder's graph in fp32 and in int8, and what it was calibrated with."""
-    ranker = open_ranker(tiny_rankers["biencoder"])
-    traced, folder = tmp_path_factory.mktemp("traced"), tmp_path_factory.mktemp("int8")
-    trace_ranker(ranker, traced)
-    batches = calibration_batches(ranker.reader, QUERIES, TEXTS, 12)
-    quantize_tensorrt(traced / "encoder.onnx", folder, batches)
+    traced, folder = traced_rankers["biencoder"], tmp_path_factory.mktemp("int8")
+    batches = calibration_batches(traced.ranker.reader, QUERIES, TEXTS, 12)
+    quantize_tensorrt(traced.folder / "encoder.onnx", folder, batches)
     assert [path.name for path in folder.iterdir()] == ["encoder.onnx"]
-    return traced / "encoder.onnx", folder / "encoder.onnx", batches
+    return traced.folder / "encoder.onnx", folder / "encoder.onnx", batches
 
 
 def test_every_scale_lies_around_zero(graphs: tuple[Path, Path, list[Batch]]) -> None:

@@ -1,7 +1,5 @@
 """Which device is taken, and how much it takes in."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -10,7 +8,6 @@ from farrank_runtimes.devices import (
     choose_device,
     free_memory,
     max_kept_bytes,
-    usable_cores,
 )
 from farrank_runtimes.runtime import DeviceAbsent
 
@@ -19,14 +16,6 @@ from farrank_runtimes.runtime import DeviceAbsent
 def test_a_device_that_is_not_here_stops_the_start(name: str) -> None:
     with pytest.raises(DeviceAbsent, match=f"^'{name}'"):
         choose_device(name)
-
-
-@pytest.mark.parametrize(
-    ("quota", "cores"), [("max 100000", None), ("50000 100000", 1), ("100000 100000", 1), ("nonsense", None)]
-)
-def test_a_containers_quota_caps_the_threads(tmp_path: Path, quota: str, cores: int | None) -> None:
-    (tmp_path / "cpu.max").write_text(quota)
-    assert usable_cores(tmp_path / "cpu.max") == (cores or usable_cores(tmp_path / "absent"))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Documents in several groups: the same scores, each group bounded."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,10 +11,12 @@ from farrank_exporters.trace import AggregatorGraph
 from farrank_rankers.features import Features
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.tokens import Role
+from farrank_rankers.tokens import EncoderInput, Role
+from farrank_runtimes import exported_runtime
 from farrank_runtimes.exported_runtime import GROUP_LIMIT, ExportedRuntime, RunGraph
+from farrank_runtimes.loaded_runtime import even_batch
 from farrank_runtimes.onnx_runtime import OnnxGraph, open_session
-from farrank_runtimes.runtime import Capabilities
+from farrank_runtimes.runtime import Capabilities, OutOfMemory
 from farrank_runtimes.runtime_table import GraphFiles
 
 DOCUMENTS, CHUNKS, TOKENS, QUERY_TOKENS = 40, 3, 120, 6
@@ -92,3 +94,14 @@ def test_in_several_groups_scores_are_the_aggregators_own(
     assert found.scores == pytest.approx(wanted.scores.tolist(), rel=1e-4, abs=1e-3 * spread)
     for chunk_scores, each in zip(found.chunk_scores, wanted.chunk_scores.tolist(), strict=True):
         assert chunk_scores == pytest.approx(each[: len(chunk_scores)], rel=1e-4, abs=1e-3 * spread)
+
+
+def test_a_batch_that_the_hosts_memory_cannot_hold_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the graph has it, too: the server then tries halves."""
+
+    def exhausted(inputs: Sequence[EncoderInput], pad_id: int) -> None:
+        raise MemoryError("Unable to allocate 2.00 MiB for an array")
+
+    monkeypatch.setattr(exported_runtime, "collate", exhausted)
+    with pytest.raises(OutOfMemory, match=r"2\.00 MiB"):
+        runtime_of(lambda _: []).encode(even_batch(2, 9))

@@ -23,7 +23,9 @@ _INT8 = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
-    parser.add_argument("ranker", metavar="RANKER", help="an artifact, a folder, a hub name or 'embedded'")
+    parser.add_argument(
+        "ranker", metavar="RANKER", help="an artifact, a folder, a hub name, 'embedded' or 'embedded:NAME'"
+    )
     add = partial(flag, parser)
     add("--format", "what to write", choices=get_args(ExportFormat), default="onnx")
     add("--precision", "what it will be computed in", choices=get_args(ExportPrecision), default="fp32")

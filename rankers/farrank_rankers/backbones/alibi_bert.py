@@ -25,13 +25,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers.modeling_outputs import BaseModelOutput
 
 from farrank_rankers.backbones.alibi_checkpoints import HEADS, PUBLISHED, AlibiBertConfig, check_supported
 from farrank_rankers.backbones.bert import PADDED
 from farrank_rankers.backbones.facts import OwnBackbone
 from farrank_rankers.backbones.forms import Forms
 from farrank_rankers.errors import WeightsError
+from farrank_rankers.lean_transformers import transformers
 from farrank_rankers.packed.packed_backbone import LayerParts, PackedTransformer, Reading
 from farrank_rankers.packed.pattern import Pattern, Score
 
@@ -184,7 +184,7 @@ class AlibiBert(nn.Module):
         attention_mask: Tensor,
         token_type_ids: Tensor,
         output_hidden_states: bool = False,
-    ) -> BaseModelOutput:
+    ) -> transformers.modeling_outputs.BaseModelOutput:
         """Shapes: (P, L) each -> last_hidden_state (P, L, H), hidden_states of all layers (P, L, H) each.
 
         The hidden states, the embeddings' output first, are given if asked for, else None.
@@ -199,7 +199,9 @@ class AlibiBert(nn.Module):
                 hidden = layer(hidden, bias)  # (P, L, H)
             if output_hidden_states:
                 states.append(hidden)
-        return BaseModelOutput(hidden, tuple(states) if output_hidden_states else None)
+        return transformers.modeling_outputs.BaseModelOutput(
+            hidden, tuple(states) if output_hidden_states else None
+        )
 
     def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Mapping[str, Any]) -> None:
         """Compute layers again in the backward pass, by the name that transformers' models have for it."""

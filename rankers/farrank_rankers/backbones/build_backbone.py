@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
 from farrank_rankers.backbones.alibi_bert import build_alibi_bert
 from farrank_rankers.backbones.big_bird import attention_type
 from farrank_rankers.backbones.facts import own_backbone
 from farrank_rankers.errors import SourceError
+from farrank_rankers.lean_transformers import transformers
 from farrank_rankers.spec import RankerSpec
 
 # A slip of the pen must not build a model for hours; -1 heads divide every size, and fail only in use.
@@ -24,7 +24,7 @@ def transformers_config(config: Mapping[str, Any]) -> Any:
     """
     model_type = config.get("model_type")
     try:
-        built = AutoConfig.for_model(
+        built = transformers.AutoConfig.for_model(
             model_type, **{name: value for name, value in config.items() if name != "model_type"}
         )
     except (ValueError, KeyError, TypeError) as error:
@@ -44,7 +44,7 @@ def build_backbone(spec: RankerSpec, config: Mapping[str, Any]) -> nn.Module:
     """
     if own_backbone(config) is not None:
         return build_alibi_bert(config)
-    backbone: nn.Module = AutoModel.from_config(_prepared(spec, config))
+    backbone: nn.Module = transformers.AutoModel.from_config(_prepared(spec, config))
     if getattr(backbone, "pooler", None) is not None:
         backbone.register_module("pooler", None)
     return backbone
@@ -61,7 +61,7 @@ def build_classifier(spec: RankerSpec, config: Mapping[str, Any]) -> nn.Module:
             f"config.json: architectures {config.get('architectures')!r} is a {own} backbone, of which only "
             "the encoder is written out here; a classifier's head on it cannot be opened"
         )
-    return AutoModelForSequenceClassification.from_config(_prepared(spec, config))
+    return transformers.AutoModelForSequenceClassification.from_config(_prepared(spec, config))
 
 
 def _prepared(spec: RankerSpec, config: Mapping[str, Any]) -> Any:

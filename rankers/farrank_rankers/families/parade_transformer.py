@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
-from transformers import BertConfig, BertModel
 
 from farrank_rankers.aggregate import Aggregator
 from farrank_rankers.backbones.build_backbone import transformers_config
@@ -19,6 +18,7 @@ from farrank_rankers.errors import SpecError
 from farrank_rankers.families.passages import Head
 from farrank_rankers.family import ParadePretrOptions, ParadeQueryOptions, ParadeRandOptions, TransformerShape
 from farrank_rankers.features import Features, Layout
+from farrank_rankers.lean_transformers import transformers
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokenizer import Frame
 from farrank_rankers.tokens import Role
@@ -55,7 +55,7 @@ class VectorTransformer(nn.Module):
 
     def __init__(self, input_width: int, shape: TransformerShape, use_separators: bool) -> None:
         super().__init__()
-        config = BertConfig(
+        config = transformers.BertConfig(
             vocab_size=1,
             hidden_size=shape.width,
             num_hidden_layers=shape.layers,
@@ -63,7 +63,7 @@ class VectorTransformer(nn.Module):
             intermediate_size=shape.intermediate,
             max_position_embeddings=shape.positions,
         )
-        self.bert = BertModel(config, add_pooling_layer=False)
+        self.bert = transformers.BertModel(config, add_pooling_layer=False)
         self.bert.set_input_embeddings(None)
         self.first = nn.Parameter(torch.randn(shape.width) * shape.width**-0.5)  # C
         self.register_parameter("separator", None)

@@ -1,0 +1,21 @@
+"""How many cores this process has, for its threads."""
+
+import os
+from pathlib import Path
+
+CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+
+def usable_cores(quota_file: Path = CGROUP_QUOTA) -> int:
+    """Count the cores that this process may really use: its affinity, capped by its container's quota.
+
+    A container limited to two cores of a 64-core host sees 64; that many threads would take turns on two.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = quota_file.read_text().split()
+    except (OSError, ValueError):
+        return cores
+    if quota == "max":
+        return cores
+    return max(1, min(cores, int(quota) // int(period)))
