@@ -18,7 +18,7 @@ from farrank_bench.report import Command, Heading, Measure, PartlyFailed, Row
 from farrank_bench.served import serving
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
-from farrank_runtimes.devices import usable_cores
+from farrank_runtimes.cores import usable_cores
 from farrank_runtimes.torch_runtime import TorchRuntime
 
 NOTES = (

@@ -1,6 +1,7 @@
-"""What training data costs in memory: collections of several sizes, with the same queries and candidates.
+"""What training data costs in memory: collections and runs of several sizes.
 
 python -m farrank_bench.collection_memory --megabytes 100 10240
+python -m farrank_bench.collection_memory --megabytes 100 --times 1 100
 """
 
 import argparse
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 
 from farrank_training.training_set import judged_set
@@ -22,26 +24,30 @@ class Reading:
     """One process that reads a training set and draws an epoch. `peak` is its memory at most, in MiB."""
 
     groups: int
-    wanted: int
     read_s: float
     drawn_s: float
     peak: float
 
 
-def write_set(folder: Path, size: int, wanted: int, document_bytes: int) -> int:
+def write_set(folder: Path, size: int, wanted: int, document_bytes: int, times: int = 1) -> int:
     """Write judgements and a collection of `size` bytes; give the number of its documents.
 
-    Each document that is wanted is a candidate of one query, the first of them relevant. They lie at even
-    distances among documents that nobody asks for, each of about `document_bytes`.
+    Each document that is wanted is a candidate of so many queries, the first of whose are relevant. They lie
+    at even distances among documents that nobody asks for, each of about `document_bytes`.
     """
-    queries = range(wanted // PER_QUERY)
-    names = {query: [f"d{number}" for number in range(wanted)[query :: len(queries)]] for query in queries}
-    run = (
-        f"{query} Q0 {each} 1 {-place} t\n" for query in queries for place, each in enumerate(names[query])
-    )
-    (folder / "queries.tsv").write_text("".join(f"{query}\tquery {query}\n" for query in queries))
-    (folder / "qrels.txt").write_text("".join(f"{query} 0 {names[query][0]} 1\n" for query in queries))
-    (folder / "run.txt").write_text("".join(run))
+    sets = wanted // PER_QUERY
+    names = [[f"d{number}" for number in range(wanted)[first::sets]] for first in range(sets)]
+    queries = range(sets * times)
+    with (folder / "queries.tsv").open("w") as out:
+        out.writelines(f"{query}\twhose documents are {query % sets} of {sets}\n" for query in queries)
+    with (folder / "qrels.txt").open("w") as out:
+        out.writelines(f"{query} 0 {names[query % sets][0]} 1\n" for query in queries)
+    with (folder / "run.txt").open("w") as out:
+        out.writelines(
+            f"{query} Q0 {each} 1 {-place} t\n"
+            for query in queries
+            for place, each in enumerate(names[query % sets])
+        )
     words = "window of a document that slides over its tokens " * (document_bytes // 49 + 1)
     text = words[: document_bytes - 40]
     documents = max(wanted, size // document_bytes)
@@ -71,10 +77,11 @@ def read_set(folder: Path) -> Reading:
     for index in range(len(found)):
         group = found.group(index, epoch=0)
         numbers = [int(text.split(" ", 1)[0].removeprefix("d")) for text in group.documents]
-        if {number % len(found) for number in numbers} != {int(group.query_id)}:
+        *_, mine, _, sets = group.query.split()
+        if {number % int(sets) for number in numbers} != {int(mine)}:
             raise RuntimeError(f"query {group.query_id} has documents {numbers}")
     drawn = time.perf_counter()
-    return Reading(len(found), len(found) * PER_QUERY, read - started, drawn - read, peak_mib())
+    return Reading(len(found), read - started, drawn - read, peak_mib())
 
 
 def peak_mib() -> float:
@@ -101,6 +108,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--megabytes", type=int, nargs="+", default=[100, 10240], help="sizes of the collections"
     )
     parser.add_argument("--wanted", type=int, default=20_000, help="documents that queries name, 100 a query")
+    parser.add_argument("--times", type=int, nargs="+", default=[1], help="queries that name each of them")
     parser.add_argument("--document-bytes", type=int, default=4096, help="size of a document")
     parser.add_argument("--folder", type=Path, help="where collections are written; the system's folder else")
     parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
@@ -109,17 +117,18 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps(asdict(read_set(args.read))))
         return 0
     print(
-        "| collection, MiB | documents | wanted | peak memory, MiB | read, s | an epoch's groups drawn, s |"
+        "| collection, MiB | documents | wanted | candidates | peak memory, MiB | read, s | "
+        "an epoch's groups drawn, s |"
     )
-    print("| ---: | ---: | ---: | ---: | ---: | ---: |")
-    for size in args.megabytes:
+    print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for size, times in product(args.megabytes, args.times):
         with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-            documents = write_set(Path(folder), size << 20, args.wanted, args.document_bytes)
+            documents = write_set(Path(folder), size << 20, args.wanted, args.document_bytes, times)
             mebibytes = (Path(folder) / "docs.jsonl").stat().st_size / (1 << 20)
             found = read_elsewhere(Path(folder))
         print(
-            f"| {mebibytes:,.0f} | {documents:,} | {found.wanted:,} | {found.peak:.1f} | "
-            f"{found.read_s:.1f} | {found.drawn_s:.2f} |",
+            f"| {mebibytes:,.0f} | {documents:,} | {args.wanted:,} | {found.groups * PER_QUERY:,} | "
+            f"{found.peak:.1f} | {found.read_s:.1f} | {found.drawn_s:.2f} |",
             flush=True,
         )
     return 0

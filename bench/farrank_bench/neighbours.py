@@ -19,7 +19,8 @@ from statistics import median
 from farrank_bench.report import Command, Heading, Measure, Row, spread
 from farrank_bench.rounds import Child, child
 from farrank_rankers.files.untrained import new_ranker
-from farrank_runtimes.devices import CPU_BATCH_TOKENS, usable_cores
+from farrank_runtimes.cores import usable_cores
+from farrank_runtimes.devices import CPU_BATCH_TOKENS
 from farrank_runtimes.loaded_runtime import even_batch
 from farrank_runtimes.torch_runtime import TorchRuntime
 

@@ -22,7 +22,7 @@ from farrank_bench.report import Command, Heading, Measure, Row, spread
 from farrank_bench.rounds import Child, Contender, Scored, child, measure_rounds, whole
 from farrank_loadtest.workloads import Call
 from farrank_rankers.files.open import open_ranker
-from farrank_runtimes.devices import usable_cores
+from farrank_runtimes.cores import usable_cores
 from farrank_training.configuration import TrainingConfig
 from farrank_training.losses import ranknet
 from farrank_training.ranking_trainer import RankingTrainer

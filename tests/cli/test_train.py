@@ -97,7 +97,8 @@ def test_two_seeds_of_a_new_ranker(train: Farrank, tiny_backbone: Path, tmp_path
     assert [row[0] for row in rows] == ["0", "3", "mean"]
     measures = json.loads((tmp_path / "measures.json").read_text())
     reports = [json.loads((tmp_path / f"seed-{seed}" / "training.json").read_text()) for seed in (0, 3)]
-    assert [each["measures"] for each in measures["seeds"]] == [each["measures"] for each in reports]
+    for name in ("measures", "best_step", "steps"):
+        assert [each[name] for each in measures["seeds"]] == [each[name] for each in reports]
     mean = sum(report["measures"]["RR"] for report in reports) / 2
     assert measures["mean"]["RR"] == pytest.approx(mean)
     assert rows[2][1] == f"{mean:.4f}"
@@ -139,6 +140,7 @@ def test_every_setting_has_a_flag(farrank: Farrank) -> None:
     for name, _, _ in settings():
         assert f"--{name.replace('_', '-')}" in shown
     assert "one of the two other kinds" in shown
+    assert "of all that is random, one run each (0)\n" in shown
 
 
 def test_folds(train: Farrank, tmp_path: Path) -> None:
@@ -222,12 +224,38 @@ def test_a_signal_saves_and_ends_with_130(train: Farrank, data: Path, tmp_path: 
             (*START, "--triples", "triples.tsv", "--loss", "margin-mse"),
             "loss is margin-mse, which needs a te",
         ),
+        ((*START, "--triples", "triples.tsv", "--negatives", 2), "negatives is 2; --triples have 1 a line"),
+        ((*START, "--examples", "examples.jsonl", "--negatives-from", 5), "--negatives-from: is for --cand"),
+        (
+            (*START, "--triples", "triples.tsv", *COLLECTION),
+            "--collection: is for --queries or --dev-queries",
+        ),
+        (
+            (*START, "--triples", "triples.tsv", "--query-field", "title"),
+            "--query-field: is for --queries or",
+        ),
+        ((*START, *JUDGED, *COLLECTION, "--measure", "AP"), "--measure: needs --dev-queries or --folds"),
+        ((*START, *JUDGED, *COLLECTION, "--dev-depth", 5), "--dev-depth: needs --dev-queries or --folds"),
+        (
+            (*START, "--triples", "triples.tsv", "--margin", 2, "--loss", "ranknet"),
+            "--margin: is for --loss hinge",
+        ),
+        ((*START, "--triples", "triples.tsv", "--lora-alpha", 8), "--lora-alpha: needs --lora-rank"),
+        (
+            (*START, *JUDGED, "--collection", "-", *DEV),
+            "--collection -: is read more than once; it cannot be",
+        ),
+        (
+            (*START, *JUDGED[:4], "--candidates", "-", *COLLECTION, "--folds", 4),
+            "--candidates -: is read more than once; it cannot be",
+        ),
         ((*START, "--triples", "docs.jsonl"), "docs.jsonl:1: "),
         ((*START, "--triples", "none.tsv"), "none.tsv: No such file or directory"),
-        (("--from", "nowhere", "--triples", "triples.tsv"), "nowhere is neither a folder nor a model from"),
+        # Told before data is read, which is wrong, too.
+        (("--from", "nowhere", "--triples", "none.tsv"), "nowhere is neither a folder nor a model from"),
         ((*START, "--triples", "triples.tsv", "--config", "none.yaml"), "none.yaml is missing"),
         (
-            (*START, *JUDGED, *COLLECTION, *DEV, "--measure", "best"),
+            (*START, *JUDGED, "--collection", "none.jsonl", *DEV, "--measure", "best"),
             "measure 'best': ",
         ),
         ((*START, "--triples", "triples.tsv", "--trained-layers", 9), "trained_layers is 9; it must be at m"),

@@ -1,10 +1,12 @@
 """A script for torchrun: processes that take a step together, and then make a whole run.
 
 `torchrun … trained_together.py RANKER FOLDER` trains from the artifact RANKER; the first process writes the
-step's gradients to FOLDER/gradients.safetensors, and the run to FOLDER/run.
+step's gradients to FOLDER/gradients.safetensors, and two runs to FOLDER/run and FOLDER/late, which the second
+process begins a second later.
 """
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,13 @@ def run(artifact: Path, folder: Path) -> None:
     train(ranker, Groups(triples(8)), RUN, folder, validation=validation(3), cpu=True)
 
 
+def wait_a_little_for(path: Path) -> None:
+    """Come late if another process goes ahead, but not so late that the tests would."""
+    for _ in range(20):
+        if not path.exists():
+            time.sleep(0.05)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     artifact, folder = map(Path, sys.argv[1:])
@@ -56,4 +65,7 @@ if __name__ == "__main__":
     if torch.distributed.get_rank() == 0:
         save_file(gradients, folder / "gradients.safetensors")
     run(artifact, folder / "run")
+    if torch.distributed.get_rank() == 1:
+        wait_a_little_for(folder / "late")  # the first process must wait for this one
+    run(artifact, folder / "late")
     torch.distributed.destroy_process_group()

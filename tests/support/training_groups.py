@@ -8,7 +8,6 @@ from torch import nn
 from farrank_rankers.ranker import Ranker
 from farrank_training.training_set import Group
 from farrank_training.validation import ValidationSet
-from farrank_trec import rank
 
 MakeRanker = Callable[..., Ranker]
 
@@ -76,6 +75,6 @@ def validation(count: int = 4) -> ValidationSet:
     return ValidationSet(
         {group.query_id: group.query for group in groups},
         {group.query_id: {f"d{place}": 1} for place, group in enumerate(groups)},
-        {group.query_id: rank(group.query_id, [(doc_id, 0.0) for doc_id in texts]) for group in groups},
+        {group.query_id: sorted(texts, reverse=True) for group in groups},
         texts,
     )

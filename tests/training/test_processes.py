@@ -53,12 +53,12 @@ def test_two_processes_take_the_step_of_one(artifact: Path, together: Path, tmp_
 def test_two_processes_make_the_run_of_one(artifact: Path, together: Path, tmp_path: Path) -> None:
     trained_together.run(artifact, tmp_path / "run")
     reports: list[dict[str, Any]] = []
-    for folder in (together / "run", tmp_path / "run"):
+    for folder in (together / "run", tmp_path / "run", together / "late"):
         reports.append(json.loads((folder / "training.json").read_text()))
         assert not (folder / "checkpoints").exists()
-    assert [report["processes"] for report in reports] == [2, 1]
-    assert reports[0]["steps"] == reports[1]["steps"] == 2
-    assert reports[0]["measures"] == reports[1]["measures"]
+    assert [report["processes"] for report in reports] == [2, 1, 2]
+    assert [report["steps"] for report in reports] == [2, 2, 2]
+    assert reports[0]["measures"] == reports[1]["measures"] == reports[2]["measures"]
     runs = [read_run(folder / "run" / "dev.trec") for folder in (together, tmp_path)]
     assert [[each.doc_id for each in ranked] for ranked in runs[0].values()] == [
         [each.doc_id for each in ranked] for ranked in runs[1].values()

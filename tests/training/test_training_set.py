@@ -3,7 +3,9 @@
 import gzip
 import hashlib
 import json
+import os
 import pickle
+import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -138,6 +140,7 @@ def test_keys_can_be_named(files: Files) -> None:
     ("contents", "options", "message"),
     [
         ({"queries": "q1 text\n"}, {}, "queries:1: 1 columns; queries have 2"),
+        ({"queries": "q1\ttext\nq2\t\u200b\n"}, {}, "queries:2: the text of query 'q2' is empty"),
         ({"qrels": "q1 0 a 1\nq1 0 a\n"}, {}, "qrels:2: 3 columns; qrels have 4"),
         ({"run": "q1 Q0 a 1 high t\n"}, {}, "run:1: score 'high' must be a number"),
         ({"docs": COLLECTION + "{\n"}, {}, "docs:7: not JSON at character 2"),
@@ -182,6 +185,19 @@ def test_files_have_checksums(files: Files) -> None:
         str(files.folder / name): hashlib.sha256((files.folder / name).read_bytes()).hexdigest()
         for name in ("queries", "qrels", "run", "docs")
     }
+
+
+def test_a_pipe_is_read_once_and_has_no_checksum(files: Files) -> None:
+    pipe = files.folder / "docs"
+    pipe.unlink()
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_text(COLLECTION))
+    writer.start()
+    found = files.open()
+    writer.join()
+    # Who opened it again would wait for another writer for ever.
+    assert {Path(each).name for each in found.checksums} == {"queries", "qrels", "run"}
+    assert {group.query_id for group in groups(found)} == {"q1", "q2"}
 
 
 def write_jsonl(path: Path, *lines: Any) -> Path:
@@ -246,6 +262,7 @@ TAUGHT = {"query": "q", "pos": ["p"], "neg": ["n"], "pos_scores": [1], "neg_scor
     [
         ([{"pos": []}], "1: 'query' is missing (the object has 'pos')"),
         ([{"query": " ", "pos": [], "neg": []}], "1: 'query' is empty"),
+        ([{"query": "\u200b\u00ad", "pos": [], "neg": []}], "1: 'query' is empty"),
         ([{"query": "q", "pos": ["p"]}], "1: 'neg' is missing"),
         ([{"query": "q", "pos": "p", "neg": []}], "1: 'pos' must be a list, not str"),
         ([{"query": "q", "pos": ["p", 1], "neg": []}], "1: 'pos[1]' must be a string, not int"),
@@ -281,6 +298,8 @@ def test_wrong_json_lines_are_named(tmp_path: Path, lines: list[Any], message: s
         ("a\tb\tc\na\tb\n", "2: 2 columns; triples have 3, divided by tabs: query relevant other"),
         ("a\t \tc\n", "1: the relevant text is empty"),
         ("\tb\tc\n", "1: the query is empty"),
+        # A zero-width space: no tokenizer makes a token of it, and training would end in its midst.
+        ("\u200b\tb\tc\n", "1: the query is empty"),
         ("a\tb\t\n", "1: the other text is empty"),
         ("\n", " the file is empty; expected lines of query<TAB>relevant text<TAB>other text"),
     ],

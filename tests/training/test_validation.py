@@ -86,8 +86,6 @@ def test_scores_that_are_no_numbers_are_told(make_ranker: MakeRanker) -> None:
 
 def test_a_document_without_a_text(make_ranker: MakeRanker) -> None:
     """An empty document is read as one empty chunk, as it is when served."""
-    dev = ValidationSet(
-        {"q": "hello"}, {"q": {"a": 1}}, {"q": rank("q", [("a", 1.0), ("b", 0.0)])}, Texts(a="hello", b="")
-    )
+    dev = ValidationSet({"q": "hello"}, {"q": {"a": 1}}, {"q": ["a", "b"]}, Texts(a="hello", b=""))
     run = rerank(make_ranker("maxp"), dev, TrainingConfig())
     assert {each.doc_id for each in run["q"]} == {"a", "b"}

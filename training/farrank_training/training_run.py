@@ -13,6 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
@@ -75,10 +77,7 @@ def train(
     wrote a checkpoint.
     """
     watcher, interrupts = watcher or Silent(), interrupts or Uninterrupted()
-    if validation is not None:
-        parse_measures([config.measure])
-    elif config.patience is not None:
-        raise TrainingError(f"patience is {config.patience}; without validation queries it must be none")
+    check_validation(config, validated=validation is not None)
     begun = _Beginning.of(ranker, training_set, config, seed)
     if resume and (folder / REPORT).is_file():
         begun.check(folder, folder / REPORT)
@@ -90,6 +89,9 @@ def train(
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         hint = "" if resume else "; --resume goes on with a run that began there"
         raise TrainingError(f"{folder}: must be a new or an empty folder{hint}")
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        # Of a run before: who is first writes at once, and others may not have looked yet.
+        torch.distributed.barrier()
     reports = Reports(folder, name or f"seed {seed}", watcher)
 
     def validate(current: Ranker) -> float:
@@ -163,6 +165,17 @@ def train(
     if writes:
         _clean(folder)
     return Trained(folder, seed, best_step, trainer.state.global_step, measures)
+
+
+def check_validation(config: TrainingConfig, *, validated: bool) -> None:
+    """Hold what is said of validation against whether there is any; `train` does so, too, but has data then.
+
+    Raises: TrecError if the measure is not known; TrainingError if patience has nothing to wait for.
+    """
+    if validated:
+        parse_measures([config.measure])
+    elif config.patience is not None:
+        raise TrainingError(f"patience is {config.patience}; without validation queries it must be none")
 
 
 def _clean(folder: Path) -> None:

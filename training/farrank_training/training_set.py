@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from farrank_training.byte_spans import ByteSpans
+from farrank_training.checksums import checksums
 from farrank_training.errors import TrainingError
 from farrank_training.text_store import TextStore
-from farrank_trec import missing_documents, read_qrels, read_queries, read_run
+from farrank_trec import missing_documents, read_candidates, read_qrels, read_queries
 from farrank_trec.errors import InputError
-from farrank_trec.lines import STDIN, decoded, json_object, named_string, raw_lines
+from farrank_trec.lines import decoded, is_blank, json_object, named_string, raw_lines
 
 T = TypeVar("T")
 
@@ -58,7 +59,10 @@ class TrainingSet(Protocol):
 
     @property
     def checksums(self) -> Mapping[str, str]:
-        """Name the files that the set was read from, with the SHA-256 of each; they are read whole for it."""
+        """Name the files that the set was read from, with the SHA-256 of each; they are read whole for it.
+
+        What cannot be read again, such as a pipe, is not among them.
+        """
         ...
 
     @property
@@ -89,27 +93,27 @@ def judged_set(
     """
     _at_least_one(negatives=negatives, top=top)
     texts = _chosen(read_queries(queries, query_field), query_ids, queries)
-    judged, run = read_qrels(qrels), read_run(candidates)
-    relevant: dict[str, list[str]] = {}
-    others: dict[str, list[str]] = {}
-    for query_id in texts:
-        grades = judged.get(query_id, {})
-        relevant[query_id] = [doc_id for doc_id, grade in grades.items() if grade > 0]
-        first = [each.doc_id for each in run.get(query_id, ())[:top]]
-        others[query_id] = [doc_id for doc_id in first if grades.get(doc_id, 0) <= 0]
-    del judged, run
+    judged, run = read_qrels(qrels), read_candidates(candidates, top)
 
-    # Queries without either need no text.
-    full = [query_id for query_id in texts if relevant[query_id] and others[query_id]]
-    wanted = frozenset(doc_id for each in full for doc_id in (*relevant[each], *others[each]))
+    def documents_of(query_id: str) -> tuple[list[str], list[str]]:
+        """Tell which documents are relevant, and which candidates are not."""
+        grades = judged.get(query_id, {})
+        relevant = [doc_id for doc_id, grade in grades.items() if grade > 0]
+        return relevant, [doc_id for doc_id in run.get(query_id, ()) if grades.get(doc_id, 0) <= 0]
+
+    wanted: set[str] = set()
+    for found in map(documents_of, texts):
+        if all(found):  # queries without either need no text
+            wanted.update(*found)
     store = TextStore(collections, wanted, fields)
     reasons: Counter[str] = Counter()
     kept: list[_JudgedQuery] = []
     for query_id, text in texts.items():
-        positive, negative = (store.numbers(found[query_id]) for found in (relevant, others))
-        if not relevant[query_id]:
+        relevant, others = documents_of(query_id)
+        positive, negative = store.numbers(relevant), store.numbers(others)
+        if not relevant:
             reasons["without a relevant document"] += 1
-        elif not others[query_id]:
+        elif not others:
             reasons[f"without a negative among the first {top:,} candidates"] += 1
         elif not positive:
             reasons["whose relevant documents have no text"] += 1
@@ -207,7 +211,7 @@ def _read_triple(where: str, line: bytes) -> list[str]:
             f"{where}: {len(columns)} columns; triples have 3, divided by tabs: query relevant other"
         )
     for name, text in zip(("query", "relevant text", "other text"), columns, strict=True):
-        if not text.strip():
+        if is_blank(text):
             raise InputError(f"{where}: the {name} is empty")
     return columns
 
@@ -262,7 +266,7 @@ class _Listed:
     def read(cls, where: str, line: bytes) -> "_Listed":
         values = json_object(where, decoded(where, line))
         query = named_string(where, values, ["query"])
-        if not query.strip():
+        if is_blank(query):
             raise InputError(f"{where}: 'query' is empty")
         scored = [name for name in ("pos_scores", "neg_scores") if values.get(name) is not None]
         if len(scored) == 1:
@@ -282,7 +286,7 @@ def _documents(
     """
     texts = _list(where, values, name)
     for place, text in enumerate(texts):
-        if not named_string(where, {f"{name}[{place}]": text}, [f"{name}[{place}]"]).strip():
+        if is_blank(named_string(where, {f"{name}[{place}]": text}, [f"{name}[{place}]"])):
             raise InputError(f"{where}: '{name}[{place}]' is empty")
     if not scored:
         yield from ((text, None) for text in texts)
@@ -342,16 +346,8 @@ class _Files:
 
     @cached_property
     def checksums(self) -> dict[str, str]:
-        """Hash each file; standard input has no checksum, since it cannot be read again."""
-        return {path: _sha256(path) for path in self._paths if path != STDIN}
-
-
-def _sha256(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from error
+        """Hash each file, once for all seeds."""
+        return checksums(self._paths)
 
 
 def drawn(count: int, of: int, *key: object) -> list[int]:

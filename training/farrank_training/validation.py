@@ -15,7 +15,7 @@ from farrank_training.configuration import TrainingConfig
 from farrank_training.errors import TrainingError
 from farrank_training.text_store import TextStore
 from farrank_training.training_set import Group
-from farrank_trec import Qrels, Run, missing_documents, rank, read_qrels, read_queries, read_run
+from farrank_trec import Qrels, Run, missing_documents, rank, read_candidates, read_qrels, read_queries
 from farrank_trec.measures import evaluate, parse_measures
 
 # Documents of a query that are encoded at once: some fifty chunks, as the papers cut them.
@@ -31,19 +31,23 @@ class Texts(Collection[str], Protocol):
 
 
 class ValidationSet:
-    """Queries, their candidates with texts, and judgements of them.
+    """Queries, their candidates, best first, with texts, and judgements of them.
 
     A judged query without candidates counts all the same, and counts 0.
     Raises: TrainingError if nothing can be measured, or a candidate has no text.
     """
 
-    def __init__(self, queries: Mapping[str, str], qrels: Qrels, candidates: Run, texts: Texts) -> None:
+    def __init__(
+        self,
+        queries: Mapping[str, str],
+        qrels: Qrels,
+        candidates: Mapping[str, Sequence[str]],
+        texts: Texts,
+    ) -> None:
         self.queries = queries
         self.qrels = {query_id: judged for query_id, judged in qrels.items() if query_id in queries}
         self.candidates = {
-            query_id: [each.doc_id for each in candidates[query_id]]
-            for query_id in self.qrels
-            if query_id in candidates
+            query_id: list(candidates[query_id]) for query_id in self.qrels if query_id in candidates
         }
         self.texts = texts
         if not self.candidates:
@@ -91,10 +95,9 @@ def read_validation_set(
     `query_field` and `fields` name keys of JSON lines, as of `read_queries` and `read_documents`.
     Raises: InputError naming file and line; TrainingError if nothing can be measured, or a text is missing.
     """
-    texts, run = read_queries(queries, query_field), read_run(candidates)
+    texts, run = read_queries(queries, query_field), read_candidates(candidates, depth)
     judged = {query_id: grades for query_id, grades in read_qrels(qrels).items() if query_id in texts}
-    run = {query_id: run[query_id][:depth] for query_id in judged if query_id in run}
-    wanted = {each.doc_id for ranked in run.values() for each in ranked}
+    wanted = {doc_id for query_id in judged for doc_id in run.get(query_id, ())}
     return ValidationSet(texts, judged, run, TextStore(collections, wanted, fields))
 
 

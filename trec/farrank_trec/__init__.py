@@ -5,11 +5,13 @@ Every reader takes plain or gzipped UTF-8. What is wrong is named with its file 
 """
 
 from farrank_trec.runs import (
+    Candidates,
     Qrels,
     Run,
     ScoredDoc,
     qrels_by_id_prefix,
     rank,
+    read_candidates,
     read_qrels,
     read_run,
     write_qrels,
@@ -26,6 +28,7 @@ from farrank_trec.text_files import (
 )
 
 __all__ = [
+    "Candidates",
     "CollectionDocument",
     "DocumentKeys",
     "Qrels",
@@ -34,6 +37,7 @@ __all__ = [
     "missing_documents",
     "qrels_by_id_prefix",
     "rank",
+    "read_candidates",
     "read_collection",
     "read_documents",
     "read_qrels",

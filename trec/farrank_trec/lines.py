@@ -94,6 +94,11 @@ def named_string(where: str, fields: dict[str, Any], names: Iterable[str]) -> st
     return value
 
 
+def is_blank(text: str) -> bool:
+    """Tell whether a text shows nothing: it is empty, or of white space and invisible characters alone."""
+    return not any(each.isprintable() and not each.isspace() for each in text)
+
+
 def check_id(where: str, name: str, value: str) -> str:
     """Let an id through that fits in a column of a run.
 

@@ -43,22 +43,87 @@ def read_run(path: Path) -> Run:
     Raises: InputError naming file and line if a line is malformed or names a document twice for a query.
     """
     scores: dict[str, dict[str, float]] = {}
+    for where, query_id, doc_id, score in _run_lines(path):
+        of_query = scores.setdefault(query_id, {})
+        if doc_id in of_query:
+            raise _stands_twice(where, query_id, doc_id)
+        of_query[doc_id] = score
+    return {query_id: rank(query_id, of_query.items()) for query_id, of_query in scores.items()}
+
+
+class Candidates(Mapping[str, list[str]]):
+    """The first documents of each query of a run, best first, by query_id in the order of the file.
+
+    Of each the number is kept, in four bytes: a run to train with has tens of millions of lines, and names
+    each document many times.
+    """
+
+    def __init__(self, doc_ids: list[str], numbers: dict[str, "array[int]"]) -> None:
+        self._doc_ids, self._numbers = doc_ids, numbers
+
+    def __getitem__(self, query_id: str) -> list[str]:
+        return [self._doc_ids[number] for number in self._numbers[query_id]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+
+def read_candidates(path: Path, depth: int) -> Candidates:
+    """Read a run in the order of `read_run`, and keep the first `depth` documents of each query.
+
+    While it is read, a line takes some ten bytes of memory, besides the ids.
+    Raises: InputError as `read_run`.
+    """
+    numbers: dict[str, int] = {}
+    read: dict[str, tuple[array[int], array[float]]] = {}
+    current = None
+    for where, query_id, doc_id, score in _run_lines(path):
+        if query_id != current:
+            current = query_id
+            documents, scores = read.setdefault(query_id, (array("i"), array("f")))
+            # Only one query has a set: most runs hold a query's lines together.
+            seen = set(documents)
+        number = numbers.setdefault(doc_id, len(numbers))
+        if number in seen:
+            raise _stands_twice(where, query_id, doc_id)
+        seen.add(number)
+        documents.append(number)
+        scores.append(score)
+    doc_ids = list(numbers)
+    kept: dict[str, array[int]] = {}
+    for query_id in list(read):
+        documents, scores = read.pop(query_id)
+        scored = sorted(
+            zip(scores, map(doc_ids.__getitem__, documents), documents, strict=True), reverse=True
+        )
+        kept[query_id] = array("i", [number for _, _, number in scored[:depth]])
+    return Candidates(doc_ids, kept)
+
+
+def _run_lines(path: Path) -> Iterator[tuple[str, str, str, float]]:
+    """Yield each line's place, query_id, doc_id and score. Raises: InputError if there is none."""
+    empty = True
     for where, (query_id, _, doc_id, written_rank, score, _) in _rows(path, "a run has", _RUN_COLUMNS):
         if not written_rank.isdecimal():
             raise InputError(f"{where}: rank {written_rank!r} must be a whole number")
-        of_query = scores.setdefault(query_id, {})
-        if doc_id in of_query:
-            raise InputError(f"{where}: document {doc_id!r} stands twice for query {query_id!r}")
         try:
             # float() takes 1_0 for 10.
-            of_query[doc_id] = float(score.replace("_", "x"))
+            value = float(score.replace("_", "x"))
         except ValueError as error:
             raise InputError(f"{where}: score {score!r} must be a number") from error
-        if not math.isfinite(of_query[doc_id]):
+        if not math.isfinite(value):
             raise InputError(f"{where}: score {score!r} must be finite")
-    if not scores:
+        empty = False
+        yield where, query_id, doc_id, value
+    if empty:
         raise InputError(f"{path}: the run is empty; expected lines of {_RUN_COLUMNS}")
-    return {query_id: rank(query_id, of_query.items()) for query_id, of_query in scores.items()}
+
+
+def _stands_twice(where: str, query_id: str, doc_id: str) -> InputError:
+    return InputError(f"{where}: document {doc_id!r} stands twice for query {query_id!r}")
 
 
 def write_run(path: Path, run: Mapping[str, Sequence[ScoredDoc]], tag: str) -> None:

@@ -4,12 +4,20 @@ Collections come in several shapes, so a document's id and text go by several na
 `pid` or `_id`, and `text`, `contents` or `body`.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from farrank_trec.errors import InputError
-from farrank_trec.lines import check_id, decoded, json_object, named_string, numbered_lines, raw_lines
+from farrank_trec.lines import (
+    check_id,
+    decoded,
+    is_blank,
+    json_object,
+    named_string,
+    numbered_lines,
+    raw_lines,
+)
 
 DOC_IDS = ("id", "docid", "doc_id", "pid", "_id")
 DOC_TEXTS = ("text", "contents", "body")
@@ -43,7 +51,7 @@ def read_queries(path: Path, field: str = "") -> dict[str, str]:
             raise InputError(f"{where}: query_id {query_id!r} stands twice")
         # Topics are wrapped at the width of a page; a line end says nothing.
         text = " ".join(text.split())
-        if not text:
+        if is_blank(text):
             raise InputError(f"{where}: the text of query {query_id!r} is empty")
         queries[query_id] = text
     if not queries:
@@ -121,7 +129,7 @@ def read_documents(
         hears of it; InputError if a file cannot be opened or is damaged.
     """
     keys = DocumentKeys(fields)
-    chosen = None if wanted is None else frozenset(wanted)
+    chosen = wanted if wanted is None or isinstance(wanted, Set) else frozenset(wanted)
     seen: dict[str, str] = {}
     for source in sources:
         for where, offset, line in raw_lines(source):

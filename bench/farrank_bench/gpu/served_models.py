@@ -16,7 +16,7 @@ from farrank_bench.report import Row, at_least, below, spread
 from farrank_cli.spawn import SpawnedServer
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_runtimes.devices import usable_cores
+from farrank_runtimes.cores import usable_cores
 
 # What comes first makes memory pools and compiled kernels.
 UNMEASURED = 3

@@ -17,6 +17,7 @@ from farrank_cli.new_ranker import TOKENS, add_new_ranker_flags, make_new_ranker
 from farrank_cli.terminal import Progress, counted, print_columns
 from farrank_cli.terminated import sigterm_interrupts
 from farrank_rankers.errors import RankerError
+from farrank_training.checksums import is_stream
 from farrank_training.configuration import TrainingConfig, settings
 from farrank_training.errors import TrainingError
 from farrank_training.processes import is_first_process
@@ -78,7 +79,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     add = flag_group(parser, "run")
     add("--out FOLDER", "where a folder for each seed is written", Path, required=True)
-    add("--seeds N,…", "of all that is random, one run each (0)", listed(_SEED), [0])
+    add("--seeds N,…", "of all that is random, one run each", listed(_SEED), "0")
     add("--resume", "go on with what was cut off; what is finished stays")
     add("--cpu", "train on the CPU, even if there is a GPU")
 
@@ -125,24 +126,35 @@ def run(args: argparse.Namespace) -> int:
 def _config(args: argparse.Namespace) -> TrainingConfig:
     """Take the settings of --config, and the flags' where they are given.
 
-    Raises: TrainingError naming setting, value and limit.
+    Raises: TrainingError naming setting, value and limit; CommandError if a flag sets what nothing reads.
     """
     config = TrainingConfig() if args.config is None else TrainingConfig.read(args.config)
     given = {name: getattr(args, name) for name, _, _ in settings()}
     # A switch that is not given is False.
-    return config.with_changes(
+    config = config.with_changes(
         {name: value for name, value in given.items() if value is not None and value is not False}
     )
+    if config.loss != "hinge":
+        _not_given({"--margin": args.margin}, "is for --loss hinge")
+    if config.lora_rank is None:
+        of_lora = {"--lora-alpha": args.lora_alpha, "--lora-learning-rate": args.lora_learning_rate}
+        _not_given(of_lora, "needs --lora-rank")
+    if args.triples is not None and config.negatives != 1:
+        raise TrainingError(f"negatives is {config.negatives}; --triples have 1 a line")
+    return config
 
 
 def _train(args: argparse.Namespace, config: TrainingConfig) -> list[Trained]:
-    from farrank_training.training_run import train
+    from farrank_training.training_run import check_validation, train
 
+    check_validation(config, validated=args.folds is not None or args.dev_queries is not None)
     progress = Progress("steps") if is_first_process() else None
     with sigterm_interrupts() as interrupts:
         if args.folds is not None:
             return _cross_validate(args, config, progress, interrupts)
         make_ranker = _ranker_maker(args)
+        # Before the data, which may take long to read: what is wrong with the ranker is told at once.
+        first = [make_ranker(args.seeds[0])]
         training_set = _training_set(args, config)
         validation = None
         if args.dev_queries is not None:
@@ -150,7 +162,7 @@ def _train(args: argparse.Namespace, config: TrainingConfig) -> list[Trained]:
             validation = _validation_set(args, config, *dev)
         return [
             train(
-                make_ranker(seed),
+                first.pop() if first else make_ranker(seed),
                 training_set.of_seed(seed),
                 config,
                 args.out / f"seed-{seed}",
@@ -289,8 +301,35 @@ def _check_flags(args: argparse.Namespace) -> None:
         raise CommandError("--folds: divides the queries of --queries; leave out --dev-queries and the like")
     if any(value is not None for value in dev.values()):
         _all_or_none(dev | with_collection)
+    validated = args.folds is not None or any(value is not None for value in dev.values())
+    if sources != ["--queries"] and not validated:
+        texts_of = with_collection | {"--fields": args.fields, "--query-field": args.query_field or None}
+        _not_given(texts_of, "is for --queries or --dev-queries")
+    if sources != ["--queries"]:
+        _not_given({"--negatives-from": args.negatives_from}, "is for --candidates")
+    if not validated:
+        of_validation = {
+            "--measure": args.measure,
+            "--validate-every": args.validate_every,
+            "--dev-depth": args.dev_depth,
+        }
+        _not_given(of_validation, "needs --dev-queries or --folds")
+    read_again = [("--collection", each) for each in args.collection if validated]
+    read_again += [*judged.items()] if args.folds is not None else []
+    for name, path in read_again:
+        if is_stream(path):
+            raise CommandError(
+                f"{name} {path}: is read more than once; it cannot be standard input or a pipe"
+            )
     if len(set(args.seeds)) != len(args.seeds):
         raise CommandError(f"--seeds {','.join(map(str, args.seeds))}: a seed stands twice")
+
+
+def _not_given(flags: dict[str, Any], why: str) -> None:
+    """Refuse a flag that nothing would read."""
+    for name, value in flags.items():
+        if value is not None:
+            raise CommandError(f"{name}: {why}")
 
 
 def _all_or_none(flags: dict[str, Any]) -> None:
@@ -314,7 +353,13 @@ def _tell(out: Path, found: Sequence[Trained]) -> None:
         rows.append(["mean", "", "", *_figures(means.values())])
     print_columns(("seed", "best step", "steps", *map(mean_name, names)), rows)
     seeds = [
-        {"seed": each.seed, "folder": str(each.folder), "steps": each.steps, "measures": dict(each.measures)}
+        {
+            "seed": each.seed,
+            "folder": str(each.folder),
+            "best_step": each.best_step or None,  # folds have one each
+            "steps": each.steps,
+            "measures": dict(each.measures),
+        }
         for each in found
     ]
     text = json.dumps({"seeds": seeds, "mean": means}, indent=2) + "\n"

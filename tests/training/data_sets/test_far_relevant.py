@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -191,6 +192,13 @@ def test_queries_that_cannot_be_used_are_counted(source: dict[str, Path], tmp_pa
     assert not list(tmp_path.iterdir())
 
 
+def test_too_few_queries_of_which_none_is_left_out(source: dict[str, Path], tmp_path: Path) -> None:
+    two = write_lines(tmp_path / "two.tsv", ["q10\tthe sea", "q11\tbread"])
+    files = [source["passages"]], two, source["qrels"]
+    with pytest.raises(TrainingError, match=r"train is 3; only 2 queries are left that can be used$"):
+        make_far_relevant(*files, tmp_path / "out", options=FarRelevantOptions(train=3, dev=0, test=0))
+
+
 def test_queries_with_the_same_passage_share_its_document_and_never_a_split_apart(
     source: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -228,8 +236,10 @@ def test_options_are_checked(options: dict[str, Any], message: str) -> None:
 
 
 def test_a_collection_that_cannot_be_read_twice_is_refused(source: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="standard input"):
-        make_far_relevant([Path("-")], source["queries"], source["qrels"], tmp_path / "out")
+    os.mkfifo(tmp_path / "pipe")
+    for passages in (Path("-"), tmp_path / "pipe"):
+        with pytest.raises(InputError, match="it cannot be standard input or a pipe"):
+            make_far_relevant([passages], source["queries"], source["qrels"], tmp_path / "out")
 
 
 @settings(max_examples=40)

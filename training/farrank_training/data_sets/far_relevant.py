@@ -19,6 +19,7 @@ from random import Random
 from typing import Any
 
 from farrank_rankers.tokenizer import TextTokenizer
+from farrank_training.checksums import is_stream
 from farrank_training.data_sets.articles import BETWEEN
 from farrank_training.data_sets.lexical_index import LexicalIndex
 from farrank_training.data_sets.made_data import (
@@ -36,7 +37,7 @@ from farrank_training.errors import TrainingError
 from farrank_training.text_store import TextStore
 from farrank_trec import DocumentKeys, Qrels, rank, read_qrels, read_queries
 from farrank_trec.errors import InputError
-from farrank_trec.lines import STDIN, raw_lines
+from farrank_trec.lines import raw_lines
 
 # Passages held ready for each document that will be made; a document takes some 12 of MS MARCO's.
 _POOL_PER_DOCUMENT = 24
@@ -97,12 +98,12 @@ def make_far_relevant(
     may be drawn, and for its checksum. In memory are ids of judged passages and of those that may be drawn,
     and an index of the documents of a split; texts are read from the files when they are drawn. `progress`
     hears what is being done, how far, and of how many, 0 if nobody knows.
-    Raises: InputError if a file is malformed or the collection is standard input; TrainingError if there are
+    Raises: InputError if a file is malformed or the collection is a stream; TrainingError if there are
         too few queries or passages, or `out` is taken; SourceError if the tokenizer cannot be opened.
     """
     given = options or FarRelevantOptions()
-    if any(str(each) == STDIN for each in passages):
-        raise InputError("the collection is read more than once; it cannot be standard input")
+    if any(map(is_stream, passages)):
+        raise InputError("the collection is read more than once; it cannot be standard input or a pipe")
     opened = open_tokenizer(tokenizer)
     texts, judged = read_queries(queries), read_qrels(qrels)
     relevant = {
@@ -158,9 +159,10 @@ def plan_splits(
         while len(chosen) < size:
             query_id = next(waiting, None)
             if query_id is None:
+                why = "; ".join(f"{count:,} {reason}" for reason, count in left_out.items())
                 raise TrainingError(
-                    f"{split} is {size:,}; only {len(chosen):,} queries are left that can be used "
-                    f"({'; '.join(f'{count:,} {reason}' for reason, count in left_out.items())})"
+                    f"{split} is {size:,}; only {len(chosen):,} queries are left that can be used"
+                    + (f" ({why})" if why else "")
                 )
             ids = relevant[query_id]
             there = [each for each in ids if each in store]

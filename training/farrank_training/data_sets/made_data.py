@@ -6,6 +6,7 @@ the top, data.json says how all was made: the same options over the same files g
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any
 from farrank_rankers.files.folder_in_place import folder_in_place
 from farrank_rankers.files.model_files import locate
 from farrank_rankers.tokenizer import TextTokenizer, TokenizerFiles
+from farrank_training.checksums import checksums
 from farrank_training.errors import TrainingError
 from farrank_trec import Qrels, Run, write_qrels, write_queries, write_run
 from farrank_trec.measures import evaluate, mean_name, parse_measures
@@ -102,23 +104,26 @@ def record(
     splits: Mapping[str, Any],
     left_out: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Say how data was made, for data.json. The tokenizer's SHA-256 is of tokenizer.json as it is used."""
+    """Say how data was made, for data.json. The tokenizer's SHA-256 is of tokenizer.json as it is used.
+
+    An input goes by its file's name, or by its path if another has the name; a pipe has no checksum.
+    Raises: InputError if an input cannot be read again.
+    """
     source, opened = tokenizer
     digest = hashlib.sha256(opened.files.as_configured().encode()).hexdigest()
+    names = Counter(path.name for path in inputs)
+    hashed = {Path(path): digest for path, digest in checksums(inputs).items()}
     return {
         "kind": kind,
         "made_by": f"farrank {version('farrank')}",
         "options": dict(options),
         "tokenizer": {"source": source, "sha256": digest},
-        "inputs": {path.name: _checksum(path) for path in inputs},
+        "inputs": {
+            path.name if names[path.name] == 1 else str(path): digest for path, digest in hashed.items()
+        },
         "splits": dict(splits),
         "left_out": {reason: count for reason, count in left_out.items() if count},
     }
-
-
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

@@ -1,0 +1,30 @@
+"""The SHA-256 of the files that data was read from, which tell whether they are still the same."""
+
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from farrank_trec.errors import InputError
+from farrank_trec.lines import STDIN
+
+
+def checksums(paths: Iterable[Path | str]) -> dict[str, str]:
+    """Hash files, by their paths. What cannot be read again, as standard input and pipes, is left out.
+
+    Raises: InputError if a file cannot be read.
+    """
+    return {path: _sha256(path) for path in map(str, paths) if not is_stream(path)}
+
+
+def is_stream(path: Path | str) -> bool:
+    """Tell standard input and pipes, which can be read once, from files. What is not there is none."""
+    return str(path) == STDIN or (os.path.exists(path) and not os.path.isfile(path))
+
+
+def _sha256(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
