@@ -13,7 +13,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from farrank_experiments.contenders import CONTENDERS
+from farrank_experiments.contenders import CONTENDERS, FIRSTP
+from farrank_experiments.kept_rankers import keep_rankers
 from farrank_experiments.page import PAGE, write_page
 from farrank_experiments.plan import Plan
 from farrank_experiments.settings import Settings, quick
@@ -24,6 +25,8 @@ from farrank_training.errors import TrainingError
 from farrank_trec.errors import TrecError
 
 INTERRUPTED = 130
+# Those that read tokens, of which there is no other way, beside FirstP.
+WHOLE = [each.name for each in CONTENDERS.values() if each.name == FIRSTP or not each.has_vectors]
 SQUAD = Path("../shared/data/squad")
 WORK = Path(".cache/experiment")
 
@@ -57,22 +60,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     add("--rankers", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS), metavar="NAME",
         help=f"of {', '.join(CONTENDERS)}; default all")  # fmt: skip
-    add("--whole-seeds", type=int, metavar="N",
-        help="seeds of rankers that are trained with their encoder; 0 leaves them out")  # fmt: skip
+    add("--whole-rankers", nargs="*", choices=list(CONTENDERS), default=WHOLE, metavar="NAME",
+        help=f"of these, which are trained with their encoder, too ({' '.join(WHOLE)})")  # fmt: skip
+    add("--whole-seeds", type=int, metavar="N", help="seeds of those (1)")
+    add("--keep", type=Path, metavar="DIR",
+        help="write the rankers on a frozen encoder to folders there, as small differences")  # fmt: skip
+    add("--precision", choices=("fp32", "bf16"), default="fp32",
+        help="what encoders compute in; bf16 where the processor has it (%(default)s)")  # fmt: skip
     add("--quick", action="store_true", help="a trial with a tiny model: its figures say nothing")
     given = parser.parse_args(given_arguments)
     try:
         folders = StepFolders(given.work)
         settings = quick(str(_tiny_backbone(given.work))) if given.quick else Settings()
+        settings = settings.in_precision(given.precision)
         if given.whole_seeds is not None:
             settings = replace(settings, whole_seeds=given.whole_seeds)
         contenders = [CONTENDERS[name] for name in dict.fromkeys(given.rankers)]
-        plan = Plan(settings, given.squad, folders, contenders, lambda said: print(said, flush=True))
+        whole = [each for each in contenders if each.name in given.whole_rankers]
+        plan = Plan(settings, given.squad, folders, contenders, whole, lambda said: print(said, flush=True))
         folders.do(plan.steps(), lambda said: print(said, flush=True))
         dated = Path("docs/benchmarks", f"{datetime.now(UTC):%Y-%m-%d}-findings")
         out = given.out or (given.work / "report" if given.quick else dated)
         write_page(out, plan, ["python", "-m", parser.prog, *given_arguments], quick=given.quick)
         print(out / PAGE)
+        if given.keep is not None:
+            for folder in keep_rankers(plan, given.keep):
+                print(folder)
     except KeyboardInterrupt:
         print(f"{parser.prog}: interrupted; the same command goes on from {given.work}", file=sys.stderr)
         return INTERRUPTED

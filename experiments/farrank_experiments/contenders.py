@@ -39,6 +39,11 @@ class Contender:
     stands_for: tuple[str, float, float] | None = None
 
     @property
+    def reads_first(self) -> bool:
+        """Whether it reads nothing of a document but its first chunk."""
+        return family_named(self.family).chunking == "first"
+
+    @property
     def paper_model(self) -> str | None:
         """Its name among `farrank rankers --papers`, by which plots know it; None if it is not there."""
         if not self.reads_positions:

@@ -81,12 +81,16 @@ def _head(plan: Plan, command: Sequence[str], *, quick: bool) -> str:
         f"{settings.natural_candidates}, read as far as {settings.natural_chunks} chunks. Figures are MRR.",
         "",
         f"Aggregators on a frozen encoder learn {settings.heads.epochs} times from each question, documents "
-        f"put together anew, {settings.seeds} seeds. Where the encoder is trained too, rankers start from "
-        "these aggregators, or from random ones if they read tokens. The last "
-        f"{settings.whole.trained_layers} layers of the encoder learn then, from {settings.whole_triples:,} "
-        "questions, each seen once with one other document; "
-        f"{settings.whole_seeds} {'seed' if settings.whole_seeds == 1 else 'seeds'}.",
+        f"put together anew, {settings.seeds} seeds.",
     ]
+    if plan.whole:
+        lines[-1] += (
+            " Where the encoder is trained too, rankers start from these aggregators, or from random ones if "
+            f"they read tokens. The last {settings.whole.trained_layers} layers of the encoder learn then, "
+            f"from {settings.whole_triples:,} questions, each seen once with one other document; "
+            f"{settings.whole_seeds} {'seed' if settings.whole_seeds == 1 else 'seeds'}, asked the first "
+            f"{settings.whole_questions:,} questions."
+        )
     return "\n".join(lines)
 
 
@@ -188,7 +192,7 @@ def _times(plan: Plan) -> str:
             sum(seconds[step.name] for (name, *_), step in steps.items() if name == contender.name)
             for steps in (plan.whole, plan.answers)
         ]
-        told = f"{whole[0]:,.0f} + {whole[1]:,.0f}"
+        told = f"{whole[0]:,.0f} + {whole[1]:,.0f}" if any(whole) else "–"
         rows.append((contender.title, f"{seconds[head.name]:,.0f}" if head else "–", told))
     heads = ("step", "seconds", "encoder and all: training + asking")
     note = (

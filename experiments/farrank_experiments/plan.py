@@ -45,7 +45,8 @@ _RANKER = "ranker"
 class Plan:
     """All steps of one experiment, with the folders where their results lie.
 
-    `asked` names what is told while a step runs. Raises: InputError if a file of SQuAD's is missing.
+    Of the `contenders`, those of `whole` are trained with their encoder, too. `tell` is given what a step
+    says while it runs. Raises: InputError if a file of SQuAD's is missing.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Plan:
         squad: Path,
         folders: StepFolders,
         contenders: Sequence[Contender],
+        whole: Sequence[Contender],
         tell: Callable[[str], None],
     ) -> None:
         self.settings, self.folders, self.contenders, self.tell = settings, folders, contenders, tell
@@ -91,12 +93,13 @@ class Plan:
         }
         self.whole: dict[tuple[str, str, int], Step] = {}
         self.answers: dict[tuple[str, str, int], Step] = {}
-        for contender in contenders:
+        for contender in whole:
             for seed in range(settings.whole_seeds):
                 self._add_whole(contender, seed, given["whole"])
 
     def _add_whole(self, contender: Contender, seed: int, training: Mapping[str, Any]) -> None:
         before = self.heads.get(contender.name, self.passages)
+        asked = {**self._of_questions, "whole_questions": self.settings.whole_questions}
         for stage in STAGES:
             key = contender.name, stage, seed
             title = f"{contender.title}, encoder and all, on {stage.capitalize()}"
@@ -113,7 +116,7 @@ class Plan:
                 f"asked-{contender.name}-{stage}-{seed}",
                 f"{title}: asked",
                 partial(self._ask_whole, contender, key),
-                self._of_questions,
+                asked,
                 [trained],
             )
             before = trained
@@ -135,7 +138,7 @@ class Plan:
                     stage: [values[_head(stage, seed)] for seed in range(self.settings.seeds)]
                     for stage in STAGES
                 }
-            if self.settings.whole_seeds:
+            if (contender.name, BIASED, 0) in self.answers:
                 found["whole"][contender.name] = {
                     stage: [
                         read_values(self.folders.of(self.answers[contender.name, stage, seed]))[stage]
@@ -144,6 +147,11 @@ class Plan:
                     for stage in STAGES
                 }
         return found
+
+    def frozen_ranker(self, contender: Contender, stage: str, seed: int) -> Ranker:
+        """Open what was trained on vectors last on a stage's documents. Raises: OSError if it was not."""
+        head = self.folders.of(self.heads[contender.name]) / f"{_head(stage, seed)}.safetensors"
+        return contender_ranker(contender, self._passage_folder, self.settings, seed, head)
 
     # What the steps do.
 
@@ -216,9 +224,10 @@ class Plan:
     def _train_whole(self, contender: Contender, stage: str, seed: int, folder: Path) -> None:
         settings, made = self.settings, self.made
         if stage == BIASED:
-            heads = self.heads.get(contender.name)
-            head = self.folders.of(heads) / f"{_head(BIASED, seed)}.safetensors" if heads else None
-            ranker = contender_ranker(contender, self._passage_folder, settings, seed, head)
+            if contender.name in self.heads:
+                ranker = self.frozen_ranker(contender, BIASED, seed)
+            else:
+                ranker = contender_ranker(contender, self._passage_folder, settings, seed)
         else:
             before = self.whole[contender.name, BIASED, seed]
             ranker = opened(contender, self.folders.of(before) / _RANKER)
@@ -239,7 +248,10 @@ class Plan:
         features = encoded_by(ranker, lower_precision=self._lower_precision)
         values: Values = {}
         for questions in self._asked.values():
-            values |= ask({"it": ranker.aggregator}, features, questions, self._tell_within)["it"]
+            some = questions[: self.settings.whole_questions]
+            if contender.reads_first:
+                some = [each.first_passages() for each in some]
+            values |= ask({"it": ranker.aggregator}, features, some, self._tell_within)["it"]
         write_values(folder, {key[1]: values})
 
     def _tell_within(self, said: str) -> None:

@@ -5,7 +5,7 @@ holds the passage, at whatever place, is put together from what came out.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import numpy as np
@@ -46,6 +46,15 @@ class AskedQuestion:
     pool: Sequence[np.ndarray]
     conditions: Mapping[str, Sequence[Arrangement]]
     relevant: int
+
+    def first_passages(self) -> "AskedQuestion":
+        """Keep what a ranker of first chunks reads: the passages that some document begins with."""
+        firsts = sorted({each[0] for documents in self.conditions.values() for each in documents})
+        places = {passage: place for place, passage in enumerate(firsts)}
+        conditions = {
+            name: [(places[each[0]],) for each in documents] for name, documents in self.conditions.items()
+        }
+        return replace(self, pool=[self.pool[each] for each in firsts], conditions=conditions)
 
 
 class _Documents:

@@ -3,10 +3,10 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from farrank_training.configuration import TrainingConfig
+from farrank_training.configuration import Precision, TrainingConfig
 from farrank_training.data_sets.window_documents import WindowOptions
 from farrank_training.errors import TrainingError
 
@@ -30,8 +30,8 @@ class Settings:
     """The size of the experiment.
 
     `passage_questions` train the passage cross-encoder that all rankers start from, other `triples` of them
-    the rankers. `seeds` are trained on vectors of its frozen encoder, `whole_seeds` with the encoder, on the
-    first `whole_triples`.
+    the rankers. `seeds` are trained on vectors of its frozen encoder. `whole_seeds` are trained with the
+    encoder on the first `whole_triples`, and asked the first `whole_questions` of each kind.
     Candidates of a test question share `distractors` passages of other articles in Far, so that each needs
     to be encoded once; likewise in training on vectors. `position_questions` are ranked with the relevant
     passage at every place. An article's first `natural_chunks` windows are read. `articles` of each of
@@ -45,16 +45,17 @@ class Settings:
         default_factory=lambda: WindowOptions(most_chunks=8, candidates=CANDIDATES)
     )
     articles: int | None = None
-    passage_questions: int = 7_000
-    triples: int = 1_500
-    whole_triples: int = 640
-    negatives: int = 3
+    passage_questions: int = 4_500
+    triples: int = 700
+    whole_triples: int = 240
+    negatives: int = 2
     seeds: int = 3
     whole_seeds: int = 1
-    test_questions: int = 160
-    position_questions: int = 100
+    test_questions: int = 120
+    whole_questions: int = 60
+    position_questions: int = 60
     distractors: int = 16
-    natural_questions: int = 30
+    natural_questions: int = 24
     natural_candidates: int = 8
     natural_chunks: int = 16
     passages: TrainingConfig = field(
@@ -62,11 +63,12 @@ class Settings:
             loss="ranknet",
             batch_size=16,
             accumulation=1,
-            backbone_learning_rate=5e-5,
+            lora_rank=16,
+            lora_alpha=32,
+            lora_learning_rate=5e-4,
             learning_rate=1e-3,
             warmup=0.1,
             checkpoint_every=100,
-            precision="bf16",
         )
     )
     whole: TrainingConfig = field(
@@ -78,15 +80,25 @@ class Settings:
             warmup=0.1,
             checkpoint_every=20,
             trained_layers=3,
-            precision="bf16",
         )
     )
     heads: HeadSettings = field(default_factory=HeadSettings)
+
+    def in_precision(self, precision: Precision) -> "Settings":
+        """Let all encoders compute in this precision."""
+        change = {"precision": precision}
+        passages, whole = self.passages.with_changes(change), self.whole.with_changes(change)
+        return replace(self, passages=passages, whole=whole)
 
     def __post_init__(self) -> None:
         """Hold together what must fit. Raises: TrainingError naming setting, value and limit."""
         if not 0 <= self.whole_seeds <= self.seeds:
             raise TrainingError(f"whole_seeds is {self.whole_seeds}; it must be 0 to the {self.seeds} seeds")
+        if not 1 <= self.whole_questions <= self.test_questions:
+            raise TrainingError(
+                f"whole_questions is {self.whole_questions}; it must be 1 to the "
+                f"{self.test_questions:,} test_questions"
+            )
         if not 1 <= self.whole_triples <= self.triples:
             raise TrainingError(
                 f"whole_triples is {self.whole_triples}; it must be 1 to the {self.triples:,} triples"
@@ -117,6 +129,7 @@ def quick(backbone: str) -> Settings:
         whole_triples=8,
         negatives=2,
         test_questions=12,
+        whole_questions=10,
         position_questions=6,
         distractors=8,
         natural_questions=6,

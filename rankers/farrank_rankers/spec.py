@@ -7,13 +7,17 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 from farrank_rankers.backbones.facts import BackboneFacts
-from farrank_rankers.chunking import Chunking
+from farrank_rankers.calibration import Calibration
+from farrank_rankers.chunking import Chunking, chunk_count
 from farrank_rankers.errors import SpecError
-from farrank_rankers.family import Options, Plan, VectorOptions, check_count, family_named
+from farrank_rankers.family import BiEncoderOptions, Options, Plan, VectorOptions, check_count, family_named
 from farrank_rankers.json_values import read_fields
 from farrank_rankers.tokenizer import TokenizerFiles
 
 OptionsT = TypeVar("OptionsT", bound=Options)
+
+# all-MiniLM-L6-v2 on SQuAD (docs/decisions/0025-scores-between-0-and-1.md). Others may lie elsewhere.
+COSINE_CALIBRATION = Calibration(scale=12.0, offset=-5.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,8 @@ class RankerSpec:
 
     `backbone` is a name for people. `pad_query_to` (tokens) pads the query *before* the first separator, so
     that a chunk's positions do not move with the query's length; None pads nothing. `options` are the
-    family's own, its defaults where none are given. `provenance` says where weights came from; neither it nor
+    family's own, its defaults where none are given. `provenance` says where weights came from. `calibration`
+    turns a document's raw score into one between 0 and 1; None is the family's own. Neither of these two nor
     `backbone` takes part in a ranker's version.
     Raises: SpecError naming field, value and limit.
     """
@@ -34,6 +39,7 @@ class RankerSpec:
     pad_query_to: int | None = None
     options: Options = field(default=None)  # type: ignore[assignment]  # filled in below
     provenance: Mapping[str, str] = field(default_factory=dict, hash=False)
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         """Fill in the family's options and hold every field to its limits."""
@@ -64,6 +70,36 @@ class RankerSpec:
         """Whether an encoder input holds query and chunk (pair) or one of them (dual)."""
         return family_named(self.family).plan
 
+    @property
+    def document_calibration(self) -> Calibration:
+        """How a document's raw score becomes one between 0 and 1.
+
+        A sum over chunks grows with their number, and its sigmoid would be 1 for every long document: unless
+        the spec says otherwise it counts as a mean over as many chunks as a document may have.
+        """
+        if self.calibration is not None:
+            return self.calibration
+        of_chunk = self._family_calibration
+        return replace(of_chunk, scale=of_chunk.scale / self._chunks_summed)
+
+    @property
+    def chunk_calibration(self) -> Calibration:
+        """How a chunk's own score becomes one between 0 and 1, where chunks have scores of their own."""
+        if self.calibration is None:
+            return self._family_calibration
+        return replace(self.calibration, scale=self.calibration.scale * self._chunks_summed)
+
+    @property
+    def _family_calibration(self) -> Calibration:
+        unit_length = isinstance(self.options, BiEncoderOptions) and self.options.normalize
+        return COSINE_CALIBRATION if unit_length else Calibration()
+
+    @property
+    def _chunks_summed(self) -> int:
+        """How many chunks' scores a document's may add up; 1 where they are not summed."""
+        is_sum = self.family == "sump" or getattr(self.options, "aggregation", None) == "sum"
+        return chunk_count(self.chunking, self.chunking.max_document_tokens) if is_sum else 1
+
     def options_as(self, kind: type[OptionsT]) -> OptionsT:
         """Return the options as what they are to the family.
 
@@ -75,7 +111,11 @@ class RankerSpec:
 
     def to_json(self) -> str:
         """Write the spec as the text of a `ranker.json`."""
-        return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
+        values = asdict(self)
+        if self.calibration is None:
+            # As it was written before there was one: versions are hashes of this text.
+            del values["calibration"]
+        return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> "RankerSpec":
@@ -107,13 +147,13 @@ def family_options(family: str, backbone: BackboneFacts, changes: Mapping[str, A
 def content_version(
     spec: RankerSpec, files: TokenizerFiles, config: Mapping[str, Any], weights_digest: str
 ) -> str:
-    """Hash spec (names aside), tokenizer, backbone configuration and weights to 16 hexadecimal digits.
+    """Hash spec (names and calibration aside), tokenizer, configuration and weights to 16 hexadecimal digits.
 
     The same content gives the same version on every machine and device, before and after saving, and from an
     export, which keeps its ranker's `weights_digest`.
     """
     digest = hashlib.blake2b(digest_size=8)
-    unnamed = replace(spec, backbone="-", provenance={}).to_json()
+    unnamed = replace(spec, backbone="-", provenance={}, calibration=None).to_json()
     texts = (unnamed, files.tokenizer_json, files.config_json, json.dumps(config, sort_keys=True))
     for text in (*texts, weights_digest):
         digest.update(hashlib.blake2b(text.encode()).digest())

@@ -3,6 +3,9 @@
 import csv
 from pathlib import Path
 
+from farrank_rankers.files.model_files import embedded_rankers
+from farrank_rankers.files.open import open_reader
+
 DOCS = Path(__file__).parents[2] / "docs"
 MEASURED = DOCS / "benchmarks" / "2026-11-21-efficiency-cpu-2-cores" / "efficiency.csv"
 
@@ -16,7 +19,8 @@ def test_run_times_here_are_those_of_the_benchmark() -> None:
         if line[:2] == "| "
     ]
     heads = next(cells for cells in rows if cells[0] == "family")
-    here = {cells[0].strip("`"): cells[heads.index("here")] for cells in rows if cells[0][:1] == "`"}
+    of_families = [cells for cells in rows if len(cells) == len(heads) and cells[0][:1] == "`"]
+    here = {cells[0].strip("`"): cells[heads.index("here")] for cells in of_families}
     with MEASURED.open(newline="") as file:
         run_times = {row["ranker"]: float(row["run_time"]) for row in csv.DictReader(file)}
     told = 0
@@ -28,3 +32,12 @@ def test_run_times_here_are_those_of_the_benchmark() -> None:
             told += 1
     # All but FirstP itself and the ones that read a document whole.
     assert told == 14
+
+
+def test_figures_of_the_rankers_that_come_with_it_are_those_in_their_files() -> None:
+    page = (DOCS / "choosing-a-ranker.md").read_text(encoding="utf-8")
+    for name in embedded_rankers():
+        (line,) = (line for line in page.splitlines() if line.startswith(f"| `embedded:{name}` |"))
+        told = [cell.split()[0] for cell in line.strip("| ").split(" | ")[1:]]
+        found = open_reader(f"embedded:{name}").spec.provenance["MRR"]
+        assert [each.split()[1] for each in found.split(", ")] == told

@@ -87,6 +87,20 @@ def test_kept_vectors_are_those_of_the_encoder(tiny_backbone: Path, tmp_path: Pa
         KeptVectors(tmp_path / "vectors").of("some", [first])
 
 
+def test_firstp_orders_by_first_passages_alone(tiny_backbone: Path) -> None:
+    ranker, texts = ranker_of("firstp", tiny_backbone), passages(6)
+    question = question_of(ranker, texts, [(4, 1), (5,), (0, 2, 3), (4, 3)])
+
+    shorter = question.first_passages()
+
+    assert shorter.conditions == {"made": [(1,), (2,), (0,), (1,)]}
+    assert len(shorter.pool) == 3
+    features = encoded_by(ranker, lower_precision=False)
+    expected = scores_of(ranker.aggregator, features(question), question.conditions["made"])
+    found = scores_of(ranker.aggregator, features(shorter), shorter.conditions["made"])
+    assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("scores", "expected"),
     [

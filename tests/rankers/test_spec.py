@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
+from farrank_rankers.calibration import Calibration
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import FAMILIES, BiEncoderOptions, CrossEncoderOptions
-from farrank_rankers.spec import RankerSpec
+from farrank_rankers.spec import COSINE_CALIBRATION, RankerSpec
 
 SPEC = RankerSpec(
     "biencoder",
@@ -46,6 +47,9 @@ def test_json_round_trip_with_options() -> None:
         ({"options": {"normalize": 1}}, "options.normalize is 1; it must be true or false"),
         ({"provenance": {"a": 1}}, "provenance.a is 1; it must be a string"),
         ({"provenance": []}, "provenance is .*object"),
+        ({"calibration": {"scale": 0.0}}, "calibration.scale is 0.0; it must be above 0"),
+        ({"calibration": {"scale": -1.0}}, "calibration.scale is -1.0; it must be above 0"),
+        ({"calibration": {"slope": 1.0}}, "slope"),
     ],
 )
 def test_a_bad_key_is_named(change: dict[str, Any], message: str) -> None:
@@ -73,3 +77,37 @@ def test_options_of_another_family_are_refused() -> None:
 def test_padding_must_hold_the_longest_query() -> None:
     with pytest.raises(SpecError, match="pad_query_to is 16; it must be at least 32"):
         RankerSpec("maxp", "b", Chunking("first", 7, 7, 70), pad_query_to=16)
+
+
+def test_a_calibration_is_kept_and_what_has_none_is_written_as_ever() -> None:
+    own = Calibration(scale=2.5, offset=-1.0)
+    assert RankerSpec.from_json(replace(SPEC, calibration=own).to_json()).calibration == own
+    assert "calibration" not in json.loads(SPEC.to_json())
+
+
+def test_the_families_own_calibrations() -> None:
+    # 100 tokens in windows of 20, each 10 after the last.
+    chunking, chunks = SPEC.chunking, 9
+    maxp = RankerSpec("maxp", "b", chunking)
+    assert maxp.document_calibration == maxp.chunk_calibration == Calibration(1.0, 0.0)
+    assert SPEC.document_calibration == SPEC.chunk_calibration == COSINE_CALIBRATION
+    dot = replace(SPEC, options=BiEncoderOptions(normalize=False))
+    assert dot.document_calibration == Calibration(1.0, 0.0)
+    for summed in (
+        RankerSpec("sump", "b", chunking),
+        RankerSpec("cross-encoder", "b", chunking, options=CrossEncoderOptions(aggregation="sum")),
+    ):
+        assert summed.document_calibration == Calibration(1 / chunks, 0.0)
+        assert summed.chunk_calibration == Calibration(1.0, 0.0)
+        own = replace(summed, calibration=Calibration(0.5, 2.0))
+        assert (own.document_calibration, own.chunk_calibration) == (
+            Calibration(0.5, 2.0),
+            Calibration(0.5 * chunks, 2.0),
+        )
+
+
+@pytest.mark.parametrize("raw", [-1e6, -800.0, -1.0, 0.0, 3.0, 800.0, 1e6])
+def test_a_calibrated_score_lies_between_0_and_1_however_large(raw: float) -> None:
+    calibration = Calibration(scale=12.0, offset=-5.0)
+    assert 0 <= calibration.apply(raw) <= 1
+    assert calibration.apply(raw) <= calibration.apply(raw + 1)

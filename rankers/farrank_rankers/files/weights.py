@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
@@ -23,6 +23,9 @@ from farrank_rankers.reader import Reader
 
 FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+DIFFERENCE_WEIGHTS = "difference.safetensors"
+# What the two factors of a difference of little rank are called, after the matrix they are added to.
+LEFT, RIGHT = ".left", ".right"
 
 
 def load_weights(
@@ -35,12 +38,13 @@ def load_weights(
     Raises: WeightsError if weights are damaged or do not fit.
     """
     with naming(files.folder):
-        with without_weights():
-            ranker = build(reader, dict(files.config), seed=0)
         if files.kind == "artifact":
+            ranker = _without_weights(reader, files)
             fill(ranker, read_weights(files.folder), files.folder / FILE)
         else:
-            fill_published(ranker.encoder.backbone, files)
+            ranker = load_base(reader, files)
+        if files.kind == "difference":
+            add_difference(ranker, files.folder)
         missing = [name for name, weight in ranker.named_parameters() if weight.is_meta]
         if missing:
             raise WeightsError(f"{files.folder} has no weights for {missing[0]}")
@@ -53,6 +57,56 @@ def load_weights(
     place(ranker.encoder, device, dtype or torch.float32, copy=True)
     place(ranker.aggregator, device, torch.float32, copy=True)
     return ranker
+
+
+def _without_weights(reader: Reader, files: ModelFiles) -> Ranker:
+    with without_weights():
+        return build(reader, dict(files.config), seed=0)
+
+
+def load_base(reader: Reader, files: ModelFiles) -> Ranker:
+    """Build a ranker around a published model's weights; what the model lacks stays without memory."""
+    ranker = _without_weights(reader, files)
+    fill_published(ranker.encoder.backbone, files)
+    return ranker
+
+
+def add_difference(ranker: Ranker, folder: Path) -> None:
+    """Change the base's weights to those of the ranker that a folder keeps as a difference.
+
+    Raises: WeightsError naming the file, the tensor and what was expected.
+    """
+    path = folder / DIFFERENCE_WEIGHTS
+    kept = _read(path)
+    wanted = distinct(ranker)
+    for name in sorted(kept):
+        base = name.removesuffix(LEFT).removesuffix(RIGHT)
+        if base not in wanted:
+            raise WeightsError(f"{path} has the tensor {name}, which the model does not have")
+        if base == name:
+            tensor = kept[name]
+            # Not into the base's memory, which is that of its file.
+            _replace(name, tensor.float() if tensor.is_floating_point() else tensor, wanted[name], path)
+            continue
+        if {base + LEFT, base + RIGHT} - kept.keys() or wanted[base].is_meta:
+            raise WeightsError(f"{path}: {name} has no other factor, or no matrix to be added to")
+        if name.endswith(LEFT):
+            left, right = kept[base + LEFT].double(), kept[base + RIGHT].double()
+            if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
+                raise WeightsError(f"{path}: {name} and {base + RIGHT} are no two factors of a matrix")
+            # In fp64 the product of fp16 factors is exact, so that every machine gets the same version.
+            change = left @ right
+            published = wanted[base].detach().double()
+            # Of another shape it is refused below.
+            changed = published + change if change.shape == published.shape else change
+            _replace(base, changed.float(), wanted[base], path)
+
+
+def _replace(name: str, tensor: Tensor, target: Tensor, source: Path) -> None:
+    if not target.is_meta and tensor.shape == target.shape:
+        target.data = tensor
+    else:
+        copy(name, tensor, target, source)
 
 
 def build(reader: Reader, config: dict[str, Any], seed: int) -> Ranker:
@@ -210,8 +264,28 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
             pickled = ", ".join(sorted(item.name for item in folder.glob("*.bin")))
             hint = f"; {pickled} is not opened, for pickles can run code: convert it" if pickled else ""
             raise WeightsError(f"{path} is missing{hint}")
-        try:
-            tensors |= load_file(path)
-        except (SafetensorError, OSError, ValueError) as error:
-            raise WeightsError(f"{path} is damaged or no safetensors file: {error}") from error
+        tensors |= _read(path)
     return tensors
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise WeightsError(f"{path} is damaged or no safetensors file: {error}") from error
+
+
+def write_weights(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Write tensors to a file, in place of the one that stands there.
+
+    Raises: WeightsError naming the file if it cannot be written.
+    """
+    try:
+        # safetensors makes a file that only its owner may read. Python's has the umask's permissions.
+        path.unlink(missing_ok=True)
+        path.touch()
+        permissions = path.stat().st_mode
+        save_file(dict(tensors), path)
+        path.chmod(permissions)
+    except (OSError, SafetensorError) as error:  # safetensors has an error of its own for a full disk
+        raise WeightsError(f"{path} cannot be written: {error}") from error

@@ -1,0 +1,75 @@
+"""The rankers that come with the project: small, told where from, served by name, exported."""
+
+from pathlib import Path
+
+import grpc
+import pytest
+
+from farrank.v1 import rerank_pb2 as pb
+from farrank.v1 import rerank_pb2_grpc
+from farrank_exporters.export import artifact_of, export_ranker
+from farrank_rankers.files.model_files import embedded_rankers, locate
+from farrank_rankers.files.open import open_ranker
+from farrank_server.config.schema import ListenConfig, RankerConfig, ServerConfig
+from farrank_server.replica import Replica
+from support.exported_rankers import CALIBRATION, MEASURED
+
+RANKERS = ("firstp", "maxp", "parade-attn")
+QUERY = "when was the lighthouse of Alexandria built?"
+ANSWER = "The lighthouse of Alexandria was built between 284 and 246 BC, in the reign of Ptolemy II. "
+OF_BREAD = "Bread is baked from flour, water, salt and yeast, and has been eaten for thousands of years. "
+OF_COTTON = "Cotton grows in warm countries and is spun into yarn, of which cloth for shirts is woven. "
+# The answer is beyond the first chunk of 128 tokens, and within the 2,048 that are read.
+TEXTS = [OF_BREAD * 80, OF_BREAD * 50 + ANSWER + OF_COTTON * 25, OF_COTTON * 80, ANSWER]
+BREAD, DEEP, _, SHORT = range(4)
+
+
+def test_these_come_with_the_project() -> None:
+    assert tuple(embedded_rankers()) == RANKERS
+
+
+@pytest.mark.parametrize("name", RANKERS)
+def test_one_is_small_and_says_where_it_is_from(name: str) -> None:
+    folder = locate(f"embedded:{name}").folder
+    sizes = [path.stat().st_size for path in folder.iterdir()]
+    assert sum(sizes) < 4e6
+    spec = open_ranker(f"embedded:{name}").spec
+    assert spec.family == name
+    assert "CC BY-SA 4.0" in spec.provenance["data"]
+    assert "make experiment" in spec.provenance["command"]
+    assert "Biased 0." in spec.provenance["MRR"]
+
+
+async def test_they_are_served_by_name_and_say_where_the_answer_stands() -> None:
+    config = ServerConfig(
+        rankers={name: RankerConfig(f"embedded:{name}") for name in RANKERS},
+        listen=ListenConfig(port=0, metrics_port=None),
+    )
+    request = pb.RerankRequest(query=QUERY, documents=[pb.Document(text=text) for text in TEXTS])
+    async with Replica(config) as replica, grpc.aio.insecure_channel(replica.address) as channel:
+        service = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]
+        found: dict[str, pb.RerankResponse] = {}
+        for name in RANKERS:
+            request.options.ranker = name
+            found[name] = await service.Rerank(request, timeout=60)
+    for name, answer in found.items():
+        wanted = [each.score for each in open_ranker(f"embedded:{name}").score(QUERY, TEXTS)]
+        for result in answer.results:
+            assert result.score == pytest.approx(wanted[result.index], abs=1e-3)
+        # The answer alone is best for all. Deep inside a document FirstP cannot see it.
+        assert answer.results[0].index == SHORT
+        deep = next(each for each in answer.results if each.index == DEEP)
+        if name == "firstp":
+            assert deep.score == pytest.approx(wanted[BREAD], abs=1e-3)
+        else:
+            assert answer.results[1].index == DEEP
+            passage = deep.deciding_passage
+            assert passage.start <= TEXTS[DEEP].index("246 BC") < passage.end
+
+
+def test_one_is_exported(tmp_path: Path) -> None:
+    with artifact_of("embedded:maxp", tmp_path / "maxp") as (ranker, artifact):
+        export = export_ranker(ranker, artifact, "onnx", "fp32", measured=MEASURED, calibration=CALIBRATION)
+    assert export.manifest.source_version == open_ranker("embedded:maxp").version
+    assert {each.runtime for each in export.manifest.parity} == {"onnx", "openvino"}
+    assert all(each.max_difference < 1e-4 for each in export.manifest.parity)

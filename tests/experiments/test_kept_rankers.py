@@ -1,0 +1,58 @@
+"""What a finished experiment writes for the project opens, and is the ranker that was asked."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from farrank_experiments.__main__ import main
+from farrank_experiments.contenders import CONTENDERS
+from farrank_experiments.kept_rankers import keep_rankers
+from farrank_experiments.plan import Plan
+from farrank_experiments.settings import quick
+from farrank_experiments.steps import StepFolders
+from farrank_rankers.files.open import open_ranker
+from farrank_rankers.files.untrained import new_ranker
+from support.articles import write_articles
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_rankers_are_written_as_differences(tiny_backbone: Path, tmp_path: Path) -> None:
+    base = shutil.copytree(tiny_backbone, tmp_path / "base")
+    backbone = new_ranker("firstp", tiny_backbone, seed=5, pretrained=False).encoder.backbone
+    save_file(dict(backbone.state_dict()), base / "model.safetensors")
+    settings = replace(quick(str(base)), pretrained=True, seeds=1, whole_seeds=0, position_questions=1)
+    contenders = [CONTENDERS[name] for name in ("firstp", "avgp", "parade-attn")]
+    squad = write_articles(tmp_path)
+    plan = Plan(settings, squad, StepFolders(tmp_path / "work"), contenders, [], lambda said: None)
+    plan.folders.do(plan.steps(), lambda said: None)
+
+    folders = list(keep_rankers(plan, tmp_path / "out"))
+
+    assert [each.name for each in folders] == ["firstp", "avgp", "parade-attn"]
+    for folder in folders:
+        kept, trained = open_ranker(folder), plan.frozen_ranker(CONTENDERS[folder.name], "far", 0)
+        texts = ["stone " * 40 + "harbour", "sea"]
+        expected = torch.tensor([each.score for each in trained.score("old harbour", texts)])
+        assert [each.score for each in kept.score("old harbour", texts)] == pytest.approx(expected, abs=5e-3)
+        assert kept.spec.provenance["MRR"].startswith("Biased 0.")
+        assert kept.spec.backbone == "base"
+        # Low-rank differences, not the matrices.
+        size = (folder / "difference.safetensors").stat().st_size
+        assert size < (base / "model.safetensors").stat().st_size / 2
+
+
+def test_a_trial_writes_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    squad = write_articles(tmp_path)
+    given = ["--quick", "--squad", str(squad), "--work", str(tmp_path / "work"), "--rankers", "firstp"]
+
+    assert main([*given, "--whole-rankers", "--keep", str(tmp_path / "out")]) == 1
+
+    assert "--keep needs a backbone with weights" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
