@@ -18,14 +18,14 @@ $(READY): pyproject.toml constraints.txt hatch_build.py proto/farrank/v1/rerank.
 $(INDEX): | $(READY)
 	$(BIN)/farrank index --pydoc --out $@
 
-demo: $(READY) $(INDEX)  ## index the embedded corpus, serve it, rerank real questions, print figures
+demo: $(READY) $(INDEX)  ## index the embedded corpus, serve it with the evidence page, rerank real questions, print figures
 	$(BIN)/python -m farrank_demo --index $(INDEX)
 
 train-demo: $(READY) $(INDEX)  ## train two rankers on the embedded corpus, serve the better one, print figures
 	$(BIN)/python -m farrank_demo.train_demo --index $(INDEX) --out .cache/train-demo
 
-serve: $(READY) $(INDEX)  ## keep a server up with the embedded ranker and index
-	$(BIN)/farrank serve --index pydoc=$(INDEX)
+serve: $(READY) $(INDEX)  ## keep a server up with the embedded ranker and index, and the evidence page
+	$(BIN)/farrank serve --index pydoc=$(INDEX) --http-port 8080
 
 # How many workers there are, tests/conftest.py says; each computes on one thread. In the order of the folders: the
 # slowest files are not last.

@@ -1,7 +1,10 @@
 """`make demo`: serve the embedded corpus, rerank real questions, print what came and how good it is."""
 
 import argparse
+import contextlib
+import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -66,9 +69,11 @@ def main() -> None:
 
     questions, qrels = load_questions(), load_qrels()
     started_s = time.monotonic()
-    with spawned_server(["--index", f"pydoc={arguments.index}"]) as server, Client(server.address) as client:
+    flags = ["--index", f"pydoc={arguments.index}", "--http-port", "0"]
+    with spawned_server(flags) as server, Client(server.address) as client:
         client.wait_until_healthy(TIMEOUT_S)
         print(f"server healthy after {time.monotonic() - started_s:.1f} s on {server.address}")
+        print(f"where the evidence lies, in a browser: {server.http_url}/", flush=True)
         for ranker in client.rankers().rankers:
             runs_on = f"{ranker.device} {ranker.precision}"
             print(f"ranker {ranker.name}: {ranker.family} over {ranker.backbone}, {runs_on}")
@@ -79,6 +84,16 @@ def main() -> None:
             )
             show_ranking(question.text, ranking, answers)
         _show_figures(client, questions, qrels)
+        stay_up(f"{server.http_url}/")
+
+
+def stay_up(url: str) -> None:
+    """At a terminal, leave the page to who sits there until Ctrl-C."""
+    print(f"\n── where the evidence lies, in a browser: {url}", flush=True)
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        print("   up until Ctrl-C", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()
 
 
 def _show_figures(client: Client, questions: list[Question], qrels: dict[str, dict[str, int]]) -> None:

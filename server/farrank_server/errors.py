@@ -2,6 +2,7 @@
 
     FarrankError
     ├── InvalidArgument     INVALID_ARGUMENT    the request is wrong: names the field, the problem, the limit
+    │   └── TooLarge        (HTTP says 413)     the request as a whole has more bytes than are taken
     ├── NotFound            NOT_FOUND           no such ranker or index: lists the known ones
     ├── ResourceExhausted   RESOURCE_EXHAUSTED  no room now: says when to come back
     ├── DeadlineExceeded    DEADLINE_EXCEEDED   too late, or it would be
@@ -67,6 +68,10 @@ class InvalidArgument(FarrankError):
     """The request is wrong and will be wrong again."""
 
     code = grpc.StatusCode.INVALID_ARGUMENT
+
+
+class TooLarge(InvalidArgument):
+    """The request as a whole has more bytes than this server takes."""
 
 
 class NotFound(FarrankError):

@@ -16,7 +16,7 @@ from prometheus_client import start_http_server
 from farrank_server.config.schema import LimitsConfig, ListenConfig, TlsConfig
 from farrank_server.errors import ConfigError
 from farrank_server.metrics import Metrics
-from farrank_server.wire.guard import SERVICE
+from farrank_server.service.methods import SERVICE
 
 log = logging.getLogger(__name__)
 
@@ -121,19 +121,32 @@ def check_port(key: str, host: str, port: int) -> None:
 
     Raises: ConfigError that begins with `key`.
     """
+    bound_socket(key, host, port).close()
+
+
+def bound_socket(key: str, host: str, port: int) -> socket.socket:
+    """Bind a socket to an address.
+
+    Raises: ConfigError that begins with `key`.
+    """
     address = host_and_port(host, port)
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(place)
+        bound = socket.socket(family, kind, protocol)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(place)
+        except OSError:
+            bound.close()
+            raise
     except socket.gaierror as error:
         raise ConfigError(f"listen.host: {host!r} is not the name of a host") from error
     except OSError as error:
         why = _BIND_PROBLEMS.get(error.errno or 0, error.strerror)
         raise ConfigError(f"{key}: {address} cannot be bound: {why}") from error
+    return bound
 
 
 def check_tls(tls: TlsConfig) -> grpc.ServerCredentials:

@@ -1,6 +1,8 @@
 """What the server tells Prometheus: one attribute an instrument, base units in the names."""
 
 import platform
+from collections.abc import Collection
+from enum import StrEnum
 from importlib import metadata
 from itertools import product
 from typing import TYPE_CHECKING
@@ -31,6 +33,13 @@ CODES = ("OK", "CANCELLED", *(error.code.name for error in FarrankError.__subcla
 BATCH_FAILURES = ("out_of_memory", "not_finite", "error")
 
 
+class Door(StrEnum):
+    """The doors that calls come through."""
+
+    GRPC = "grpc"
+    HTTP = "http"
+
+
 class Metrics:
     """The instruments of one server, in a registry of their own (several servers may share a process)."""
 
@@ -47,19 +56,21 @@ class Metrics:
         def histogram(name: str, text: str, labels: str = "ranker", buckets: Buckets = SECONDS) -> Histogram:
             return Histogram(f"farrank_{name}", text, labels.split(), buckets=buckets, registry=self.registry)
 
-        self.requests = counter("requests_total", "Calls that ended, by gRPC code", "method ranker code")
+        self.requests = counter("requests_total", "Calls that ended, by gRPC code", "door method ranker code")
         self.request_seconds = histogram(
-            "request_duration_seconds", "From a call's arrival to its end", "method ranker"
+            "request_duration_seconds", "From a call's arrival to its end", "door method ranker"
         )
-        self.in_flight = gauge("requests_in_flight", "Calls being answered now", "method")
+        self.in_flight = gauge("requests_in_flight", "Calls being answered now", "door method")
         self.calls_limit = gauge("requests_in_flight_limit", "Calls that may be answered at once", "")
         self.rejections = counter(
-            "rejections_total", "Calls refused or given up for want of room, time or device", "ranker reason"
+            "rejections_total",
+            "Calls refused or given up for want of room, time or device",
+            "door ranker reason",
         )
         self.deadline_drops = counter(
-            "deadline_drops_total", "Calls dropped late, by the stage that noticed", "ranker stage"
+            "deadline_drops_total", "Calls dropped late, by the stage that noticed", "door ranker stage"
         )
-        self.cancellations = counter("cancellations_total", "Calls whose caller went away")
+        self.cancellations = counter("cancellations_total", "Calls whose caller went away", "door ranker")
 
         self.stage_seconds = histogram(
             "stage_duration_seconds", "Time that an answered call spent in a stage", "ranker stage"
@@ -109,22 +120,22 @@ class Metrics:
         build = gauge("build_info", "What runs; always 1", "version python torch")
         build.labels(metadata.version("farrank"), platform.python_version(), metadata.version("torch")).set(1)
 
-    def show_ranker(self, scorer: "Scorer") -> None:
+    def show_ranker(self, scorer: "Scorer", doors: Collection[Door]) -> None:
         """Show which ranker, or ensemble, is loaded and what runs it; its counters of events begin at 0."""
         for each in scorer.members:
             runs = (each.capabilities.runtime, each.capabilities.device, each.capabilities.precision)
             self.ranker_info.labels(each.name, each.version, each.spec.family, *runs).set(1)
         ranker = scorer.name
-        for method, code in product(METHODS, CODES):
-            self.requests.labels(method, ranker, code)
-        for counter, values in (
-            (self.rejections, Reason),
-            (self.deadline_drops, DroppedAt),
-            (self.batch_failures, BATCH_FAILURES),
-        ):
-            for value in values:
-                counter.labels(ranker, value)
-        self.cancellations.labels(ranker)
+        for door, method, code in product(doors, METHODS, CODES):
+            self.requests.labels(door, method, ranker, code)
+        for door in doors:
+            for reason in Reason:
+                self.rejections.labels(door, ranker, reason)
+            for stage in DroppedAt:
+                self.deadline_drops.labels(door, ranker, stage)
+            self.cancellations.labels(door, ranker)
+        for failure in BATCH_FAILURES:
+            self.batch_failures.labels(ranker, failure)
 
     def name_limits(self, limits: LimitsConfig, cache_bytes: int) -> None:
         """Show the bounds, so that what is held can be read as a share of them."""

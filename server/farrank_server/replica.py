@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
+from typing import TYPE_CHECKING
 
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.device.device_loop import DeviceState, DeviceThread
@@ -15,9 +16,13 @@ from farrank_server.engine.rankers.loading import check_rankers, load_rankers
 from farrank_server.errors import ConfigError
 from farrank_server.first_stage.lucene import LuceneFirstStage, check_indexes
 from farrank_server.listen import GrpcListener, MetricsPage, check_port, check_tls, host_and_port
-from farrank_server.metrics import Metrics
-from farrank_server.wire.guard import Guard
-from farrank_server.wire.servicer import RerankServicer
+from farrank_server.metrics import Door, Metrics
+from farrank_server.service.guard import Guard
+from farrank_server.service.methods import RerankService
+from farrank_server.wire.handlers import handlers
+
+if TYPE_CHECKING:
+    from farrank_server.http.listen import HttpListener
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +42,7 @@ class Replica:
         self.metrics_url: str | None = None
         self._cache = DocumentCache(config.cache_bytes)
         self._first_stage = LuceneFirstStage(config.first_stage)
+        self._http: HttpListener | None = None
         self._opened = AsyncExitStack()
         self._reporting: set[asyncio.Future[None]] = set()
 
@@ -53,6 +59,8 @@ class Replica:
     async def __aexit__(self, *error: object) -> None:
         """Report not serving, refuse new calls, answer the admitted ones, then end."""
         await self._door.report_not_serving()
+        if self._http:
+            self._http.report(serving=False)
         timeout_s = self._config.listen.drain_timeout_s
         if not await self.engine.drain(timeout_s):
             log.warning("calls were still in flight after draining for %.0f s; they are refused", timeout_s)
@@ -71,11 +79,16 @@ class Replica:
             opened.callback(page.close)
             self.metrics_url = page.url
         opened.push_async_callback(self._first_stage.stop)
-        self._door = GrpcListener(config.listen, config.limits)
         device = DeviceThread()
+        self._door = GrpcListener(config.listen, config.limits)
         # Opening indexes waits for another process: rankers load meanwhile.
         searching = asyncio.create_task(self._first_stage.start())
         try:
+            if config.listen.http.port is not None:
+                # Imported here: a server without HTTP spends no time and memory on its libraries.
+                from farrank_server.http.listen import HttpListener
+
+                self._http = HttpListener(config.listen)
             loading = device.submit(load_rankers, config, self._cache)
             scorers = await asyncio.wrap_future(loading)
             await searching
@@ -83,16 +96,22 @@ class Replica:
             searching.cancel()
             await asyncio.wait((searching,))
             await self._door.close(0)
+            if self._http:
+                await self._http.close(0)
             device.shutdown(timeout_s=1.0)
             raise
         self.engine = Engine(config, scorers, device, self._cache, self.metrics)
         opened.push_async_callback(asyncio.to_thread, self.engine.close)
         opened.push_async_callback(self._door.close, CUT_GRACE_S)
+        if self._http:
+            opened.push_async_callback(self._http.close, CUT_GRACE_S)
         self.metrics.name_limits(config.limits, config.cache_bytes)
+        doors = [Door.GRPC, Door.HTTP] if self._http else [Door.GRPC]
         for ranker in self.engine.rankers.values():
-            self.metrics.show_ranker(ranker)
-        servicer = RerankServicer(config, self.engine, self._first_stage, self.metrics)
-        guard = Guard(self.metrics, self.engine.rankers.keys(), config.default_ranker)
+            self.metrics.show_ranker(ranker, doors)
+        service = RerankService(config, self.engine, self._first_stage, self.metrics)
+        names = self.engine.rankers.keys()
+        guard = partial(Guard, metrics=self.metrics, rankers=names, default_ranker=config.default_ranker)
         # What was loaded stays: a collection need not go through it again, 0.3 s during which no call moves.
         gc.collect()
         gc.freeze()
@@ -101,12 +120,19 @@ class Replica:
         young, middle, full = gc.get_threshold()
         gc.set_threshold(young, middle, MIDDLE_COLLECTIONS_BEFORE_FULL)
         opened.callback(gc.set_threshold, young, middle, full)
-        await self._door.open(guard.handlers(servicer))
+        await self._door.open(handlers(service, guard(Door.GRPC)))
+        if self._http:
+            from farrank_server.http.door import HttpDoor
+
+            await self._http.open(HttpDoor(config, service, guard(Door.HTTP)))
         self.engine.device.on_change.append(self._report_health)
 
     def _report_health(self, state: DeviceState) -> None:
         """Let load balancers send calls elsewhere while the device is not ready."""
-        reporting = asyncio.ensure_future(self._door.report(serving=state is DeviceState.READY))
+        ready = state is DeviceState.READY
+        if self._http:
+            self._http.report(serving=ready)
+        reporting = asyncio.ensure_future(self._door.report(serving=ready))
         self._reporting.add(reporting)
         reporting.add_done_callback(self._reporting.discard)
 
@@ -114,6 +140,11 @@ class Replica:
     def address(self) -> str:
         """Where gRPC listens."""
         return host_and_port(self._config.listen.host, self._door.port)
+
+    @property
+    def http_url(self) -> str | None:
+        """Where HTTP listens; None if none is configured."""
+        return self._http.url if self._http else None
 
 
 def check(config: ServerConfig) -> None:
@@ -123,11 +154,14 @@ def check(config: ServerConfig) -> None:
     """
     listen = config.listen
     checks: list[Callable[[], object]] = [partial(check_port, "listen.port", listen.host, listen.port)]
+    if listen.http.port is not None:
+        checks.append(partial(check_port, "listen.http.port", listen.host, listen.http.port))
     if listen.metrics_port is not None:
         checks.append(partial(check_port, "listen.metrics_port", listen.host, listen.metrics_port))
     if listen.tls is not None:
         checks.append(partial(check_tls, listen.tls))
     checks += [partial(check_indexes, config.first_stage), partial(check_rankers, config)]
+    checks.append(partial(_check_models, config))
     problems: list[str] = []
     for each in checks:
         try:
@@ -136,3 +170,14 @@ def check(config: ServerConfig) -> None:
             problems += error.problems
     if problems:
         raise ConfigError(*problems)
+
+
+def _check_models(config: ServerConfig) -> None:
+    known = ", ".join(config.rankers)
+    wrong = [
+        f"listen.http.models.{model}: no ranker {ranker!r} is configured; known are: {known}"
+        for model, ranker in config.listen.http.models.items()
+        if ranker and ranker not in config.rankers
+    ]
+    if wrong:
+        raise ConfigError(*wrong)

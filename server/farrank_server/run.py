@@ -32,9 +32,6 @@ def run(config: ServerConfig) -> int:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     # The tokenizer threads work in parallel already. A thread pool inside each takes cores from the device.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    # If scikit-learn is installed, transformers imports it for generating text, which takes two seconds. The
-    # server generates none, so it makes that import fail.
-    sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]
     # Otherwise every counter gets a `_created` sample, which doubles the metrics page and which nobody reads.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     try:
@@ -63,7 +60,10 @@ async def _serve(config: ServerConfig) -> int:
     await starting
     try:
         # A program that started this one reads the ports here. Logs go to standard error.
-        print(f"healthy grpc={replica.address} metrics={replica.metrics_url or 'none'}", flush=True)
+        addresses = {"grpc": replica.address, "metrics": replica.metrics_url, "http": replica.http_url}
+        print("healthy", *(f"{name}={each or 'none'}" for name, each in addresses.items()), flush=True)
+        if replica.http_url and config.listen.http.page:
+            print(f"where the evidence lies, in a browser: {replica.http_url}/", flush=True)
         lost = asyncio.create_task(replica.engine.lost.wait())
         await asyncio.wait((lost, ending), return_when=asyncio.FIRST_COMPLETED)
         if lost.done():

@@ -97,6 +97,9 @@ def test_counters_of_events_that_never_happened_are_shown_at_zero(server: Spawne
     with urllib.request.urlopen(server.metrics_url) as page:
         lines = page.read().decode().splitlines()
     assert 'farrank_batch_failures_total{ranker="avgp",reason="error"} 0.0' in lines
-    assert 'farrank_rejections_total{ranker="avgp",reason="device_lost"} 0.0' in lines
-    assert 'farrank_deadline_drops_total{ranker="firstp",stage="first_stage"} 0.0' in lines
-    assert 'farrank_requests_total{code="INTERNAL",method="SearchAndRerank",ranker="avgp"} 0.0' in lines
+    assert 'farrank_rejections_total{door="grpc",ranker="avgp",reason="device_lost"} 0.0' in lines
+    assert 'farrank_deadline_drops_total{door="grpc",ranker="firstp",stage="first_stage"} 0.0' in lines
+    assert (
+        'farrank_requests_total{code="INTERNAL",door="grpc",method="SearchAndRerank",ranker="avgp"} 0.0'
+        in lines
+    )

@@ -2,13 +2,18 @@
 
 import asyncio
 import gc
+import json
 import threading
 import time
+import urllib.request
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
+from google.protobuf import json_format
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from farrank.v1 import rerank_pb2 as pb
@@ -17,7 +22,7 @@ from farrank_rankers.ensemble import Ensemble, save_ensemble
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import Runtime
-from farrank_server.config.schema import DeviceConfig, ListenConfig, RankerConfig, ServerConfig
+from farrank_server.config.schema import DeviceConfig, HttpConfig, ListenConfig, RankerConfig, ServerConfig
 from farrank_server.engine.call import ActiveCall
 from farrank_server.engine.device import supervision, watchdog
 from farrank_server.errors import Unavailable
@@ -85,6 +90,21 @@ async def test_full_collections_are_rare_while_it_serves(tiny_rankers: dict[str,
     assert gc.get_threshold() == before
 
 
+async def test_an_idle_replica_keeps_nothing_of_the_call_that_it_answered_last(
+    tiny_rankers: dict[str, Path],
+) -> None:
+    """Its texts may be megabytes, and nothing else may come for hours."""
+    config = ServerConfig(
+        rankers={"maxp": RankerConfig(str(tiny_rankers["maxp"]))},
+        listen=ListenConfig(port=0, metrics_port=None),
+    )
+    request = pb.RerankRequest(query="sea", documents=[pb.Document(text=text) for text in TEXTS])
+    async with Replica(config) as replica, grpc.aio.insecure_channel(replica.address) as channel:
+        service = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]
+        await service.Rerank(request, timeout=30)
+        await until(lambda: not any(isinstance(each, ActiveCall) for each in gc.get_objects()))
+
+
 @pytest.mark.parametrize("ranker", ["maxp", "both"])
 async def test_calls_that_fail_leave_nothing_to_a_collection(
     tiny_rankers: dict[str, Path], tmp_path: Path, ranker: str
@@ -117,3 +137,36 @@ async def test_calls_that_fail_leave_nothing_to_a_collection(
             await until(lambda: not any(isinstance(each, ActiveCall) for each in gc.get_objects()))
         finally:
             gc.enable()
+
+
+async def test_both_doors_of_a_replica_lead_to_one_engine(tiny_rankers: dict[str, Path]) -> None:
+    config = ServerConfig(
+        rankers={"maxp": RankerConfig(str(tiny_rankers["maxp"]))},
+        listen=ListenConfig(port=0, metrics_port=None, http=HttpConfig(port=0)),
+    )
+    request = pb.RerankRequest(query="sea", documents=[pb.Document(text=text) for text in TEXTS])
+    async with Replica(config) as replica, grpc.aio.insecure_channel(replica.address) as channel:
+        service = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]
+        through_grpc = await service.Rerank(request, timeout=30)
+        url = f"{replica.http_url}/farrank.v1.RerankService/Rerank"
+        body = json_format.MessageToJson(request).encode()
+        through_http = await asyncio.to_thread(ask, url, body)
+        assert [(each["index"], each["score"]) for each in through_http["results"]] == [
+            (each.index, pytest.approx(each.score, abs=1e-6)) for each in through_grpc.results
+        ]
+        for door in ("grpc", "http"):
+            labels = {"door": door, "method": "Rerank", "ranker": "maxp", "code": "OK"}
+            await until(
+                partial(
+                    lambda had: replica.metrics.registry.get_sample_value("farrank_requests_total", had) == 1,
+                    labels,
+                )
+            )
+        assert replica.http_url is not None
+        assert await asyncio.to_thread(ask, f"{replica.http_url}/health") == {"status": "serving"}
+
+
+def ask(url: str, body: bytes | None = None) -> Any:
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)

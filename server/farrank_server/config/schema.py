@@ -34,6 +34,11 @@ def _between(least: float, most: float, default: Value) -> Value:
     return _must(default, lambda value: least <= value <= most, f"between {least} and {most}")
 
 
+def _is_origin(text: str) -> bool:
+    scheme, _, host = text.partition("://")
+    return text == "*" or (scheme in ("http", "https") and bool(host) and "/" not in host)
+
+
 class _Checked:
     """A dataclass whose fields are checked, all of them, when it is made."""
 
@@ -96,7 +101,7 @@ class RankerConfig(_Checked):
     the longest; auto packs where a GPU has a fused kernel for it and the backbone a packed form.
     """
 
-    source: str = _must("embedded", bool, "a folder, a hub name or 'embedded'")
+    source: str = _must("embedded", bool, "a folder, a hub name, 'embedded' or 'embedded:NAME'")
     download: bool = False
     family: str | None = None
     runtime: str = _must(AUTO, lambda name: name in (AUTO, *RUNTIMES), " or ".join((AUTO, *RUNTIMES)))
@@ -166,6 +171,26 @@ class TlsConfig(_Checked):
 
 
 @dataclass(frozen=True, slots=True)
+class HttpConfig(_Checked):
+    """The HTTP door, at `listen.host` and with `listen.tls`. Port 0 takes a free one, None serves no HTTP.
+
+    `models` are the names of models that clients of other rerankers send without being told to, each with the
+    ranker that answers; `*` stands for any characters. The empty name is the default ranker's. Pages of
+    `cors_origins` (`https://search.example`, or `*` for all) may ask from a browser. `page` serves the door's
+    own page at `/`.
+    """
+
+    port: int | None = _between(0, 65535, None)
+    cors_origins: tuple[str, ...] = _must(
+        (), lambda origins: all(map(_is_origin, origins)), "origins such as https://search.example, or *"
+    )
+    page: bool = True
+    models: Mapping[str, str] = field(
+        default_factory=lambda: dict.fromkeys(("rerank-*", "jina-*", "reranker", "default/not-specified"), "")
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class ListenConfig(_Checked):
     """Where the server listens. Port 0 takes a free one; metrics_port None serves no metrics."""
 
@@ -174,6 +199,7 @@ class ListenConfig(_Checked):
     metrics_port: int | None = _between(0, 65535, 9090)
     drain_timeout_s: float = _at_least(0, 30.0)
     tls: TlsConfig | None = None
+    http: HttpConfig = field(default_factory=HttpConfig)
 
 
 @dataclass(frozen=True, slots=True)

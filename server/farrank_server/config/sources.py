@@ -190,7 +190,7 @@ class _Builder:
         try:
             return _converted(kind, last.value)
         except (ValueError, OverflowError):
-            allowed = " or ".join(map(str, get_args(kind))) or _CALLED[kind]
+            allowed = _CALLED.get(kind) or " or ".join(map(str, get_args(kind)))
             allowed += " or none" if may_be_none else ""
             what = f"{last.value!r} is not allowed; it must be {allowed} ({last.source})"
             self.problems.append(f"{'.'.join(path)}: {what}")
@@ -212,6 +212,7 @@ _CALLED = {
     float: "a number",
     str: "text (quote it)",
     Path: "a path",
+    tuple[str, ...]: "a list of texts (in flags and variables with commas between)",
 }
 _TRUTH = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
 
@@ -234,6 +235,10 @@ def _converted(kind: Any, value: object) -> Any:
             return number
     if kind is str and isinstance(value, str):
         return value
+    if kind == tuple[str, ...]:
+        texts = value.split(",") if isinstance(value, str) else value
+        if isinstance(texts, Sequence) and all(isinstance(each, str) for each in texts):
+            return tuple(each.strip() for each in texts if each.strip())
     if kind is Path and isinstance(value, str) and value:
         return Path(value).expanduser()
     raise ValueError

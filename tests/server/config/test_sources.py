@@ -284,3 +284,37 @@ def test_the_effective_configuration_says_where_each_value_came_from(tmp_path: P
 
 def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
     assert build(from_text(tmp_path, "# all defaults\n")) == ServerConfig()
+
+
+def test_lists_of_texts_come_from_files_and_from_flags(tmp_path: Path) -> None:
+    origins = ("https://a.example", "http://localhost:3000")
+    file = from_text(tmp_path, f"listen: {{http: {{port: 8080, cors_origins: [{', '.join(origins)}]}}}}")
+    assert build(file).listen.http.cors_origins == origins
+    assert (
+        build(from_flags(listen__http__cors_origins=", ".join(origins))).listen.http.cors_origins == origins
+    )
+    assert build(file, from_flags(listen__http__cors_origins="")).listen.http.cors_origins == ()
+    config = build(file)
+    again = from_text(tmp_path, config_sources.to_yaml(config, file), "again.yaml")
+    assert build(again) == config
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([1], "listen.http.cors_origins: [1] is not allowed; it must be a list of texts"),
+        (5, "listen.http.cors_origins: 5 is not allowed; it must be a list of texts"),
+        ("a.example", "must be origins such as https://search.example, or *"),
+        ("https://a.example/page", "must be origins such as https://search.example, or *"),
+    ],
+)
+def test_a_list_that_is_none_is_told(value: object, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(from_flags(listen__http__cors_origins=value))
+    assert message in str(caught.value)
+
+
+def test_names_of_models_replace_those_that_stand_by_default(tmp_path: Path) -> None:
+    assert "rerank-*" in build().listen.http.models
+    file = from_text(tmp_path, 'listen: {http: {models: {"gte-v1.5": minilm}}}')
+    assert build(file).listen.http.models == {"gte-v1.5": "minilm"}

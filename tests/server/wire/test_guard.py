@@ -23,12 +23,14 @@ from farrank_server.errors import (
     Unavailable,
 )
 from farrank_server.listen import GrpcListener
-from farrank_server.metrics import Metrics
-from farrank_server.wire import guard
-from farrank_server.wire.guard import Guard
+from farrank_server.metrics import Door, Metrics
+from farrank_server.service import guard
+from farrank_server.service.guard import Guard
+from farrank_server.service.methods import RerankService
+from farrank_server.wire.handlers import handlers
 
 
-class Scripted(rerank_pb2_grpc.RerankServiceServicer):
+class Scripted(RerankService):
     """Does with every Rerank call what a test says."""
 
     def __init__(self) -> None:
@@ -37,7 +39,7 @@ class Scripted(rerank_pb2_grpc.RerankServiceServicer):
     async def answer(self) -> pb.RerankResponse:
         return pb.RerankResponse(query_tokens_cut=7)
 
-    async def Rerank(self, request: pb.RerankRequest, context: Any) -> pb.RerankResponse:
+    async def Rerank(self, request: pb.RerankRequest, deadline_s: float | None) -> pb.RerankResponse:
         return await self.behave()
 
 
@@ -54,7 +56,7 @@ def metrics() -> Metrics:
 @pytest_asyncio.fixture
 async def channel(scripted: Scripted, metrics: Metrics) -> AsyncIterator[grpc.aio.Channel]:
     door = GrpcListener(ListenConfig(port=0), LimitsConfig())
-    await door.open(Guard(metrics, {"maxp"}, "maxp").handlers(scripted))
+    await door.open(handlers(scripted, Guard(Door.GRPC, metrics, {"maxp"}, "maxp")))
     async with grpc.aio.insecure_channel(f"127.0.0.1:{door.port}") as opened:
         yield opened
     await door.close(0)
@@ -73,7 +75,7 @@ async def refusal(channel: grpc.aio.Channel, **options: Any) -> grpc.aio.AioRpcE
 async def counted(metrics: Metrics, name: str, **labels: str) -> float:
     # Counters move once the answer is on its way.
     await asyncio.sleep(0.05)
-    return metrics.registry.get_sample_value(f"farrank_{name}", labels) or 0.0
+    return metrics.registry.get_sample_value(f"farrank_{name}", {"door": "grpc", **labels}) or 0.0
 
 
 async def test_an_answer_passes_and_is_counted(channel: grpc.aio.Channel, metrics: Metrics) -> None:

@@ -7,6 +7,8 @@ import grpc
 import pytest
 
 from farrank.v1 import rerank_pb2 as pb
+from farrank_rankers.calibration import Calibration
+from farrank_rankers.spec import COSINE_CALIBRATION
 
 DOCUMENTS = [
     pb.Document(id=str(n), text=f"the river rises in the mountains {'and goes on ' * n}") for n in range(8)
@@ -27,8 +29,18 @@ async def test_an_answer_names_the_ranker_and_what_ran_it(stub: Any, ranker: str
     assert answer.timings.total_ns > answer.timings.tokenization_ns > 0
 
 
-@pytest.mark.parametrize("ranker", ["maxp", "both"])
-async def test_sigmoid_scores_keep_the_order_and_lie_between_0_and_1(stub: Any, ranker: str) -> None:
+@pytest.mark.parametrize(
+    ("ranker", "calibration", "of_chunks"),
+    [
+        ("maxp", Calibration(), Calibration()),
+        ("biencoder", COSINE_CALIBRATION, COSINE_CALIBRATION),
+        # The mean of its members', and the evidence of the first.
+        ("both", Calibration((1 + 12) / 2, -5 / 2), Calibration()),
+    ],
+)
+async def test_sigmoid_scores_keep_the_order_and_lie_between_0_and_1(
+    stub: Any, ranker: str, calibration: Calibration, of_chunks: Calibration
+) -> None:
     raw = await stub.Rerank(request(ranker=ranker, return_chunk_scores=True))
     answer = await stub.Rerank(
         request(ranker=ranker, return_chunk_scores=True, score_scale=pb.SCORE_SCALE_SIGMOID)
@@ -36,10 +48,11 @@ async def test_sigmoid_scores_keep_the_order_and_lie_between_0_and_1(stub: Any, 
     assert answer.score_scale == pb.SCORE_SCALE_SIGMOID
     assert [result.id for result in answer.results] == [result.id for result in raw.results]
     for found, plain in zip(answer.results, raw.results, strict=True):
-        assert found.score == pytest.approx(1 / (1 + math.exp(-plain.score)), abs=1e-6)
-        # The evidence of MaxP is a score of its own.
-        wanted = [1 / (1 + math.exp(-chunk.score)) for chunk in plain.chunks]
-        assert [chunk.score for chunk in found.chunks] == pytest.approx(wanted, abs=1e-6)
+        logit = calibration.scale * plain.score + calibration.offset
+        assert found.score == pytest.approx(1 / (1 + math.exp(-logit)), abs=1e-5)
+        # The evidence of both is a score of its own.
+        wanted = [of_chunks.apply(chunk.score) for chunk in plain.chunks]
+        assert [chunk.score for chunk in found.chunks] == pytest.approx(wanted, abs=1e-5)
 
 
 async def test_the_default_ranker_is_listed_first(stub: Any) -> None:

@@ -133,13 +133,9 @@ class DeviceLoop:
         while True:
             idle = not (self._begun or work.has_work or work.doubted or work.is_stopping)
             self._take_messages(wait=idle)
-            turn = None if work.is_stopping else self._next_turn()
-            if turn is not None:
-                if turn.ready:
-                    self._results.score(turn.queue.ranker, turn.ready, beside=self._may_run)
-                if turn.items:
-                    self._run(turn)
-            elif self._begun and self._begun[0].may_run:
+            if not work.is_stopping and self._take_turn():
+                continue
+            if self._begun and self._begun[0].may_run:
                 # What comes in meanwhile can be begun before its scores are made.
                 self._begun[0].wait()
             elif self._begun:
@@ -149,10 +145,21 @@ class DeviceLoop:
             elif work.doubted:
                 self._measure(work.doubted.pop())
 
+    # Methods of their own: in the loop above the last message and the last turn would keep their calls, with
+    # their texts, until the next call comes.
     def _take_messages(self, *, wait: bool) -> None:
-        # A method of its own: in the loop above the last message would keep its call until the next comes.
         for message in self.inbox.take(wait=wait):
             self.work.apply(message)
+
+    def _take_turn(self) -> bool:
+        turn = self._next_turn()
+        if turn is None:
+            return False
+        if turn.ready:
+            self._results.score(turn.queue.ranker, turn.ready, beside=self._may_run)
+        if turn.items:
+            self._run(turn)
+        return True
 
     def _run(self, turn: Turn) -> None:
         """Begin a batch, of whatever ranker, then finish those before it. Raises: DeviceLost."""

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
+from farrank_rankers.calibration import Calibration
 from farrank_rankers.ensemble import ensemble_version
 from farrank_rankers.exports.manifest import Parity
 from farrank_rankers.family import EvidenceKind
@@ -76,6 +78,16 @@ class LoadedRanker:
         """What encodings depend on beside the text: precisions of the same weights differ, too."""
         return f"{self.version}/{self.capabilities.runtime}/{self.capabilities.precision}"
 
+    @property
+    def document_calibration(self) -> Calibration:
+        """How a document's raw score becomes one between 0 and 1."""
+        return self.spec.document_calibration
+
+    @property
+    def chunk_calibration(self) -> Calibration:
+        """How a chunk's own score becomes one between 0 and 1."""
+        return self.spec.chunk_calibration
+
     def readable(self, length: int, count_tokens: bool) -> int:
         """Bound the characters that are read of a text: up to the ranker's limit, or to its end to count."""
         if count_tokens:
@@ -130,6 +142,17 @@ class LoadedEnsemble:
     def evidence(self) -> EvidenceKind:
         """What the chunk scores mean: the first member's."""
         return self.members[0].evidence
+
+    @property
+    def document_calibration(self) -> Calibration:
+        """That of the mean score: the mean of the members'."""
+        each = [member.document_calibration for member in self.members]
+        return Calibration(fmean(one.scale for one in each), fmean(one.offset for one in each))
+
+    @property
+    def chunk_calibration(self) -> Calibration:
+        """That of the chunk scores: the first member's."""
+        return self.members[0].chunk_calibration
 
 
 Scorer = LoadedRanker | LoadedEnsemble

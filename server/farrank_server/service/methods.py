@@ -1,30 +1,31 @@
-"""The gRPC methods: validate, translate, ask the engine, translate back. Nothing else."""
+"""The three methods: validate, translate, ask the engine, translate back. Nothing else."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeAlias
-
-import grpc
 
 from farrank.v1 import rerank_pb2 as pb
-from farrank.v1 import rerank_pb2_grpc
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.call import RerankCall
 from farrank_server.engine.engine import Engine
+from farrank_server.engine.rankers.loaded import Scorer
 from farrank_server.first_stage import FirstStage, find_index
 from farrank_server.metrics import Metrics
-from farrank_server.wire import answers, validate
+from farrank_server.service import answers, validate
 
-Request = pb.RerankRequest | pb.SearchAndRerankRequest
-Context: TypeAlias = "grpc.aio.ServicerContext[object, object]"
+SERVICE = pb.DESCRIPTOR.services_by_name["RerankService"]
 
 # About as many long documents as a CPU scores within the default deadline, and what the literature reranks.
 DEFAULT_K_ON_A_CPU = 20
 DEFAULT_K = 100
 
 
-class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
-    """The service of `rerank.proto` over an engine and, where indexes are configured, a first stage."""
+class RerankService:
+    """The service of `rerank.proto` over an engine and, where indexes are configured, a first stage.
+
+    Its methods are named as there. `deadline_s` is a time of `time.monotonic`, None where none is set.
+    Each raises the errors of `farrank_server.errors`, and CancelledError if the caller has gone.
+    """
 
     def __init__(
         self, config: ServerConfig, engine: Engine, first_stage: FirstStage, metrics: Metrics
@@ -38,9 +39,14 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
         default_k = config.first_stage.default_k or (DEFAULT_K_ON_A_CPU if on_a_cpu else DEFAULT_K)
         self._default_k = min(default_k, config.limits.max_documents)
 
-    async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
+    @property
+    def rankers(self) -> Mapping[str, Scorer]:
+        """All by name, the default one first."""
+        return self._engine.rankers
+
+    async def Rerank(self, request: pb.RerankRequest, deadline_s: float | None) -> pb.RerankResponse:
         """Rerank the caller's documents."""
-        call = self._call(request, context)
+        call = self._call(request, deadline_s)
         with self._engine.gate.passing():
             ids, texts = validate.documents_of(request, self._limits)
             scorer = self._engine.scorer(call.ranker)
@@ -52,10 +58,10 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
             return response
 
     async def SearchAndRerank(
-        self, request: pb.SearchAndRerankRequest, context: Context
+        self, request: pb.SearchAndRerankRequest, deadline_s: float | None
     ) -> pb.SearchAndRerankResponse:
         """Find candidates in an index and rerank them."""
-        call = self._call(request, context)
+        call = self._call(request, deadline_s)
         with self._engine.gate.passing():
             validate.check_search(request, self._limits)
             scorer = self._engine.scorer(call.ranker)
@@ -83,7 +89,9 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
             response.timings.total_ns = _ns_since(call.arrival_s)
             return response
 
-    async def ListRankers(self, request: pb.ListRankersRequest, context: Context) -> pb.ListRankersResponse:
+    async def ListRankers(
+        self, request: pb.ListRankersRequest, deadline_s: float | None
+    ) -> pb.ListRankersResponse:
         """List rankers, indexes and limits."""
         with self._engine.gate.passing():
             return pb.ListRankersResponse(
@@ -92,17 +100,18 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
                 limits=answers.limits_to_pb(self._limits, self._max_query_terms),
             )
 
-    def _call(self, request: Request, context: Context) -> RerankCall:
+    def _call(
+        self, request: pb.RerankRequest | pb.SearchAndRerankRequest, deadline_s: float | None
+    ) -> RerankCall:
         """Note when the call came and when it must be answered; its texts come later."""
         now_s = time.monotonic()
-        remaining_s = context.time_remaining()
         return RerankCall(
             ranker=request.options.ranker,
             query=request.query,
             texts=(),
             max_chunks=request.options.max_chunks or None,
             arrival_s=now_s,
-            deadline_s=now_s + (self._limits.default_timeout_s if remaining_s is None else remaining_s),
+            deadline_s=now_s + self._limits.default_timeout_s if deadline_s is None else deadline_s,
             count_tokens=request.options.count_tokens_cut,
         )
 

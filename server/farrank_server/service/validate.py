@@ -4,7 +4,7 @@ from collections import Counter
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank_server.config.schema import LimitsConfig
-from farrank_server.errors import InvalidArgument
+from farrank_server.errors import InvalidArgument, TooLarge
 
 
 def documents_of(request: pb.RerankRequest, limits: LimitsConfig) -> tuple[list[str], tuple[str, ...]]:
@@ -46,8 +46,14 @@ def check_search(request: pb.SearchAndRerankRequest, limits: LimitsConfig) -> No
         raise InvalidArgument(f"k: is {request.k}; max_documents is {limits.max_documents}")
 
 
+def too_large(size: str, limits: LimitsConfig) -> TooLarge:
+    """Say that a request as a whole is too large, at whichever door that is seen first."""
+    return TooLarge(f"request: has {size}; max_request_bytes is {limits.max_request_bytes}")
+
+
 def _check_request(request: pb.RerankRequest | pb.SearchAndRerankRequest, limits: LimitsConfig) -> None:
-    _check_bytes("request", request.ByteSize(), "max_request_bytes", limits)
+    if request.ByteSize() > limits.max_request_bytes:
+        raise too_large(f"{request.ByteSize()} bytes", limits)
     query = request.query
     if not query.strip():
         raise InvalidArgument(f"query: is {'blank' if query else 'empty'}; it must hold at least one word")

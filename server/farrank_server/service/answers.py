@@ -1,7 +1,6 @@
 """Results and descriptions become protobuf messages."""
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
@@ -16,6 +15,7 @@ from farrank_server.first_stage import IndexDescription
 
 Described = TypeVar("Described", bound=Message)
 Response = pb.RerankResponse | pb.SearchAndRerankResponse
+Scale = Callable[[float], float]
 
 EVIDENCE = {
     EvidenceKind.CHUNK_SCORE: pb.EVIDENCE_CHUNK_SCORE,
@@ -45,8 +45,15 @@ def add_ranking(
     """Add the documents, best first and equals as they came, no more than `top_n`, and what they cost."""
     order = sorted(range(len(ids)), key=lambda index: -result.documents[index].score)
     evidence = EVIDENCE[scorer.evidence]
+    on_scale: Scale = float
+    on_passage_scale: Scale = float
+    if _is_sigmoid(options):
+        on_scale = scorer.document_calibration.apply
+        if evidence == pb.EVIDENCE_CHUNK_SCORE:
+            on_passage_scale = scorer.chunk_calibration.apply
+    scales = on_scale, on_passage_scale
     response.results.extend(
-        _result_to_pb(result.documents[index], index, ids[index], texts[index], evidence, options)
+        _result_to_pb(result.documents[index], index, ids[index], texts[index], evidence, scales, options)
         for index in order[: options.top_n or None]
     )
     tally = result.tally
@@ -109,10 +116,10 @@ def _result_to_pb(
     doc_id: str,
     text: str,
     evidence: "pb.Evidence",
+    scales: tuple[Scale, Scale],
     options: pb.RerankOptions,
 ) -> pb.Result:
-    on_scale = _sigmoid if _is_sigmoid(options) else float
-    on_passage_scale = on_scale if evidence == pb.EVIDENCE_CHUNK_SCORE else float
+    on_scale, on_passage_scale = scales
 
     def passage(chunk: int) -> pb.Passage:
         span, chunk_score = document.spans[chunk], on_passage_scale(document.chunk_scores[chunk])
@@ -136,11 +143,6 @@ def _result_to_pb(
 def _is_sigmoid(options: pb.RerankOptions) -> bool:
     # A scale that this server does not know is as if none were set; the answer says which was used.
     return options.score_scale == pb.SCORE_SCALE_SIGMOID
-
-
-def _sigmoid(score: float) -> float:
-    # The form without a large exponent on either side of 0.
-    return 1 / (1 + math.exp(-score)) if score >= 0 else math.exp(score) / (1 + math.exp(score))
 
 
 def _joined(names: Iterable[str]) -> str:

@@ -1,0 +1,197 @@
+"""One HTTP request from its headers to its answer: what every dialect shares.
+
+A dialect turns a body into the protobuf request of a method, and that method's answer into a response. In
+between a call is the same as through gRPC: the same checks, limits, admission, counting and scores.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive
+
+from farrank_server.config.schema import LimitsConfig
+from farrank_server.errors import (
+    DeadlineExceeded,
+    FarrankError,
+    InvalidArgument,
+    Reason,
+    ResourceExhausted,
+    TooLarge,
+)
+from farrank_server.service.guard import Guard
+from farrank_server.service.methods import RerankService
+from farrank_server.service.validate import too_large
+
+Value = TypeVar("Value")
+
+# Above these, reading a body and writing an answer may take longer than a trip to another thread, and would
+# hold up every other call. An answer of that size is a message that holds some hundreds of others.
+INLINE_BODY_BYTES = 65_536
+INLINE_ANSWER_BYTES = 4_096
+
+# The status of an answer that nobody reads any more; nginx's own.
+CALLER_GONE = 499
+
+
+class Dialect(Protocol):
+    """One request in one dialect. `read` and `write` may run on another thread, one after the other."""
+
+    def read(self, body: bytes) -> Message:
+        """Turn a body into the request of the method.
+
+        Raises: InvalidArgument or NotFound.
+        """
+
+    def write(self, answer: Any) -> Response:
+        """Turn the method's answer into a response.
+
+        Raises: InvalidArgument if the caller does not want what was found.
+        """
+
+    def refuse(self, error: FarrankError) -> Response:
+        """Turn an error into a response, whether or not anything was read."""
+
+
+STATUSES = {
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
+    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
+    grpc.StatusCode.INTERNAL: 500,
+}
+_PASSING = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE)
+_RETRY_AFTER_MS = 1000
+
+
+def status_of(error: FarrankError) -> int:
+    """The HTTP status of an error."""
+    return 413 if isinstance(error, TooLarge) else STATUSES[error.code]
+
+
+def retry_headers(error: FarrankError) -> dict[str, str]:
+    """When to come back, if that helps: in seconds, and in milliseconds for clients that know these."""
+    if error.code not in _PASSING:
+        return {}
+    retry_after_ms = error.retry_after_ms or _RETRY_AFTER_MS
+    return {
+        "Retry-After": str(max(1, math.ceil(retry_after_ms / 1000))),
+        "retry-after-ms": str(retry_after_ms),
+    }
+
+
+class HttpCalls:
+    """Answers HTTP requests by the methods of the service. Belongs to the event loop that made it."""
+
+    def __init__(self, limits: LimitsConfig, service: RerankService, guard: Guard) -> None:
+        self._limits = limits
+        self._service = service
+        self._guard = guard
+        self._open = 0
+        # What it does holds the interpreter's lock: more threads would not make it faster.
+        self._aside = ThreadPoolExecutor(1, "farrank-http")
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self._aside.shutdown(wait=False, cancel_futures=True)
+
+    async def answer(self, request: Request, method: str, dialect: Dialect) -> Response:
+        """Answer a request by a method of the service."""
+        came_s = time.monotonic()
+        self._open += 1
+        try:
+            deadline_s = came_s + self._timeout_s(request)
+            body = await self._body(request, deadline_s)
+            message = await self._beside(len(body) > INLINE_BODY_BYTES, dialect.read, body)
+            del body
+        except ClientDisconnect:
+            return Response(status_code=CALLER_GONE)
+        except FarrankError as error:
+            refused = await self._guard.answer(method, error, _never)
+            assert isinstance(refused, FarrankError)
+            return dialect.refuse(refused)
+        finally:
+            self._open -= 1
+
+        async def behave(message: Message) -> Response:
+            answer = await getattr(self._service, method)(message, deadline_s)
+            return await self._beside(answer.ByteSize() > INLINE_ANSWER_BYTES, dialect.write, answer)
+
+        outcome = await _while_there(request.receive, self._guard.answer(method, message, behave))
+        return dialect.refuse(outcome) if isinstance(outcome, FarrankError) else outcome
+
+    def _timeout_s(self, request: Request) -> float:
+        said = request.headers.get("connect-timeout-ms")
+        if said is None:
+            return self._limits.default_timeout_s
+        if not (said.isascii() and said.isdigit() and len(said) <= 10):
+            raise InvalidArgument(
+                f"Connect-Timeout-Ms: {said[:100]!r} is no whole number of at most 10 digits"
+            )
+        return int(said) / 1000
+
+    async def _body(self, request: Request, deadline_s: float) -> bytes:
+        """Read a body piece by piece, no further than to the limit, and no longer than to the deadline."""
+        # As at the gRPC door: the limit of concurrent calls refuses with a reason, this what comes beyond.
+        if self._open > 2 * self._limits.max_concurrent_calls:
+            raise ResourceExhausted(
+                f"{self._open - 1} requests are being read, twice what max_concurrent_calls allows",
+                reason=Reason.CALLS,
+                retry_after_ms=_RETRY_AFTER_MS,
+            )
+        limit = self._limits.max_request_bytes
+        said = request.headers.get("content-length", "")
+        if said.isdigit() and int(said) > limit:
+            raise too_large(f"{said} bytes", self._limits)
+        if request.headers.get("content-encoding", "identity") != "identity":
+            raise InvalidArgument("Content-Encoding: only identity is taken here")
+        body = bytearray()
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                async for piece in request.stream():
+                    if len(body) + len(piece) > limit:
+                        raise too_large(f"more than {limit} bytes", self._limits)
+                    body += piece
+        except TimeoutError:
+            raise DeadlineExceeded("the deadline passed before the request was read") from None
+        return bytes(body)
+
+    async def _beside(self, is_long: bool, work: Callable[[Any], Value], what: Any) -> Value:
+        """Do a piece of work; what is long on another thread, so that it does not hold up the event loop."""
+        if is_long:
+            return await asyncio.get_running_loop().run_in_executor(self._aside, work, what)
+        return work(what)
+
+
+async def _while_there(
+    receive: Receive, answering: Coroutine[Any, Any, Response | FarrankError]
+) -> Response | FarrankError:
+    """Await an answer while its caller is there; once it has gone, cancel what is done for it."""
+    call = asyncio.create_task(answering)
+    watch = asyncio.create_task(_until_gone(receive))
+    watch.add_done_callback(lambda _: call.cancel())
+    try:
+        return await call
+    except asyncio.CancelledError:
+        if not call.cancelled() or watch.cancelled() or not watch.done():
+            raise
+        return Response(status_code=CALLER_GONE)
+    finally:
+        watch.cancel()
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _never(_: Message) -> Response:
+    raise AssertionError("an error is its own answer")

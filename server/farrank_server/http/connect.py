@@ -1,0 +1,143 @@
+"""The contract of `rerank.proto` in JSON or protobuf: stock Connect clients, and curl.
+
+Source: https://connectrpc.com/docs/protocol (unary RPCs).
+"""
+
+from functools import partial
+from typing import Any
+
+import msgspec
+from google.protobuf import json_format
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from farrank.v1 import rerank_pb2 as pb
+from farrank_server.errors import FarrankError, InvalidArgument
+from farrank_server.http.calls import HttpCalls, retry_headers, status_of
+from farrank_server.http.json_bodies import JSON, decoded, saying_what_is_no_text, to_json
+from farrank_server.service.methods import SERVICE
+
+PROTO = "application/proto"
+
+
+class _Document(msgspec.Struct):
+    id: str | None = None
+    text: str | None = None
+
+
+class _RerankRequest(msgspec.Struct):
+    query: str | None = None
+    documents: list[_Document] | None = None
+    options: dict[str, Any] | None = None
+
+
+def routes(calls: HttpCalls) -> list[Route]:
+    """The methods, each at `/farrank.v1.RerankService/METHOD`, and an answer for names that are none."""
+    prefix = f"/{SERVICE.full_name}"
+    return [
+        *(
+            Route(f"{prefix}/{method.name}", partial(_post, calls, method), methods=["POST"])
+            for method in SERVICE.methods
+        ),
+        Route(f"{prefix}/{{name}}", _unknown, methods=["POST"]),
+    ]
+
+
+async def _post(calls: HttpCalls, method: MethodDescriptor, request: Request) -> Response:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in (JSON, PROTO):
+        return Response(status_code=415, headers={"Accept-Post": f"{JSON}, {PROTO}"})
+    version = request.headers.get("connect-protocol-version", "1")
+    if version != "1":
+        return _failure(400, "invalid_argument", f"Connect-Protocol-Version: {version[:100]!r} is not 1")
+    message = GetMessageClass(method.input_type)
+    exchange = JsonExchange(message) if kind == JSON else ProtoExchange(message)
+    return await calls.answer(request, method.name, exchange)
+
+
+async def _unknown(request: Request) -> Response:
+    known = ", ".join(method.name for method in SERVICE.methods)
+    name = request.path_params["name"][:100]
+    return _failure(404, "unimplemented", f"{SERVICE.full_name} has no method {name!r}; it has {known}")
+
+
+def refuse(error: FarrankError) -> Response:
+    """Say an error as Connect does, to clients of both kinds."""
+    return _failure(status_of(error), error.code.name.lower(), error.message, retry_headers(error))
+
+
+def _failure(status: int, code: str, message: str, headers: dict[str, str] | None = None) -> Response:
+    return Response(to_json({"code": code, "message": message}), status, headers, JSON)
+
+
+class JsonExchange:
+    """One request and its answer in protobuf's JSON."""
+
+    def __init__(self, message: type[Message]) -> None:
+        self._message = message
+        self.refuse = refuse
+
+    def read(self, body: bytes) -> Message:
+        """Read a message. An empty body is an empty message, for curl's sake.
+
+        Raises: InvalidArgument naming the field.
+        """
+        if self._message is pb.RerankRequest:
+            return _rerank_request_of_json(body or b"{}")
+        return _fill(self._message(), decoded(body or b"{}", dict[str, Any]))
+
+    def write(self, answer: Message) -> Response:
+        """Write a message with the fields that hold 0: `index` of the first document is one."""
+        tree: dict[str, Any] = json_format.MessageToDict(answer, always_print_fields_with_no_presence=True)
+        return Response(to_json(tree), media_type=JSON)
+
+
+class ProtoExchange:
+    """One request and its answer as protobuf's bytes."""
+
+    def __init__(self, message: type[Message]) -> None:
+        self._message = message
+        self.refuse = refuse
+
+    def read(self, body: bytes) -> Message:
+        """Read a message.
+
+        Raises: InvalidArgument.
+        """
+        try:
+            return self._message.FromString(body)
+        except DecodeError as error:
+            raise InvalidArgument(f"request: is not a message of this method: {error}") from None
+
+    def write(self, answer: Message) -> Response:
+        """Write a message."""
+        return Response(answer.SerializeToString(), media_type=PROTO)
+
+
+def _rerank_request_of_json(body: bytes) -> pb.RerankRequest:
+    """Read what holds long texts without json_format, which looks at each of their characters.
+
+    It takes 50 ms for 1.4 MB, this takes 3.
+    """
+    read = decoded(body, _RerankRequest)
+    with saying_what_is_no_text():
+        request = pb.RerankRequest(
+            query=read.query,
+            documents=[pb.Document(id=each.id, text=each.text) for each in read.documents or ()],
+        )
+    if read.options:
+        _fill(request.options, read.options)
+    return request
+
+
+def _fill(message: Message, tree: dict[str, Any]) -> Message:
+    try:
+        # As Connect's own servers do, and the contract only ever gains fields.
+        return json_format.ParseDict(tree, message, ignore_unknown_fields=True)
+    except (json_format.ParseError, ValueError) as error:
+        # The library's words may hold the whole value.
+        raise InvalidArgument(f"request: is not a message of this method: {str(error)[:300]}") from None

@@ -1,0 +1,1 @@
+"""The shapes in which clients of other rerankers ask, each translated to the contract and back."""

@@ -1,0 +1,92 @@
+"""What every shape says of an answer: what was cut, where the time went, which passages count."""
+
+from collections.abc import Iterable
+
+from farrank.v1 import rerank_pb2 as pb
+from farrank_server.errors import InvalidArgument
+from farrank_server.http.dialects.asked import Asked
+
+# Enough to see what is wrong; a thousand lines would only be long.
+MAX_WARNINGS = 20
+
+# What Cohere's clients expect where they set none.
+DEFAULT_THRESHOLD = 0.1
+
+
+def check_whole(asked: Asked, answer: pb.RerankResponse) -> None:
+    """Refuse to answer from a part of a text where the caller said that none may be left out.
+
+    Raises: InvalidArgument.
+    """
+    body = asked.body
+    if body.truncation is False or body.truncate is False:
+        rule = "truncation is not allowed by the request"
+    elif body.truncation_direction in ("left", "Left"):
+        rule = "truncation_direction is left, and texts are read from their beginning"
+    else:
+        return
+    if told := warnings_of(answer):
+        raise InvalidArgument(f"documents: {told[0]}, and {rule}")
+
+
+def warnings_of(answer: pb.RerankResponse) -> list[str]:
+    """Say in plain words what was not read."""
+    cut = sorted((each.index, each.tokens_cut) for each in answer.results if each.characters_cut)
+    warnings = [f"{tokens} tokens of document {index} were not read" for index, tokens in cut]
+    if answer.query_tokens_cut:
+        warnings.insert(0, f"{answer.query_tokens_cut} tokens of the query were not read")
+    if len(warnings) > MAX_WARNINGS:
+        more = len(warnings) - MAX_WARNINGS
+        warnings[MAX_WARNINGS:] = [f"tokens of {more} more documents were not read"]
+    return warnings
+
+
+def headers_of(asked: Asked, answer: pb.RerankResponse) -> dict[str, str]:
+    """What was not read, and times in milliseconds as TEI's clients know them."""
+    timings = answer.timings
+    cut = answer.query_tokens_cut + sum(each.tokens_cut for each in answer.results)
+    device = asked.scorer.members[0].capabilities.device
+    times = {
+        "x-compute-time": timings.total_ns,
+        "x-total-time": timings.total_ns,
+        "x-tokenization-time": timings.tokenization_ns,
+        "x-queue-time": timings.queue_ns,
+        "x-inference-time": timings.inference_ns,
+    }
+    return {
+        "X-Farrank-Tokens-Cut": str(cut),
+        "x-compute-type": device.partition(":")[0],
+        "x-compute-characters": str(sum(map(len, asked.texts))),
+        "x-compute-tokens": str(answer.usage.tokens),
+        **{name: str(round(ns / 1e6)) for name, ns in times.items()},
+    }
+
+
+def best_of(asked: Asked, answer: pb.RerankResponse) -> Iterable[pb.Result]:
+    """The results to return, best first."""
+    return answer.results[: asked.top_n or None]
+
+
+def spans_of(asked: Asked, result: pb.Result) -> list[dict[str, float]]:
+    """The passages of a document that count, best first, none over another and none below the threshold.
+
+    Scores lie between 0 and 1 as the document's does. A chunk that has a score of its own has that. Attention
+    and leave-one-out are shares of one score: the strongest chunk gets the document's score, others their
+    share of it.
+    """
+    wanted = asked.body.relevant_spans
+    assert wanted is not None
+    threshold = DEFAULT_THRESHOLD if wanted.threshold is None else wanted.threshold
+    strongest = max((each.score for each in result.chunks), default=0.0)
+    spans: list[dict[str, float]] = []
+    for chunk in sorted(result.chunks, key=lambda each: -each.score):
+        score = chunk.score
+        if chunk.evidence != pb.EVIDENCE_CHUNK_SCORE:
+            share = chunk.score / strongest if strongest > 0 else float(chunk.score == strongest)
+            score = result.score * max(0.0, share)
+        if len(spans) == wanted.max_spans or score < threshold:
+            break
+        overlaps = any(chunk.start < each["end"] and each["start"] < chunk.end for each in spans)
+        if chunk.end > chunk.start and not overlaps:
+            spans.append({"start": chunk.start, "end": chunk.end, "score": score})
+    return spans

@@ -1,0 +1,128 @@
+"""What a client asks in any of the shapes, and how it becomes the contract's request."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from farrank.v1 import rerank_pb2 as pb
+from farrank_server.engine.rankers.loaded import Scorer
+from farrank_server.errors import InvalidArgument
+from farrank_server.http.dialects.models import Models
+from farrank_server.http.json_bodies import saying_what_is_no_text
+
+Given = str | dict[str, Any]
+
+
+class SpansBody(msgspec.Struct):
+    """Cohere's options for the passages of each document."""
+
+    mode: Literal["enabled", "disabled"] = "enabled"
+    threshold: float | None = None
+    max_spans: int | None = None
+
+
+class RerankBody(msgspec.Struct):
+    """The fields of all shapes. Clients send null for what they do not set, and other fields beside."""
+
+    query: str | None = None
+    documents: list[Given] | None = None
+    texts: list[str] | None = None
+    model: str | None = None
+    top_n: int | None = None
+    top_k: int | msgspec.UnsetType | None = msgspec.UNSET
+    return_documents: bool | None = None
+    return_text: bool | None = None
+    rank_fields: list[str] | None = None
+    max_chunks_per_doc: int | None = None
+    max_tokens_per_doc: int | None = None
+    relevant_spans: SpansBody | None = None
+    raw_scores: bool | None = None
+    use_activation: bool | None = None
+    truncation: bool | None = None
+    truncate: bool | None = None
+    truncation_direction: Literal["left", "right", "Left", "Right"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as understood: `given` are its documents as they came, `texts` what is read of them."""
+
+    body: RerankBody
+    scorer: Scorer
+    given: Sequence[Given]
+    texts: Sequence[str]
+    top_n: int
+
+    @property
+    def wants_spans(self) -> bool:
+        """Whether each document's passages are asked for."""
+        spans = self.body.relevant_spans
+        return spans is not None and spans.mode == "enabled"
+
+    @property
+    def returns_documents(self) -> bool:
+        """Whether each result is to hold its document."""
+        return bool(self.body.return_documents or self.body.return_text)
+
+    def request(self) -> pb.RerankRequest:
+        """The contract's request, for all documents: what was cut of those beyond top_n is told, too.
+
+        Raises: InvalidArgument naming the field.
+        """
+        body = self.body
+        raw = body.raw_scores or body.use_activation is False
+        options = pb.RerankOptions(
+            ranker=self.scorer.name,
+            max_chunks=self._max_chunks(),
+            return_chunk_scores=self.wants_spans,
+            score_scale=pb.SCORE_SCALE_RAW if raw else pb.SCORE_SCALE_SIGMOID,
+        )
+        with saying_what_is_no_text():
+            documents = [pb.Document(text=text) for text in self.texts]
+            return pb.RerankRequest(query=body.query, documents=documents, options=options)
+
+    def _max_chunks(self) -> int:
+        """How many chunks may be read of a document: 0 if the request does not say."""
+        body = self.body
+        limits = []
+        if body.max_chunks_per_doc is not None:
+            limits.append(_at_least(1, "max_chunks_per_doc", body.max_chunks_per_doc))
+        if body.max_tokens_per_doc is not None:
+            tokens = _at_least(1, "max_tokens_per_doc", body.max_tokens_per_doc)
+            chunking = self.scorer.members[0].spec.chunking
+            limits.append(1 + max(0, tokens - chunking.window) // chunking.stride)
+        return min(limits, default=0)
+
+
+def understand(body: RerankBody, models: Models) -> Asked:
+    """Find the ranker, the texts and the number of results of a request.
+
+    Raises: InvalidArgument naming the field; NotFound if there is no such model.
+    """
+    given: Sequence[Given] | None = body.documents if body.texts is None else body.texts
+    if given is None:
+        raise InvalidArgument("documents: is missing; it must be a list of texts")
+    name, top_n = "top_n", body.top_n
+    if body.top_k is not msgspec.UNSET:
+        name, top_n = "top_k", body.top_k
+    texts = [each if isinstance(each, str) else _text_of(each, n, body) for n, each in enumerate(given)]
+    return Asked(body, models.ranker(body.model), given, texts, _at_least(0, name, top_n or 0))
+
+
+def _text_of(document: dict[str, Any], index: int, body: RerankBody) -> str:
+    """The text of a document that came as an object: its `text`, or the fields to rank by, in their order."""
+    fields = body.rank_fields or ["text"]
+    if missing := [name for name in fields if document.get(name) is None]:
+        raise InvalidArgument(f"documents[{index}]: has no {missing[0][:100]!r}")
+    values = (document[name] for name in fields)
+    return "\n".join(each if isinstance(each, str) else json.dumps(each) for each in values)
+
+
+def _at_least(least: int, name: str, value: int) -> int:
+    if value < least:
+        raise InvalidArgument(f"{name}: is {value}; it must be {least} or more")
+    # The contract's numbers have 32 bits, and no request holds so many of anything.
+    return min(value, 2**31 - 1)

@@ -1,0 +1,47 @@
+"""TEI's `/info`, by which its clients see what they talk to: the default ranker, and the limits of a call."""
+
+from importlib import metadata
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from farrank_server.config.schema import ServerConfig
+from farrank_server.http.dialects.models import Models
+from farrank_server.http.dialects.shapes import json_response
+
+# As torch, and so TEI, calls them.
+_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+
+
+def routes(config: ServerConfig, models: Models) -> list[Route]:
+    """The path of the description."""
+
+    async def get(request: Request) -> Response:
+        return json_response(200, describe(config, models), {})
+
+    return [Route("/info", get)]
+
+
+def describe(config: ServerConfig, models: Models) -> dict[str, Any]:
+    """Describe the default ranker in TEI's words; what does not exist here is null."""
+    scorer = models.ranker(None)
+    first = scorer.members[0]
+    return {
+        "model_id": first.spec.backbone,
+        "model_sha": scorer.version,
+        "model_dtype": _DTYPES.get(first.capabilities.precision, first.capabilities.precision),
+        "served_model_name": scorer.name,
+        "model_type": {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}},
+        "max_concurrent_requests": config.limits.max_concurrent_calls,
+        "max_input_length": max(each.spec.chunking.max_document_tokens for each in scorer.members),
+        "max_batch_tokens": first.policy.max_batch_tokens,
+        "max_batch_requests": None,
+        "max_client_batch_size": config.limits.max_documents,
+        "auto_truncate": True,
+        "tokenization_workers": config.tokenizer_threads,
+        "version": metadata.version("farrank"),
+        "sha": None,
+        "docker_label": None,
+    }

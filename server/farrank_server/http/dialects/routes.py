@@ -1,0 +1,80 @@
+"""The paths of other rerankers, and by which shape a request at them is answered."""
+
+from functools import partial
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from farrank.v1 import rerank_pb2 as pb
+from farrank_server.errors import FarrankError, InvalidArgument
+from farrank_server.http.calls import HttpCalls
+from farrank_server.http.dialects import score
+from farrank_server.http.dialects.answered import check_whole, headers_of
+from farrank_server.http.dialects.asked import Asked, RerankBody, understand
+from farrank_server.http.dialects.models import Models
+from farrank_server.http.dialects.shapes import Shape, Superset, Tei, Voyage, json_response
+from farrank_server.http.json_bodies import decoded
+
+# /v1/v1 and /v1/v2: clients that add the version to an address that has one already.
+PATHS: dict[str, Shape] = {
+    **dict.fromkeys(("/rerank", "/v2/rerank", "/v1/v2/rerank"), Superset()),
+    **dict.fromkeys(("/v1/rerank", "/v1/v1/rerank"), Superset("1")),
+    **dict.fromkeys(("/infinity/rerank", "/infinity/v1/rerank"), Superset(documents_are_texts=True)),
+    **dict.fromkeys(("/voyage/rerank", "/voyage/v1/rerank"), Voyage()),
+    **dict.fromkeys(("/", "/invocations"), Tei()),
+}
+
+
+def routes(calls: HttpCalls, models: Models) -> list[Route]:
+    """All paths at which documents are reranked or scored."""
+
+    async def post(shape: Shape, request: Request) -> Response:
+        return await calls.answer(request, "Rerank", Exchange(models, shape))
+
+    return [
+        *(Route(path, partial(post, shape), methods=["POST"]) for path, shape in PATHS.items()),
+        *score.routes(calls, models),
+    ]
+
+
+class Exchange:
+    """One request and its answer. Fields decide on the shape, and the path where they do not."""
+
+    def __init__(self, models: Models, shape: Shape) -> None:
+        self._models = models
+        self._shape = shape
+        self._asked: Asked | None = None
+
+    def read(self, body: bytes) -> pb.RerankRequest:
+        """Understand a request.
+
+        Raises: InvalidArgument naming the field; NotFound if there is no such model.
+        """
+        try:
+            asked = decoded(body, RerankBody)
+        except InvalidArgument:
+            # Nothing is understood; the words that the client would understand can still be guessed.
+            if b'"texts"' in body:
+                self._shape = Tei()
+            raise
+        if asked.texts is not None:
+            self._shape = Tei()
+        elif asked.top_k is not msgspec.UNSET:
+            self._shape = Voyage()
+        self._asked = understand(asked, self._models)
+        return self._asked.request()
+
+    def write(self, answer: pb.RerankResponse) -> Response:
+        """Say the answer in the client's shape.
+
+        Raises: InvalidArgument if the client does not want what was cut.
+        """
+        assert self._asked is not None
+        check_whole(self._asked, answer)
+        return json_response(200, self._shape.answer(self._asked, answer), headers_of(self._asked, answer))
+
+    def refuse(self, error: FarrankError) -> Response:
+        """Say an error in the client's shape."""
+        return self._shape.refuse(error, self._asked)

@@ -1,0 +1,91 @@
+"""vLLM's `/score`: the scores of pairs in the order in which they came, without a ranking.
+
+Source: vLLM's OpenAI-compatible server (score API).
+"""
+
+import time
+import uuid
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from farrank.v1 import rerank_pb2 as pb
+from farrank_server.errors import FarrankError, InvalidArgument
+from farrank_server.http.calls import HttpCalls
+from farrank_server.http.dialects.answered import headers_of
+from farrank_server.http.dialects.asked import Asked, RerankBody, understand
+from farrank_server.http.dialects.models import Models
+from farrank_server.http.dialects.shapes import Superset, json_response
+from farrank_server.http.json_bodies import decoded
+
+Texts = str | list[str] | None
+
+
+class ScoreBody(msgspec.Struct):
+    """`text_1` is the query, `text_2` what is scored; newer clients call them `queries` and `documents`."""
+
+    text_1: Texts = None
+    text_2: Texts = None
+    queries: Texts = None
+    documents: Texts = None
+    model: str | None = None
+    use_activation: bool | None = None
+
+
+def routes(calls: HttpCalls, models: Models) -> list[Route]:
+    """The paths at which pairs are scored."""
+
+    async def post(request: Request) -> Response:
+        return await calls.answer(request, "Rerank", Exchange(models))
+
+    return [Route(path, post, methods=["POST"]) for path in ("/score", "/v1/score")]
+
+
+class Exchange:
+    """One request and its answer. Pairs have one query in common: that is what a call takes."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        self._asked: Asked | None = None
+
+    def read(self, body: bytes) -> pb.RerankRequest:
+        """Understand a request.
+
+        Raises: InvalidArgument naming the field; NotFound if there is no such model.
+        """
+        read = decoded(body, ScoreBody)
+        query = read.queries if read.text_1 is None else read.text_1
+        texts = read.documents if read.text_2 is None else read.text_2
+        if isinstance(query, list):
+            if len(query) != 1:
+                raise InvalidArgument(f"text_1: has {len(query)} entries; it must be one text")
+            query = query[0]
+        if texts is None:
+            raise InvalidArgument("text_2: is missing; it must be a text or a list of texts")
+        documents = [texts] if isinstance(texts, str) else texts
+        asked = RerankBody(query, [*documents], model=read.model, use_activation=read.use_activation)
+        self._asked = understand(asked, self._models)
+        return self._asked.request()
+
+    def write(self, answer: pb.RerankResponse) -> Response:
+        """Say the scores in the order of the texts."""
+        assert self._asked is not None
+        tokens = answer.usage.tokens
+        told = {
+            "id": f"score-{uuid.uuid4().hex}",
+            "object": "list",
+            "created": int(time.time()),
+            "model": answer.ranker.name,
+            "data": [
+                {"index": each.index, "object": "score", "score": each.score}
+                for each in sorted(answer.results, key=lambda each: each.index)
+            ],
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
+        return json_response(200, told, headers_of(self._asked, answer))
+
+    def refuse(self, error: FarrankError) -> Response:
+        """Say an error as the other routes of vLLM do."""
+        return Superset().refuse(error, self._asked)

@@ -1,0 +1,142 @@
+"""How each family of clients reads an answer and an error. What none of them asked for stands in no result.
+
+Sources: Cohere's OpenAPI (cohere-ai/cohere-developer-experience), huggingface/text-embeddings-inference
+(router/src/http), the protocols of vLLM and Infinity, the voyageai SDK.
+"""
+
+import time
+import uuid
+from typing import Any, Protocol
+
+import grpc
+from starlette.responses import Response
+
+from farrank.v1 import rerank_pb2 as pb
+from farrank_server.errors import FarrankError, TooLarge
+from farrank_server.http.calls import retry_headers, status_of
+from farrank_server.http.dialects.answered import best_of, spans_of, warnings_of
+from farrank_server.http.dialects.asked import Asked, Given
+from farrank_server.http.json_bodies import JSON, to_json
+
+
+class Shape(Protocol):
+    """One family's way to read answers and errors."""
+
+    def answer(self, asked: Asked, answer: pb.RerankResponse) -> Any:
+        """What the JSON of an answer holds."""
+
+    def refuse(self, error: FarrankError, asked: Asked | None) -> Response:
+        """The response to an error; `asked` is None where nothing was understood."""
+
+
+def json_response(status: int, told: Any, headers: dict[str, str]) -> Response:
+    """A response in JSON."""
+    return Response(to_json(told), status, headers, JSON)
+
+
+class Superset:
+    """Cohere's shape (v1 and v2) with what Jina, vLLM and Infinity add: their clients read the same answer.
+
+    Infinity's clients want a result's document as a text, the others as an object.
+    """
+
+    def __init__(self, version: str = "2", *, documents_are_texts: bool = False) -> None:
+        self._version = version
+        self._documents_are_texts = documents_are_texts
+
+    def answer(self, asked: Asked, answer: pb.RerankResponse) -> Any:
+        """Results with `relevance_score`; `meta` holds Cohere's billing and what was not read."""
+        tokens = answer.usage.tokens
+        meta = {
+            "api_version": {"version": self._version},
+            "billed_units": {"search_units": 1 + (len(asked.texts) - 1) // 100},
+            "tokens": {"input_tokens": tokens, "output_tokens": 0},
+        }
+        if warnings := warnings_of(answer):
+            meta["warnings"] = warnings
+        return {
+            "id": uuid.uuid4().hex,
+            "object": "rerank",
+            "created": int(time.time()),
+            "model": answer.ranker.name,
+            "results": [self._result(asked, each) for each in best_of(asked, answer)],
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            "meta": meta,
+        }
+
+    def _result(self, asked: Asked, result: pb.Result) -> dict[str, Any]:
+        told: dict[str, Any] = {"index": result.index, "relevance_score": result.score}
+        if asked.returns_documents:
+            text = asked.texts[result.index]
+            told["document"] = text if self._documents_are_texts else _object_of(asked, result.index, text)
+        if asked.wants_spans and (spans := spans_of(asked, result)):
+            told["relevant_spans"] = spans
+        return told
+
+    def refuse(self, error: FarrankError, asked: Asked | None) -> Response:
+        """The message where each client looks for it."""
+        status, message = status_of(error), error.message
+        kind = "".join(word.title() for word in error.code.name.split("_"))
+        reason = {"message": message, "type": kind, "param": None, "code": status}
+        told = {"id": uuid.uuid4().hex, "message": message, "detail": message, "error": reason}
+        return json_response(status, told, retry_headers(error))
+
+
+def _object_of(asked: Asked, index: int, text: str) -> dict[str, Any]:
+    given: Given = asked.given[index]
+    return {"text": text} if isinstance(given, str) else {"text": text, **given}
+
+
+class Voyage:
+    """Voyage's shape: `data` instead of results, documents as texts."""
+
+    def answer(self, asked: Asked, answer: pb.RerankResponse) -> Any:
+        """A list of data."""
+        data = []
+        for each in best_of(asked, answer):
+            told: dict[str, Any] = {"index": each.index, "relevance_score": each.score}
+            if asked.returns_documents:
+                told["document"] = asked.texts[each.index]
+            data.append(told)
+        return {
+            "object": "list",
+            "data": data,
+            "model": answer.ranker.name,
+            "usage": {"total_tokens": answer.usage.tokens},
+        }
+
+    def refuse(self, error: FarrankError, asked: Asked | None) -> Response:
+        """A detail."""
+        return json_response(status_of(error), {"detail": error.message}, retry_headers(error))
+
+
+_TEI_TYPES = {
+    grpc.StatusCode.INVALID_ARGUMENT: (422, "Validation"),
+    grpc.StatusCode.NOT_FOUND: (404, "Validation"),
+    grpc.StatusCode.RESOURCE_EXHAUSTED: (429, "Overloaded"),
+    grpc.StatusCode.UNAVAILABLE: (503, "Unhealthy"),
+    grpc.StatusCode.DEADLINE_EXCEEDED: (504, "Overloaded"),
+    grpc.StatusCode.INTERNAL: (424, "Backend"),
+}
+
+
+class Tei:
+    """text-embeddings-inference's shape: a bare list of all texts, best first."""
+
+    def answer(self, asked: Asked, answer: pb.RerankResponse) -> Any:
+        """A bare list."""
+        return [
+            {"index": each.index, "score": each.score}
+            | ({"text": asked.texts[each.index]} if asked.returns_documents else {})
+            for each in best_of(asked, answer)
+        ]
+
+    def refuse(self, error: FarrankError, asked: Asked | None) -> Response:
+        """An error with one of TEI's types."""
+        status, kind = _TEI_TYPES[error.code]
+        if isinstance(error, TooLarge):
+            status = 413
+        elif asked is not None and not asked.texts:
+            status, kind = 400, "Empty"
+        told = {"error": error.message, "error_type": kind}
+        return json_response(status, told, retry_headers(error))

@@ -1,0 +1,87 @@
+"""The application behind the HTTP socket: which path leads where, and what other paths are told."""
+
+import asyncio
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from farrank_server.config.schema import ServerConfig
+from farrank_server.errors import Reason, Unavailable
+from farrank_server.http import connect, openapi
+from farrank_server.http.calls import HttpCalls, retry_headers
+from farrank_server.http.dialects import info
+from farrank_server.http.dialects import routes as dialects
+from farrank_server.http.dialects.models import Models
+from farrank_server.http.static_files import page_routes
+from farrank_server.service.guard import Guard
+from farrank_server.service.methods import RerankService
+
+# The headers of answers that a page of another origin may read.
+EXPOSED = (
+    *("Retry-After", "retry-after-ms", "X-Farrank-Tokens-Cut", "x-compute-type", "x-compute-characters"),
+    *("x-compute-tokens", "x-compute-time", "x-total-time", "x-tokenization-time", "x-queue-time"),
+    "x-inference-time",
+)
+
+
+class HttpDoor:
+    """An ASGI application over a service. `serving` is what load balancers are told at `/health`."""
+
+    def __init__(self, config: ServerConfig, service: RerankService, guard: Guard) -> None:
+        self.serving = False
+        self._calls = HttpCalls(config.limits, service, guard)
+        models = Models(service.rankers, config.listen.http.models)
+        http = config.listen.http
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=http.cors_origins,
+            allow_methods=("GET", "POST"),
+            allow_headers=("*",),
+            expose_headers=EXPOSED,
+        )
+        self._app = Starlette(
+            middleware=[cors] if http.cors_origins else [],
+            routes=[
+                Route("/health", self._health),
+                Route("/ping", self._health),
+                *connect.routes(self._calls),
+                *dialects.routes(self._calls, models),
+                *info.routes(config, models),
+                *openapi.routes(),
+                *(page_routes() if http.page else ()),
+            ],
+            exception_handlers={HTTPException: _nowhere},
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        try:
+            await self._app(scope, receive, send)
+        except asyncio.CancelledError:
+            # The server ends, and what it still waited for is given up. uvicorn would log that as a bug.
+            ended = Unavailable("the server ended before the call was done", reason=Reason.DRAINING)
+            await connect.refuse(ended)(scope, receive, send)
+
+    def close(self) -> None:
+        """Stop the thread that reads and writes what is long."""
+        self._calls.close()
+
+    async def _health(self, request: Request) -> Response:
+        if self.serving:
+            return JSONResponse({"status": "serving"})
+        headers = retry_headers(Unavailable("not serving"))
+        return JSONResponse({"status": "not serving"}, 503, headers)
+
+
+async def _nowhere(request: Request, error: Exception) -> Response:
+    """Say that there is no such path, or that it does not take this method."""
+    assert isinstance(error, HTTPException)
+    what = f"{request.method} {request.url.path[:200]}"
+    message = f"{what}: {'no such path here' if error.status_code == 404 else error.detail.lower()}"
+    return JSONResponse({"message": message, "detail": message}, error.status_code, error.headers)

@@ -1,0 +1,59 @@
+// <code-panel>: the same call from elsewhere, and the answer as it came.
+
+import { button, make } from "./make.mjs";
+
+/** Shows tabs `{name, shown, whole, note}`: `shown` is looked at, `whole()` is copied. */
+export class CodePanel extends HTMLElement {
+  show(tabs) {
+    const code = make("pre", { id: "code", tabindex: "0", role: "tabpanel" });
+    const note = make("p", { class: "note", role: "status" });
+    const buttons = tabs.map((tab) =>
+      button(tab.name, { role: "tab", "aria-selected": "false", "aria-controls": "code", tabindex: "-1" }, () => choose(tab)),
+    );
+    let chosen;
+    const choose = (tab) => {
+      chosen = tab;
+      buttons.forEach((each, place) => {
+        const is = tabs[place] === tab;
+        each.setAttribute("aria-selected", String(is));
+        each.tabIndex = is ? 0 : -1;
+      });
+      code.textContent = tab.shown;
+      code.setAttribute("aria-label", tab.name);
+      note.textContent = tab.note;
+    };
+    const list = make("div", { role: "tablist", "aria-label": "In which form" }, ...buttons);
+    list.addEventListener("keydown", (event) => {
+      const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!by) return;
+      const next = (tabs.indexOf(chosen) + by + tabs.length) % tabs.length;
+      choose(tabs[next]);
+      buttons[next].focus();
+      event.preventDefault();
+    });
+    const copy = button("Copy", { class: "copy" }, async () => {
+      note.textContent = (await copied(chosen.whole())) ? "Copied." : "This browser does not let the page copy.";
+    });
+    this.replaceChildren(make("div", { class: "tabs" }, list, copy), code, note);
+    choose(tabs[0]);
+  }
+}
+
+/** Copy a text; whether that was possible. */
+async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    // Browsers offer the clipboard to pages from https and localhost alone; the old way works elsewhere.
+    const area = make("textarea", { class: "unseen" });
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    return done;
+  }
+}
+
+customElements.define("code-panel", CodePanel);

@@ -1,0 +1,195 @@
+// <passage-reader>: a document's text, opened at a passage.
+
+import { blocks } from "../model/reading.mjs";
+import { deservesEnlarging, stepOf } from "../model/strip.mjs";
+import { passage, score, unread, whole } from "../model/wording.mjs";
+import "./evidence-strip.mjs";
+import { button, make, tell } from "./make.mjs";
+
+// What is seen of the text before a passage.
+const CONTEXT_PX = 72;
+
+// A scroll has settled when nothing moved for so many frames; whoever scrolls on is not held back for longer.
+const QUIET_FRAMES = 6;
+const MAX_FRAMES = 40;
+
+/** Tells `passage` `{side, index, chunk}`, `close`, and `neighbour` `{by}` for the document above or below. */
+export class PassageReader extends HTMLElement {
+  #document = null;
+  #side = "";
+  #chunk = -1;
+  #spans = [];
+  #strips = [];
+  #where;
+  #text;
+  #awaited = null;
+
+  connectedCallback() {
+    this.addEventListener("passage", (event) => {
+      if (event.target === this) return;
+      event.stopImmediatePropagation();
+      this.#go(event.detail.chunk);
+    });
+    // Who scrolls by hand is not to be scrolled back.
+    for (const by of ["wheel", "touchmove", "pointerdown", "keydown"]) {
+      this.addEventListener(by, () => (this.#awaited = null), { passive: true });
+    }
+  }
+
+  get isOpen() {
+    return this.#document !== null;
+  }
+
+  /** Open a document at one of its chunks. `rank` says where it stands. */
+  show({ side, document, range, chunk, rank }) {
+    if (this.#document !== document || this.#side !== side) this.#open(side, document, range, rank);
+    this.#at(chunk);
+  }
+
+  close() {
+    this.#document = null;
+    this.hidden = true;
+    this.replaceChildren();
+  }
+
+  /** Put the focus where reading begins. */
+  focusText() {
+    this.#text?.focus({ preventScroll: true });
+  }
+
+  /** Do what a key means; whether it meant something. */
+  key(key) {
+    const { length } = this.#document.chunks;
+    if (key === "Escape") tell(this, "close");
+    else if (key === "j" || key === "k") tell(this, "neighbour", { by: key === "j" ? 1 : -1 });
+    else if (key === "n" || key === "ArrowRight") this.#go(Math.min(length - 1, this.#chunk + 1));
+    else if (key === "p" || key === "ArrowLeft") this.#go(Math.max(0, this.#chunk - 1));
+    else if (key === "d") this.#go(this.#document.deciding);
+    else return false;
+    return true;
+  }
+
+  #open(side, document, range, rank) {
+    this.#document = document;
+    this.#side = side;
+    this.hidden = false;
+    this.#where = make("p", { class: "where", "aria-live": "polite" });
+    this.#text = make("div", { class: "text", tabindex: "0", role: "document", "aria-label": `Text of ${document.name}` });
+    const whole_ = make("evidence-strip");
+    whole_.show(document, range);
+    this.#strips = [whole_];
+    const enlarged = deservesEnlarging(document) ? make("evidence-strip") : null;
+    if (enlarged) {
+      enlarged.show(document, range, document.read);
+      this.#strips.push(enlarged);
+    }
+    this.replaceChildren(
+      make(
+        "header",
+        {},
+        make(
+          "div",
+          { class: "title" },
+          make("h2", { title: document.name }, document.name),
+          button("Close", { class: "close", "aria-keyshortcuts": "Escape" }, () => tell(this, "close")),
+        ),
+        make(
+          "p",
+          { class: "facts" },
+          `rank ${rank} · score ${score(document.score)} · ${whole(document.length)} characters`,
+          unread(document) ? ` · ${unread(document)}` : "",
+        ),
+        whole_,
+        enlarged && make("p", { class: "enlarged" }, "The part that was read, enlarged"),
+        enlarged,
+        this.#steps(),
+      ),
+      this.#text,
+    );
+    this.#write(document, range);
+  }
+
+  #steps() {
+    const none = this.#document.chunks.length === 0;
+    const step = (text, key, name) =>
+      button(text, { "aria-keyshortcuts": key, disabled: none, title: `${name} (${key})` }, () => this.key(key));
+    return make(
+      "div",
+      { class: "steps" },
+      this.#where,
+      step("‹ Previous", "p", "the passage before"),
+      step("Deciding", "d", "the passage that decided"),
+      step("Next ›", "n", "the passage after"),
+    );
+  }
+
+  #write(document, range) {
+    this.#spans = document.chunks.map(() => []);
+    if (document.text === null || document.text === "") {
+      const why = document.text === null ? "The answer came without the text." : "The document is empty.";
+      this.#text.replaceChildren(make("p", { class: "nothing" }, why));
+      return;
+    }
+    this.#text.replaceChildren(
+      ...blocks(document).map((runs) =>
+        make(
+          "div",
+          { class: "block" },
+          ...runs.map(({ start, end, chunks, read }) => {
+            const words = document.text.slice(start, end);
+            if (chunks.length === 0) return read ? words : make("span", { class: "unread" }, words);
+            const strongest = Math.max(...chunks.map((chunk) => document.chunks[chunk].score));
+            const span = make("span", { class: `run step-${stepOf(strongest, range)}` }, words);
+            for (const chunk of chunks) this.#spans[chunk].push(span);
+            return span;
+          }),
+        ),
+      ),
+    );
+  }
+
+  #go(chunk) {
+    if (chunk < 0 || chunk >= this.#document.chunks.length) return;
+    tell(this, "passage", { side: this.#side, index: this.#document.index, chunk });
+  }
+
+  #at(chunk) {
+    for (const span of this.#spans[this.#chunk] ?? []) span.classList.remove("current");
+    this.#chunk = chunk;
+    const spans = this.#spans[chunk] ?? [];
+    for (const span of spans) {
+      span.classList.add("current");
+      // A block that is not laid out is as high as was guessed: places in it are not where they will be.
+      span.parentElement.classList.add("opened");
+    }
+    for (const each of this.#strips) each.select(chunk);
+    const there = this.#document.chunks[chunk];
+    this.#where.textContent = there ? passage(this.#document, chunk) : "no passage";
+    if (spans.length > 0) this.#scrollTo(spans[0]);
+    else this.#text.scrollTop = 0;
+  }
+
+  /** Bring a passage into sight. Not by scrollIntoView, which scrolls the page, too. */
+  #scrollTo(span) {
+    const text = this.#text;
+    const scroll = () => {
+      const by = span.getBoundingClientRect().top - text.getBoundingClientRect().top - CONTEXT_PX;
+      const before = text.scrollTop;
+      text.scrollTop += by;
+      return text.scrollTop !== before;
+    };
+    // What a scroll brings near is laid out in the frames after it, and is then longer or shorter than was guessed.
+    let quiet = 0;
+    let frames = 0;
+    const settle = () => {
+      if (this.#awaited !== settle) return;
+      quiet = scroll() ? 0 : quiet + 1;
+      frames += 1;
+      if (quiet < QUIET_FRAMES && frames < MAX_FRAMES) requestAnimationFrame(settle);
+    };
+    this.#awaited = settle;
+    settle();
+  }
+}
+
+customElements.define("passage-reader", PassageReader);

@@ -1,0 +1,44 @@
+// What is asked and what is looked at, as the page's address says it.
+
+export const NOTHING_ASKED = { query: "", source: "index", index: "", k: null, a: "", b: "", scale: "", document: null, chunk: null };
+
+/** Read the part of an address behind its `?`. What is no number there is left out. */
+export function readAddress(search) {
+  const said = new URLSearchParams(search);
+  return {
+    query: said.get("q") ?? "",
+    source: said.get("source") === "own" ? "own" : "index",
+    index: said.get("index") ?? "",
+    k: whole(said.get("k"), 1),
+    a: said.get("a") ?? "",
+    b: said.get("b") ?? "",
+    scale: said.get("scale") === "sigmoid" ? "sigmoid" : "",
+    document: whole(said.get("doc"), 0),
+    chunk: whole(said.get("chunk"), 0),
+  };
+}
+
+/** Write it; what is as it is by default is left out. */
+export function writeAddress(asked) {
+  const said = new URLSearchParams();
+  const add = (name, value) => value !== "" && value !== null && said.set(name, String(value));
+  add("q", asked.query);
+  add("source", asked.source === "own" ? "own" : "");
+  if (asked.source !== "own") {
+    add("index", asked.index);
+    add("k", asked.k);
+  }
+  add("a", asked.a);
+  add("b", asked.b);
+  add("scale", asked.scale);
+  add("doc", asked.document);
+  if (asked.document !== null) add("chunk", asked.chunk);
+  const written = said.toString();
+  return written === "" ? "" : `?${written}`;
+}
+
+function whole(said, least) {
+  if (said === null || !/^\d{1,9}$/.test(said)) return null;
+  const value = Number(said);
+  return value >= least ? value : null;
+}

@@ -1,0 +1,86 @@
+// What the page says: numbers, moves, passages, errors, and what evidence means.
+
+const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+
+/** 12,345 */
+export function whole(value) {
+  return WHOLE.format(value);
+}
+
+/** A score with as many digits as tell scores apart. */
+export function score(value) {
+  const digits = Math.abs(value) >= 100 ? 1 : Math.abs(value) >= 10 ? 2 : 3;
+  return value.toFixed(digits).replace("-", "−");
+}
+
+/** 0.4 ms, 31 ms, 1.24 s */
+export function duration(ms) {
+  if (ms >= 1000) return `${(ms / 1000).toFixed(ms >= 10_000 ? 1 : 2)} s`;
+  return ms >= 10 || ms === 0 ? `${ms.toFixed(0)} ms` : `${ms.toFixed(1)} ms`;
+}
+
+/** `1 document`, `20 documents` */
+export function counted(count, what) {
+  return `${whole(count)} ${what}${count === 1 ? "" : "s"}`;
+}
+
+/** How far a document moved: `{kind, sign, text}`, the text for who cannot see the sign. */
+export function moved(move) {
+  if (move === null) return { kind: "new", sign: "new", text: "not in the other order" };
+  if (move > 0) return { kind: "up", sign: `▲${move}`, text: `up ${counted(move, "place")}` };
+  if (move < 0) return { kind: "down", sign: `▼${-move}`, text: `down ${counted(-move, "place")}` };
+  return { kind: "same", sign: "=", text: "same place" };
+}
+
+const MEANINGS = {
+  "chunk-score": {
+    name: "score of the passage",
+    text: "Each passage is coloured by the score that the ranker gives to it alone, on one scale for all documents of this answer. The document’s score is made from these.",
+  },
+  attention: {
+    name: "attention",
+    text: "Each passage is coloured by the weight with which the ranker attends to it when it scores the document. The weights of one document sum to 1, so colours compare within a document only.",
+  },
+  "leave-one-out": {
+    name: "fall when left out",
+    text: "Each passage is coloured by how much the document’s score falls when this passage is left out, on one scale for all documents of this answer. Below 0, the score rises without it.",
+  },
+  none: { name: "none", text: "No document of this answer has a passage: there was nothing to read." },
+};
+
+/** What the evidence of an answer is called, and means. */
+export function meaning(evidence) {
+  return MEANINGS[evidence];
+}
+
+/** One passage in words: what stands for its colour. */
+export function passage(document, chunk) {
+  const { start, end, score: value } = document.chunks[chunk];
+  const role = chunk === document.deciding ? ", the deciding one" : "";
+  const of = `passage ${chunk + 1} of ${document.chunks.length}${role}`;
+  return `${of}: evidence ${score(value)}, characters ${whole(start)} to ${whole(end)}`;
+}
+
+/** What of a document was not read; empty if all was. The count of tokens is the server's estimate. */
+export function unread(document) {
+  if (document.charactersCut === 0) return "";
+  const share = Math.round((100 * document.charactersCut) / Math.max(1, document.length));
+  const tokens = document.tokensCut === 1 ? "token" : "tokens";
+  return `about ${whole(document.tokensCut)} ${tokens} not read (${share === 0 ? "under 1" : share}% of the text)`;
+}
+
+const HEADLINES = {
+  invalid_argument: "The server cannot take this request",
+  not_found: "The server does not have that",
+  resource_exhausted: "The server has no room right now",
+  deadline_exceeded: "There was not enough time",
+  unavailable: "The server takes no calls right now",
+  internal: "The server has a bug",
+  unreachable: "The server cannot be reached",
+  unreadable: "The answer cannot be read",
+};
+
+/** An error as a headline; what the server said goes below it. */
+export function headline(code) {
+  return HEADLINES[code] ?? "The call failed";
+}

@@ -1,0 +1,34 @@
+"""The HTTP door over a real socket, in this process: a real engine, tiny rankers, candidates from memory."""
+
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from support.http_door import OpenDoor, Opened, opened_door
+from support.memory_first_stage import MemoryFirstStage
+
+
+@pytest.fixture
+def open_door(tiny_rankers: dict[str, Path]) -> OpenDoor:
+    return partial(opened_door, tiny_rankers)
+
+
+@pytest_asyncio.fixture
+async def door(open_door: OpenDoor) -> AsyncIterator[Opened]:
+    async with open_door() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def first_stage() -> MemoryFirstStage:
+    return MemoryFirstStage()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_door(tiny_rankers: dict[str, Path], first_stage: MemoryFirstStage) -> AsyncIterator[Opened]:
+    """One door for the tests of a file, whose loop scope must be the module."""
+    async with opened_door(tiny_rankers, first_stage=first_stage) as opened:
+        yield opened

@@ -1,0 +1,52 @@
+"""Passages whose evidence is no score of their own, and warnings of which there are many."""
+
+import pytest
+
+from farrank.v1 import rerank_pb2 as pb
+from farrank_server.engine.rankers.loaded import LoadedEnsemble
+from farrank_server.http.dialects.answered import MAX_WARNINGS, spans_of, warnings_of
+from farrank_server.http.dialects.asked import Asked, RerankBody, SpansBody
+
+NOBODY = LoadedEnsemble("nobody", ())
+
+
+def asked(**spans: float) -> Asked:
+    body = RerankBody(relevant_spans=SpansBody(**spans))  # type: ignore[arg-type]  # numbers alone
+    return Asked(body, NOBODY, ["text"], ["text"], 0)
+
+
+def result(score: float, evidence: "pb.Evidence", *chunks: tuple[int, int, float]) -> pb.Result:
+    passages = [
+        pb.Passage(start=start, end=end, score=each, evidence=evidence) for start, end, each in chunks
+    ]
+    return pb.Result(score=score, chunks=passages)
+
+
+@pytest.mark.parametrize("evidence", [pb.EVIDENCE_ATTENTION, pb.EVIDENCE_LEAVE_ONE_OUT])
+def test_shares_of_one_score_are_shares_of_the_documents(evidence: "pb.Evidence") -> None:
+    told = spans_of(
+        asked(threshold=0.0), result(0.8, evidence, (0, 10, 0.125), (10, 20, 0.5), (20, 30, -0.1))
+    )
+    assert [(each["start"], each["end"]) for each in told] == [(10, 20), (0, 10), (20, 30)]
+    assert [each["score"] for each in told] == pytest.approx([0.8, 0.2, 0.0])
+    assert len(spans_of(asked(), result(0.8, evidence, (0, 10, 0.125), (10, 20, 0.5), (20, 30, -0.1)))) == 2
+
+
+def test_a_document_of_which_no_part_is_missed_has_one_passage() -> None:
+    told = spans_of(asked(), result(0.8, pb.EVIDENCE_LEAVE_ONE_OUT, (0, 10, -0.3), (10, 20, -0.1)))
+    assert [each["start"] for each in told] == [10]
+    assert told[0]["score"] == pytest.approx(0.8)
+
+
+def test_of_passages_that_overlap_the_better_one_stays() -> None:
+    chunks = ((0, 100, 0.5), (50, 150, 0.9), (100, 200, 0.4), (150, 250, 0.3))
+    told = spans_of(asked(), result(0.9, pb.EVIDENCE_CHUNK_SCORE, *chunks))
+    assert [(each["start"], each["end"]) for each in told] == [(50, 150), (150, 250)]
+
+
+def test_a_thousand_cut_documents_are_said_in_a_few_lines() -> None:
+    results = [pb.Result(index=n, tokens_cut=7, characters_cut=30) for n in range(1000)]
+    told = warnings_of(pb.RerankResponse(results=results, query_tokens_cut=3))
+    assert len(told) == MAX_WARNINGS + 1
+    assert told[:2] == ["3 tokens of the query were not read", "7 tokens of document 0 were not read"]
+    assert told[-1] == f"tokens of {1001 - MAX_WARNINGS} more documents were not read"

@@ -1,0 +1,221 @@
+"""Cohere's shape, and what Jina, vLLM and Infinity add to it."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from support.http_door import METHODS, Opened
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+TEXTS = [f"the river rises {'and goes on ' * n}" for n in range(6)]
+LONG = "the river meets the sea " * 600
+REQUEST = {"query": "river", "documents": TEXTS}
+
+
+async def native(door: Opened, **options: Any) -> list[dict[str, Any]]:
+    request = {"query": "river", "documents": [{"text": text} for text in TEXTS]}
+    options.setdefault("scoreScale", "SCORE_SCALE_SIGMOID")
+    _, answer = await door.post(f"{METHODS}Rerank", {**request, "options": options})
+    results: list[dict[str, Any]] = answer["results"]
+    return results
+
+
+@pytest.mark.parametrize(
+    ("path", "version"),
+    [
+        ("/rerank", "2"),
+        ("/v2/rerank", "2"),
+        ("/v1/v2/rerank", "2"),
+        ("/v1/rerank", "1"),
+        ("/v1/v1/rerank", "1"),
+        ("/infinity/rerank", "2"),
+    ],
+)
+async def test_all_paths_answer_with_the_same_ranking(shared_door: Opened, path: str, version: str) -> None:
+    status, answer = await shared_door.post(path, REQUEST)
+    assert status == 200
+    wanted = [(each["index"], pytest.approx(each["score"], abs=1e-6)) for each in await native(shared_door)]
+    assert [(each["index"], each["relevance_score"]) for each in answer["results"]] == wanted
+    assert all(each.keys() == {"index", "relevance_score"} for each in answer["results"])
+    assert all(0 < each["relevance_score"] < 1 for each in answer["results"])
+    assert (answer["object"], answer["model"]) == ("rerank", "maxp")
+    assert answer["usage"]["total_tokens"] == answer["usage"]["prompt_tokens"] > 0
+    assert answer["meta"]["api_version"] == {"version": version}
+    assert answer["meta"]["billed_units"] == {"search_units": 1}
+    assert "message" not in answer
+    assert "warnings" not in answer["meta"]
+
+
+async def test_everything_optional_may_be_null_or_unknown(shared_door: Opened) -> None:
+    names = (
+        *("model", "top_n", "return_documents", "rank_fields", "max_chunks_per_doc", "max_tokens_per_doc"),
+        *("relevant_spans", "raw_scores", "use_activation", "truncation", "truncate", "texts", "user"),
+    )
+    status, answer = await shared_door.post("/v2/rerank", {**REQUEST, **dict.fromkeys(names)})
+    assert (status, len(answer["results"])) == (200, len(TEXTS))
+    other = {"priority": 3, "truncate_prompt_tokens": -1, "request_id": "x", "client_name": "y"}
+    assert (await shared_door.post("/v2/rerank", {**REQUEST, **other}))[0] == 200
+
+
+async def test_the_best_alone_and_their_documents(shared_door: Opened) -> None:
+    _, answer = await shared_door.post("/v1/rerank", {**REQUEST, "top_n": 2, "return_documents": True})
+    best = (await native(shared_door))[:2]
+    assert [each["document"] for each in answer["results"]] == [{"text": TEXTS[one["index"]]} for one in best]
+    assert len((await shared_door.post("/rerank", {**REQUEST, "top_n": 0}))[1]["results"]) == len(TEXTS)
+    _, answer = await shared_door.post("/infinity/rerank", {**REQUEST, "return_documents": True})
+    assert [each["document"] for each in answer["results"]] == [
+        TEXTS[each["index"]] for each in answer["results"]
+    ]
+
+
+async def test_documents_that_are_objects(shared_door: Opened) -> None:
+    given = [{"text": text, "url": n} for n, text in enumerate(TEXTS)]
+    _, answer = await shared_door.post("/v1/rerank", {"query": "river", "documents": given})
+    assert [each["index"] for each in answer["results"]] == [
+        each["index"] for each in await native(shared_door)
+    ]
+    fields = [
+        {"title": "The river", "body": "rises", "year": 1900},
+        {"title": "Bread", "body": "x", "year": 2},
+    ]
+    request = {
+        "query": "river",
+        "documents": fields,
+        "rank_fields": ["year", "title"],
+        "return_documents": True,
+    }
+    _, answer = await shared_door.post("/v1/rerank", request)
+    by_index = {each["index"]: each["document"] for each in answer["results"]}
+    assert by_index == {
+        0: {"text": "1900\nThe river", **fields[0]},
+        1: {"text": "2\nBread", **fields[1]},
+    }
+    _, joined = await shared_door.post(
+        "/v1/rerank", {"query": "river", "documents": ["1900\nThe river", "2\nBread"]}
+    )
+    assert [each["relevance_score"] for each in joined["results"]] == [
+        each["relevance_score"] for each in answer["results"]
+    ]
+
+
+@pytest.mark.parametrize("raw", [{"raw_scores": True}, {"use_activation": False}])
+async def test_raw_scores_where_they_are_asked_for(shared_door: Opened, raw: dict[str, Any]) -> None:
+    _, answer = await shared_door.post("/rerank", {**REQUEST, **raw})
+    wanted = await native(shared_door, scoreScale="SCORE_SCALE_RAW")
+    assert [each["relevance_score"] for each in answer["results"]] == pytest.approx(
+        [each["score"] for each in wanted], abs=1e-6
+    )
+
+
+async def test_what_was_not_read_is_said(shared_door: Opened) -> None:
+    request = {"query": "river", "documents": [*TEXTS, LONG, LONG]}
+    async with shared_door.session.post("/v2/rerank", json={**request, "top_n": 1}) as response:
+        answer = await response.json()
+        cut = int(response.headers["X-Farrank-Tokens-Cut"])
+        assert float(response.headers["x-total-time"]) >= 0
+    warnings = answer["meta"]["warnings"]
+    assert len(warnings) == 2
+    assert warnings[0].endswith("tokens of document 6 were not read")
+    assert cut == sum(int(each.split()[0]) for each in warnings) > 0
+    status, said = await shared_door.post("/v1/rerank", {**request, "truncation": False})
+    assert status == 400
+    assert "tokens of document 6 were not read, and truncation is not allowed" in said["detail"]
+    assert (await shared_door.post("/v1/rerank", {**REQUEST, "truncation": False}))[0] == 200
+    async with shared_door.session.post("/rerank", json=REQUEST) as response:
+        assert response.headers["X-Farrank-Tokens-Cut"] == "0"
+
+
+async def test_fewer_chunks_are_read_where_that_is_asked_for(shared_door: Opened) -> None:
+    async def tokens(**options: int) -> int:
+        _, answer = await shared_door.post("/v2/rerank", {"query": "river", "documents": [LONG], **options})
+        count: int = answer["usage"]["total_tokens"]
+        return count
+
+    one = await tokens(max_chunks_per_doc=1)
+    assert one == await tokens(max_tokens_per_doc=20) == await tokens(max_tokens_per_doc=150)
+    assert one < await tokens(max_chunks_per_doc=3) < await tokens()
+    assert await tokens(max_tokens_per_doc=4096) == await tokens()
+    assert await tokens(max_tokens_per_doc=2**40) == await tokens()
+
+
+async def test_passages_are_cohere_s_spans(shared_door: Opened) -> None:
+    text = "größe \U0001f600 " * 300
+    request = {"query": "river", "documents": [text, "short", ""]}
+    spans = {"relevant_spans": {"mode": "enabled", "threshold": 0.0}}
+    _, answer = await shared_door.post("/v2/rerank", {**request, **spans})
+    by_index = {each["index"]: each for each in answer["results"]}
+    found = by_index[0]["relevant_spans"]
+    assert len(found) > 1
+    assert [each["score"] for each in found] == sorted((each["score"] for each in found), reverse=True)
+    # The best chunk decides a MaxP score.
+    assert found[0]["score"] == pytest.approx(by_index[0]["relevance_score"])
+    ordered = sorted(found, key=lambda each: each["start"])
+    assert all(one["end"] <= other["start"] for one, other in pairwise(ordered))
+    assert all(0 <= each["start"] < each["end"] <= len(text) for each in found)
+    assert by_index[1]["relevant_spans"] == [
+        {"start": 0, "end": 5, "score": pytest.approx(by_index[1]["relevance_score"])}
+    ]
+    assert "relevant_spans" not in by_index[2], "an empty document has no passage"
+    for wanted, count in (
+        ({"threshold": 0.0, "max_spans": 1}, 1),
+        ({"threshold": 1.0}, 0),
+        ({"mode": "disabled"}, 0),
+    ):
+        _, answer = await shared_door.post("/v2/rerank", {**request, "relevant_spans": wanted})
+        (first,) = (each for each in answer["results"] if each["index"] == 0)
+        assert len(first.get("relevant_spans", ())) == count
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "words"),
+    [
+        ({"query": ""}, 400, "query: is empty"),
+        ({"query": None}, 400, "query: is empty"),
+        ({"query": 5}, 400, "query: is not as it must be"),
+        ({"documents": []}, 400, "documents: is empty"),
+        ({"documents": None}, 400, "documents: is missing"),
+        ({"documents": "text"}, 400, "documents: is not as it must be"),
+        ({"documents": ["a", 5]}, 400, "documents[1]: is not as it must be"),
+        ({"documents": ["a", None]}, 400, "documents[1]: is not as it must be"),
+        ({"documents": ["a", "\ud800"]}, 400, "request: "),
+        ({"documents": ["a", {"title": "b"}]}, 400, "documents[1]: has no 'text'"),
+        ({"documents": [{"text": "b"}], "rank_fields": ["title"]}, 400, "documents[0]: has no 'title'"),
+        ({"documents": ["a"] * 1001}, 400, "max_documents is 1000"),
+        ({"top_n": -1}, 400, "top_n: is -1; it must be 0 or more"),
+        ({"top_n": "2"}, 400, "top_n: is not as it must be"),
+        ({"max_chunks_per_doc": 0}, 400, "max_chunks_per_doc: is 0; it must be 1 or more"),
+        ({"max_tokens_per_doc": 0}, 400, "max_tokens_per_doc: is 0; it must be 1 or more"),
+        ({"relevant_spans": {"mode": "on"}}, 400, "relevant_spans.mode: is not as it must be"),
+        ({"model": "gpt"}, 404, "known are: maxp, biencoder, both, rerank-*"),
+    ],
+)
+async def test_what_is_wrong_is_told_where_each_client_looks(
+    shared_door: Opened, change: dict[str, Any], status: int, words: str
+) -> None:
+    seen, said = await shared_door.post("/v2/rerank", {**REQUEST, **change})
+    assert seen == status
+    assert said["message"] == said["detail"] == said["error"]["message"]
+    assert words in said["message"]
+    assert said["error"]["code"] == status
+    assert said["id"]
+
+
+@pytest.mark.parametrize(
+    ("model", "ranker"),
+    [
+        ("both", "both"),
+        ("biencoder", "biencoder"),
+        ("", "maxp"),
+        ("rerank-english-v3.0", "maxp"),
+        ("rerank-v3.5", "maxp"),
+        ("jina-reranker-v2-base-multilingual", "maxp"),
+        ("default/not-specified", "maxp"),
+    ],
+)
+async def test_models_are_rankers_or_names_that_stand_for_one(
+    shared_door: Opened, model: str, ranker: str
+) -> None:
+    status, answer = await shared_door.post("/v1/rerank", {**REQUEST, "model": model})
+    assert (status, answer["model"]) == (200, ranker)

@@ -1,0 +1,240 @@
+"""What every dialect shares: limits, deadlines, callers that go, refusals, and what is counted."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from farrank_rankers.tokens import EncoderInput
+from farrank_server.config.schema import LimitsConfig
+from farrank_server.errors import (
+    DeadlineExceeded,
+    FarrankError,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    Reason,
+    ResourceExhausted,
+    TooLarge,
+    Unavailable,
+)
+from farrank_server.http.calls import retry_headers, status_of
+from support.engine_bench import TEXTS, until
+from support.http_door import METHODS, OpenDoor, Opened
+
+RERANK = f"{METHODS}Rerank"
+REQUEST = {"query": "sea", "documents": [{"text": text} for text in TEXTS]}
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "retry"),
+    [
+        (InvalidArgument("x"), 400, None),
+        (TooLarge("x"), 413, None),
+        (NotFound("x"), 404, None),
+        (ResourceExhausted("x", retry_after_ms=1500), 429, ("2", "1500")),
+        (ResourceExhausted("x", retry_after_ms=20), 429, ("1", "20")),
+        (Unavailable("x"), 503, ("1", "1000")),
+        (DeadlineExceeded("x"), 504, None),
+        (Internal("x"), 500, None),
+    ],
+)
+def test_each_error_has_its_status(error: FarrankError, status: int, retry: tuple[str, str] | None) -> None:
+    headers = retry_headers(error)
+    assert status_of(error) == status
+    assert (headers.get("Retry-After"), headers.get("retry-after-ms")) == (retry or (None, None))
+
+
+async def test_a_call_is_counted_at_its_door(door: Opened) -> None:
+    assert (await door.post(RERANK, REQUEST))[0] == 200
+    await until(lambda: door.count("requests_total", method="Rerank", ranker="maxp", code="OK") == 1)
+    assert door.count("requests_in_flight", method="Rerank") == 0
+    assert door.count("request_duration_seconds_count", method="Rerank", ranker="maxp") == 1
+    assert (await door.post(RERANK, {"query": ""}))[0] == 400
+    await until(
+        lambda: door.count("requests_total", method="Rerank", ranker="maxp", code="INVALID_ARGUMENT") == 1
+    )
+
+
+async def test_a_body_is_read_no_further_than_to_the_limit(open_door: OpenDoor) -> None:
+    async with open_door(limits=LimitsConfig(max_request_bytes=200_000)) as door:
+        read = 0
+
+        async def pieces() -> AsyncIterator[bytes]:
+            nonlocal read
+            for _ in range(2_000):
+                read += 100_000
+                yield b"x" * 100_000
+
+        # Its length is said beforehand, and its length shows when it comes.
+        async with door.session.post(RERANK, data=b"x" * 200_001, headers=JSON) as answer:
+            assert answer.status == 413
+            said = await answer.json()
+        assert said == {
+            "code": "invalid_argument",
+            "message": "request: has 200001 bytes; max_request_bytes is 200000",
+        }
+        async with door.session.post(RERANK, data=pieces(), headers=JSON) as answer:
+            assert answer.status == 413
+            assert "more than 200000 bytes; max_request_bytes is 200000" in (await answer.json())["message"]
+        assert read < 2_000 * 100_000
+        body = b'{"query": "sea", "documents": [{"text": "%s"}]}'
+        longest = body % (b"x" * (200_000 - len(body) + 2))
+        assert len(longest) == 200_000
+        async with door.session.post(RERANK, data=longest, headers=JSON) as answer:
+            assert answer.status == 200
+
+
+async def test_a_deadline_comes_with_the_call_or_from_the_configuration(open_door: OpenDoor) -> None:
+    async with open_door(limits=LimitsConfig(default_timeout_s=0.001)) as door:
+        status, said = await door.post(RERANK, REQUEST)
+        assert (status, said["code"]) == (504, "deadline_exceeded")
+        assert (await door.post(RERANK, REQUEST, Connect_Timeout_Ms="60000"))[0] == 200
+        for wrong in ("-1", "1.5", "soon", "12345678901", "٣"):
+            async with door.session.post(
+                RERANK, json=REQUEST, headers={"Connect-Timeout-Ms": wrong}
+            ) as answer:
+                assert answer.status == 400
+                assert "Connect-Timeout-Ms" in (await answer.json())["message"]
+
+
+async def test_a_body_that_does_not_come_is_waited_for_until_the_deadline(door: Opened) -> None:
+    async def never() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    headers = {**JSON, "Connect-Timeout-Ms": "100"}
+    async with door.session.post(RERANK, data=never(), headers=headers) as answer:
+        assert answer.status == 504
+        assert "before the request was read" in (await answer.json())["message"]
+
+
+class Held:
+    """Lets the first batch wait until a test says so."""
+
+    def __init__(self) -> None:
+        self.running, self.may_run = threading.Event(), threading.Event()
+        self.batches = 0
+
+    def __call__(self, inputs: Sequence[EncoderInput]) -> None:
+        self.batches += 1
+        self.running.set()
+        self.may_run.wait(60)
+
+
+async def test_the_work_of_a_caller_that_hangs_up_leaves_the_queue(open_door: OpenDoor) -> None:
+    held = Held()
+    long = {"query": "sea", "documents": [{"text": "the river meets the sea " * 280}] * 20}
+    async with open_door(before=held) as door:
+        call = asyncio.create_task(door.post(RERANK, long))
+        await until(held.running.is_set)
+        await until(lambda: door.bench.waiting() > 0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await until(lambda: door.count("cancellations_total", ranker="maxp") == 1)
+        assert door.count("requests_in_flight", method="Rerank") == 0
+        held.may_run.set()
+        await until(lambda: door.bench.waiting() == 0)
+        assert door.bench.count("farrank_admitted_tokens", ranker="maxp") == 0
+        done = held.batches
+        # What waits behind it runs at once, and nothing more of it runs.
+        assert (await door.post(RERANK, {"query": "sea", "documents": [{"text": "a"}]}))[0] == 200
+        assert held.batches == done + 1
+        assert door.count("requests_total", method="Rerank", ranker="maxp", code="CANCELLED") == 1
+
+
+async def test_a_draining_server_refuses_new_calls_and_answers_the_admitted(open_door: OpenDoor) -> None:
+    held = Held()
+    async with open_door(before=held) as door:
+        async with door.session.get("/health") as answer:
+            assert (answer.status, await answer.json()) == (200, {"status": "serving"})
+        admitted = asyncio.create_task(door.post(RERANK, REQUEST))
+        await until(held.running.is_set)
+        door.listener.report(serving=False)
+        draining = asyncio.create_task(door.engine.drain(60))
+        await asyncio.sleep(0)
+        async with door.session.post(RERANK, json=REQUEST) as late:
+            assert (late.status, late.headers["Retry-After"]) == (503, "1")
+            assert "draining" in (await late.json())["message"]
+        async with door.session.get("/health") as answer:
+            assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
+        assert door.count("rejections_total", ranker="maxp", reason="draining") == 1
+        held.may_run.set()
+        status, answered = await admitted
+        assert (status, len(answered["results"])) == (200, len(TEXTS))
+        assert await draining
+
+
+async def test_too_many_calls_are_refused_with_a_hint(open_door: OpenDoor) -> None:
+    async with open_door(limits=LimitsConfig(max_concurrent_calls=1)) as door:
+        waiting = asyncio.Event()
+
+        async def never() -> AsyncIterator[bytes]:
+            yield b"{"
+            waiting.set()
+            await asyncio.Event().wait()
+
+        reading = []
+        for _ in range(2):
+            reading.append(asyncio.create_task(door.session.post(RERANK, data=never(), headers=JSON)))
+            await asyncio.wait_for(waiting.wait(), 10)
+            waiting.clear()
+
+        async def refused() -> bool:
+            async with door.session.post(RERANK, json=REQUEST) as answer:
+                said: dict[str, Any] = await answer.json()
+                return answer.status == 429 and "max_concurrent_calls" in said["message"]
+
+        async with asyncio.timeout(10):
+            while not await refused():
+                pass
+        for each in reading:
+            each.cancel()
+        # Those that have gone make room.
+        async with asyncio.timeout(10):
+            while await refused():
+                pass
+        assert door.count("rejections_total", ranker="", reason=Reason.CALLS) > 0
+
+
+async def test_a_bug_is_told_as_no_more_than_that(
+    door: Opened, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(name: str) -> None:
+        raise KeyError("secret")
+
+    monkeypatch.setattr(door.engine, "scorer", fail)
+    status, said = await door.post(RERANK, REQUEST)
+    assert (status, said) == (500, {"code": "internal", "message": "the server failed; its log says why"})
+    assert "KeyError: 'secret'" in caplog.text
+
+
+async def test_paths_that_lead_nowhere(door: Opened) -> None:
+    status, said = await door.post("/nowhere", {})
+    assert (status, said["message"]) == (404, "POST /nowhere: no such path here")
+    async with door.session.delete("/health") as answer:
+        assert answer.status == 405
+
+
+async def test_an_end_cuts_what_does_not_end_by_itself(
+    open_door: OpenDoor, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_door() as door:
+        waiting = asyncio.Event()
+
+        async def never() -> AsyncIterator[bytes]:
+            yield b"{"
+            waiting.set()
+            await asyncio.Event().wait()
+
+        call = asyncio.create_task(door.session.post(RERANK, data=never(), headers=JSON))
+        await waiting.wait()
+        async with asyncio.timeout(10):
+            await door.listener.close(0)
+        async with await call as answer:
+            assert answer.status == 503
+    assert "Exception in ASGI" not in caplog.text

@@ -1,0 +1,130 @@
+"""The contract in JSON and in protobuf, as Connect clients and curl send it."""
+
+from typing import Any
+
+import pytest
+from google.protobuf import json_format
+
+from farrank.v1 import rerank_pb2 as pb
+from support.engine_bench import until
+from support.http_door import METHODS, Opened
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+RERANK = f"{METHODS}Rerank"
+DOCUMENTS = [{"id": str(n), "text": f"the river rises {'and goes on ' * n}"} for n in range(5)]
+
+
+async def test_an_answer_is_the_contracts_message_in_json(shared_door: Opened) -> None:
+    request = {"query": "river", "documents": DOCUMENTS, "options": {"topN": 3, "return_chunk_scores": True}}
+    status, answer = await shared_door.post(RERANK, request)
+    assert status == 200
+    message = json_format.ParseDict(answer, pb.RerankResponse())
+    assert len(message.results) == 3
+    assert message.ranker.name == "maxp"
+    assert all(each.chunks and each.deciding_passage.end for each in message.results)
+    # What is 0 is said, too: a reader of JSON need not know the defaults.
+    assert {each["index"] for each in answer["results"]} <= set(range(5))
+    assert answer["queryTokensCut"] == 0
+    assert answer["scoreScale"] == "SCORE_SCALE_RAW"
+
+
+async def test_binary_and_json_say_the_same(shared_door: Opened) -> None:
+    request = pb.RerankRequest(query="river", documents=[pb.Document(**each) for each in DOCUMENTS])
+    headers = {"Content-Type": "application/proto", "Connect-Protocol-Version": "1"}
+    async with shared_door.session.post(RERANK, data=request.SerializeToString(), headers=headers) as answer:
+        assert (answer.status, answer.content_type) == (200, "application/proto")
+        binary = pb.RerankResponse.FromString(await answer.read())
+    _, tree = await shared_door.post(RERANK, json_format.MessageToDict(request), Connect_Protocol_Version="1")
+    plain = json_format.ParseDict(tree, pb.RerankResponse())
+    assert [(each.id, each.score) for each in plain.results] == [
+        (each.id, each.score) for each in binary.results
+    ]
+
+
+async def test_the_other_methods(shared_door: Opened, first_stage: Any) -> None:
+    status, found = await shared_door.post(f"{METHODS}SearchAndRerank", {"query": "river", "k": 2})
+    assert (status, found["index"], len(found["results"])) == (200, "things", 2)
+    assert first_stage.asked == [("things", "river", 2)]
+    async with shared_door.session.post(
+        f"{METHODS}ListRankers", headers={"Content-Type": "application/json; charset=utf-8"}
+    ) as answer:
+        listed = await answer.json()
+    assert [each["name"] for each in listed["rankers"]] == ["maxp", "biencoder", "both"]
+
+
+async def test_unknown_fields_are_ignored_as_connect_has_it(shared_door: Opened) -> None:
+    request = {"query": "river", "documents": DOCUMENTS, "anything": [1], "options": {"newer": 1}}
+    assert (await shared_door.post(RERANK, request))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("", "query: is empty"),
+        ("{", "is not JSON"),
+        ("[]", "request: is not as it must be: expected `object`, got `array`"),
+        ("null", "request: is not as it must be: expected `object`, got `null`"),
+        ("[" * 100_000, "expected `object`, got `array`"),
+        ('{"options": {"a": ' + "[" * 100_000, "is not JSON"),
+        ('{"query": "a\\ud800b"}', "request: "),
+        (
+            '{"query": "q", "documents": [{"text": "a"}, {"text": 1}]}',
+            "documents[1].text: is not as it must be",
+        ),
+        (b'{"query": "\xff"}', "is not JSON"),
+        ('{"query": 5}', "query"),
+        ('{"query": "q", "documents": "text"}', "documents"),
+        ('{"query": "q", "documents": []}', "documents: is empty"),
+        ('{"query": "q", "documents": [{"text": "a"}], "options": {"topN": -1}}', "options.top_n: is -1"),
+        ('{"query": "q", "documents": [{"text": "a"}], "options": {"topN": "x"}}', "topN"),
+        ('{"query": "q", "documents": {"' + "x" * 5000 + '": 1}}', "documents"),
+    ],
+)
+async def test_what_is_no_request_is_told_in_connects_words(
+    shared_door: Opened, body: str | bytes, words: str
+) -> None:
+    headers = {"Content-Type": "application/json"}
+    async with shared_door.session.post(RERANK, data=body, headers=headers) as answer:
+        assert (answer.status, answer.content_type) == (400, "application/json")
+        said = await answer.json()
+    assert said["code"] == "invalid_argument"
+    assert words in said["message"]
+    assert len(said["message"]) < 500
+
+
+async def test_names_that_are_none(shared_door: Opened) -> None:
+    documents = {"query": "q", "documents": DOCUMENTS}
+    status, said = await shared_door.post(RERANK, {**documents, "options": {"ranker": "nobody"}})
+    assert (status, said["code"]) == (404, "not_found")
+    assert "known are: maxp, biencoder, both" in said["message"]
+    status, said = await shared_door.post(f"{METHODS}Rank", documents)
+    assert (status, said["code"]) == (404, "unimplemented")
+    assert "Rerank, SearchAndRerank, ListRankers" in said["message"]
+    await until(
+        lambda: shared_door.count("requests_total", method="Rerank", ranker="unknown", code="NOT_FOUND") == 1
+    )
+
+
+async def test_what_is_not_asked_as_connect_asks(shared_door: Opened) -> None:
+    async with shared_door.session.post(RERANK, data="query=q") as answer:
+        assert (answer.status, answer.headers["Accept-Post"]) == (415, "application/json, application/proto")
+    async with shared_door.session.get(RERANK) as answer:
+        assert (answer.status, answer.headers["Allow"]) == (405, "POST")
+    status, said = await shared_door.post(RERANK, {}, Connect_Protocol_Version="2")
+    assert (status, said["code"]) == (400, "invalid_argument")
+    compressed = {"Content-Type": "application/json", "Content-Encoding": "zstd"}
+    async with shared_door.session.post(RERANK, data=b"{}", headers=compressed) as answer:
+        assert answer.status == 400
+        assert "Content-Encoding" in (await answer.json())["message"]
+
+
+async def test_a_long_answer_and_a_long_request_are_whole(shared_door: Opened) -> None:
+    """They are turned on another thread."""
+    documents = [{"id": f"é{n}", "text": "the river\n" * 2000} for n in range(20)]
+    request = {"query": "river", "documents": documents, "options": {"returnTexts": True}}
+    status, answer = await shared_door.post(RERANK, request)
+    assert status == 200
+    assert {each["id"]: each["text"] for each in answer["results"]} == {
+        each["id"]: each["text"] for each in documents
+    }

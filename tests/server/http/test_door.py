@@ -1,0 +1,100 @@
+"""Who may ask from a browser, certificates, ports, and the door's own page."""
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+from farrank_server.config.schema import HttpConfig, ListenConfig, ServerConfig, TlsConfig
+from farrank_server.errors import ConfigError
+from farrank_server.http.listen import HttpListener
+from farrank_server.replica import check
+from support.http_door import OpenDoor, Opened
+from support.tls_files import TlsFiles
+
+REQUEST = {"query": "river", "documents": ["the river rises", "flour and salt"]}
+PAGE = "https://search.example"
+
+
+@asynccontextmanager
+async def preflight(door: Opened, origin: str) -> AsyncIterator[aiohttp.ClientResponse]:
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type,x-mine"}
+    async with door.session.options("/v2/rerank", headers={"Origin": origin, **asked}) as answer:
+        yield answer
+
+
+async def test_pages_elsewhere_may_ask_only_where_that_is_configured(open_door: OpenDoor) -> None:
+    async with open_door() as door:
+        async with preflight(door, PAGE) as answer:
+            assert answer.status == 405
+        async with door.session.post("/v2/rerank", json=REQUEST, headers={"Origin": PAGE}) as answer:
+            assert "Access-Control-Allow-Origin" not in answer.headers
+    async with open_door(cors_origins=(PAGE,)) as door:
+        async with preflight(door, PAGE) as answer:
+            assert (answer.status, answer.headers["Access-Control-Allow-Origin"]) == (200, PAGE)
+        async with preflight(door, "https://other.example") as answer:
+            assert answer.status == 400
+        async with door.session.post("/v2/rerank", json=REQUEST, headers={"Origin": PAGE}) as answer:
+            assert answer.headers["Access-Control-Allow-Origin"] == PAGE
+            assert "X-Farrank-Tokens-Cut" in answer.headers["Access-Control-Expose-Headers"]
+
+
+async def test_only_callers_with_certificates_where_they_must_show_one(
+    open_door: OpenDoor, tls_files: TlsFiles
+) -> None:
+    tls = TlsConfig(tls_files.certificate, tls_files.private_key, tls_files.authority)
+    async with open_door(tls=tls) as door:
+        assert door.listener.url.startswith("https://127.0.0.1:")
+        trusting = ssl.create_default_context(cafile=tls_files.authority)
+        # 1.3 lets a client begin before the server has looked at its certificate.
+        trusting.maximum_version = ssl.TLSVersion.TLSv1_2
+        options: dict[str, Any] = {"ssl": trusting, "server_hostname": "farrank.test"}
+        with pytest.raises(aiohttp.ClientError):
+            await door.session.post("/v2/rerank", json=REQUEST, **options)
+        trusting.load_cert_chain(tls_files.certificate, tls_files.private_key)
+        async with door.session.post("/v2/rerank", json=REQUEST, **options) as answer:
+            assert (answer.status, len((await answer.json())["results"])) == (200, 2)
+
+
+async def test_a_taken_port_is_said_before_anything_is_loaded(open_door: OpenDoor) -> None:
+    async with open_door() as door:
+        listen = ListenConfig(http=HttpConfig(port=door.listener.port))
+        with pytest.raises(
+            ConfigError, match=r"^listen\.http\.port: 127\.0\.0\.1:\d+ cannot be bound: another"
+        ):
+            HttpListener(listen)
+
+
+async def test_a_listener_that_was_never_opened_frees_its_port() -> None:
+    one = HttpListener(ListenConfig(http=HttpConfig(port=0)))
+    await one.close(0)
+    again = HttpListener(ListenConfig(http=HttpConfig(port=one.port)))
+    await again.close(0)
+
+
+async def test_the_page_is_served_with_its_rules_and_can_be_switched_off(open_door: OpenDoor) -> None:
+    async with open_door() as door:
+        async with door.session.get("/") as answer:
+            assert (answer.status, answer.content_type) == (200, "text/html")
+            assert answer.headers["Content-Security-Policy"].startswith("default-src 'self'")
+            etag = answer.headers["ETag"]
+        async with door.session.get("/", headers={"If-None-Match": etag}) as answer:
+            assert answer.status == 304
+        for path in ("/door.py", "/../door.py", "/%2e%2e/door.py", "/page"):
+            async with door.session.get(path) as answer:
+                assert answer.status == 404
+        # The same path is text-embeddings-inference's.
+        assert (await door.post("/", {"query": "river", "texts": ["a"]}))[0] == 200
+    async with open_door(page=False) as door, door.session.get("/") as answer:
+        assert answer.status == 405
+
+
+def test_models_lead_to_rankers_that_there_are() -> None:
+    listen = ListenConfig(
+        port=0, metrics_port=None, http=HttpConfig(models={"a": "", "b": "minilm", "c": "x"})
+    )
+    with pytest.raises(ConfigError, match=r"listen\.http\.models\.c: no ranker 'x' .* known are: minilm"):
+        check(ServerConfig(listen=listen))

@@ -1,0 +1,62 @@
+"""The evidence page behind a real HTTP door: candidates from memory, a device that a test can hold."""
+
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from farrank_rankers.tokens import EncoderInput
+from farrank_server.config.schema import HttpConfig, ListenConfig, ServerConfig
+from farrank_server.http.door import HttpDoor
+from farrank_server.http.listen import HttpListener
+from farrank_server.metrics import Door
+from farrank_server.service.guard import Guard
+from farrank_server.service.methods import RerankService
+from support.engine_bench import Bench, Faulty, opened_bench
+from support.memory_first_stage import MemoryFirstStage
+
+RIVER = "The river 🏞️ rises in the mountains, passes a cafe\u0301 🇨🇭, and goes on to the sea. "
+SCRIPT = "<script>window.harmed = true</script><img src=x onerror='window.harmed = true'>"
+TEXTS = {
+    "rhine": RIVER * 150,
+    "danube": "Far from the sea, a river is a brook 🙂. " * 40,
+    "sea": "A river reaches the sea.\n" * 30,
+    SCRIPT: f"river {SCRIPT} " * 20,
+    "bread": "Flour and salt. " * 20,
+}
+# The longest that the device is held by a test that fails to let it go on.
+HELD_S = 60
+
+
+@dataclass
+class Site:
+    """A served page. While `goes_on` is not set, the device waits before each batch."""
+
+    url: str
+    bench: Bench[Faulty]
+    goes_on: threading.Event
+
+
+@asynccontextmanager
+async def opened_site(tiny_rankers: dict[str, Path]) -> AsyncIterator[Site]:
+    """Serve the page over a real engine with tiny rankers."""
+    goes_on = threading.Event()
+    goes_on.set()
+
+    def before(inputs: Sequence[EncoderInput]) -> None:
+        goes_on.wait(HELD_S)
+
+    first_stage = MemoryFirstStage()
+    first_stage.texts = TEXTS
+    config = ServerConfig(listen=ListenConfig(port=0, metrics_port=None, http=HttpConfig(port=0)))
+    async with opened_bench(tiny_rankers, lambda runtime: Faulty(runtime, before)) as bench:
+        service = RerankService(config, bench.engine, first_stage, bench.metrics)
+        guard = Guard(Door.HTTP, bench.metrics, {"maxp", "biencoder", "both"}, "maxp")
+        listener = HttpListener(config.listen)
+        await listener.open(HttpDoor(config, service, guard))
+        try:
+            yield Site(f"{listener.url}/", bench, goes_on)
+        finally:
+            goes_on.set()
+            await listener.close(1)

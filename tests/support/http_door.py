@@ -1,0 +1,73 @@
+"""An HTTP door that a test asks over a real socket."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from farrank_server.config.schema import HttpConfig, LimitsConfig, ListenConfig, ServerConfig, TlsConfig
+from farrank_server.engine.engine import Engine
+from farrank_server.first_stage import FirstStage
+from farrank_server.http.door import HttpDoor
+from farrank_server.http.listen import HttpListener
+from farrank_server.metrics import Door
+from farrank_server.service.guard import Guard
+from farrank_server.service.methods import RerankService
+from support.engine_bench import Before, Bench, Faulty, opened_bench
+from support.memory_first_stage import MemoryFirstStage
+
+METHODS = "/farrank.v1.RerankService/"
+
+
+@dataclass
+class Opened:
+    """An open HTTP door, a session to ask it with, and what stands behind it."""
+
+    bench: Bench[Faulty]
+    listener: HttpListener
+    session: aiohttp.ClientSession
+
+    @property
+    def engine(self) -> Engine:
+        return self.bench.engine
+
+    def count(self, name: str, **labels: str) -> float:
+        return self.bench.count(f"farrank_{name}", door="http", **labels)
+
+    async def post(self, path: str, body: Any, **headers: str) -> tuple[int, Any]:
+        """Send JSON; return the status and what the JSON of the answer says."""
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with self.session.post(path, json=body, headers=sent) as answer:
+            return answer.status, await answer.json()
+
+
+OpenDoor = Callable[..., AbstractAsyncContextManager[Opened]]
+
+
+@asynccontextmanager
+async def opened_door(
+    tiny_rankers: dict[str, Path],
+    before: Before = lambda inputs: None,
+    limits: LimitsConfig | None = None,
+    first_stage: FirstStage | None = None,
+    tls: TlsConfig | None = None,
+    **http: Any,
+) -> AsyncIterator[Opened]:
+    """Open a door before a real engine with tiny rankers; `http` are keys of its configuration."""
+    config = ServerConfig(
+        limits=limits or LimitsConfig(),
+        listen=ListenConfig(port=0, metrics_port=None, tls=tls, http=HttpConfig(port=0, **http)),
+    )
+    async with opened_bench(tiny_rankers, lambda runtime: Faulty(runtime, before)) as bench:
+        service = RerankService(config, bench.engine, first_stage or MemoryFirstStage(), bench.metrics)
+        guard = Guard(Door.HTTP, bench.metrics, service.rankers.keys(), "maxp")
+        listener = HttpListener(config.listen)
+        await listener.open(HttpDoor(config, service, guard))
+        try:
+            async with aiohttp.ClientSession(listener.url) as session:
+                yield Opened(bench, listener, session)
+        finally:
+            await listener.close(1)
