@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,14 +24,15 @@ if TYPE_CHECKING:
 
 
 _CAPS = Caps()
+TARGET = "localhost:50051"
 # Rates have three digits: a climb by less would stand still.
 _LEAST_FACTOR = 1.01
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the test's flags."""
-    meaning = "HOST:PORT (Farrank over gRPC), tei:URL, cohere:URL or jina:URL"
-    flag(parser, "--target ADDRESS", meaning, default="localhost:50051")
+    meaning = f"HOST:PORT (Farrank over gRPC), tei:URL, cohere:URL or jina:URL; may be repeated ({TARGET})"
+    flag(parser, "--target ADDRESS", meaning, repeated=True)
     flag(parser, "--allow-remote", "let the load leave this machine")
     flag(parser, "--ranker NAME", "what to ask for (the server's default)", default="")
     flag(parser, "--out FOLDER", "where the report goes", Path, required=True)
@@ -128,43 +130,67 @@ def _climb(args: argparse.Namespace, plan: Plan) -> Steps:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, write the folder, say what was found.
+    """Measure, write a folder for each target, say what was found.
 
+    Several targets are measured in turn at each load, so that what else the machine does meets all of them.
     Raises: CommandError or LoadtestError, one line, if it cannot be done; ModuleNotFoundError if the loadtest
     extra is not installed.
     """
     from farrank_loadtest.kept_files import new_folder
+    from farrank_loadtest.latency.beside import compared, measure_in_turn
     from farrank_loadtest.latency.latency_report import PAGE, RESULTS, describe_setting, verdict, write_folder
     from farrank_loadtest.latency.sweep import Sweep, probe, sweep
     from farrank_loadtest.targets.address import open_target
 
+    addresses: list[str] = args.target or [TARGET]
     plan, steps = read_plan(args)
+    if len(addresses) > 1 and args.climb is not None:
+        raise CommandError("--climb: takes one --target; several are measured at --rates or with --callers")
     workload = read_workload(args)
-    new_folder(args.out, RESULTS)
-    setting = describe_setting(args.target, workload)
+    folders = [args.out] if len(addresses) == 1 else _folders(args.out, addresses)
+    for folder in folders:
+        new_folder(folder, RESULTS)
+    settings = [describe_setting(address, workload) for address in addresses]
     progress = LoadProgress(plan)
 
-    async def measure() -> Sweep:
-        target = open_target(args.target, allow_remote=args.allow_remote)
+    async def measure() -> list[Sweep]:
+        targets = [open_target(address, allow_remote=args.allow_remote) for address in addresses]
         try:
-            await probe(target, workload, plan)
-            print(f"{args.target}: {workload.describe()}", file=sys.stderr, flush=True)
-            return await sweep(target, workload, plan, steps, progress)
+            for address, target in zip(addresses, targets, strict=True):
+                # What fails here is told of this one.
+                args.target = address
+                await probe(target, workload, plan)
+                print(f"{address}: {workload.describe()}", file=sys.stderr, flush=True)
+            if len(targets) == 1:
+                return [await sweep(targets[0], workload, plan, steps, progress)]
+            return await measure_in_turn(targets, workload, plan, args.rates or args.callers, progress)
         finally:
             progress.end()
-            await target.close()
+            for target in targets:
+                await target.close()
 
-    found = run_interruptible(measure())
-    write_folder(args.out, found, setting)
-    print(f"{verdict(found)}\n{args.out / PAGE}")
-    if found.interrupted:
-        return INTERRUPTED
-    if found.target_gone:
-        raise CommandError(f"{args.target}: {found.note}; {args.out} keeps what was measured", TRY_AGAIN)
-    if not any(step.whole.latency.count for step in found.steps):
-        why = f": {found.steps[-1].whole.failures}" if found.steps else ""
-        raise CommandError(f"{args.target}: no call was answered{why}", TRY_AGAIN)
+    sweeps = run_interruptible(measure())
+    for address, folder, found, setting in zip(addresses, folders, sweeps, settings, strict=True):
+        write_folder(folder, found, setting)
+        name = f"{address}: " if len(addresses) > 1 else ""
+        print(f"{name}{verdict(found)}\n{folder / PAGE}")
+    for line in compared(addresses, sweeps):
+        print(line)
+    for address, folder, found in zip(addresses, folders, sweeps, strict=True):
+        if found.interrupted:
+            return INTERRUPTED
+        if found.target_gone:
+            raise CommandError(f"{address}: {found.note}; {folder} keeps what was measured", TRY_AGAIN)
+        if not any(step.whole.latency.count for step in found.steps):
+            why = f": {found.steps[-1].whole.failures}" if found.steps else ""
+            raise CommandError(f"{address}: no call was answered{why}", TRY_AGAIN)
     return DONE
+
+
+def _folders(out: Path, addresses: list[str]) -> list[Path]:
+    """A folder for each target, in their order: the same one may be asked twice."""
+    plain = [re.sub(r"[^A-Za-z0-9.]+", "-", address).strip("-") for address in addresses]
+    return [out / f"{number}-{name}" for number, name in enumerate(plain, 1)]
 
 
 class LoadProgress(Progress):

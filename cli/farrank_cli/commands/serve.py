@@ -18,6 +18,7 @@ from farrank_server.errors import ConfigError
 _KEYS = {
     "--host HOST": (("listen", "host"), "address to listen at"),
     "--port PORT": (("listen", "port"), "port to listen at; 0 takes a free one"),
+    "--http-port PORT": (("listen", "http", "port"), "port of HTTP; none serves none, as without it"),
     "--metrics-port PORT": (("listen", "metrics_port"), "port of the Prometheus metrics; none serves none"),
     "--device NAME": (("device", "name"), "what runs the rankers: cpu, cuda:0 (the best there is)"),
     "--threads N": (("device", "threads"), "threads of a cpu device"),
@@ -43,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add = partial(flag, parser)
     add("--config FILE", "configuration, .yaml or .toml", Path)
-    add("--ranker NAME=SOURCE", "a folder, a hub name or 'embedded'", repeated=True)
+    add("--ranker NAME=SOURCE", "a folder, a hub name, 'embedded' or 'embedded:NAME'", repeated=True)
     add("--index NAME=PATH", "an index to search; see farrank index", repeated=True)
     for form, (_, meaning) in _KEYS.items():
         add(form, meaning)

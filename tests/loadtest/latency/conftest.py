@@ -12,5 +12,5 @@ from farrank_cli.spawn import SpawnedServer, spawned_server
 def server(tiny_rankers: dict[str, Path]) -> Iterator[SpawnedServer]:
     arguments = [f"--ranker={name}={tiny_rankers[name]}" for name in ("maxp", "firstp", "biencoder")]
     # Threads that wait for each other on a busy machine take a hundred times as long.
-    with spawned_server([*arguments, "--threads=1", "--log-level=warning"]) as spawned:
+    with spawned_server([*arguments, "--threads=1", "--http-port=0", "--log-level=warning"]) as spawned:
         yield spawned

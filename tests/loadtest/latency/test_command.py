@@ -104,6 +104,35 @@ def test_a_closed_loop_counts_callers(farrank: Farrank, server: SpawnedServer, t
     assert results["arrivals"] is None
 
 
+def test_both_doors_of_a_server_are_measured_in_one_run(
+    farrank: Farrank, server: SpawnedServer, tmp_path: Path
+) -> None:
+    targets = [server.address, f"cohere:{server.http_url}", f"tei:{server.http_url}"]
+    asked = [option for target in targets for option in ("--target", target)]
+    options = ["--callers", "1,2", "--repeats", "1", "--warm-up-s", "0", "--duration-s", "1"]
+    outcome = farrank("loadtest", "latency", *asked, "--out", tmp_path, *TINY, *options)
+    assert outcome.exit_code == 0, outcome.err
+    folders = sorted(path.name for path in tmp_path.iterdir())
+    assert [name.partition("-")[0] for name in folders] == ["1", "2", "3"]
+    for name, target in zip(folders, targets, strict=True):
+        results = results_of(tmp_path / name)
+        assert [step["load"] for step in results["steps"]] == [1, 2]
+        assert all(step["statuses"].keys() == {"OK"} for step in results["steps"])
+        assert results["target"] == target
+    # Each load at all targets before the next.
+    order = [line.partition(":")[0] for line in outcome.err.splitlines() if "good/s" in line]
+    assert order == ["1 caller"] * 3 + ["2 callers"] * 3
+    said = [line for line in outcome.out.splitlines() if " of what " in line]
+    assert len(said) == 4
+    assert all(f"of what {server.address} does, its median call takes" in line for line in said)
+
+    refused = farrank(
+        "loadtest", "latency", *asked, "--out", tmp_path / "x", *TINY, "--climb", "1", "--objective", "p99=1s"
+    )
+    assert refused.exit_code == 2
+    assert "--climb: takes one --target" in refused.err
+
+
 def test_a_climb_ends_where_the_objective_breaks(
     farrank: Farrank, server: SpawnedServer, tmp_path: Path
 ) -> None:
