@@ -60,9 +60,10 @@ WORKDIR /home/farrank
 ENV FARRANK_LISTEN__HOST=0.0.0.0 \
     FARRANK_LISTEN__PORT=50051 \
     FARRANK_LISTEN__METRICS_PORT=9090 \
+    FARRANK_LISTEN__HTTP__PORT=8080 \
     HF_HUB_OFFLINE=1 \
     PYTHONUNBUFFERED=1
-EXPOSE 50051 9090
+EXPOSE 50051 9090 8080
 # The standard gRPC health service; a draining server is not healthy.
 HEALTHCHECK --interval=10s --timeout=10s --start-period=120s CMD ["python", "-c", "import os, sys; from farrank_client import Client; sys.exit(not Client('127.0.0.1:' + os.environ['FARRANK_LISTEN__PORT']).is_healthy())"]
 # Exec form: SIGTERM reaches the server, which drains for at most listen.drain_timeout_s.

@@ -6,6 +6,7 @@
     ├── NotFound            NOT_FOUND           no such ranker or index: lists the known ones
     ├── ResourceExhausted   RESOURCE_EXHAUSTED  no room now: says when to come back
     ├── DeadlineExceeded    DEADLINE_EXCEEDED   too late, or it would be
+    ├── Unimplemented       UNIMPLEMENTED       not taken in this form (HTTP says 415, Connect 501)
     ├── Unavailable         UNAVAILABLE         draining, or what held the request died: retry elsewhere
     └── Internal            INTERNAL            a bug of ours
 
@@ -96,6 +97,12 @@ class DeadlineExceeded(FarrankError):
     ) -> None:
         super().__init__(message, reason=reason)
         self.dropped_at = dropped_at
+
+
+class Unimplemented(FarrankError):
+    """The request comes in a form that this server does not take, whatever it says."""
+
+    code = grpc.StatusCode.UNIMPLEMENTED
 
 
 class Unavailable(FarrankError):

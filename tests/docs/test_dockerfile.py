@@ -106,7 +106,7 @@ def test_the_command_is_one_and_its_environment_is_configuration(target: str, do
     config = build(ServerConfig, settings)
     assert (config.listen.host, config.device.name) == ("0.0.0.0", None if target == "cpu" else "cuda:0")
     exposed = {int(port) for rest in dockerfile.inherited(target, "EXPOSE") for port in rest.split()}
-    assert exposed == {config.listen.port, config.listen.metrics_port}
+    assert exposed == {config.listen.port, config.listen.metrics_port, config.listen.http.port}
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -25,6 +25,7 @@ from farrank_server.errors import (
     Reason,
     ResourceExhausted,
     TooLarge,
+    Unimplemented,
 )
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
@@ -66,6 +67,7 @@ STATUSES = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
     grpc.StatusCode.UNAVAILABLE: 503,
     grpc.StatusCode.DEADLINE_EXCEEDED: 504,
+    grpc.StatusCode.UNIMPLEMENTED: 415,
     grpc.StatusCode.INTERNAL: 500,
 }
 _PASSING = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE)
@@ -114,7 +116,7 @@ class HttpCalls:
             del body
         except ClientDisconnect:
             return Response(status_code=CALLER_GONE)
-        except FarrankError as error:
+        except Exception as error:
             refused = await self._guard.answer(method, error, _never)
             assert isinstance(refused, FarrankError)
             return dialect.refuse(refused)
@@ -151,8 +153,11 @@ class HttpCalls:
         said = request.headers.get("content-length", "")
         if said.isdigit() and int(said) > limit:
             raise too_large(f"{said} bytes", self._limits)
-        if request.headers.get("content-encoding", "identity") != "identity":
-            raise InvalidArgument("Content-Encoding: only identity is taken here")
+        encoding = request.headers.get("content-encoding", "identity")
+        if encoding.strip().lower() != "identity":
+            raise Unimplemented(
+                f"Content-Encoding: is {encoding[:100]!r}; bodies are taken uncompressed alone, as identity"
+            )
         body = bytearray()
         try:
             async with asyncio.timeout_at(deadline_s):

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from farrank.v1 import rerank_pb2 as pb
-from farrank_server.errors import FarrankError, InvalidArgument
+from farrank_server.errors import FarrankError, InvalidArgument, Unimplemented
 from farrank_server.http.calls import HttpCalls, retry_headers, status_of
 from farrank_server.http.json_bodies import JSON, decoded, saying_what_is_no_text, to_json
 from farrank_server.service.methods import SERVICE
@@ -67,7 +67,8 @@ async def _unknown(request: Request) -> Response:
 
 def refuse(error: FarrankError) -> Response:
     """Say an error as Connect does, to clients of both kinds."""
-    return _failure(status_of(error), error.code.name.lower(), error.message, retry_headers(error))
+    status = 501 if isinstance(error, Unimplemented) else status_of(error)
+    return _failure(status, error.code.name.lower(), error.message, retry_headers(error))
 
 
 def _failure(status: int, code: str, message: str, headers: dict[str, str] | None = None) -> Response:

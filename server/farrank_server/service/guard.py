@@ -35,14 +35,15 @@ class Guard:
     async def answer(
         self,
         method: str,
-        request: Message | FarrankError,
+        request: Message | Exception,
         behave: Callable[[Any], Awaitable[Answer]],
         time_remaining: Callable[[], float | None] = lambda: None,
     ) -> Answer | FarrankError:
         """Have a request answered; return the answer, or the error that its caller is to be told.
 
-        `request` is an error where what came is no request of the method. `time_remaining` gives the seconds
-        to a deadline at which the door itself cancels, None where there is none.
+        `request` is an error where what came is no request of the method, or could not be read.
+        `time_remaining` gives the seconds to a deadline at which the door itself cancels, None where there is
+        none.
         Raises: CancelledError alone.
         """
         started_s = time.perf_counter()
@@ -50,7 +51,7 @@ class Guard:
         code = grpc.StatusCode.OK
         self._metrics.in_flight.labels(self._door, method).inc()
         try:
-            if isinstance(request, FarrankError):
+            if isinstance(request, Exception):
                 raise request
             return await behave(request)
         except asyncio.CancelledError:

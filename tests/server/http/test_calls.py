@@ -1,6 +1,8 @@
 """What every dialect shares: limits, deadlines, callers that go, refusals, and what is counted."""
 
 import asyncio
+import gzip
+import json
 import threading
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -19,14 +21,18 @@ from farrank_server.errors import (
     ResourceExhausted,
     TooLarge,
     Unavailable,
+    Unimplemented,
 )
 from farrank_server.http.calls import retry_headers, status_of
+from farrank_server.http.connect import JsonExchange
+from farrank_server.http.dialects.routes import Exchange
 from support.engine_bench import TEXTS, until
 from support.http_door import METHODS, OpenDoor, Opened
 
 RERANK = f"{METHODS}Rerank"
 REQUEST = {"query": "sea", "documents": [{"text": text} for text in TEXTS]}
 JSON = {"Content-Type": "application/json"}
+FAILED = "the server failed; its log says why"
 
 
 @pytest.mark.parametrize(
@@ -39,6 +45,7 @@ JSON = {"Content-Type": "application/json"}
         (ResourceExhausted("x", retry_after_ms=20), 429, ("1", "20")),
         (Unavailable("x"), 503, ("1", "1000")),
         (DeadlineExceeded("x"), 504, None),
+        (Unimplemented("x"), 415, None),
         (Internal("x"), 500, None),
     ],
 )
@@ -211,6 +218,51 @@ async def test_a_bug_is_told_as_no_more_than_that(
     status, said = await door.post(RERANK, REQUEST)
     assert (status, said) == (500, {"code": "internal", "message": "the server failed; its log says why"})
     assert "KeyError: 'secret'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("reader", "path", "status", "said"),
+    [
+        (JsonExchange, RERANK, 500, {"code": "internal", "message": FAILED}),
+        (Exchange, "/voyage/rerank", 500, {"detail": FAILED}),
+        (Exchange, "/invocations", 424, {"error": FAILED, "error_type": "Backend"}),
+    ],
+)
+async def test_a_bug_while_a_body_is_read_is_told_and_counted_too(
+    door: Opened,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    reader: type[Any],
+    path: str,
+    status: int,
+    said: dict[str, Any],
+) -> None:
+    def fail(self: Any, body: bytes) -> None:
+        raise KeyError("secret")
+
+    monkeypatch.setattr(reader, "read", fail)
+    assert await door.post(path, REQUEST) == (status, said)
+    assert "KeyError: 'secret'" in caplog.text
+    await until(lambda: door.count("requests_total", method="Rerank", ranker="", code="INTERNAL") == 1)
+    assert door.count("requests_in_flight", method="Rerank") == 0
+
+
+async def test_a_compressed_body_is_refused_in_the_words_of_each_client(door: Opened) -> None:
+    body = gzip.compress(json.dumps(REQUEST).encode())
+    for encoding in ("gzip", "unheard-of"):
+        message = f"Content-Encoding: is {encoding!r}; bodies are taken uncompressed alone, as identity"
+        reason = {"message": message, "type": "Unimplemented", "param": None, "code": 415}
+        for path, status, said in (
+            (RERANK, 501, {"code": "unimplemented", "message": message}),
+            ("/v2/rerank", 415, {"message": message, "detail": message, "error": reason}),
+            ("/voyage/rerank", 415, {"detail": message}),
+            ("/invocations", 415, {"error": message, "error_type": "Validation"}),
+        ):
+            headers = {**JSON, "Content-Encoding": encoding}
+            async with door.session.post(path, data=body, headers=headers) as answer:
+                assert answer.status == status
+                assert said.items() <= (await answer.json()).items()
+    assert (await door.post(RERANK, REQUEST, Content_Encoding="Identity"))[0] == 200
 
 
 async def test_paths_that_lead_nowhere(door: Opened) -> None:

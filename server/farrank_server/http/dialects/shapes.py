@@ -116,6 +116,7 @@ _TEI_TYPES = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: (429, "Overloaded"),
     grpc.StatusCode.UNAVAILABLE: (503, "Unhealthy"),
     grpc.StatusCode.DEADLINE_EXCEEDED: (504, "Overloaded"),
+    grpc.StatusCode.UNIMPLEMENTED: (415, "Validation"),
     grpc.StatusCode.INTERNAL: (424, "Backend"),
 }
 
