@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from farrank_experiments.contenders import CONTENDERS, FIRSTP
+from farrank_experiments.contenders import CONTENDERS
 from farrank_experiments.kept_rankers import keep_rankers
 from farrank_experiments.page import PAGE, write_page
 from farrank_experiments.plan import Plan
@@ -25,8 +25,6 @@ from farrank_training.errors import TrainingError
 from farrank_trec.errors import TrecError
 
 INTERRUPTED = 130
-# Those that read tokens, of which there is no other way, beside FirstP.
-WHOLE = [each.name for each in CONTENDERS.values() if each.name == FIRSTP or not each.has_vectors]
 SQUAD = Path("../shared/data/squad")
 WORK = Path(".cache/experiment")
 
@@ -60,9 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     add("--rankers", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS), metavar="NAME",
         help=f"of {', '.join(CONTENDERS)}; default all")  # fmt: skip
-    add("--whole-rankers", nargs="*", choices=list(CONTENDERS), default=WHOLE, metavar="NAME",
-        help=f"of these, which are trained with their encoder, too ({' '.join(WHOLE)})")  # fmt: skip
+    add("--whole-rankers", nargs="*", choices=list(CONTENDERS), default=[], metavar="NAME",
+        help="of these, which are trained with their encoder, too (none)")  # fmt: skip
     add("--whole-seeds", type=int, metavar="N", help="seeds of those (1)")
+    add("--encoder", metavar="SOURCE",
+        help="train no encoder and take this ranker's: embedded:maxp, a folder")  # fmt: skip
     add("--keep", type=Path, metavar="DIR",
         help="write the rankers on a frozen encoder to folders there, as small differences")  # fmt: skip
     add("--precision", choices=("fp32", "bf16"), default="fp32",
@@ -73,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folders = StepFolders(given.work)
         settings = quick(str(_tiny_backbone(given.work))) if given.quick else Settings()
         settings = settings.in_precision(given.precision)
+        settings = replace(settings, encoder=given.encoder)
         if given.whole_seeds is not None:
             settings = replace(settings, whole_seeds=given.whole_seeds)
         contenders = [CONTENDERS[name] for name in dict.fromkeys(given.rankers)]

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from farrank_experiments.pairs import PairFeatures, scores_of
-from farrank_experiments.questions import AskedQuestion
+from farrank_experiments.questions import Arrangement, AskedQuestion
 from farrank_rankers.aggregate import Aggregator
 
 # By condition: the reciprocal rank of every question.
 Values = dict[str, dict[str, float]]
+# A question -> documents' scores by the names of rankers, (D,) each.
+Scoring = Callable[[AskedQuestion], Callable[[Sequence[Arrangement]], Mapping[str, Tensor]]]
 _FILE = "values.json"
 
 
@@ -30,28 +32,39 @@ def reciprocal_rank(scores: Tensor, relevant: int) -> float:
     return fmean(1 / (above + place) for place in range(1, int(equal.sum()) + 1))
 
 
+def by_aggregators(aggregators: Mapping[str, Aggregator[Any]], features: PairFeatures) -> Scoring:
+    """Let aggregators score documents from features of their passages, which are read once for all."""
+    for aggregator in aggregators.values():
+        aggregator.eval()
+
+    def scoring(question: AskedQuestion) -> Callable[[Sequence[Arrangement]], Mapping[str, Tensor]]:
+        read = features(question)
+        return lambda documents: {
+            name: scores_of(aggregator, read, documents) for name, aggregator in aggregators.items()
+        }
+
+    return scoring
+
+
 def ask(
-    aggregators: Mapping[str, Aggregator[Any]],
-    features: PairFeatures,
+    scoring: Scoring,
     questions: Sequence[AskedQuestion],
     progress: Callable[[str], None] = lambda said: None,
 ) -> dict[str, Values]:
-    """Let each aggregator order the candidates of every question under each of its conditions.
+    """Let rankers order the candidates of every question under each of its conditions.
 
     Raises: ValueError if a score is no number.
     """
-    for aggregator in aggregators.values():
-        aggregator.eval()
-    values: dict[str, Values] = {name: {} for name in aggregators}
+    values: dict[str, Values] = {}
     for number, question in enumerate(questions, start=1):
-        read = features(question)
-        for name, aggregator in aggregators.items():
+        with torch.inference_mode():
+            scores_of_documents = scoring(question)
             for condition, documents in question.conditions.items():
-                scores = scores_of(aggregator, read, documents)
-                if bool(scores.isnan().any()):
-                    raise ValueError(f"{name}: a score of question {question.query_id} is no number")
-                of_condition = values[name].setdefault(condition, {})
-                of_condition[question.query_id] = reciprocal_rank(scores, question.relevant)
+                for name, scores in scores_of_documents(documents).items():
+                    if bool(scores.isnan().any()):
+                        raise ValueError(f"{name}: a score of question {question.query_id} is no number")
+                    of_condition = values.setdefault(name, {}).setdefault(condition, {})
+                    of_condition[question.query_id] = reciprocal_rank(scores, question.relevant)
         if number % 20 == 0 or number == len(questions):
             progress(f"{number:,} of {len(questions):,} questions")
     return values

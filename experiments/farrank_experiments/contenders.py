@@ -1,13 +1,13 @@
 """The rankers that are compared, each with what the paper has for it, all from the same encoder."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
-from torch import nn
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
 from farrank_experiments.settings import Settings
 from farrank_rankers.chunking import Chunking
@@ -15,6 +15,7 @@ from farrank_rankers.family import ChunkingKind, family_named
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
+from farrank_training.errors import TrainingError
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +23,9 @@ class Contender:
     """A ranker by its name here.
 
     `zero_shot` and `tuned` are the paper's MRR on FarRelevant for BERT, before and after training there; None
-    where it has none, or none that can be read. `has_vectors` says that an encoder input leaves one vector,
-    so that the aggregator can be trained without the encoder. `reads_positions` is false for a transformer
-    whose table of positions is 0 and stays so. `stands_for` names a row of the paper that is the same ranker
-    here.
+    where it has none, or none that can be read. `has_vectors` says that an encoder input leaves one vector;
+    others read tokens. `reads_positions` is false for a transformer whose table of positions is 0 and stays
+    so. `stands_for` names a row of the paper that is the same ranker here.
     Source: Boytsov et al., arXiv 2207.01262, Table 5.
     """
 
@@ -56,8 +56,8 @@ FIRSTP, AVGP, MAXP, ATTN, RAND, UNPLACED = (
     "avgp",
     "maxp",
     "parade-attn",
-    "parade-rand",
-    "parade-rand-unplaced",
+    "parade-rand-l2",
+    "parade-rand-l2-unplaced",
 )
 _ALL = (
     Contender(FIRSTP, "FirstP", "firstp", 0.016, 0.090),
@@ -103,6 +103,23 @@ def passage_ranker(backbone: str | Path, settings: Settings) -> Ranker:
     )
 
 
+def passage_ranker_of(encoder: str, settings: Settings) -> Ranker:
+    """Make a passage ranker whose encoder is that of a ranker which exists already; its head is random.
+
+    Raises: TrainingError if that ranker reads pairs in another way, or has another backbone or tokenizer;
+    RankerError if there is none.
+    """
+    taken = open_ranker(encoder)
+    ranker = passage_ranker(settings.backbone, replace(settings, pretrained=False))
+    if taken.spec.plan != "pair" or getattr(taken.spec.options, "pooling", None) != "mean":
+        raise TrainingError(f"--encoder {encoder}: it does not read pairs as the mean of their tokens")
+    files = [each.reader.tokenizer.files for each in (taken, ranker)]
+    if dict(taken.config) != dict(ranker.config) or files[0] != files[1]:
+        raise TrainingError(f"--encoder {encoder}: its backbone or tokenizer is not {settings.backbone}'s")
+    ranker.encoder.backbone.load_state_dict(taken.encoder.backbone.state_dict())
+    return ranker
+
+
 def contender_ranker(
     contender: Contender, passages: Path, settings: Settings, seed: int, head: Path | None = None
 ) -> Ranker:
@@ -116,8 +133,26 @@ def contender_ranker(
     ranker.encoder.backbone.load_state_dict(trained.state_dict())
     ranker.aggregator.start_from(ranker.encoder.backbone, ranker.reader.tokenizer.pair)
     if head is not None:
-        ranker.aggregator.load_state_dict(load_file(head))
+        fill_head(ranker, head)
     return without_positions(ranker) if not contender.reads_positions else ranker
+
+
+def save_head(ranker: Ranker, path: Path) -> None:
+    """Keep all of a ranker but its backbone."""
+    save_file(_head_of(ranker), path)
+
+
+def fill_head(ranker: Ranker, path: Path) -> None:
+    """Give a ranker what `save_head` kept. Raises: ValueError if it is another family's."""
+    kept, wanted = load_file(path), _head_of(ranker)
+    if kept.keys() != wanted.keys():
+        raise ValueError(f"{path} does not hold a head of {ranker.spec.family}")
+    ranker.load_state_dict(kept, strict=False)
+
+
+def _head_of(ranker: Ranker) -> dict[str, Tensor]:
+    weights = ranker.state_dict()
+    return {name: each for name, each in weights.items() if not name.startswith("encoder.backbone.")}
 
 
 def without_positions(ranker: Ranker) -> Ranker:

@@ -97,6 +97,11 @@ class Judge:
         """Average over questions and seeds."""
         return fmean(fmean(values[measure].values()) for values in self.found[contender])
 
+    def lead(self, contender: str, measure: str) -> float:
+        """Average its lead over FirstP, over the questions that it was asked."""
+        ours, firsts = self._by_question(contender, measure), self._by_question(FIRSTP, measure)
+        return fmean(value - firsts[query] for query, value in ours.items())
+
     def above(self, one: str, one_measure: str, other: str, other_measure: str) -> tuple[bool, str]:
         """Whether one lies above the other: by the t-test over questions, and in the mean of every seed."""
         ours, theirs = self._by_question(one, one_measure), self._by_question(other, other_measure)
@@ -134,8 +139,7 @@ class Judge:
         if FIRSTP not in self.found or len(self.found) < 2:
             return Finding(sentence, rule, None, "")
         leads = {
-            measure: max(self.mean(each, measure) for each in self.found) - self.mean(FIRSTP, measure)
-            for measure in (_BIASED, _ZERO_SHOT)
+            measure: max(self.lead(each, measure) for each in self.found) for measure in (_BIASED, _ZERO_SHOT)
         }
         figures = f"{leads[_BIASED]:+.3f} on Biased, {leads[_ZERO_SHOT]:+.3f} on Far"
         return Finding(sentence, rule, leads[_BIASED] <= leads[_ZERO_SHOT] / 4, figures)

@@ -1,7 +1,7 @@
-"""Aggregators trained on vectors of a frozen encoder: seconds instead of hours, so that seeds are affordable.
+"""Heads trained on what a frozen encoder keeps: minutes instead of hours, so that seeds are affordable.
 
-Documents are put together anew in every epoch, the relevant passage at a place that is drawn as in the
-collection, so that vectors of few passages make many documents.
+A head is all of a ranker but its backbone. Documents are put together anew in every epoch, the relevant
+passage at a place that is drawn as in the collection, so that few passages make many documents.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,69 +18,72 @@ from farrank_experiments.questions import Arrangement, AskedQuestion, inserted
 from farrank_experiments.settings import HeadSettings
 from farrank_rankers.aggregate import Aggregator
 from farrank_rankers.features import Features
+from farrank_rankers.ranker import Ranker
 from farrank_training.data_sets.window_documents import drawn_place
 from farrank_training.losses import hinge
+from farrank_training.trained_weights import hold_limits
+
+# Some questions, the epoch's number and where its draws come from -> scores of each question's documents, the
+# relevant one's first, (B, 1 + n).
+GroupScores = Callable[[Sequence[AskedQuestion], int, Random], Tensor]
 
 
 def train_head(
-    aggregator: Aggregator[Any],
-    features: PairFeatures,
+    ranker: Ranker,
+    scores: GroupScores,
     questions: Sequence[AskedQuestion],
-    kind: str,
     settings: HeadSettings,
     seed: int,
     progress: Callable[[str], None] = lambda said: None,
 ) -> float:
-    """Train an aggregator on a kind of documents, in place; give the mean loss of the last epoch.
+    """Train all of a ranker but its backbone, in place; give the mean loss of the last epoch.
 
     All questions have as many documents. What is random follows the seed.
     """
     steps = settings.epochs * -(-len(questions) // settings.batch_size)
     rising = max(1, round(settings.warmup * steps))
-    weights = [weight for weight in aggregator.parameters() if weight.requires_grad]
-    optimizer = AdamW(weights, lr=settings.learning_rate, weight_decay=1e-7)
+    optimizer = AdamW(ranker.parameter_groups()["other"], lr=settings.learning_rate, weight_decay=1e-7)
     schedule = LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / rising))
     mean_loss = 0.0
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        aggregator.train()
+        ranker.aggregator.train()
         for epoch in range(settings.epochs):
             rng = Random(f"{seed}/{epoch}")
             order = rng.sample(list(questions), len(questions))
             losses = []
             for start in range(0, len(order), settings.batch_size):
                 batch = order[start : start + settings.batch_size]
-                loss = _loss(aggregator, features, batch, kind, settings.margin, rng)
+                loss = hinge(scores(batch, epoch, rng), settings.margin).mean()
                 optimizer.zero_grad()
                 torch.autograd.backward(loss)
                 optimizer.step()
+                hold_limits(ranker)
                 schedule.step()
                 losses.append(float(loss.detach()))
             mean_loss = sum(losses) / len(losses)
             progress(f"epoch {epoch + 1} of {settings.epochs}, loss {mean_loss:.3f}")
-    aggregator.eval()
+    ranker.aggregator.eval()
     return mean_loss
 
 
-def _loss(
-    aggregator: Aggregator[Any],
-    features: PairFeatures,
-    questions: Sequence[AskedQuestion],
-    kind: str,
-    margin: float,
-    rng: Random,
-) -> Tensor:
-    vectors: list[Tensor] = []
-    documents: list[Arrangement] = []
-    before = 0
-    for question in questions:
-        read = features(question).vectors  # (P, H)
-        vectors.append(read)
-        for key, document in enumerate(question.conditions[kind]):
-            documents.append(tuple(before + each for each in redrawn(document, key, kind, rng)))
-        before += len(read)
-    scores: Tensor = aggregator(*arranged(Features(torch.cat(vectors)), documents))  # (D,)
-    return hinge(scores.view(len(questions), -1), margin).mean()
+def on_vectors(aggregator: Aggregator[Any], features: PairFeatures, kind: str) -> GroupScores:
+    """Let an aggregator score documents of a kind, drawn anew, from vectors of their passages."""
+
+    def scores(questions: Sequence[AskedQuestion], epoch: int, rng: Random) -> Tensor:
+        vectors: list[Tensor] = []
+        documents: list[Arrangement] = []
+        before = 0
+        for question in questions:
+            read = features(question).vectors  # (P, H)
+            vectors.append(read)
+            for key, document in enumerate(question.conditions[kind]):
+                documents.append(tuple(before + each for each in redrawn(document, key, kind, rng)))
+            before += len(read)
+        found: Tensor = aggregator(*arranged(Features(torch.cat(vectors)), documents))  # (D,)
+        return found.view(len(questions), -1)
+
+    return scores
 
 
 def redrawn(document: Arrangement, key: int, kind: str, rng: Random) -> Arrangement:

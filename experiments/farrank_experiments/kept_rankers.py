@@ -1,8 +1,8 @@
-"""Rankers of a finished experiment, as small differences from the backbone that they were trained from.
+"""Rankers of a finished experiment, as small differences from what their encoder was trained from.
 
-Each is the encoder of the passage ranker under an aggregator that was trained on its vectors, on Biased and
-then on Far, with seed 0: which of the seeds was settled before they were measured. FirstP, MaxP and PARADE
-Attn of one run come with the project as `embedded:NAME`.
+Each is the encoder of the passage ranker under a head that was trained on its vectors, on Biased and then on
+Far, with seed 0: which of the seeds was settled before they were measured. FirstP, MaxP and PARADE Attn of
+one run come with the project as `embedded:NAME`, and RAND-L2 of another, on their encoder.
 """
 
 from collections.abc import Iterator
@@ -10,44 +10,58 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 
+from farrank_experiments.asking import ask, by_aggregators
 from farrank_experiments.plan import Plan
 from farrank_experiments.questions import BIASED, FAR, NATURAL
 from farrank_experiments.settings import digest_of
 from farrank_rankers.files.difference import save_difference
-from farrank_rankers.files.model_files import locate
+from farrank_rankers.files.model_files import SPEC_FILE, locate
+from farrank_rankers.files.open import open_ranker
 from farrank_training.errors import TrainingError
 
 SEED = 0
 CONDITIONS = {"Biased": BIASED, "Far": FAR, "articles": NATURAL}
-COMMAND = "make experiment EXPERIMENT_ARGS='--whole-rankers --keep FOLDER'"
 DATA = "SQuAD's questions and paragraphs (Rajpurkar et al., EMNLP 2016), CC BY-SA 4.0"
 
 
 def keep_rankers(plan: Plan, out: Path) -> Iterator[Path]:
-    """Write the plan's rankers on a frozen encoder, whose steps are done, and give their folders.
+    """Write the plan's rankers of vectors on a frozen encoder, whose steps are done, and give their folders.
 
+    With an encoder that was taken from a ranker, they are kept as differences from that. They are measured as
+    they open again, after rounding.
     Raises: TrainingError if the backbone began with random weights.
     """
-    if not plan.settings.pretrained:
+    settings = plan.settings
+    if not settings.pretrained:
         raise TrainingError("--keep needs a backbone with weights: leave out --quick")
-    found = plan.results()["frozen"]
+    base, name = settings.encoder or settings.backbone, locate(settings.backbone).name
+    encoder = f"{settings.passage_questions} for the encoder, {settings.triples} more"
+    flags = ["--keep", "FOLDER"]
+    if settings.whole.precision != "fp32":
+        flags = ["--precision", settings.whole.precision, *flags]
+    if settings.encoder:
+        encoder = f"{settings.triples} on the encoder of {settings.encoder}"
+        flags = ["--encoder", settings.encoder, *flags]
     for contender in plan.contenders:
         if not contender.has_vectors:
             continue
-        ranker = plan.frozen_ranker(contender, FAR, SEED)
-        values = found[contender.name][FAR][SEED]
-        reached = {name: fmean(values[condition].values()) for name, condition in CONDITIONS.items()}
+        ranker, folder = plan.frozen_ranker(contender, FAR, SEED), out / contender.name
+        ranker.reader.spec = replace(ranker.spec, backbone=name)
+        save_difference(ranker, folder, base)
+        reached = {}
+        opened = {"it": open_ranker(folder).aggregator}
+        for vectors, questions in plan.asked_vectors():
+            for condition, values in ask(by_aggregators(opened, vectors), questions)["it"].items():
+                reached[condition] = fmean(values.values())
         provenance = {
             "data": DATA,
-            "command": COMMAND,
-            "settings": digest_of(asdict(plan.settings)),
+            "command": f"make experiment EXPERIMENT_ARGS='{' '.join(flags)}'",
+            "settings": digest_of(asdict(settings)),
             "seed": str(SEED),
-            "questions": f"{plan.settings.passage_questions} for the encoder, {plan.settings.triples} more",
-            "MRR": ", ".join(f"{name} {value:.3f}" for name, value in reached.items()),
-            "candidates": str(plan.settings.windows.candidates),
+            "questions": encoder,
+            "MRR": ", ".join(f"{of} {reached[each]:.3f}" for of, each in CONDITIONS.items()),
+            "candidates": str(settings.windows.candidates),
         }
-        name = locate(plan.settings.backbone).name
-        ranker.reader.spec = replace(ranker.spec, backbone=name, provenance=provenance)
-        folder = out / contender.name
-        save_difference(ranker, folder, plan.settings.backbone)
+        told = replace(ranker.spec, provenance=provenance)
+        (folder / SPEC_FILE).write_text(told.to_json(), encoding="utf-8")
         yield folder

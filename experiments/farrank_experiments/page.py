@@ -22,11 +22,12 @@ from farrank_loadtest.figures import COLOURS, new_figure
 from farrank_loadtest.kept_files import markdown_table, write_csv
 from farrank_loadtest.machine import describe_machine, installed_versions
 from farrank_rankers.files.model_files import EMBEDDED
+from farrank_rankers.files.open import open_reader
 
 PAGE, CSV, PICTURE = "README.md", "values.csv", "mrr-by-place.png"
 PACKAGES = ("farrank", "torch", "transformers", "accelerate")
 TRACKS: Mapping[Track, str] = {
-    "frozen": "Aggregators on a frozen encoder",
+    "frozen": "Heads on a frozen encoder",
     "whole": "Encoder and aggregator trained",
 }
 Results = Mapping[Track, Mapping[str, Mapping[str, Sequence[Values]]]]
@@ -73,25 +74,39 @@ def _head(plan: Plan, command: Sequence[str], *, quick: bool) -> str:
         "",
         f"SQuAD's articles become documents of 2 to {w.most_chunks} passages of {w.chunk_tokens} tokens "
         "(`farrank data window`). In Biased the passage that answers stands where MS MARCO's do, mostly "
-        "first; in Far anywhere but first. A passage is a chunk of every ranker. All rankers start from one "
-        f"encoder: a passage cross-encoder of {_backbone(settings)}, its tokens' mean, trained on "
-        f"{settings.passage_questions:,} questions. They learn from {settings.triples:,} other questions on "
-        "Biased, then on Far; test questions are of other articles. Candidates of a question are "
-        f"{w.candidates} documents whose relevant passages BM25 finds best; for whole articles "
+        f"first; in Far anywhere but first. A passage is a chunk of every ranker. {_encoder(settings)} "
+        f"They learn from {settings.triples:,} other questions on Biased, then on Far; test questions are of "
+        f"other articles. Candidates of a question are {w.candidates} documents whose relevant passages BM25 "
+        "finds best; for whole articles "
         f"{settings.natural_candidates}, read as far as {settings.natural_chunks} chunks. Figures are MRR.",
         "",
-        f"Aggregators on a frozen encoder learn {settings.heads.epochs} times from each question, documents "
-        f"put together anew, {settings.seeds} seeds.",
+        "A head is all of a ranker but its encoder, which is frozen. Heads learn "
+        f"{settings.heads.epochs} times from each question, documents put together anew, {settings.seeds} "
+        "seeds. Those that read tokens (CEDR, Neural Model 1) learn so from the first "
+        f"{settings.token_triples:,} of the questions, {settings.token_heads.epochs} times from each, and "
+        f"are asked the first {settings.token_questions:,}.",
     ]
     if plan.whole:
         lines[-1] += (
-            " Where the encoder is trained too, rankers start from these aggregators, or from random ones if "
-            f"they read tokens. The last {settings.whole.trained_layers} layers of the encoder learn then, "
-            f"from {settings.whole_triples:,} questions, each seen once with one other document; "
+            " Where the encoder is trained too, rankers start with these heads. The last "
+            f"{settings.whole.trained_layers} layers of the encoder learn then, from "
+            f"{settings.whole_triples:,} questions, each seen once with one other document; "
             f"{settings.whole_seeds} {'seed' if settings.whole_seeds == 1 else 'seeds'}, asked the first "
             f"{settings.whole_questions:,} questions."
         )
     return "\n".join(lines)
+
+
+def _encoder(settings: Settings) -> str:
+    start = "All rankers start from one encoder"
+    if settings.encoder is None:
+        return (
+            f"{start}: a passage cross-encoder of {_backbone(settings)}, its tokens' mean, trained on "
+            f"{settings.passage_questions:,} questions."
+        )
+    learned = open_reader(settings.encoder).spec.provenance.get("questions")
+    told = f" (questions that it learned from: {learned})" if learned else ""
+    return f"{start}: that of the ranker `{settings.encoder}`, its tokens' mean{told}."
 
 
 def _backbone(settings: Settings) -> str:
@@ -184,16 +199,16 @@ def _findings(findings: Sequence[Finding]) -> str:
 
 def _times(plan: Plan) -> str:
     seconds = {step.name: plan.folders.seconds(step) for step in plan.steps()}
-    shared = (plan.data, plan.passages, plan.vectors)
-    rows = [(step.title, f"{seconds[step.name]:,.0f}", "") for step in shared]
+    shared = (plan.data, plan.passages, plan.vectors, plan.tokens, plan.token_answers)
+    rows = [(step.title, f"{seconds[step.name]:,.0f}", "") for step in shared if step.name in seconds]
     for contender in plan.contenders:
-        head = plan.heads.get(contender.name)
+        head = plan.heads[contender.name]
         whole = [
             sum(seconds[step.name] for (name, *_), step in steps.items() if name == contender.name)
             for steps in (plan.whole, plan.answers)
         ]
         told = f"{whole[0]:,.0f} + {whole[1]:,.0f}" if any(whole) else "–"
-        rows.append((contender.title, f"{seconds[head.name]:,.0f}" if head else "–", told))
+        rows.append((contender.title, f"{seconds[head.name]:,.0f}", told))
     heads = ("step", "seconds", "encoder and all: training + asking")
     note = (
         f"{sum(seconds.values()) / 3600:.1f} hours in all; of a step that was cut off, its last part counts."

@@ -1,6 +1,6 @@
 """The experiment's steps in their order, and what each of them does."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
 from functools import cached_property, partial
@@ -9,12 +9,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors.torch import save_file
 
-from farrank_experiments.asking import Values, ask, read_values, write_values
-from farrank_experiments.contenders import Contender, contender_ranker, opened, passage_ranker
-from farrank_experiments.heads import train_head
-from farrank_experiments.pairs import KeptVectors, encoded_by, write_vectors
+from farrank_experiments.asking import Values, ask, by_aggregators, read_values, write_values
+from farrank_experiments.contenders import (
+    CONTENDERS,
+    Contender,
+    contender_ranker,
+    opened,
+    passage_ranker,
+    passage_ranker_of,
+    save_head,
+)
+from farrank_experiments.heads import on_vectors, train_head
+from farrank_experiments.pairs import KeptVectors, PairFeatures, encoded_by, write_vectors
 from farrank_experiments.questions import (
     BIASED,
     FAR,
@@ -26,9 +33,11 @@ from farrank_experiments.questions import (
 from farrank_experiments.settings import Settings
 from farrank_experiments.source_articles import PASSAGES, QUESTIONS, MadeData, make_data
 from farrank_experiments.steps import Step, StepFolders
+from farrank_experiments.token_heads import KeptTokens, by_tokens
 from farrank_rankers.aggregate import Aggregator
 from farrank_rankers.files.open import open_ranker
-from farrank_rankers.ranker import Ranker
+from farrank_rankers.files.save import save_ranker
+from farrank_rankers.ranker import Ranker, weights_digest
 from farrank_rankers.reader import Reader
 from farrank_training.training_run import train
 from farrank_training.training_set import judged_set
@@ -46,7 +55,8 @@ class Plan:
     """All steps of one experiment, with the folders where their results lie.
 
     Of the `contenders`, those of `whole` are trained with their encoder, too. `tell` is given what a step
-    says while it runs. Raises: InputError if a file of SQuAD's is missing.
+    says while it runs. Raises: InputError if a file of SQuAD's is missing; RankerError or TrainingError if
+    the settings' encoder cannot be taken.
     """
 
     def __init__(
@@ -69,9 +79,20 @@ class Plan:
         of_passages = {
             name: given[name] for name in ("passage_questions", "triples", "passages", "natural_chunks")
         }
-        self.passages = Step(
-            "passages", "The passage cross-encoder", self._train_passages, of_passages, [self.data]
-        )
+        if settings.encoder is None:
+            self.passages = Step(
+                "passages", "The passage cross-encoder", self._train_passages, of_passages, [self.data]
+            )
+        else:
+            ranker = passage_ranker_of(settings.encoder, settings)
+            self.passages = Step(
+                "passages",
+                f"The encoder of {settings.encoder}",
+                lambda folder: save_ranker(ranker, folder / _RANKER),
+                # Which questions the rankers learn from follows from how many an encoder would.
+                {**of_passages, "encoder": weights_digest(ranker.encoder.backbone)},
+                [self.data],
+            )
         sizes = (
             "triples", "negatives", "distractors", "test_questions", "position_questions",
             "natural_questions", "natural_candidates", "natural_chunks",
@@ -91,6 +112,29 @@ class Plan:
             for each in contenders
             if each.has_vectors
         }
+        of_tokens = {**self._of_questions, **{n: given[n] for n in ("token_triples", "token_heads")}}
+        self.tokens = Step(
+            "tokens", "Its token vectors to learn from", self._write_tokens, of_tokens, [self.passages]
+        )
+        token_heads = {
+            each.name: Step(
+                f"frozen-{each.name}",
+                f"{each.title} on token vectors, {settings.seeds} seeds",
+                partial(self._train_token_heads, each),
+                {"heads": given["token_heads"], "seeds": settings.seeds},
+                [self.tokens],
+            )
+            for each in contenders
+            if not each.has_vectors
+        }
+        self.heads |= token_heads
+        self.token_answers = Step(
+            "asked-tokens",
+            "Those that read token vectors: asked",
+            self._ask_token_heads,
+            {**self._of_questions, "token_questions": settings.token_questions},
+            list(token_heads.values()),
+        )
         self.whole: dict[tuple[str, str, int], Step] = {}
         self.answers: dict[tuple[str, str, int], Step] = {}
         for contender in whole:
@@ -98,7 +142,7 @@ class Plan:
                 self._add_whole(contender, seed, given["whole"])
 
     def _add_whole(self, contender: Contender, seed: int, training: Mapping[str, Any]) -> None:
-        before = self.heads.get(contender.name, self.passages)
+        before = self.heads[contender.name]
         asked = {**self._of_questions, "whole_questions": self.settings.whole_questions}
         for stage in STAGES:
             key = contender.name, stage, seed
@@ -123,7 +167,13 @@ class Plan:
 
     def steps(self) -> Iterable[Step]:
         """Give all steps in the order in which they are done: what is cheap and says much comes first."""
-        yield from (self.data, self.passages, self.vectors, *self.heads.values())
+        yield from (self.data, self.passages)
+        vectors = [self.heads[each.name] for each in self.contenders if each.has_vectors]
+        tokens = [self.heads[each.name] for each in self.contenders if not each.has_vectors]
+        if vectors:
+            yield from (self.vectors, *vectors)
+        if tokens:
+            yield from (self.tokens, *tokens, self.token_answers)
         for key, trained in self.whole.items():
             yield trained
             yield self.answers[key]
@@ -132,12 +182,12 @@ class Plan:
         """Read what came out: by track, contender and stage, the values of every seed."""
         found: dict[Track, dict[str, dict[str, list[Values]]]] = {"frozen": {}, "whole": {}}
         for contender in self.contenders:
-            if contender.name in self.heads:
-                values = read_values(self.folders.of(self.heads[contender.name]))
-                found["frozen"][contender.name] = {
-                    stage: [values[_head(stage, seed)] for seed in range(self.settings.seeds)]
-                    for stage in STAGES
-                }
+            asked = self.heads[contender.name] if contender.has_vectors else self.token_answers
+            values = read_values(self.folders.of(asked))
+            found["frozen"][contender.name] = {
+                stage: [values[_head(contender, stage, seed)] for seed in range(self.settings.seeds)]
+                for stage in STAGES
+            }
             if (contender.name, BIASED, 0) in self.answers:
                 found["whole"][contender.name] = {
                     stage: [
@@ -150,8 +200,17 @@ class Plan:
 
     def frozen_ranker(self, contender: Contender, stage: str, seed: int) -> Ranker:
         """Open what was trained on vectors last on a stage's documents. Raises: OSError if it was not."""
-        head = self.folders.of(self.heads[contender.name]) / f"{_head(stage, seed)}.safetensors"
+        head = self._head_file(contender, stage, seed)
         return contender_ranker(contender, self._passage_folder, self.settings, seed, head)
+
+    def asked_vectors(self) -> Iterator[tuple[PairFeatures, list[AskedQuestion]]]:
+        """Give what is asked, with the vectors of the frozen encoder."""
+        kept = KeptVectors(self.folders.of(self.vectors) / _VECTORS)
+        for name, questions in self._asked.items():
+            yield kept.of(name, questions), questions
+
+    def _head_file(self, contender: Contender, stage: str, seed: int) -> Path:
+        return self.folders.of(self.heads[contender.name]) / f"{stage}-{seed}.safetensors"
 
     # What the steps do.
 
@@ -209,25 +268,60 @@ class Plan:
         for seed in range(settings.seeds):
             ranker = contender_ranker(contender, self._passage_folder, settings, seed)
             for stage in STAGES:
-                loss = train_head(ranker.aggregator, vectors, learning, stage, settings.heads, seed)
+                scores = on_vectors(ranker.aggregator, vectors, stage)
+                loss = train_head(ranker, scores, learning, settings.heads, seed)
                 self._tell_within(f"seed {seed}, {stage}: loss {loss:.3f}")
-                name = _head(stage, seed)
-                aggregators[name] = deepcopy(ranker.aggregator)
-                save_file(dict(aggregators[name].state_dict()), folder / f"{name}.safetensors")
+                save_head(ranker, self._head_file(contender, stage, seed))
+                aggregators[_head(contender, stage, seed)] = deepcopy(ranker.aggregator)
         values: dict[str, Values] = {name: {} for name in aggregators}
-        for name, questions in self._asked.items():
-            found = ask(aggregators, kept.of(name, questions), questions)
-            for head, reached in found.items():
+        for asked, questions in self.asked_vectors():
+            for head, reached in ask(by_aggregators(aggregators, asked), questions).items():
+                values[head] |= reached
+        write_values(folder, values)
+
+    @cached_property
+    def _token_features(self) -> PairFeatures:
+        """All layers' vectors of every token, from an encoder that CEDR's families share."""
+        cedr = contender_ranker(CONTENDERS["cedr-knrm"], self._passage_folder, self.settings, seed=0)
+        return encoded_by(_placed(cedr), lower_precision=self._lower_precision)
+
+    def _write_tokens(self, folder: Path) -> None:
+        learning = self._learned_from[: self.settings.token_triples]
+        KeptTokens(folder).write(
+            self._token_features, learning, self.settings.token_heads.epochs, self._tell_within
+        )
+
+    def _train_token_heads(self, contender: Contender, folder: Path) -> None:
+        settings, kept = self.settings, KeptTokens(self.folders.of(self.tokens))
+        learning = self._learned_from[: settings.token_triples]
+        for seed in range(settings.seeds):
+            ranker = contender_ranker(contender, self._passage_folder, settings, seed)
+            for stage in STAGES:
+                scores = kept.scores(ranker, stage)
+                loss = train_head(ranker, scores, learning, settings.token_heads, seed)
+                self._tell_within(f"seed {seed}, {stage}: loss {loss:.3f}")
+                save_head(ranker, self._head_file(contender, stage, seed))
+
+    def _ask_token_heads(self, folder: Path) -> None:
+        rankers = {
+            _head(contender, stage, seed): self.frozen_ranker(contender, stage, seed).eval()
+            for contender in self.contenders
+            if not contender.has_vectors
+            for stage in STAGES
+            for seed in range(self.settings.seeds)
+        }
+        scoring = by_tokens(rankers, self._token_features)
+        values: dict[str, Values] = {name: {} for name in rankers}
+        for questions in self._asked.values():
+            some = questions[: self.settings.token_questions]
+            for head, reached in ask(scoring, some, self._tell_within).items():
                 values[head] |= reached
         write_values(folder, values)
 
     def _train_whole(self, contender: Contender, stage: str, seed: int, folder: Path) -> None:
         settings, made = self.settings, self.made
         if stage == BIASED:
-            if contender.name in self.heads:
-                ranker = self.frozen_ranker(contender, BIASED, seed)
-            else:
-                ranker = contender_ranker(contender, self._passage_folder, settings, seed)
+            ranker = self.frozen_ranker(contender, BIASED, seed)
         else:
             before = self.whole[contender.name, BIASED, seed]
             ranker = opened(contender, self.folders.of(before) / _RANKER)
@@ -251,15 +345,16 @@ class Plan:
             some = questions[: self.settings.whole_questions]
             if contender.reads_first:
                 some = [each.first_passages() for each in some]
-            values |= ask({"it": ranker.aggregator}, features, some, self._tell_within)["it"]
+            scoring = by_aggregators({"it": ranker.aggregator}, features)
+            values |= ask(scoring, some, self._tell_within)["it"]
         write_values(folder, {key[1]: values})
 
     def _tell_within(self, said: str) -> None:
         self.tell(f"    {said}")
 
 
-def _head(stage: str, seed: int) -> str:
-    return f"{stage}-{seed}"
+def _head(contender: Contender, stage: str, seed: int) -> str:
+    return f"{contender.name}/{stage}-{seed}"
 
 
 def _placed(ranker: Ranker) -> Ranker:

@@ -16,7 +16,7 @@ CANDIDATES = 20
 
 @dataclass(frozen=True, slots=True)
 class HeadSettings:
-    """How aggregators are trained on vectors of a frozen encoder; each epoch reads every question once."""
+    """How heads are trained on what a frozen encoder keeps; each epoch reads every question once."""
 
     epochs: int = 8
     batch_size: int = 16
@@ -30,16 +30,19 @@ class Settings:
     """The size of the experiment.
 
     `passage_questions` train the passage cross-encoder that all rankers start from, other `triples` of them
-    the rankers. `seeds` are trained on vectors of its frozen encoder. `whole_seeds` are trained with the
-    encoder on the first `whole_triples`, and asked the first `whole_questions` of each kind.
+    the rankers. `seeds` are trained on what its frozen encoder keeps: those that read tokens on the first
+    `token_triples`, and asked the first `token_questions` of each kind. `whole_seeds` are trained with the
+    encoder on the first `whole_triples`, and asked the first `whole_questions`.
     Candidates of a test question share `distractors` passages of other articles in Far, so that each needs
     to be encoded once; likewise in training on vectors. `position_questions` are ranked with the relevant
     passage at every place. An article's first `natural_chunks` windows are read. `articles` of each of
-    SQuAD's splits are used at most. A backbone that is not `pretrained` has random weights.
+    SQuAD's splits are used at most. A backbone that is not `pretrained` has random weights. Where `encoder`
+    names a ranker, its encoder is taken, and no passage cross-encoder is trained.
     """
 
     backbone: str = "embedded"
     pretrained: bool = True
+    encoder: str | None = None
     seed: int = 0
     windows: WindowOptions = field(
         default_factory=lambda: WindowOptions(most_chunks=8, candidates=CANDIDATES)
@@ -47,13 +50,15 @@ class Settings:
     articles: int | None = None
     passage_questions: int = 4_500
     triples: int = 700
+    token_triples: int = 160
     whole_triples: int = 240
     negatives: int = 2
     seeds: int = 3
     whole_seeds: int = 1
     test_questions: int = 120
+    token_questions: int = 60
     whole_questions: int = 60
-    position_questions: int = 60
+    position_questions: int = 30
     distractors: int = 16
     natural_questions: int = 24
     natural_candidates: int = 8
@@ -83,6 +88,9 @@ class Settings:
         )
     )
     heads: HeadSettings = field(default_factory=HeadSettings)
+    token_heads: HeadSettings = field(
+        default_factory=lambda: HeadSettings(epochs=5, batch_size=8, learning_rate=1e-3)
+    )
 
     def in_precision(self, precision: Precision) -> "Settings":
         """Let all encoders compute in this precision."""
@@ -94,15 +102,15 @@ class Settings:
         """Hold together what must fit. Raises: TrainingError naming setting, value and limit."""
         if not 0 <= self.whole_seeds <= self.seeds:
             raise TrainingError(f"whole_seeds is {self.whole_seeds}; it must be 0 to the {self.seeds} seeds")
-        if not 1 <= self.whole_questions <= self.test_questions:
-            raise TrainingError(
-                f"whole_questions is {self.whole_questions}; it must be 1 to the "
-                f"{self.test_questions:,} test_questions"
-            )
-        if not 1 <= self.whole_triples <= self.triples:
-            raise TrainingError(
-                f"whole_triples is {self.whole_triples}; it must be 1 to the {self.triples:,} triples"
-            )
+        for part, whole in (
+            ("token_triples", "triples"),
+            ("whole_triples", "triples"),
+            ("token_questions", "test_questions"),
+            ("whole_questions", "test_questions"),
+        ):
+            given, most = getattr(self, part), getattr(self, whole)
+            if not 1 <= given <= most:
+                raise TrainingError(f"{part} is {given}; it must be 1 to the {most:,} {whole}")
 
     @property
     def chunk_tokens(self) -> int:
@@ -138,6 +146,9 @@ def quick(backbone: str) -> Settings:
         passages=Settings().passages.with_changes(fast),
         whole=Settings().whole.with_changes({**fast, "trained_layers": 1}),
         heads=HeadSettings(epochs=2, batch_size=4),
+        token_triples=8,
+        token_questions=10,
+        token_heads=HeadSettings(epochs=2, batch_size=4),
     )
 
 

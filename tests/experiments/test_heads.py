@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from farrank_experiments.heads import redrawn, train_head
+from farrank_experiments.heads import on_vectors, redrawn, train_head
 from farrank_experiments.pairs import PairFeatures, scores_of
 from farrank_experiments.questions import BIASED, FAR, AskedQuestion
 from farrank_experiments.settings import HeadSettings
@@ -44,9 +44,9 @@ def test_an_aggregator_learns_and_follows_its_seed(family: str, tiny_backbone: P
     questions, features = made_questions()
 
     def trained(seed: int) -> list[float]:
-        aggregator = new_ranker(family, tiny_backbone, seed=1, pretrained=False).aggregator
-        train_head(aggregator, features, questions, FAR, SETTINGS, seed)
-        scores = [scores_of(aggregator, features(each), each.conditions[FAR]) for each in questions]
+        ranker = new_ranker(family, tiny_backbone, seed=1, pretrained=False)
+        train_head(ranker, on_vectors(ranker.aggregator, features, FAR), questions, SETTINGS, seed)
+        scores = [scores_of(ranker.aggregator, features(each), each.conditions[FAR]) for each in questions]
         assert all(relevant > other for relevant, other in scores)
         return [float(score) for each in scores for score in each]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from farrank_experiments.__main__ import main
 from farrank_experiments.contenders import CONTENDERS
@@ -42,10 +42,22 @@ def test_rankers_are_written_as_differences(tiny_backbone: Path, tmp_path: Path)
         expected = torch.tensor([each.score for each in trained.score("old harbour", texts)])
         assert [each.score for each in kept.score("old harbour", texts)] == pytest.approx(expected, abs=5e-3)
         assert kept.spec.provenance["MRR"].startswith("Biased 0.")
+        assert kept.spec.provenance["command"] == "make experiment EXPERIMENT_ARGS='--keep FOLDER'"
         assert kept.spec.backbone == "base"
         # Low-rank differences, not the matrices.
         size = (folder / "difference.safetensors").stat().st_size
         assert size < (base / "model.safetensors").stat().st_size / 2
+
+    # Others on the encoder of one of them.
+    taken = replace(settings, encoder=str(folders[0]))
+    again = Plan(taken, squad, StepFolders(tmp_path / "again"), contenders, [], lambda said: None)
+    again.folders.do(again.steps(), lambda said: None)
+    for folder in keep_rankers(again, tmp_path / "heads"):
+        weights = load_file(folder / "difference.safetensors")
+        assert all(name.startswith("aggregator.") for name in weights)
+        provenance = open_ranker(folder).spec.provenance
+        assert f"--encoder {folders[0]} --keep" in provenance["command"]
+        assert provenance["questions"] == f"12 on the encoder of {folders[0]}"
 
 
 def test_a_trial_writes_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

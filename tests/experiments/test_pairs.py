@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from farrank_experiments.asking import ask, reciprocal_rank
+from farrank_experiments.asking import ask, by_aggregators, reciprocal_rank
 from farrank_experiments.contenders import CONTENDERS, RAND, chunking_of, without_positions
 from farrank_experiments.pairs import KeptVectors, encoded_by, scores_of, write_vectors
 from farrank_experiments.questions import AskedQuestion
@@ -120,7 +120,8 @@ def test_every_condition_is_asked(tiny_backbone: Path) -> None:
     conditions = {"front": made.conditions["made"], "behind": [(2, 0), (2, 1), (2, 2)]}
     question = AskedQuestion("q", QUERY, made.pool, conditions, 0)
 
-    values = ask({"it": ranker.aggregator}, encoded_by(ranker, lower_precision=False), [question])["it"]
+    features = encoded_by(ranker, lower_precision=False)
+    values = ask(by_aggregators({"it": ranker.aggregator}, features), [question])["it"]
 
     # All documents begin with the same passage: any order is as good.
     assert values["behind"] == {"q": pytest.approx(fmean([1, 1 / 2, 1 / 3]))}

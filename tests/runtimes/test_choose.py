@@ -107,7 +107,7 @@ def test_an_export_is_served_without_its_rankers_weights(
     def refuse(*given: object, **named: object) -> None:
         raise AssertionError("weights are read")
 
-    monkeypatch.setattr("farrank_rankers.files.weights.load_weights", refuse)
+    monkeypatch.setattr("farrank_rankers.files.load.load_weights", refuse)
     monkeypatch.setattr(choose, "open_ranker", refuse)
     served = open_ranker_runtime(str(tiny_exports["biencoder"]), {}, runtime="onnx", placement=CPU)
     assert served.version == ranker.version

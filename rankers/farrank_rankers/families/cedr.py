@@ -5,14 +5,14 @@ similarity matrix; CEDR-KNRM and CEDR-DRMM. CEDR-PACRR and Neural Model 1, in fi
 parts.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.linalg import vector_norm
 
-from farrank_rankers.aggregate import Aggregator
+from farrank_rankers.aggregate import Aggregator, State
 from farrank_rankers.backbones.build_backbone import transformers_config
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.features import Features, Layout
@@ -143,6 +143,29 @@ def similarity_matrix(query: Tensor, document: Tensor) -> Tensor:
     return products / (query_norms * document_norms)  # (N, L+1, Q, T)
 
 
+class Compared(NamedTuple):
+    """Some documents' similarities between tokens of query and text; nothing of it is learned by a head.
+
+    Shapes: simmat (N, L+1, Q, T), query_mask (N, Q), doc_mask (N, T), membership (N, T, C), as in `Texts`.
+    """
+
+    simmat: Tensor
+    query_mask: Tensor
+    doc_mask: Tensor
+    membership: Tensor
+
+
+def compared(features: Features, chunk_mask: Tensor, query_mask: Tensor) -> Iterator[Compared]:
+    """Compare the texts, some documents at a time.
+
+    Shapes: features (D, C, S, L+1, H), chunk_mask (D, C), query_mask (D, Q) -> D documents' similarities.
+    """
+    layers = features.vectors.shape[3]
+    for text in texts(features, chunk_mask, query_mask, pair_values=layers):
+        simmat = similarity_matrix(text.query, text.document)
+        yield Compared(simmat, text.query_mask, text.doc_mask, text.membership)
+
+
 def over_chunks(values: Tensor, masks: Tensor) -> Tensor:
     """Sum over the chunks that each mask keeps. Shapes: (D, Q, C, …), (V, D, C) -> (V, D, Q, …)."""
     return torch.einsum("dqc...,vdc->vdq...", values, masks.to(values.dtype))
@@ -160,6 +183,27 @@ def cedr_sizes(config: Mapping[str, Any]) -> tuple[int, int]:
     return built.num_hidden_layers + 1, built.hidden_size
 
 
+class Cedr(Aggregator[State]):
+    """Base of the CEDRs, which read nothing of the features but similarities and the chunks' [CLS]."""
+
+    def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.layers, self.hidden_size = cedr_sizes(config)
+        self.max_query_tokens = spec.max_query_tokens
+
+    def interact(self, features: Features, chunk_mask: Tensor, query: Features | None) -> State:
+        """Shapes: (D, C, S, L+1, H), (D, C) -> the family's state."""
+        query_mask = query_slots(features, self.max_query_tokens)  # (D, Q)
+        return self.match(compared(features, chunk_mask, query_mask), features.vectors[:, :, 0, -1])
+
+    def match(self, groups: Iterable[Compared], cls: Tensor) -> State:
+        """Read the similarities of D documents, all their queries with as many slots.
+
+        Shapes: groups of the D documents in their order, cls (D, C, H) -> the family's state.
+        """
+        raise NotImplementedError
+
+
 class ChunkCounts(NamedTuple):
     """What each chunk adds to the counts of each query token, and its [CLS].
 
@@ -171,31 +215,25 @@ class ChunkCounts(NamedTuple):
     cls: Tensor
 
 
-class CountingCedr(Aggregator[ChunkCounts]):
+class CountingCedr(Cedr[ChunkCounts]):
     """Base of KNRM and DRMM: both count similarities, and counts add up over chunks.
 
     A chunk's evidence is what the score loses without its tokens and its [CLS]; the query's vectors stay
     those of the first chunk.
     """
 
-    def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
-        super().__init__()
-        self.layers, self.hidden_size = cedr_sizes(config)
-        self.max_query_tokens = spec.max_query_tokens
-
     def count(self, simmat: Tensor, membership: Tensor) -> Tensor:
         """Count each chunk's similarities. Shapes: (N, L+1, Q, T), (N, 1, T, C) -> (B, N, L+1, Q, C)."""
         raise NotImplementedError
 
-    def interact(self, features: Features, chunk_mask: Tensor, query: Features | None) -> ChunkCounts:
-        """Shapes: (D, C, S, L+1, H), (D, C) -> counts (D, Q, C, B·(L+1)), cls (D, C, H)."""
-        query_mask = query_slots(features, self.max_query_tokens)  # (D, Q)
-        counts = []
-        for text in texts(features, chunk_mask, query_mask, pair_values=self.layers):
-            simmat = similarity_matrix(text.query, text.document)  # (N, L+1, Q, T)
-            found = self.count(simmat, text.membership[:, None])  # (B, N, L+1, Q, C)
+    def match(self, groups: Iterable[Compared], cls: Tensor) -> ChunkCounts:
+        """Shapes: cls (D, C, H) -> counts (D, Q, C, B·(L+1)), query_mask (D, Q)."""
+        counts, query_masks = [], []
+        for group in groups:
+            found = self.count(group.simmat, group.membership[:, None])  # (B, N, L+1, Q, C)
             counts.append(found.permute(1, 3, 4, 0, 2).flatten(3))  # (N, Q, C, B·(L+1))
-        return ChunkCounts(torch.cat(counts), query_mask, features.vectors[:, :, 0, -1])
+            query_masks.append(group.query_mask)
+        return ChunkCounts(torch.cat(counts), torch.cat(query_masks), cls)
 
 
 # The last kernel counts exact matches.

@@ -1,15 +1,14 @@
 """CEDR-PACRR: the strongest matches of n-grams, by convolutions."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from farrank_rankers.aggregate import Aggregator, effects, leave_one_out_masks
-from farrank_rankers.families.cedr import cedr_sizes, mean_cls, query_slots, similarity_matrix, texts
-from farrank_rankers.features import Features
+from farrank_rankers.aggregate import effects, leave_one_out_masks
+from farrank_rankers.families.cedr import Cedr, Compared, mean_cls
 from farrank_rankers.spec import RankerSpec
 
 LONGEST_NGRAM = 3
@@ -36,7 +35,7 @@ class Matches(NamedTuple):
     cls: Tensor
 
 
-class CedrPacrr(Aggregator[Matches]):
+class CedrPacrr(Cedr[Matches]):
     """Score a document by where its n-grams match those of the query best, over all layers, and its [CLS].
 
     For n = 1, 2, 3 a convolution of n×n over the similarities, layers as channels, gives each pair of
@@ -50,32 +49,28 @@ class CedrPacrr(Aggregator[Matches]):
     """
 
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
-        super().__init__()
-        layers, hidden_size = cedr_sizes(config)
-        self.layers, self.query_positions = layers, spec.max_query_tokens
-        self.ngrams = nn.ModuleList(NgramMatch(layers, size) for size in range(1, LONGEST_NGRAM + 1))
-        matches = self.query_positions * LONGEST_NGRAM * STRONGEST
+        super().__init__(spec, config)
+        self.ngrams = nn.ModuleList(NgramMatch(self.layers, size) for size in range(1, LONGEST_NGRAM + 1))
+        matches = self.max_query_tokens * LONGEST_NGRAM * STRONGEST
         self.dense = nn.Sequential(
-            nn.Linear(matches + hidden_size, HIDDEN),
+            nn.Linear(matches + self.hidden_size, HIDDEN),
             nn.ReLU(),
             nn.Linear(HIDDEN, HIDDEN),
             nn.ReLU(),
             nn.Linear(HIDDEN, 1),
         )
 
-    def interact(self, features: Features, chunk_mask: Tensor, query: Features | None) -> Matches:
-        """Shapes: (D, C, S, L+1, H), (D, C) -> groups of the D documents, cls (D, C, H)."""
-        query_mask = query_slots(features, self.query_positions)  # (D, Q)
-        groups = []
-        for text in texts(features, chunk_mask, query_mask, pair_values=self.layers):
-            simmat = similarity_matrix(text.query, text.document)  # (N, L+1, Q, T)
-            pairs = text.query_mask[:, None, :, None] & text.doc_mask[:, None, None]  # (N, 1, Q, T)
-            missing = self.query_positions - simmat.shape[2]
-            simmat = pad(simmat.masked_fill(~pairs, 0.0), (0, 0, 0, missing))  # (N, L+1, R, T)
-            lengths = text.membership.sum(dim=1).long()  # (N, C)
+    def match(self, groups: Iterable[Compared], cls: Tensor) -> Matches:
+        """Shapes: cls (D, C, H) -> groups of the D documents."""
+        matched = []
+        for group in groups:
+            pairs = group.query_mask[:, None, :, None] & group.doc_mask[:, None, None]  # (N, 1, Q, T)
+            missing = self.max_query_tokens - group.simmat.shape[2]
+            simmat = pad(group.simmat.masked_fill(~pairs, 0.0), (0, 0, 0, missing))  # (N, L+1, R, T)
+            lengths = group.membership.sum(dim=1).long()  # (N, C)
             strengths = tuple(ngram(simmat, lengths) for ngram in self.ngrams)  # (N, R, T+2) each
-            groups.append(Matched(simmat, lengths, strengths))
-        return Matches(tuple(groups), features.vectors[:, :, 0, -1])
+            matched.append(Matched(simmat, lengths, strengths))
+        return Matches(tuple(matched), cls)
 
     def score(self, state: Matches, masks: Tensor) -> Tensor:
         """Shapes: masks (V, D, C) -> (V, D). The matches are those in whole documents under every mask."""

@@ -90,12 +90,14 @@ class NeuralModel1(Aggregator[Translations]):
         return logs.masked_fill(~state.query_mask, 0.0).sum(dim=2)
 
     def translation(self, query: Tensor, document: Tensor) -> Tensor:
-        """Compute T(q|d), the first layer in its three parts: two of them need no pairs.
+        """Compute T(q|d), the first layer as one of the document's vectors that each query vector makes.
 
+        Their products x∘y, the largest of all tensors here, are never written.
         Shapes: (N, Q, 128), (N, T, 128) -> (N, Q, T).
         """
         of_query, of_document, of_both = self.f1.weight.chunk(3, dim=1)  # (128, 128) each
-        x, y = query[:, :, None], document[:, None]  # (N, Q, 1, 128), (N, 1, T, 128)
-        first = (x * y) @ of_both.T + x @ of_query.T + y @ of_document.T + self.f1.bias  # (N, Q, T, 128)
+        weights = query[:, :, None] * of_both + of_document  # (N, Q, 128, 128)
+        constant = (query @ of_query.T + self.f1.bias)[:, :, None]  # (N, Q, 1, 128)
+        first = document[:, None] @ weights.transpose(2, 3) + constant  # (N, Q, T, 128)
         second = self.f2(first.relu()).relu()  # (N, Q, T, 128)
         return self.f3(second).squeeze(-1).sigmoid()  # (N, Q, T)

@@ -94,13 +94,15 @@ _IMMATERIAL = frozenset(
 class ModelFiles:
     """A model's kind, where it is, its transformer's folder, and its config.json.
 
-    The transformer is in a subfolder of some models, and in the base's folder for a difference.
+    The transformer is in a subfolder of some models, and in the base's folder for a difference. `base` is
+    the model that a difference starts from, perhaps another difference.
     """
 
     kind: ModelKind
     location: Location
     transformer: Path
     config: Mapping[str, Any]
+    base: "ModelFiles | None" = None
 
     @property
     def folder(self) -> Path:
@@ -108,8 +110,8 @@ class ModelFiles:
         return self.location.folder
 
     @classmethod
-    def find(cls, location: Location) -> "ModelFiles":
-        """Look at a folder's files.
+    def find(cls, location: Location, starting: tuple[Path, ...] = ()) -> "ModelFiles":
+        """Look at a folder's files; `starting` are differences that start from it.
 
         Raises: SourceError naming the file that is missing or damaged, or a folder of several models.
         """
@@ -118,8 +120,8 @@ class ModelFiles:
             if lists_members(folder):
                 raise SourceError(f"{folder} is an ensemble, not a single ranker")
             if (folder / DIFFERENCE_FILE).is_file():
-                base = base_of(folder)
-                return cls("difference", location, base.transformer, base.config)
+                base = _base_of(folder, (*starting, folder.resolve()))
+                return cls("difference", location, base.transformer, base.config, base)
             return cls("artifact", location, folder, _read_config(folder))
         config = _read_config(folder) if (folder / "config.json").is_file() else {}
         names = config.get("architectures") or []
@@ -131,8 +133,8 @@ class ModelFiles:
         return cls("backbone", location, folder, _read_config(folder))
 
 
-def base_of(folder: Path) -> ModelFiles:
-    """Find the published model that a difference starts from.
+def _base_of(folder: Path, starting: tuple[Path, ...]) -> ModelFiles:
+    """Find the model that a difference starts from.
 
     Raises: SourceError naming the file that is damaged, or saying why the model is not here.
     """
@@ -140,7 +142,10 @@ def base_of(folder: Path) -> ModelFiles:
     base = read_json(path).get("base")
     if not isinstance(base, str):
         raise SourceError(f"{path}: base is {base!r}; it must be the source of a model")
-    return ModelFiles.find(locate(base))
+    location = locate(base)
+    if location.folder.resolve() in starting:
+        raise SourceError(f"{path}: base is {base!r}, which starts from this very folder")
+    return ModelFiles.find(location, starting)
 
 
 def lists_members(folder: Path) -> bool:

@@ -156,7 +156,7 @@ def open_ranker(
     Raises: SourceError if there is no ranker, WeightsError if its weights are damaged or do not fit,
     SpecError if an override does not.
     """
-    from farrank_rankers.files.weights import load_weights
+    from farrank_rankers.files.load import load_weights
 
     reader, files = reader_and_files(source, overrides)
     return load_weights(reader, files, dtype, device)

@@ -1,4 +1,4 @@
-"""A ranker's weights, from safetensors files and only from those: straight to their device and float type."""
+"""Weights from safetensors files, and only from those, into modules that are built without any."""
 
 import json
 import threading
@@ -16,97 +16,29 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from farrank_rankers.backbones.alibi_bert import AlibiBert, rename_published
 from farrank_rankers.backbones.alibi_checkpoints import PUBLISHED
-from farrank_rankers.errors import RankerError, SourceError, WeightsError, naming
+from farrank_rankers.errors import RankerError, SourceError, WeightsError
 from farrank_rankers.files.model_files import ModelFiles
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
 
 FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-DIFFERENCE_WEIGHTS = "difference.safetensors"
-# What the two factors of a difference of little rank are called, after the matrix they are added to.
-LEFT, RIGHT = ".left", ".right"
 
 
-def load_weights(
-    reader: Reader, files: ModelFiles, dtype: torch.dtype | None = None, device: torch.device | None = None
-) -> Ranker:
-    """Build a ranker around the weights of its files, its encoder in `dtype`, its aggregator in fp32.
+def load_published(reader: Reader, files: ModelFiles) -> Ranker:
+    """Build a ranker around a published model's weights; what the model lacks stays without memory.
 
-    The files are mapped, not read into memory: a tensor goes from there to its device, in its type. The
-    caller's random state is left as it was.
     Raises: WeightsError if weights are damaged or do not fit.
     """
-    with naming(files.folder):
-        if files.kind == "artifact":
-            ranker = _without_weights(reader, files)
-            fill(ranker, read_weights(files.folder), files.folder / FILE)
-        else:
-            ranker = load_base(reader, files)
-        if files.kind == "difference":
-            add_difference(ranker, files.folder)
-        missing = [name for name, weight in ranker.named_parameters() if weight.is_meta]
-        if missing:
-            raise WeightsError(f"{files.folder} has no weights for {missing[0]}")
-    ranker.eval()
-    if dtype is not None:
-        # While the weights are still the files': the version is that of the content, whatever serves it.
-        _ = ranker.weights_digest
-    device = device or torch.device("cpu")
-    # Into memory of their own even on a CPU: a file that is overwritten later must not change what is loaded.
-    place(ranker.encoder, device, dtype or torch.float32, copy=True)
-    place(ranker.aggregator, device, torch.float32, copy=True)
-    return ranker
-
-
-def _without_weights(reader: Reader, files: ModelFiles) -> Ranker:
-    with without_weights():
-        return build(reader, dict(files.config), seed=0)
-
-
-def load_base(reader: Reader, files: ModelFiles) -> Ranker:
-    """Build a ranker around a published model's weights; what the model lacks stays without memory."""
-    ranker = _without_weights(reader, files)
+    ranker = build_empty(reader, files)
     fill_published(ranker.encoder.backbone, files)
     return ranker
 
 
-def add_difference(ranker: Ranker, folder: Path) -> None:
-    """Change the base's weights to those of the ranker that a folder keeps as a difference.
-
-    Raises: WeightsError naming the file, the tensor and what was expected.
-    """
-    path = folder / DIFFERENCE_WEIGHTS
-    kept = _read(path)
-    wanted = distinct(ranker)
-    for name in sorted(kept):
-        base = name.removesuffix(LEFT).removesuffix(RIGHT)
-        if base not in wanted:
-            raise WeightsError(f"{path} has the tensor {name}, which the model does not have")
-        if base == name:
-            tensor = kept[name]
-            # Not into the base's memory, which is that of its file.
-            _replace(name, tensor.float() if tensor.is_floating_point() else tensor, wanted[name], path)
-            continue
-        if {base + LEFT, base + RIGHT} - kept.keys() or wanted[base].is_meta:
-            raise WeightsError(f"{path}: {name} has no other factor, or no matrix to be added to")
-        if name.endswith(LEFT):
-            left, right = kept[base + LEFT].double(), kept[base + RIGHT].double()
-            if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
-                raise WeightsError(f"{path}: {name} and {base + RIGHT} are no two factors of a matrix")
-            # In fp64 the product of fp16 factors is exact, so that every machine gets the same version.
-            change = left @ right
-            published = wanted[base].detach().double()
-            # Of another shape it is refused below.
-            changed = published + change if change.shape == published.shape else change
-            _replace(base, changed.float(), wanted[base], path)
-
-
-def _replace(name: str, tensor: Tensor, target: Tensor, source: Path) -> None:
-    if not target.is_meta and tensor.shape == target.shape:
-        target.data = tensor
-    else:
-        copy(name, tensor, target, source)
+def build_empty(reader: Reader, files: ModelFiles) -> Ranker:
+    """Build a ranker whose weights have shapes and no memory yet."""
+    with without_weights():
+        return build(reader, dict(files.config), seed=0)
 
 
 def build(reader: Reader, config: dict[str, Any], seed: int) -> Ranker:
@@ -264,11 +196,12 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
             pickled = ", ".join(sorted(item.name for item in folder.glob("*.bin")))
             hint = f"; {pickled} is not opened, for pickles can run code: convert it" if pickled else ""
             raise WeightsError(f"{path} is missing{hint}")
-        tensors |= _read(path)
+        tensors |= read_tensors(path)
     return tensors
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a file's tensors. Raises: WeightsError naming it."""
     try:
         return load_file(path)
     except (SafetensorError, OSError, ValueError) as error:

@@ -21,7 +21,10 @@ from farrank_rankers.ranker import Ranker
 QUERY, TEXTS = "old harbour", ["the sea and the harbour", "bread and stone", "a king under the tree " * 30]
 MATRIX = "encoder.backbone.encoder.layer.1.output.dense.weight"
 BIAS = "encoder.backbone.encoder.layer.0.output.dense.bias"
+POSITIONS = "transformer.bert.embeddings.position_embeddings.weight"
 WEIGHTS = "difference.safetensors"
+# Values that make a matrix a large one, and the width of the tiny backbone.
+LARGE, WIDTH = 2**16, 32
 
 
 def trained(backbone: Path, family: str = "parade-attn") -> Ranker:
@@ -79,6 +82,62 @@ def test_only_what_differs_is_kept(base: Path, folder: Path) -> None:
     assert kept.keys() - of_base == {name for name, _ in ranker.named_parameters() if "backbone" not in name}
 
 
+def test_a_large_new_matrix_is_kept_in_int8(base: Path, tmp_path: Path) -> None:
+    ranker = new_ranker("parade-transf-rand", base, seed=1, options={"positions": LARGE // WIDTH}).eval()
+    table = ranker.aggregator.get_parameter(POSITIONS)
+    with torch.no_grad():
+        table[1] *= 100
+        table[2] = 0
+    save_difference(ranker, tmp_path / "small", str(base))
+
+    kept, opened = load_file(tmp_path / "small" / WEIGHTS), open_ranker(tmp_path / "small")
+
+    name = f"aggregator.{POSITIONS}"
+    assert name not in kept
+    assert kept[f"{name}.rows"].dtype == torch.int8
+    assert {each for each in kept if each.endswith(".rows")} == {f"{name}.rows"}
+    # Each row has steps of its own: half of one is the most that rounding moves.
+    step = table.abs().amax(dim=1, keepdim=True) / 127
+    found = opened.aggregator.get_parameter(POSITIONS)
+    assert bool(((found - table).abs() <= 0.501 * step).all())
+    assert bool((found[2] == 0).all())
+    with torch.no_grad():
+        table.copy_(found)
+    assert scores(opened) == pytest.approx(scores(ranker), rel=2e-3, abs=2e-3)
+    assert open_ranker(tmp_path / "small").version == opened.version
+
+    save_file({each: kept[each] for each in kept if each != f"{name}.scales"}, tmp_path / "small" / WEIGHTS)
+    with pytest.raises(WeightsError, match=r"weight\.rows has no other part, .*weight\.scales"):
+        open_ranker(tmp_path / "small")
+    save_file({**kept, f"{name}.scales": torch.ones(3)}, tmp_path / "small" / WEIGHTS)
+    with pytest.raises(WeightsError, match="are no rows of int8 and their scales"):
+        open_ranker(tmp_path / "small")
+
+
+def test_a_ranker_on_the_encoder_of_another_keeps_its_own_head_alone(
+    base: Path, folder: Path, tmp_path: Path
+) -> None:
+    on_it = new_ranker("maxp", base, seed=7)
+    on_it.encoder.backbone.load_state_dict(open_ranker(folder).encoder.backbone.state_dict())
+    save_difference(on_it.eval(), tmp_path / "head", str(folder))
+
+    kept, opened = load_file(tmp_path / "head" / WEIGHTS), open_ranker(tmp_path / "head")
+
+    assert all(name.startswith("aggregator.") for name in kept)
+    for name, weight in on_it.encoder.state_dict().items():
+        assert torch.equal(opened.encoder.state_dict()[name], weight), name
+    assert scores(opened) == pytest.approx(scores(on_it), rel=2e-3, abs=2e-3)
+    assert opened.spec.family == "maxp"
+
+
+def test_a_base_that_starts_from_the_ranker_itself_is_refused(folder: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(folder, tmp_path / "other")
+    (folder / "difference.json").write_text(json.dumps({"base": str(other)}))
+    (other / "difference.json").write_text(json.dumps({"base": str(folder)}))
+    with pytest.raises(SourceError, match="which starts from this very folder"):
+        open_ranker(folder)
+
+
 def test_the_base_stays_as_it_was(base: Path, folder: Path) -> None:
     before = (base / "model.safetensors").read_bytes()
     open_ranker(folder)
@@ -92,10 +151,10 @@ def test_a_damaged_difference_is_named(folder: Path) -> None:
     with pytest.raises(WeightsError, match=r"has the tensor encoder\.more, which the model does not have"):
         open_ranker(folder)
     save_file({name: each for name, each in kept.items() if name != f"{MATRIX}.right"}, folder / WEIGHTS)
-    with pytest.raises(WeightsError, match=r"layer\.1\.output\.dense\.weight\.left has no other factor"):
+    with pytest.raises(WeightsError, match=r"layer\.1\.output\.dense\.weight\.left has no other part"):
         open_ranker(folder)
     save_file({name: each for name, each in kept.items() if name != f"{MATRIX}.left"}, folder / WEIGHTS)
-    with pytest.raises(WeightsError, match=r"layer\.1\.output\.dense\.weight\.right has no other factor"):
+    with pytest.raises(WeightsError, match=r"layer\.1\.output\.dense\.weight\.right has no other part"):
         open_ranker(folder)
     save_file({**kept, f"{MATRIX}.left": kept[f"{MATRIX}.left"][:3]}, folder / WEIGHTS)
     with pytest.raises(WeightsError, match=r"tensor .*layer\.1\.output\.dense\.weight has shape \(3, "):

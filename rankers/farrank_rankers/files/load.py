@@ -1,0 +1,45 @@
+"""A ranker with the weights of its files, straight to their device and float type."""
+
+import torch
+
+from farrank_rankers.errors import WeightsError, naming
+from farrank_rankers.files.difference import load_difference
+from farrank_rankers.files.model_files import ModelFiles
+from farrank_rankers.files.weights import FILE, build_empty, fill, load_published, place, read_weights
+from farrank_rankers.ranker import Ranker
+from farrank_rankers.reader import Reader
+
+
+def load_weights(
+    reader: Reader, files: ModelFiles, dtype: torch.dtype | None = None, device: torch.device | None = None
+) -> Ranker:
+    """Build a ranker around the weights of its files, its encoder in `dtype`, its aggregator in fp32.
+
+    The files are mapped, not read into memory: a tensor goes from there to its device, in its type. The
+    caller's random state is left as it was.
+    Raises: WeightsError if weights are damaged or do not fit.
+    """
+    with naming(files.folder):
+        ranker = _with_weights(reader, files)
+        missing = [name for name, weight in ranker.named_parameters() if weight.is_meta]
+        if missing:
+            raise WeightsError(f"{files.folder} has no weights for {missing[0]}")
+    ranker.eval()
+    if dtype is not None:
+        # While the weights are still the files': the version is that of the content, whatever serves it.
+        _ = ranker.weights_digest
+    device = device or torch.device("cpu")
+    # Into memory of their own even on a CPU: a file that is overwritten later must not change what is loaded.
+    place(ranker.encoder, device, dtype or torch.float32, copy=True)
+    place(ranker.aggregator, device, torch.float32, copy=True)
+    return ranker
+
+
+def _with_weights(reader: Reader, files: ModelFiles) -> Ranker:
+    if files.kind == "difference":
+        return load_difference(reader, files)
+    if files.kind != "artifact":
+        return load_published(reader, files)
+    ranker = build_empty(reader, files)
+    fill(ranker, read_weights(files.folder), files.folder / FILE)
+    return ranker
