@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 INDEX := .cache/pydoc-index
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo train-demo test lint check hooks format serve bench bench-gpu experiment clean
+.PHONY: demo train-demo test client-tests lint check hooks format serve bench bench-gpu experiment clean
 .DELETE_ON_ERROR:
 
 $(READY): pyproject.toml constraints.txt hatch_build.py proto/farrank/v1/rerank.proto
@@ -31,6 +31,9 @@ serve: $(READY) $(INDEX)  ## keep a server up with the embedded ranker and index
 # slowest files are not last.
 test: $(READY)  ## the whole test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --no-loadscope-reorder $(PYTEST_ARGS)
+
+client-tests: $(READY)  ## the part of it in which other people's HTTP clients, in environments of their own, ask a server
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/http_clients $(PYTEST_ARGS)
 
 lint: $(READY)  ## format, lint, types, import rules, proto lint
 	$(BIN)/ruff format --check .

@@ -33,7 +33,7 @@ hypothesis.settings.register_profile("explore", deadline=None)
 hypothesis.settings.load_profile("repeatable")
 
 # Their tests share a server, an index or traced graphs that take seconds to make.
-SHARING = ("clients", "docs", "e2e", "exporters", "runtimes")
+SHARING = ("clients", "docs", "e2e", "exporters", "http_clients", "runtimes")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -30,7 +30,7 @@ def test_every_path_exists() -> None:
 
 
 def test_every_target_of_make_exists() -> None:
-    named = set(re.findall(r"(?:`|^)make ([a-z]+)\b", PAGE, re.MULTILINE))
+    named = set(re.findall(r"(?:`|^)make ([a-z-]+)\b", PAGE, re.MULTILINE))
 
     assert {"check", "lint", "test", "hooks", "format"} <= named
     assert named <= set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))

@@ -1,0 +1,81 @@
+"""Environments that hold other people's clients, apart from the project's own."""
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from support.documentation import ROOT
+
+CACHE = ROOT / ".cache" / "http-clients"
+
+# What pip says when nothing answers, as against a package that is not there or does not fit.
+_UNREACHABLE = re.compile(
+    r"Retrying \(|NewConnectionError|ConnectTimeoutError|ReadTimeoutError|ProxyError|Temporary failure in"
+)
+
+
+class IndexUnreachable(Exception):
+    """No package index answered."""
+
+
+def plain_environ() -> dict[str, str]:
+    """The variables of this process without those that lead another Python to this one's packages."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+
+def made_environment(
+    requirements: Path, cache: Path = CACHE, variables: Mapping[str, str] | None = None
+) -> Path:
+    """Install what a file names, and nothing else; return the folder of executables.
+
+    What was installed before from the same lines is taken as it is. `variables` are pip's.
+    Raises: IndexUnreachable; RuntimeError with pip's words.
+    """
+    lines = requirements.read_bytes()
+    digest = hashlib.sha256(lines + sys.version.encode()).hexdigest()
+    folder = cache / requirements.stem
+    ready = folder / "installed"
+    cache.mkdir(parents=True, exist_ok=True)
+    # Two test runs in one checkout share it.
+    with (cache / f"{requirements.stem}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not ready.exists() or ready.read_text() != digest:
+            shutil.rmtree(folder, ignore_errors=True)
+            # Without a pip of its own, which takes seconds: the one that runs this installs there.
+            _run([sys.executable, "-m", "venv", "--without-pip", str(folder)], {})
+            environment = {**plain_environ(), **(variables or {})}
+            # Nothing that a client draws in is taken unseen: torch would be gigabytes.
+            flags = [
+                "--no-deps",
+                "--only-binary",
+                ":all:",
+                "--no-compile",
+                "--requirement",
+                str(requirements),
+            ]
+            _run([*_pip(folder), "install", "--quiet", *flags], environment)
+            _run([*_pip(folder), "check"], environment)
+            ready.write_text(digest)
+    return folder / "bin"
+
+
+def _pip(folder: Path) -> list[str]:
+    flags = ["--disable-pip-version-check", "--python", str(folder / "bin" / "python")]
+    return [sys.executable, "-m", "pip", *flags]
+
+
+def _run(command: list[str], environment: Mapping[str, str]) -> None:
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=dict(environment) or None, timeout=280, check=False
+    )
+    if done.returncode:
+        said = (done.stdout + done.stderr).strip()
+        if _UNREACHABLE.search(said):
+            raise IndexUnreachable(said.splitlines()[0])
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{said}")
