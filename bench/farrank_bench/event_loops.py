@@ -9,6 +9,7 @@ import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -21,10 +22,12 @@ from farrank_bench.report import Row, below, spread
 from farrank_bench.rounds import child
 from farrank_bench.served import RANKER, offer, watch_loaded
 from farrank_loadtest.latency.recorder import duration_text
+from farrank_loadtest.loops import Sample
+from farrank_loadtest.workloads import Workload
 from farrank_loadtest.workloads.synthetic import make_up, parse_lengths
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
-from farrank_server.config.schema import LimitsConfig, ListenConfig, RankerConfig, ServerConfig
+from farrank_server.config.schema import HttpConfig, LimitsConfig, ListenConfig, RankerConfig, ServerConfig
 from farrank_server.engine.admission.estimates import Speed, Speeds
 from farrank_server.engine.admission.reservations import Claim, Reservations, Work
 from farrank_server.replica import Replica
@@ -41,6 +44,9 @@ BEAT_S = 0.001
 STALL_BELOW_MS = 10.0
 # Small calls: many of them pass through the loop in a short time.
 WORKLOAD = make_up(200, 2, parse_lengths("constant:30"), 6, seed=1)
+# Long texts as JSON, of which FirstP reads the beginning: what counts is the body.
+JSON_CALLERS = 4
+JSON_WORKLOAD = make_up(8, 10, parse_lengths("constant:25000"), 6, seed=1)
 
 
 def admission_cost() -> list[Row]:
@@ -86,10 +92,10 @@ class Held:
 
 
 def event_loop_stall(folder: Path, load_s: float) -> list[Row]:
-    """Hold a thousand calls in flight for a while, then let all callers hang up at once."""
-    save_ranker(new_ranker("avgp", "embedded", seed=1), folder)
+    """Hold a thousand calls in flight, let all callers hang up at once; then send large bodies over HTTP."""
+    save_ranker(new_ranker("firstp", "embedded", seed=1), folder)
     with child("the watched server", serve_watched, str(folder)) as server:
-        address: str = server.ask()
+        address, http_url = server.ask()
         server.ask()
         time.sleep(IDLE_S)
         idle: Held = server.ask()
@@ -101,20 +107,30 @@ def event_loop_stall(folder: Path, load_s: float) -> list[Row]:
 
         busy, samples = watch_loaded(address, WORKLOAD.calls, CALLERS, watch)
         hung_up: Held = server.ask()
-    statuses = Counter(sample.status for sample in samples)
-    told = ", ".join(f"{status} {count:,}" for status, count in statuses.most_common())
-    documents = len(WORKLOAD.calls[0].documents)
-    rows = [Row(f"{CALLERS:,} callers of {documents} documents for {load_s:g} s", told)]
+        read, json_samples = watch_loaded(f"cohere:{http_url}", JSON_WORKLOAD.calls, JSON_CALLERS, watch)
+    json_mb = sum(len(text) for text in JSON_WORKLOAD.calls[0].texts) / 1e6
+    rows = [
+        _statuses_row(CALLERS, WORKLOAD, load_s, samples),
+        _statuses_row(JSON_CALLERS, JSON_WORKLOAD, load_s, json_samples),
+    ]
     for when, found in (
         ("with nothing in flight", idle),
         (f"with {CALLERS:,} calls in flight", busy),
         (f"when {CALLERS:,} callers hang up", hung_up),
+        (f"when bodies of {json_mb:.1f} MB of JSON come", read),
     ):
         rows += [
             below(f"the loop's longest own work, {when}, ms", [found.longest_work_ms], STALL_BELOW_MS, ".1f"),
             Row(f"its latest beat (p99.9), {when}, ms", f"{found.latest_ms:.1f} ({found.p999_ms:.1f})"),
         ]
     return rows
+
+
+def _statuses_row(callers: int, workload: Workload, load_s: float, samples: Sequence[Sample]) -> Row:
+    statuses = Counter(sample.status for sample in samples)
+    told = ", ".join(f"{status} {count:,}" for status, count in statuses.most_common())
+    documents = len(workload.calls[0].documents)
+    return Row(f"{callers:,} callers of {documents} documents for {load_s:g} s", told)
 
 
 class Heartbeat:
@@ -144,17 +160,17 @@ class Heartbeat:
 
 
 def serve_watched(asked: Connection, folder: str) -> None:
-    """Serve the ranker; answer the first question with the address, others with how the loop was held up."""
+    """Serve the ranker; tell both doors' addresses first, then at each question how the loop was held up."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     limits = LimitsConfig(max_concurrent_calls=2 * CALLERS)
-    listen = ListenConfig(port=0, metrics_port=None)
+    listen = ListenConfig(port=0, metrics_port=None, http=HttpConfig(port=0))
     config = ServerConfig(rankers={RANKER: RankerConfig(folder)}, listen=listen, limits=limits)
 
     async def serve() -> None:
         async with Replica(config) as replica:
             heartbeat = Heartbeat()
             asked.recv()
-            asked.send(replica.address)
+            asked.send((replica.address, replica.http_url))
             while True:
                 await asyncio.to_thread(asked.recv)
                 asked.send(heartbeat.held())
