@@ -20,7 +20,7 @@ from farrank_server.config.schema import DeviceConfig, RankerConfig, ServerConfi
 from farrank_server.engine import engine as engine_module
 from farrank_server.engine.admission.estimates import Speed, Speeds
 from farrank_server.engine.call import RerankCall
-from farrank_server.engine.device import batch_results
+from farrank_server.engine.device import device_loop
 from farrank_server.engine.device import device_loop as worker
 from farrank_server.engine.device.device_loop import DeviceThread
 from farrank_server.engine.device.work_queue import Inbox, Message
@@ -106,13 +106,19 @@ async def test_the_device_forgets_what_it_answered_and_is_told_of_what_was_given
 async def test_the_wait_for_the_event_loop_is_no_work_of_the_device(
     open_bench: OpenBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_results, "LOOP_WAKES_S", 2.0)
+    monkeypatch.setattr(device_loop, "ANSWER_SENT_S", 2.0)
     async with open_bench(lambda inputs: None) as bench:
-        speeds = bench.engine.loaded["maxp"].speeds.scoring
-        for _ in range(2):  # the thread has counted the first when it answers the second
-            await bench.rerank(TEXTS[:2])
-        assert 0 < bench.count("farrank_device_busy_seconds_total", device="cpu") < 2.0
-        assert speeds.per_s > 2 / 2.0
+
+        def busy_s() -> float:
+            return bench.count("farrank_device_busy_seconds_total", device="cpu")
+
+        for _ in range(2):  # the second comes while the thread waits to count the first
+            await bench.rerank(TEXTS[:1])
+            assert busy_s() == 0
+        await until(lambda: busy_s() > 0)
+        assert busy_s() < 2.0
+        assert bench.engine.loaded["maxp"].speeds.scoring.per_s > 1 / 2.0
+        assert bench.count("farrank_encoded_tokens_total", ranker="maxp") > 0
 
 
 async def test_documents_that_do_not_fit_together_are_scored_apart(

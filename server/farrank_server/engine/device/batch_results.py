@@ -4,16 +4,17 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from farrank_rankers.features import Features
 from farrank_runtimes.document_groups import gathered, kept
 from farrank_runtimes.runtime import DeviceLost, OutOfMemory, forget_locals
-from farrank_server.engine.admission.reservations import Reservations
+from farrank_server.engine.admission.reservations import Reservation, Reservations
 from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput
 from farrank_server.engine.device.batch_in_flight import BatchInFlight
 from farrank_server.engine.device.watchdog import Watchdog
-from farrank_server.engine.device.work_queue import WorkQueue
+from farrank_server.engine.device.work_queue import RankerQueue, WorkQueue
 from farrank_server.engine.rankers.document_cache import EncodedDocument
 from farrank_server.engine.rankers.loaded import LoadedRanker
 from farrank_server.errors import FarrankError, Internal, Reason, ResourceExhausted
@@ -21,8 +22,8 @@ from farrank_server.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-# What the event loop takes to wake and to answer a call.
-LOOP_WAKES_S = 0.0005
+# By then the event loop has sent an answer, and a caller that asks again at once has done so.
+ANSWER_SENT_S = 0.003
 
 # The share of the budget from which on a batch counts as full.
 FULL = 0.5
@@ -34,10 +35,26 @@ FAILURES_BEFORE_PROBE = 3
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What is counted of finished work: of a batch, or of documents alone. It holds no text and no feature.
+
+    `parts` are the tokens of each input, with the place of its call.
+    """
+
+    queue: RankerQueue
+    busy_s: float
+    parts: Sequence[tuple[Reservation, int]] = ()
+    chunks: int = 0
+    padded: int = 0
+    seconds: float = 0.0
+
+
 class BatchResults:
     """Takes in what batches became on the device, and scores what they complete, on the device's thread.
 
-    `has_succeeded`: whether anything came out well since somebody last set it to False.
+    `has_succeeded`: whether anything came out well since somebody last set it to False. `uncounted` are the
+    figures of what was done; where the device has nothing else to do, they wait there for `count`.
     """
 
     def __init__(
@@ -49,6 +66,7 @@ class BatchResults:
         self._watchdog = watchdog
         self._failed_in_a_row = 0
         self.has_succeeded = False
+        self.uncounted: list[Figures] = []
 
     def finish(self, batch: BatchInFlight, *, beside: bool) -> None:
         """Wait for a batch, keep its features, and score what it completed.
@@ -77,16 +95,14 @@ class BatchResults:
             busy_s += sum(attempt.seconds for attempt in encoded)
         else:
             busy_s = time.monotonic() - batch.began_s
+        self.uncounted.append(Figures(batch.queue, busy_s))
+        self.uncounted += map(_figures, encoded)
         self._let_loop_answer(ready, beside=beside)
-        self._count_busy(batch.queue.ranker, busy_s)
-        for attempt in encoded:
-            self._count(attempt)
 
-    def score(self, ranker: LoadedRanker, ready: Sequence[PendingDocument], *, beside: bool) -> None:
+    def score(self, queue: RankerQueue, ready: Sequence[PendingDocument], *, beside: bool) -> None:
         """Score documents that need no encoding. `beside` and Raises: as `finish`."""
-        busy_s = self._score(ranker, ready, beside=beside)
+        self.uncounted.append(Figures(queue, self._score(queue.ranker, ready, beside=beside)))
         self._let_loop_answer(ready, beside=beside)
-        self._count_busy(ranker, busy_s)
 
     def _take_in(self, batch: BatchInFlight) -> list[PendingDocument]:
         """Put each input's features in its place; return the documents that can be scored now."""
@@ -156,11 +172,12 @@ class BatchResults:
     def _let_loop_answer(self, scored: Sequence[PendingDocument], *, beside: bool) -> None:
         """Let the event loop have the interpreter: callers wait for their scores, nobody for the counters.
 
-        Where nothing else waits for the device, there is time for the loop to wake. It is no work of the
-        device's: neither its speed nor its busy seconds hold it.
+        Where nothing else waits for the device, they wait until the answer is sent.
         """
-        if scored:
-            time.sleep(0.0 if beside or self._work.has_work else LOOP_WAKES_S)
+        if beside or self._work.has_work:
+            if scored:
+                time.sleep(0.0)
+            self.count()
 
     def _score_together(self, ranker: LoadedRanker, ready: Sequence[PendingDocument]) -> None:
         """Score documents of any number of calls at once; resolve the calls that this finished.
@@ -201,20 +218,24 @@ class BatchResults:
         error = Internal(f"ranker {name}: documents[{document.index}] has no finite score")
         self._give_up(document.call, error)
 
-    def _count_busy(self, ranker: LoadedRanker, seconds: float) -> None:
-        self._metrics.device_busy_seconds.labels(ranker.capabilities.device).inc(seconds)
-
-    def _count(self, done: BatchInFlight) -> None:
-        ranker, budget = done.queue.ranker, done.queue.batcher.budget
-        real, padded = sum(item.tokens for item in done.items), sum(done.positions)
-        chunks = sum(item.document is not None for item in done.items)
-        budget.fitted()
-        # A batch that is not full says more of the cost of a batch than of the speed.
-        if padded >= budget.tokens * FULL:
-            ranker.speeds.encoding.observe(real, done.seconds)
-        for item in done.items:
-            self._reservations.done(item.call.reservation, ranker.name, tokens=item.tokens)
-        self._metrics.count_batch(ranker.name, len(done.items), chunks, real, padded, done.seconds)
+    def count(self) -> None:
+        """Count all that was done since the last time."""
+        for done in self.uncounted:
+            ranker, budget = done.queue.ranker, done.queue.batcher.budget
+            self._metrics.device_busy_seconds.labels(ranker.capabilities.device).inc(done.busy_s)
+            if not done.parts:
+                continue
+            budget.fitted()
+            real = sum(tokens for _, tokens in done.parts)
+            # A batch that is not full says more of the cost of a batch than of the speed.
+            if done.padded >= budget.tokens * FULL:
+                ranker.speeds.encoding.observe(real, done.seconds)
+            for reservation, tokens in done.parts:
+                self._reservations.done(reservation, ranker.name, tokens=tokens)
+            self._metrics.count_batch(
+                ranker.name, len(done.parts), done.chunks, real, done.padded, done.seconds
+            )
+        self.uncounted.clear()
 
     def _encoding_failed(self, batch: BatchInFlight, items: Sequence[QueuedInput], error: Exception) -> None:
         ranker, budget = batch.queue.ranker, batch.queue.batcher.budget
@@ -263,6 +284,17 @@ class BatchResults:
         except Exception as error:
             raise DeviceLost(f"it fails on every input: {error}") from error
         self._failed_in_a_row = 0
+
+
+def _figures(done: BatchInFlight) -> Figures:
+    return Figures(
+        done.queue,
+        busy_s=0.0,
+        parts=[(item.call.reservation, item.tokens) for item in done.items],
+        chunks=sum(item.document is not None for item in done.items),
+        padded=sum(done.positions),
+        seconds=done.seconds,
+    )
 
 
 def run_isolated(

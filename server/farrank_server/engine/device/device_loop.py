@@ -13,7 +13,7 @@ from typing import TypeVar
 from farrank_runtimes.runtime import OutOfMemory, forget_locals
 from farrank_server.engine.admission.reservations import Reservations
 from farrank_server.engine.device.batch_in_flight import BatchInFlight
-from farrank_server.engine.device.batch_results import BatchResults
+from farrank_server.engine.device.batch_results import ANSWER_SENT_S, BatchResults
 from farrank_server.engine.device.watchdog import GivenUp, Watchdog
 from farrank_server.engine.device.work_queue import Inbox, Turn, WorkQueue
 from farrank_server.engine.rankers.loaded import LoadedRanker
@@ -141,6 +141,7 @@ class DeviceLoop:
             elif self._begun:
                 self._finish_to(len(self._begun) - 1)
             elif work.is_stopping:
+                self._results.count()
                 return
             elif work.doubted:
                 self._measure(work.doubted.pop())
@@ -148,6 +149,9 @@ class DeviceLoop:
     # Methods of their own: in the loop above the last message and the last turn would keep their calls, with
     # their texts, until the next call comes.
     def _take_messages(self, *, wait: bool) -> None:
+        # Counting would keep the interpreter from the event loop, which sends an answer or takes a call in.
+        if wait and self._results.uncounted and not self.inbox.holds_any(within_s=ANSWER_SENT_S):
+            self._results.count()
         for message in self.inbox.take(wait=wait):
             self.work.apply(message)
 
@@ -156,7 +160,7 @@ class DeviceLoop:
         if turn is None:
             return False
         if turn.ready:
-            self._results.score(turn.queue.ranker, turn.ready, beside=self._may_run)
+            self._results.score(turn.queue, turn.ready, beside=self._may_run)
         if turn.items:
             self._run(turn)
         return True
@@ -205,6 +209,7 @@ class DeviceLoop:
         """Answer the calls that the device took with it, and load the rankers anew. False: it is lost."""
         # Before anybody is answered: who asks again at once is told to wait.
         self._report(self, DeviceState.RELOADING)
+        self._results.count()
         # What was begun, and the error's frames, hold the old runtimes and all that was on the device.
         self._begun.clear()
         forget_locals(error)

@@ -75,6 +75,11 @@ class Inbox:
             taken, self._messages = self._messages, []
         return taken
 
+    def holds_any(self, *, within_s: float) -> bool:
+        """Whether there are messages, or one comes within this time."""
+        with self._changed:
+            return bool(self._messages or self._changed.wait(within_s))
+
     def peek(self) -> list[Message]:
         """Look at the messages that were not taken yet."""
         with self._changed:
