@@ -7,8 +7,10 @@ between a call is the same as through gRPC: the same checks, limits, admission, 
 import asyncio
 import math
 import time
+import zlib
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -154,10 +156,8 @@ class HttpCalls:
         if said.isdigit() and int(said) > limit:
             raise too_large(f"{said} bytes", self._limits)
         encoding = request.headers.get("content-encoding", "identity")
-        if encoding.strip().lower() != "identity":
-            raise Unimplemented(
-                f"Content-Encoding: is {encoding[:100]!r}; bodies are taken uncompressed alone, as identity"
-            )
+        if encoding.strip().lower() not in ("identity", "gzip"):
+            raise Unimplemented(f"Content-Encoding: is {encoding[:100]!r}; it must be gzip or identity")
         body = bytearray()
         try:
             async with asyncio.timeout_at(deadline_s):
@@ -167,13 +167,38 @@ class HttpCalls:
                     body += piece
         except TimeoutError:
             raise DeadlineExceeded("the deadline passed before the request was read") from None
-        return bytes(body)
+        # Connect's clients may say gzip and send nothing.
+        if not body or encoding.strip().lower() == "identity":
+            return bytes(body)
+        # A few bytes may become as many as the limit allows.
+        return await self._beside(True, partial(_unzipped, self._limits), bytes(body))
 
     async def _beside(self, is_long: bool, work: Callable[[Any], Value], what: Any) -> Value:
         """Do a piece of work; what is long on another thread, so that it does not hold up the event loop."""
         if is_long:
             return await asyncio.get_running_loop().run_in_executor(self._aside, work, what)
         return work(what)
+
+
+def _unzipped(limits: LimitsConfig, body: bytes) -> bytes:
+    """Unpack a gzip body, no further than to the limit.
+
+    Raises: InvalidArgument if it is none, or ends early; TooLarge.
+    """
+    unpacked = bytearray()
+    try:
+        # It may be of several members, one behind the other.
+        while body:
+            member = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+            unpacked += member.decompress(body, limits.max_request_bytes + 1 - len(unpacked))
+            if len(unpacked) > limits.max_request_bytes:
+                raise too_large(f"more than {limits.max_request_bytes} bytes, unpacked", limits)
+            if not member.eof:
+                raise InvalidArgument("request: ends in the midst of its gzip data")
+            body = member.unused_data
+    except zlib.error as error:
+        raise InvalidArgument(f"request: is not gzip, as Content-Encoding says: {error}") from None
+    return bytes(unpacked)
 
 
 async def _while_there(

@@ -180,7 +180,7 @@ _PROBLEMS = {
     "400": "The request is wrong: the message names the field, the problem and the limit (TEI's routes: 422)",
     "404": "No such model, ranker or index: the message lists the known ones",
     "413": "The body has more bytes than limits.max_request_bytes",
-    "415": "The body is compressed (the contract's methods: 501)",
+    "415": "The body is compressed, and not with gzip (the contract's methods: 501)",
     "429": "No room now: Retry-After says when to come back",
     "500": "A bug; the server's log has the traceback (TEI's routes: 424)",
     "503": "Draining, or the device is not ready: Retry-After says when to come back",

@@ -40,7 +40,7 @@ def request_of(server: AskedServer, messages: Any, **options: Any) -> Any:
 @pytest.mark.parametrize("codec", [proto_binary_codec(), proto_json_codec()], ids=["protobuf", "json"])
 def test_the_lines_of_the_page(server: AskedServer, messages: Any, codec: Any) -> None:
     names = server.run_written("Connect")
-    client = names["RerankServiceClientSync"](server.url, send_compression=None, codec=codec)
+    client = names["RerankServiceClientSync"](server.url, codec=codec)
     for each in (client, names["client"]):
         answer = each.rerank(request_of(server, messages, return_texts=True, top_n=4), timeout_ms=60_000)
         server.check(((result.index, result.score) for result in answer.results), 4)
@@ -68,11 +68,3 @@ def test_errors_have_their_codes_and_the_servers_words(server: AskedServer, mess
         full = refusal(client, request_of(server, messages))
     assert full.code == Code.RESOURCE_EXHAUSTED
     assert "max_concurrent_calls" in full.message
-
-
-def test_a_client_that_compresses_is_told_what_to_do(server: AskedServer, messages: Any) -> None:
-    names = server.run_written("Connect")
-    unasked = names["RerankServiceClientSync"](server.url)
-    refused = refusal(unasked, request_of(server, messages))
-    assert refused.code == Code.UNIMPLEMENTED
-    assert refused.message.startswith("Content-Encoding: is 'gzip'; bodies are taken uncompressed alone")
