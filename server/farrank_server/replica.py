@@ -120,7 +120,7 @@ class Replica:
         young, middle, full = gc.get_threshold()
         gc.set_threshold(young, middle, MIDDLE_COLLECTIONS_BEFORE_FULL)
         opened.callback(gc.set_threshold, young, middle, full)
-        await self._door.open(handlers(service, guard(Door.GRPC)))
+        await self._door.open(handlers(service, guard(Door.GRPC), config.limits))
         if self._http:
             from farrank_server.http.door import HttpDoor
 

@@ -11,10 +11,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+import msgspec
 
 from farrank_loadtest.targets import MALFORMED, Answer, Document, TargetError, scores_by_index
 
 _SHOWN_CHARACTERS = 300
+# Long documents are most of a request: json takes ten times as long, which a busy generator would lack.
+_to_json = msgspec.json.Encoder().encode
 # Headers that tell whole milliseconds.
 # Source: https://github.com/huggingface/text-embeddings-inference, router/src/lib.rs
 _TEI_STAGES = {
@@ -94,7 +97,8 @@ class HttpTarget:
         try:
             async with self._session.post(
                 self._url,
-                json=request,
+                data=_to_json(request),
+                headers={"Content-Type": "application/json"},
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=timeout_s),
             ) as response:

@@ -1,4 +1,8 @@
-"""Is a request well formed and within the limits? Each refusal names the field, the problem, the limit."""
+"""Is a request well formed and within the limits? Each refusal names the field, the problem, the limit.
+
+A request as a whole is weighed by the doors, which know its bytes: weighing a message takes as long as
+writing it.
+"""
 
 from collections import Counter
 
@@ -47,13 +51,11 @@ def check_search(request: pb.SearchAndRerankRequest, limits: LimitsConfig) -> No
 
 
 def too_large(size: str, limits: LimitsConfig) -> TooLarge:
-    """Say that a request as a whole is too large, at whichever door that is seen first."""
+    """Say that a request as a whole is too large; the doors look."""
     return TooLarge(f"request: has {size}; max_request_bytes is {limits.max_request_bytes}")
 
 
 def _check_request(request: pb.RerankRequest | pb.SearchAndRerankRequest, limits: LimitsConfig) -> None:
-    if request.ByteSize() > limits.max_request_bytes:
-        raise too_large(f"{request.ByteSize()} bytes", limits)
     query = request.query
     if not query.strip():
         raise InvalidArgument(f"query: is {'blank' if query else 'empty'}; it must hold at least one word")

@@ -9,9 +9,11 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
+from farrank_server.config.schema import LimitsConfig
 from farrank_server.errors import FarrankError, InvalidArgument
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import SERVICE, RerankService
+from farrank_server.service.validate import too_large
 
 # gRPC's own key for a server's wish when to be called again (gRFC A6); its clients honour it.
 RETRY_KEY = "grpc-retry-pushback-ms"
@@ -20,8 +22,8 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Method = Callable[[Any, float | None], Awaitable[Message]]
 
 
-def handlers(service: RerankService, guard: Guard) -> grpc.GenericRpcHandler:
-    """Make the handlers of a service's methods.
+def handlers(service: RerankService, guard: Guard, limits: LimitsConfig) -> grpc.GenericRpcHandler:
+    """Make the handlers of a service's methods; requests have at most `max_request_bytes`.
 
     Not an interceptor: gRPC would go through its chain with every call.
     """
@@ -31,7 +33,7 @@ def handlers(service: RerankService, guard: Guard) -> grpc.GenericRpcHandler:
             method.name: grpc.unary_unary_rpc_method_handler(
                 _handler(getattr(service, method.name), method.name, guard),
                 # A failure inside gRPC's own deserializing would reach the caller as INTERNAL.
-                request_deserializer=partial(_read, GetMessageClass(method.input_type)),
+                request_deserializer=partial(_read, GetMessageClass(method.input_type), limits),
                 response_serializer=GetMessageClass(method.output_type).SerializeToString,
             )
             for method in SERVICE.methods
@@ -55,8 +57,10 @@ def _handler(method: Method, name: str, guard: Guard) -> Callable[[Any, Context]
     return call
 
 
-def _read(message: type[Message], data: bytes) -> Message | FarrankError:
+def _read(message: type[Message], limits: LimitsConfig, data: bytes) -> Message | FarrankError:
     """Read bytes, or say what the caller is to be told."""
+    if len(data) > limits.max_request_bytes:
+        return too_large(f"{len(data)} bytes", limits)
     try:
         return message.FromString(data)
     except DecodeError as error:

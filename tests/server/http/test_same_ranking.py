@@ -54,7 +54,7 @@ async def doors(tiny_rankers: dict[str, Path]) -> AsyncIterator[tuple[Any, Opene
         service = RerankService(config, http.engine, MemoryFirstStage(), http.bench.metrics)
         guard = Guard(Door.GRPC, http.bench.metrics, service.rankers.keys(), "maxp")
         listener = GrpcListener(ListenConfig(port=0), config.limits)
-        await listener.open(handlers(service, guard))
+        await listener.open(handlers(service, guard, LIMITS))
         async with grpc.aio.insecure_channel(f"127.0.0.1:{listener.port}") as channel:
             yield rerank_pb2_grpc.RerankServiceStub(channel), http  # type: ignore[no-untyped-call]
         await listener.close(0)

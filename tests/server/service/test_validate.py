@@ -7,7 +7,7 @@ from farrank_server.config.schema import LimitsConfig
 from farrank_server.errors import InvalidArgument
 from farrank_server.service import validate
 
-LIMITS = LimitsConfig(max_documents=3, max_document_bytes=40, max_query_bytes=20, max_request_bytes=300)
+LIMITS = LimitsConfig(max_documents=3, max_document_bytes=40, max_query_bytes=20)
 
 
 def request(query: str = "q", documents: int = 1, **options: int) -> pb.RerankRequest:
@@ -47,10 +47,6 @@ def test_a_text_may_have_as_many_bytes_as_the_limit(text: str) -> None:
         (request(top_n=-1), "options.top_n: is -1; it must be 0 "),
         (request(max_chunks=-2), "options.max_chunks: is -2; it must be 0 "),
         (
-            pb.RerankRequest(query="q", documents=[pb.Document(text="x" * 400)]),
-            "request: has 409 bytes; max_request_bytes is 300",
-        ),
-        (
             pb.RerankRequest(
                 query="q", documents=[pb.Document(id="a"), pb.Document(id="b"), pb.Document(id="a")]
             ),
@@ -79,7 +75,6 @@ def test_ids_may_all_be_empty() -> None:
         (pb.SearchAndRerankRequest(query=""), "query: is empty"),
         (pb.SearchAndRerankRequest(query="q", k=-1), "k: is -1; it must be 0 "),
         (pb.SearchAndRerankRequest(query="q", k=4), "k: is 4; max_documents is 3"),
-        (pb.SearchAndRerankRequest(query="q", index="x" * 400), "request: has "),
         (pb.SearchAndRerankRequest(query="q", options=pb.RerankOptions(top_n=-5)), "options.top_n: is -5"),
     ],
 )

@@ -31,7 +31,7 @@ async def stub(tiny_rankers: dict[str, Path], first_stage: MemoryFirstStage) -> 
         door = GrpcListener(ListenConfig(port=0, metrics_port=None), config.limits)
         service = RerankService(config, bench.engine, first_stage, bench.metrics)
         guard = Guard(Door.GRPC, bench.metrics, {"maxp", "biencoder", "both"}, "maxp")
-        await door.open(handlers(service, guard))
+        await door.open(handlers(service, guard, config.limits))
         async with grpc.aio.insecure_channel(f"127.0.0.1:{door.port}") as channel:
             yield rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
         await door.close(0)

@@ -43,6 +43,9 @@ class Scripted(RerankService):
         return await self.behave()
 
 
+LIMITS = LimitsConfig(max_request_bytes=300)
+
+
 @pytest.fixture
 def scripted() -> Scripted:
     return Scripted()
@@ -55,8 +58,8 @@ def metrics() -> Metrics:
 
 @pytest_asyncio.fixture
 async def channel(scripted: Scripted, metrics: Metrics) -> AsyncIterator[grpc.aio.Channel]:
-    door = GrpcListener(ListenConfig(port=0), LimitsConfig())
-    await door.open(handlers(scripted, Guard(Door.GRPC, metrics, {"maxp"}, "maxp")))
+    door = GrpcListener(ListenConfig(port=0), LIMITS)
+    await door.open(handlers(scripted, Guard(Door.GRPC, metrics, {"maxp"}, "maxp"), LIMITS))
     async with grpc.aio.insecure_channel(f"127.0.0.1:{door.port}") as opened:
         yield opened
     await door.close(0)
@@ -83,6 +86,16 @@ async def test_an_answer_passes_and_is_counted(channel: grpc.aio.Channel, metric
     assert answer.query_tokens_cut == 7
     assert await counted(metrics, "requests_total", method="Rerank", ranker="maxp", code="OK") == 1
     assert await counted(metrics, "requests_in_flight", method="Rerank") == 0
+
+
+async def test_a_request_of_too_many_bytes_is_refused(channel: grpc.aio.Channel, metrics: Metrics) -> None:
+    query = "q" * (300 - len(pb.RerankRequest(query="q" * 200).SerializeToString()) + 200)
+    await stub_of(channel).Rerank(pb.RerankRequest(query=query))
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await stub_of(channel).Rerank(pb.RerankRequest(query=query + "q"))
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert refused.value.details() == "request: has 301 bytes; max_request_bytes is 300"
+    assert await counted(metrics, "requests_total", method="Rerank", ranker="", code="INVALID_ARGUMENT") == 1
 
 
 @pytest.mark.parametrize(
