@@ -32,6 +32,17 @@ def decoded(body: bytes, kind: type[Body]) -> Body:
         raise InvalidArgument(f"request: is not JSON: {str(error)[:300]}") from None
 
 
+def json_of(value: object, field: str) -> str:
+    """Write a value that came in a field as JSON again, its characters as they are.
+
+    Raises: InvalidArgument if it nests too deep: what could just be read may be too deep to be written.
+    """
+    try:
+        return to_json(value).decode()
+    except RecursionError:
+        raise InvalidArgument(f"{field}: nests too deep") from None
+
+
 @contextmanager
 def saying_what_is_no_text() -> Iterator[None]:
     """Refuse half of a surrogate pair: JSON can say it, no text can hold it."""

@@ -1,6 +1,5 @@
 """What a client asks in any of the shapes, and how it becomes the contract's request."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,7 +10,7 @@ from farrank.v1 import rerank_pb2 as pb
 from farrank_server.engine.rankers.loaded import Scorer
 from farrank_server.errors import InvalidArgument
 from farrank_server.http.dialects.models import Models
-from farrank_server.http.json_bodies import saying_what_is_no_text
+from farrank_server.http.json_bodies import json_of, saying_what_is_no_text
 
 Given = str | dict[str, Any]
 
@@ -19,7 +18,7 @@ Given = str | dict[str, Any]
 class SpansBody(msgspec.Struct):
     """Cohere's options for the passages of each document."""
 
-    mode: Literal["enabled", "disabled"] = "enabled"
+    mode: Literal["enabled", "disabled"] | None = None
     threshold: float | None = None
     max_spans: int | None = None
 
@@ -60,7 +59,7 @@ class Asked:
     def wants_spans(self) -> bool:
         """Whether each document's passages are asked for."""
         spans = self.body.relevant_spans
-        return spans is not None and spans.mode == "enabled"
+        return spans is not None and spans.mode != "disabled"
 
     @property
     def returns_documents(self) -> bool:
@@ -108,6 +107,8 @@ def understand(body: RerankBody, models: Models) -> Asked:
     name, top_n = "top_n", body.top_n
     if body.top_k is not msgspec.UNSET:
         name, top_n = "top_k", body.top_k
+    if body.relevant_spans and body.relevant_spans.max_spans is not None:
+        _at_least(0, "relevant_spans.max_spans", body.relevant_spans.max_spans)
     texts = [each if isinstance(each, str) else _text_of(each, n, body) for n, each in enumerate(given)]
     return Asked(body, models.ranker(body.model), given, texts, _at_least(0, name, top_n or 0))
 
@@ -117,8 +118,11 @@ def _text_of(document: dict[str, Any], index: int, body: RerankBody) -> str:
     fields = body.rank_fields or ["text"]
     if missing := [name for name in fields if document.get(name) is None]:
         raise InvalidArgument(f"documents[{index}]: has no {missing[0][:100]!r}")
-    values = (document[name] for name in fields)
-    return "\n".join(each if isinstance(each, str) else json.dumps(each) for each in values)
+    values = ((name, document[name]) for name in fields)
+    return "\n".join(
+        value if isinstance(value, str) else json_of(value, f"documents[{index}].{name[:100]}")
+        for name, value in values
+    )
 
 
 def _at_least(least: int, name: str, value: int) -> int:

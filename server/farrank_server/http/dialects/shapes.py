@@ -84,7 +84,11 @@ class Superset:
 
 def _object_of(asked: Asked, index: int, text: str) -> dict[str, Any]:
     given: Given = asked.given[index]
-    return {"text": text} if isinstance(given, str) else {"text": text, **given}
+    if isinstance(given, str):
+        return {"text": text}
+    own = given.get("text")
+    # Clients read `text` as a text: null or a number of the caller's own would break them.
+    return {**given, "text": own if isinstance(own, str) else text}
 
 
 class Voyage:

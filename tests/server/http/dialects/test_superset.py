@@ -100,6 +100,37 @@ async def test_documents_that_are_objects(shared_door: Opened) -> None:
     ]
 
 
+async def test_fields_that_are_no_texts_are_read_as_json_with_their_own_characters(
+    shared_door: Opened,
+) -> None:
+    request = {"query": "river", "documents": [{"by": ["Müller"]}], "rank_fields": ["by"]}
+    _, answer = await shared_door.post("/v1/rerank", {**request, "return_documents": True})
+    assert answer["results"][0]["document"] == {"by": ["Müller"], "text": '["Müller"]'}
+
+
+@pytest.mark.parametrize(
+    ("given", "text"), [({"t": "a", "text": None}, "a"), ({"t": "a", "text": "b"}, "b"), ({"t": 5}, "5")]
+)
+async def test_the_text_of_a_returned_document_is_a_text(
+    shared_door: Opened, given: dict[str, Any], text: str
+) -> None:
+    request = {"query": "river", "documents": [given], "rank_fields": ["t"], "return_documents": True}
+    _, answer = await shared_door.post("/v1/rerank", request)
+    assert answer["results"][0]["document"] == {**given, "text": text}
+
+
+async def test_what_nests_deep_is_read_or_refused(shared_door: Opened) -> None:
+    # Reading, and writing the text that is ranked, end at depths that differ by a few.
+    seen = set()
+    for depth in (10, *range(850, 1000, 2), 100_000):
+        nested = "[" * depth + "]" * depth
+        body = '{"query": "a", "rank_fields": ["t"], "return_documents": true, "documents": [{"t": %s}]}'
+        async with shared_door.session.post("/v1/rerank", data=body % nested) as answer:
+            seen.add(answer.status)
+            assert answer.status in (200, 400), depth
+    assert seen == {200, 400}
+
+
 @pytest.mark.parametrize("raw", [{"raw_scores": True}, {"use_activation": False}])
 async def test_raw_scores_where_they_are_asked_for(shared_door: Opened, raw: dict[str, Any]) -> None:
     _, answer = await shared_door.post("/rerank", {**REQUEST, **raw})
@@ -161,6 +192,8 @@ async def test_passages_are_cohere_s_spans(shared_door: Opened) -> None:
     for wanted, count in (
         ({"threshold": 0.0, "max_spans": 1}, 1),
         ({"threshold": 1.0}, 0),
+        ({"threshold": 0.0, "max_spans": 0}, 0),
+        ({"mode": None, "threshold": 0.0, "max_spans": 1}, 1),
         ({"mode": "disabled"}, 0),
     ):
         _, answer = await shared_door.post("/v2/rerank", {**request, "relevant_spans": wanted})
@@ -188,6 +221,7 @@ async def test_passages_are_cohere_s_spans(shared_door: Opened) -> None:
         ({"max_chunks_per_doc": 0}, 400, "max_chunks_per_doc: is 0; it must be 1 or more"),
         ({"max_tokens_per_doc": 0}, 400, "max_tokens_per_doc: is 0; it must be 1 or more"),
         ({"relevant_spans": {"mode": "on"}}, 400, "relevant_spans.mode: is not as it must be"),
+        ({"relevant_spans": {"max_spans": -1}}, 400, "relevant_spans.max_spans: is -1; it must be 0 or more"),
         ({"model": "gpt"}, 404, "known are: maxp, biencoder, both, rerank-*"),
     ],
 )
