@@ -84,7 +84,7 @@ def _head(plan: Plan, command: Sequence[str], *, quick: bool) -> str:
         f"{settings.heads.epochs} times from each question, documents put together anew, {settings.seeds} "
         "seeds. Those that read tokens (CEDR, Neural Model 1) learn so from the first "
         f"{settings.token_triples:,} of the questions, {settings.token_heads.epochs} times from each, and "
-        f"are asked the first {settings.token_questions:,}.",
+        f"are asked the first {settings.token_questions:,}, over which they are compared with FirstP.",
     ]
     if plan.whole:
         lines[-1] += (

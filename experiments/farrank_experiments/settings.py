@@ -50,13 +50,13 @@ class Settings:
     articles: int | None = None
     passage_questions: int = 4_500
     triples: int = 700
-    token_triples: int = 160
+    token_triples: int = 120
     whole_triples: int = 240
     negatives: int = 2
     seeds: int = 3
     whole_seeds: int = 1
     test_questions: int = 120
-    token_questions: int = 60
+    token_questions: int = 40
     whole_questions: int = 60
     position_questions: int = 30
     distractors: int = 16

@@ -10,11 +10,18 @@ from farrank.v1 import rerank_pb2_grpc
 from farrank_exporters.export import artifact_of, export_ranker
 from farrank_rankers.files.model_files import embedded_rankers, locate
 from farrank_rankers.files.open import open_ranker
+from farrank_rankers.ranker import weights_digest
 from farrank_server.config.schema import ListenConfig, RankerConfig, ServerConfig
 from farrank_server.replica import Replica
 from support.exported_rankers import CALIBRATION, MEASURED
 
-RANKERS = ("firstp", "maxp", "parade-attn")
+FAMILIES = {
+    "firstp": "firstp",
+    "maxp": "maxp",
+    "parade-attn": "parade-attn",
+    "parade-rand-l2": "parade-transf-rand",
+}
+RANKERS = tuple(FAMILIES)
 QUERY = "when was the lighthouse of Alexandria built?"
 ANSWER = "The lighthouse of Alexandria was built between 284 and 246 BC, in the reign of Ptolemy II. "
 OF_BREAD = "Bread is baked from flour, water, salt and yeast, and has been eaten for thousands of years. "
@@ -28,13 +35,20 @@ def test_these_come_with_the_project() -> None:
     assert tuple(embedded_rankers()) == RANKERS
 
 
+def test_together_they_are_small_and_share_one_encoder() -> None:
+    folders = [locate(f"embedded:{name}").folder for name in RANKERS]
+    assert sum(path.stat().st_size for folder in folders for path in folder.iterdir()) < 12e6
+    encoders = {weights_digest(open_ranker(f"embedded:{name}").encoder.backbone) for name in RANKERS}
+    assert len(encoders) == 1
+
+
 @pytest.mark.parametrize("name", RANKERS)
 def test_one_is_small_and_says_where_it_is_from(name: str) -> None:
     folder = locate(f"embedded:{name}").folder
     sizes = [path.stat().st_size for path in folder.iterdir()]
     assert sum(sizes) < 4e6
     spec = open_ranker(f"embedded:{name}").spec
-    assert spec.family == name
+    assert spec.family == FAMILIES[name]
     assert "CC BY-SA 4.0" in spec.provenance["data"]
     assert "make experiment" in spec.provenance["command"]
     assert "Biased 0." in spec.provenance["MRR"]
@@ -67,9 +81,10 @@ async def test_they_are_served_by_name_and_say_where_the_answer_stands() -> None
             assert passage.start <= TEXTS[DEEP].index("246 BC") < passage.end
 
 
-def test_one_is_exported(tmp_path: Path) -> None:
-    with artifact_of("embedded:maxp", tmp_path / "maxp") as (ranker, artifact):
+@pytest.mark.parametrize("name", ["maxp", "parade-rand-l2"])
+def test_one_is_exported(name: str, tmp_path: Path) -> None:
+    with artifact_of(f"embedded:{name}", tmp_path / name) as (ranker, artifact):
         export = export_ranker(ranker, artifact, "onnx", "fp32", measured=MEASURED, calibration=CALIBRATION)
-    assert export.manifest.source_version == open_ranker("embedded:maxp").version
+    assert export.manifest.source_version == open_ranker(f"embedded:{name}").version
     assert {each.runtime for each in export.manifest.parity} == {"onnx", "openvino"}
     assert all(each.max_difference < 1e-4 for each in export.manifest.parity)

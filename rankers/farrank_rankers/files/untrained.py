@@ -102,6 +102,11 @@ def new_ranker(
         config |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
     ranker = build(Reader(spec, budget.tokenizer, budget.backbone), config, seed)
     if pretrained:
+        if files.kind == "difference":
+            raise SourceError(
+                f"{backbone} is a trained ranker, kept as its difference from a model; a new head needs a "
+                "backbone or a checkpoint of one"
+            )
         fill_published(ranker.encoder.backbone, files, new_head=classifier)
         for option, part in parts.items():
             fill_backbone(ranker.aggregator.get_submodule(f"{option}.bert"), part.transformer)

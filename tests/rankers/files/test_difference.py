@@ -138,6 +138,12 @@ def test_a_base_that_starts_from_the_ranker_itself_is_refused(folder: Path, tmp_
         open_ranker(folder)
 
 
+def test_it_is_no_backbone_for_a_new_head(folder: Path) -> None:
+    # Its folder alone would give the weights of its base.
+    with pytest.raises(SourceError, match="is a trained ranker, kept as its difference from a model"):
+        new_ranker("maxp", folder)
+
+
 def test_the_base_stays_as_it_was(base: Path, folder: Path) -> None:
     before = (base / "model.safetensors").read_bytes()
     open_ranker(folder)
