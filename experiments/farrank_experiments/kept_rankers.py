@@ -1,7 +1,7 @@
 """Rankers of a finished experiment, as small differences from what their encoder was trained from.
 
-Each is the encoder of the passage ranker under a head that was trained on its vectors, on Biased and then on
-Far, with seed 0: which of the seeds was settled before they were measured. FirstP, MaxP and PARADE Attn of
+Each is the encoder of the passage ranker under a head that was trained on what that keeps, on Biased and then
+on Far, with seed 0: which of the seeds was settled before they were measured. FirstP, MaxP and PARADE Attn of
 one run come with the project as `embedded:NAME`, and RAND-L2 of another, on their encoder.
 """
 
@@ -10,7 +10,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 
-from farrank_experiments.asking import ask, by_aggregators
+from farrank_experiments.asking import Values, ask, by_aggregators
+from farrank_experiments.contenders import Contender
 from farrank_experiments.plan import Plan
 from farrank_experiments.questions import BIASED, FAR, NATURAL
 from farrank_experiments.settings import digest_of
@@ -25,10 +26,10 @@ DATA = "SQuAD's questions and paragraphs (Rajpurkar et al., EMNLP 2016), CC BY-S
 
 
 def keep_rankers(plan: Plan, out: Path) -> Iterator[Path]:
-    """Write the plan's rankers of vectors on a frozen encoder, whose steps are done, and give their folders.
+    """Write the plan's rankers on a frozen encoder, whose steps are done, and give their folders.
 
-    With an encoder that was taken from a ranker, they are kept as differences from that. They are measured as
-    they open again, after rounding.
+    With an encoder that was taken from a ranker, they are kept as differences from that. Those on vectors are
+    measured as they open again, after rounding.
     Raises: TrainingError if the backbone began with random weights.
     """
     settings = plan.settings
@@ -43,25 +44,29 @@ def keep_rankers(plan: Plan, out: Path) -> Iterator[Path]:
         encoder = f"{settings.triples} on the encoder of {settings.encoder}"
         flags = ["--encoder", settings.encoder, *flags]
     for contender in plan.contenders:
-        if not contender.has_vectors:
-            continue
         ranker, folder = plan.frozen_ranker(contender, FAR, SEED), out / contender.name
         ranker.reader.spec = replace(ranker.spec, backbone=name)
         save_difference(ranker, folder, base)
-        reached = {}
-        opened = {"it": open_ranker(folder).aggregator}
-        for vectors, questions in plan.asked_vectors():
-            for condition, values in ask(by_aggregators(opened, vectors), questions)["it"].items():
-                reached[condition] = fmean(values.values())
+        reached = _reached(plan, contender, folder)
         provenance = {
             "data": DATA,
             "command": f"make experiment EXPERIMENT_ARGS='{' '.join(flags)}'",
             "settings": digest_of(asdict(settings)),
             "seed": str(SEED),
             "questions": encoder,
-            "MRR": ", ".join(f"{of} {reached[each]:.3f}" for of, each in CONDITIONS.items()),
+            "MRR": ", ".join(f"{of} {fmean(reached[each].values()):.3f}" for of, each in CONDITIONS.items()),
             "candidates": str(settings.windows.candidates),
         }
         told = replace(ranker.spec, provenance=provenance)
         (folder / SPEC_FILE).write_text(told.to_json(), encoding="utf-8")
         yield folder
+
+
+def _reached(plan: Plan, contender: Contender, folder: Path) -> Values:
+    if not contender.has_vectors:
+        return plan.results()["frozen"][contender.name][FAR][SEED]
+    opened = {"it": open_ranker(folder).aggregator}
+    values: Values = {}
+    for vectors, questions in plan.asked_vectors():
+        values |= ask(by_aggregators(opened, vectors), questions)["it"]
+    return values

@@ -28,14 +28,14 @@ def test_rankers_are_written_as_differences(tiny_backbone: Path, tmp_path: Path)
     backbone = new_ranker("firstp", tiny_backbone, seed=5, pretrained=False).encoder.backbone
     save_file(dict(backbone.state_dict()), base / "model.safetensors")
     settings = replace(quick(str(base)), pretrained=True, seeds=1, whole_seeds=0, position_questions=1)
-    contenders = [CONTENDERS[name] for name in ("firstp", "avgp", "parade-attn")]
+    contenders = [CONTENDERS[name] for name in ("firstp", "avgp", "parade-attn", "neural-model1")]
     squad = write_articles(tmp_path)
     plan = Plan(settings, squad, StepFolders(tmp_path / "work"), contenders, [], lambda said: None)
     plan.folders.do(plan.steps(), lambda said: None)
 
     folders = list(keep_rankers(plan, tmp_path / "out"))
 
-    assert [each.name for each in folders] == ["firstp", "avgp", "parade-attn"]
+    assert [each.name for each in folders] == ["firstp", "avgp", "parade-attn", "neural-model1"]
     for folder in folders:
         kept, trained = open_ranker(folder), plan.frozen_ranker(CONTENDERS[folder.name], "far", 0)
         texts = ["stone " * 40 + "harbour", "sea"]
@@ -54,7 +54,7 @@ def test_rankers_are_written_as_differences(tiny_backbone: Path, tmp_path: Path)
     again.folders.do(again.steps(), lambda said: None)
     for folder in keep_rankers(again, tmp_path / "heads"):
         weights = load_file(folder / "difference.safetensors")
-        assert all(name.startswith("aggregator.") for name in weights)
+        assert not any(name.startswith("encoder.backbone.") for name in weights)
         provenance = open_ranker(folder).spec.provenance
         assert f"--encoder {folders[0]} --keep" in provenance["command"]
         assert provenance["questions"] == f"12 on the encoder of {folders[0]}"
