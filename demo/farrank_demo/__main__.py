@@ -91,8 +91,8 @@ def stay_up(url: str) -> None:
     """At a terminal, leave the page to who sits there until Ctrl-C."""
     print(f"\n── where the evidence lies, in a browser: {url}", flush=True)
     if sys.stdin.isatty() and sys.stdout.isatty():
-        print("   up until Ctrl-C", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
+            print("   up until Ctrl-C", flush=True)
             threading.Event().wait()
 
 
