@@ -15,10 +15,12 @@ import hypothesis
 import pytest
 import trustme
 
+import farrank_cli.spawn
 import farrank_runtimes  # noqa: F401  # before any test imports ONNX Runtime or OpenVINO itself
 from farrank_cli.main import main
 from farrank_rankers.family import FAMILIES, TransformerShape
 from farrank_runtimes.cores import usable_cores
+from support import forked
 from support.commands import Outcome
 from support.made_once import made_once
 from support.tls_files import TlsFiles
@@ -65,6 +67,7 @@ def pytest_collection_finish() -> None:
     """Keep what was imported out of garbage collections: each looks at all of it, for some 0.4 s."""
     gc.collect()
     gc.freeze()
+    forked.fork_parent()
 
 
 TINY_BERT = {
@@ -138,6 +141,14 @@ def tiny_rankers(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) 
 
     folder = made_once(tmp_path_factory, "tiny-rankers", make)
     return {path.name: path for path in sorted(folder.iterdir())}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def servers_are_forked() -> Iterator[None]:
+    """Have servers that tests start be forked, without imports of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(farrank_cli.spawn, "Popen", forked.Popen)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

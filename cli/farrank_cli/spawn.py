@@ -1,10 +1,10 @@
 """Start `farrank serve` in a process of its own: for demonstrations, benchmarks and tests."""
 
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from subprocess import PIPE, Popen
 
 
 class SpawnError(RuntimeError):
@@ -18,7 +18,7 @@ class SpawnedServer:
     address: str
     metrics_url: str
     http_url: str
-    process: subprocess.Popen[str]
+    process: Popen[str]
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def spawned_server(arguments: Sequence[str]) -> Iterator[SpawnedServer]:
     Raises: SpawnError if the server cannot be started.
     """
     command = [sys.executable, "-m", "farrank_cli", "serve", "--port", "0", "--metrics-port", "0", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with Popen(command, stdout=PIPE, text=True) as process:
         try:
             yield _when_healthy(process)
         finally:
@@ -37,7 +37,7 @@ def spawned_server(arguments: Sequence[str]) -> Iterator[SpawnedServer]:
             process.wait()
 
 
-def _when_healthy(process: subprocess.Popen[str]) -> SpawnedServer:
+def _when_healthy(process: Popen[str]) -> SpawnedServer:
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("healthy "):

@@ -22,6 +22,7 @@ from farrank_exporters.parity import BeyondBound, measure
 from farrank_rankers.exports.export_folder import find_exports
 from farrank_rankers.exports.manifest import Graph, Parity
 from farrank_rankers.files.open import open_ranker
+from support import forked
 from support.exported_rankers import TracedRanker
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def test_an_interrupted_export_leaves_nothing_behind(
 ) -> None:
     command = [sys.executable, "-m", "farrank_cli", "export", str(tiny_rankers["maxp"])]
     command += ["--out", str(tmp_path / "exported"), "--texts", str(texts)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with forked.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert next(process.stderr).endswith(" steps, tracing the encoder\n")
         (building,) = tmp_path.iterdir()

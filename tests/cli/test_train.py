@@ -19,6 +19,7 @@ from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
 from farrank_training.configuration import settings
 from farrank_trec import read_run
+from support import forked
 
 if TYPE_CHECKING:
     from support.commands import Outcome
@@ -186,7 +187,7 @@ def test_a_signal_saves_and_ends_with_130(train: Farrank, data: Path, tmp_path: 
     flags = (*START, "--triples", "triples.tsv", *QUICK, "--out")
     command = [sys.executable, "-c", STOPPING, "train", *map(str, flags), str(tmp_path / "cut")]
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(command, cwd=data, text=True, **pipes) as process:
+    with forked.Popen(command, cwd=data, text=True, **pipes) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "three\n"
         process.send_signal(signal.SIGTERM)

@@ -14,6 +14,7 @@ from farrank_experiments.__main__ import main
 from farrank_experiments.contenders import CONTENDERS
 from farrank_loadtest.efficiency.points import all_pairs, measured_gains
 from farrank_rankers.papers import paper_models
+from support import forked
 from support.articles import write_articles
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -93,7 +94,7 @@ def test_a_mean_of_passages_does_not_heed_their_places(finished: Path) -> None:
 def test_a_killed_run_goes_on_with_the_same_figures(squad: Path, finished: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
     command = [sys.executable, "-m", "farrank_experiments", *arguments(squad, work, *KILLED)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with forked.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         # Killed as the second of FirstP's own steps begins.
         assert any("FirstP, encoder and all, on Far …" in line for line in process.stdout)

@@ -8,6 +8,7 @@ from typing import Any
 
 from farrank_loadtest.efficiency.run_times import Conditions, Measured, Timed
 from farrank_rankers.papers import BACKBONES
+from support import forked
 
 TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 # The same change, made by a process of its own that then runs the command.
@@ -28,9 +29,9 @@ def tiny_backbones() -> dict[str, dict[str, Any]]:
 PASSAGE = "The tower stands over the harbour, and the ships that sail to the sea pass below it. " * 20
 
 
-def start(*flags: object) -> subprocess.Popen[str]:
+def start(*flags: object) -> forked.Popen[str]:
     """Run it in a process of its own, on tiny backbones."""
-    return subprocess.Popen(
+    return forked.Popen(
         [sys.executable, "-c", SCRIPT, *map(str, flags)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -1,7 +1,6 @@
-"""Trainings that are killed at a moment, and others that go on with them: a script, whose process forks each.
+"""Trainings that are killed at a moment, and others that go on with them, in a process that forks each.
 
-`python killed_training.py RANKER FOLDER MOMENT…` trains from the artifact RANKER into FOLDER/MOMENT. torch
-lets no process train whose parent did: this one only imports.
+torch lets no process train whose parent did: this one only imports.
 """
 
 import os
@@ -127,11 +126,12 @@ def forked(*arguments: Any, **keywords: Any) -> int:
     return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
 
 
-if __name__ == "__main__":
+def main(artifact: str, out: str, *moments: str) -> None:
+    """Train, and go on with what was killed."""
     torch.set_num_threads(1)
-    for moment in sys.argv[3:]:
-        folder = Path(sys.argv[2], moment)
-        ended_by = forked(Path(sys.argv[1]), folder, moment, resume=False)
+    for moment in moments:
+        folder = Path(out, moment)
+        ended_by = forked(Path(artifact), folder, moment, resume=False)
         assert ended_by == (0 if moment == "never" else signal.SIGKILL), f"{moment}: ended by {ended_by}"
         if ended_by:
-            forked(Path(sys.argv[1]), folder, "never", resume=True)
+            forked(Path(artifact), folder, "never", resume=True)

@@ -1,8 +1,6 @@
 """A run from its beginning to an artifact: what it writes, and that it goes on wherever it was cut off."""
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +18,7 @@ from farrank_training.errors import TrainingError
 from farrank_training.training_run import Trained, train
 from farrank_training.validation import rerank
 from farrank_trec import read_run
-from support import killed_training
+from support import forked, killed_training
 from support.training_groups import Groups, MakeRanker, triples, validation
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -40,14 +38,8 @@ def artifact(make_ranker: MakeRanker, tmp_path_factory: pytest.TempPathFactory) 
 def killed(artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of runs: one that nobody killed, and one for each moment at which one was and then went on."""
     folder = tmp_path_factory.mktemp("killed")
-    tests, script = Path(__file__).parents[1], killed_training.__file__
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tests), *sys.path])}
-    done = subprocess.run(
-        [sys.executable, script, artifact, folder, "never", *MOMENTS],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    code = "import sys; from support.killed_training import main; main(*sys.argv[1:])"
+    done = forked.run([sys.executable, "-c", code, artifact, folder, "never", *MOMENTS])
     assert done.returncode == 0, done.stderr
     return folder
 

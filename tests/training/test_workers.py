@@ -1,17 +1,15 @@
 """Processes that read ahead, forked as `farrank train` forks them.
 
-In an interpreter of their own: the tests' has used gRPC and other native threads, and has died of a fork.
+In a process of their own: the tests' has used gRPC and other native threads, and has died of a fork.
 """
 
-import subprocess
 import sys
 from pathlib import Path
 
-TESTS = Path(__file__).parents[1]
+from support import forked
 
 SCRIPT = """
 import sys
-sys.path.insert(0, sys.argv[1])
 import torch
 from torch.utils.data import DataLoader
 from farrank_rankers.files.open import open_ranker
@@ -20,7 +18,7 @@ from farrank_training.configuration import TrainingConfig
 from farrank_training.validation import rerank
 from support.training_groups import triples, validation
 
-for folder in sys.argv[2:]:
+for folder in sys.argv[1:]:
     ranker = open_ranker(folder)
     groups, collator = triples(4), Collator(ranker.reader)
     workers = {"num_workers": 2, "multiprocessing_context": "fork"}
@@ -37,11 +35,6 @@ for folder in sys.argv[2:]:
 
 def test_processes_that_read_ahead_make_the_same_batches_and_scores(tiny_rankers: dict[str, Path]) -> None:
     families = ["maxp", "cedr-knrm", "biencoder"]
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(TESTS), *(str(tiny_rankers[family]) for family in families)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = forked.run([sys.executable, "-c", SCRIPT, *(tiny_rankers[family] for family in families)])
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == families

@@ -18,6 +18,7 @@ from farrank_cli.main import main
 from farrank_client import Client, Document
 from farrank_loadtest.accuracy.accuracy_report import Report
 from farrank_trec import read_collection, read_run
+from support import forked
 
 if TYPE_CHECKING:
     from farrank_cli.spawn import SpawnedServer
@@ -288,7 +289,7 @@ def test_ctrl_c_and_sigterm_keep_the_queries_that_were_done(
     ]
     command += ["--ranker=maxp", "--ranker=firstp", f"--out={tmp_path}/o"]
 
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with forked.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         _wait_until_asked(server)
         process.send_signal(number)
         out, err = process.communicate(timeout=60)

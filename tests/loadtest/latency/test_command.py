@@ -19,6 +19,7 @@ import matplotlib.image
 import pytest
 
 from farrank_cli.spawn import SpawnedServer, spawned_server
+from support import forked
 
 if TYPE_CHECKING:
     from support.commands import Outcome
@@ -190,7 +191,7 @@ def test_ctrl_c_and_sigterm_keep_what_was_measured(
     command = [sys.executable, "-m", "farrank_cli", "loadtest", "latency", "--target", server.address]
     command += ["--out", str(tmp_path), *TINY, "--rates", "5,10,20", "--repeats", "1", "--warm-up-s", "0"]
     command += ["--duration-s", "2.5"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with forked.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert any(line.startswith("5 calls/s: ") for line in process.stderr)
         time.sleep(1)

@@ -1,0 +1,162 @@
+"""Python's `-m MODULE` and `-c CODE` in processes that have imported torch and transformers already.
+
+Each saves 5 s of a core. They are forked from a process that was forked before any test ran: none of a test's
+threads is missing in them. To whoever started one it is a child like any other: waited for, signalled, killed
+by its id. A test of imports or of a start needs `subprocess`.
+"""
+
+import atexit
+import ctypes
+import faulthandler
+import json
+import logging
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, AnyStr
+
+Completed = subprocess.CompletedProcess[str]
+
+_PR_SET_CHILD_SUBREAPER = 36
+_LARGEST_COMMAND = 1 << 17
+_to_parent: socket.socket | None = None
+
+
+def fork_parent() -> None:
+    """Fork the process that forks all others; to be called once, before any thread of a test's is there."""
+    global _to_parent
+    _to_parent, commands = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        try:
+            _fork_on_demand(commands)
+        finally:
+            os._exit(1)
+    commands.close()
+    atexit.register(_to_parent.close)
+
+
+class Popen(subprocess.Popen[AnyStr]):
+    """`subprocess.Popen` of a command `[sys.executable, "-m", MODULE, …]` or `[…, "-c", CODE, …]`."""
+
+    def _execute_child(self, args: Any, *others: Any) -> None:
+        # In the order of subprocess: executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo,
+        # creationflags, shell, and a pair of ends for each of stdin, stdout, stderr.
+        cwd, environment, ends = others[4], others[5], others[9:15]
+        interpreter, flag, *command = map(os.fspath, args)
+        assert interpreter == sys.executable
+        assert flag in ("-m", "-c")
+        assert _to_parent is not None
+        given = {
+            "flag": flag,
+            "command": command,
+            "cwd": os.fspath(cwd or os.getcwd()),
+            "environment": dict(os.environ if environment is None else environment),
+        }
+        stdin, stdout, stderr = ends[0], ends[3], ends[5]
+        files = [own if end == -1 else end for own, end in enumerate((stdin, stdout, stderr))]
+        try:
+            with _adopting():
+                socket.send_fds(_to_parent, [json.dumps(given).encode()], files)
+                self.pid = int(_to_parent.recv(20))
+            self._child_created = True
+        finally:
+            self._close_pipe_fds(*ends)  # type: ignore[attr-defined]
+
+
+def run(command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> Completed:
+    """`subprocess.run`, with what the command prints."""
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with Popen(command, env=environment, text=True, **pipes) as process:
+        out, err = process.communicate()
+    return Completed(command, process.returncode, out, err)
+
+
+@contextmanager
+def _adopting() -> Iterator[None]:
+    """Become the parent of processes whose own parent ends meanwhile."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 0)
+
+
+def _fork_on_demand(commands: socket.socket) -> None:
+    """Fork a process for each command, until who sends them has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.disable()
+    # Nobody who waits for the end of a file shall wait for this process.
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for file in range(3):
+        os.dup2(nothing, file)
+    os.closerange(3, commands.fileno())
+    os.closerange(commands.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
+    while True:
+        message, files, _, _ = socket.recv_fds(commands, _LARGEST_COMMAND, 3)
+        if not message:
+            os._exit(0)
+        # The one between ends before whoever asked is told: its child is theirs then.
+        reading, writing = os.pipe()
+        between = os.fork()
+        if between == 0:
+            child = os.fork()
+            if child == 0:
+                commands.close()
+                os.close(reading)
+                os.close(writing)
+                _run(files, **json.loads(message))
+            os.write(writing, str(child).encode())
+            os._exit(0)
+        os.waitpid(between, 0)
+        commands.send(os.read(reading, 20))
+        for file in (reading, writing, *files):
+            os.close(file)
+
+
+def _run(files: list[int], flag: str, command: list[str], cwd: str, environment: dict[str, str]) -> None:
+    """Be what Python would be, and end."""
+    for file, end in enumerate(files):
+        os.dup2(end, file)
+    os.closerange(3, max(files) + 1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.stdin, sys.stdout = os.fdopen(0, encoding="utf-8"), os.fdopen(1, "w", encoding="utf-8")
+    sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace")
+    logging.root.handlers.clear()
+    logging.root.setLevel(logging.WARNING)
+    warnings.resetwarnings()
+    warnings.simplefilter("ignore", DeprecationWarning)
+    sys.argv = command if flag == "-m" else ["-c", *command[1:]]
+    status = 0
+    try:
+        if flag == "-m":
+            runpy.run_module(command[0], run_name="__main__", alter_sys=True)
+        else:
+            exec(compile(command[0], "<string>", "exec"), {"__name__": "__main__"})
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
