@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import uv
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,29 +27,27 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of executables of an environment that holds the wheel without extras."""
     folder = tmp_path_factory.mktemp("install")
     # By way of the source distribution: the stubs are compiled in its copy, not in this checkout.
-    built = run(sys.executable, "-m", "build", "--outdir", folder, ROOT, cwd=folder)
+    built = run(sys.executable, "-m", "build", "--installer", "uv", "--outdir", folder, ROOT, cwd=folder)
     assert built.returncode == 0, built.stderr
     (wheel,) = folder.glob("*.whl")
-    # Without a pip of its own, which takes longer to install than all else.
     made = run(sys.executable, "-m", "venv", "--without-pip", folder / "venv")
     assert made.returncode == 0, made.stderr
     scripts = folder / "venv" / "bin"
-    installed = pip(scripts, "install", "--quiet", "--constraint", ROOT / "constraints.txt", wheel)
+    installed = pip(scripts, "install", "--constraint", ROOT / "constraints.txt", wheel)
     assert installed.returncode == 0, installed.stderr
     return scripts
 
 
 def pip(scripts: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Have this environment's pip work on the other one."""
-    flags = ("--disable-pip-version-check", "--python", scripts / "python")
-    return run(sys.executable, "-m", "pip", *flags, *arguments)
+    """Have uv's pip, which takes a tenth of the time, work on the environment."""
+    return run(uv.find_uv_bin(), "pip", *arguments, "--python", scripts / "python")
 
 
 def test_the_base_install_is_light(scripts: Path) -> None:
     listed = pip(scripts, "list", "--format=freeze")
 
     names = {line.partition("==")[0] for line in listed.stdout.split()}
-    assert names == {"farrank", "grpcio", "protobuf", "typing_extensions"}
+    assert names == {"farrank", "grpcio", "protobuf", "typing-extensions"}
 
 
 def test_the_client_works(scripts: Path, tmp_path: Path) -> None:

@@ -82,15 +82,14 @@ def test_no_environment_holds_torch_or_the_project() -> None:
 def test_an_index_that_cannot_be_reached_is_told_from_a_package_that_is_not_there(tmp_path: Path) -> None:
     requirements = tmp_path / "some.txt"
     requirements.write_text("idna==3.20\n")
-    pip = {
-        "PIP_CONFIG_FILE": os.devnull,
-        "PIP_RETRIES": "1",
-        "PIP_INDEX_URL": "http://127.0.0.1:1/simple",
-        "PIP_EXTRA_INDEX_URL": "",
-        "PIP_FIND_LINKS": "",
+    nowhere = {
+        "UV_NO_CONFIG": "1",
+        "UV_HTTP_RETRIES": "0",
+        "UV_DEFAULT_INDEX": "http://127.0.0.1:1/simple",
+        "UV_FIND_LINKS": "",
     }
     with pytest.raises(IndexUnreachable):
-        made_environment(requirements, tmp_path, pip)
-    with pytest.raises(RuntimeError, match="No matching distribution found for idna"):
-        made_environment(requirements, tmp_path, {**pip, "PIP_NO_INDEX": "1"})
+        made_environment(requirements, tmp_path, nowhere)
+    with pytest.raises(RuntimeError, match=r"idna was not found"):
+        made_environment(requirements, tmp_path, {**nowhere, "UV_DEFAULT_INDEX": tmp_path.as_uri()})
     assert not (tmp_path / "some" / "installed").exists()
