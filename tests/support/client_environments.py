@@ -17,7 +17,7 @@ from support.documentation import ROOT
 CACHE = ROOT / ".cache" / "http-clients"
 
 # What uv says when nothing answers, as against a package that is not there or does not fit.
-_UNREACHABLE = re.compile(
+_UNREACHABLE = re.compile(r"error sending request|Failed to fetch|timed out|dns error|tcp connect error")
     r"error sending request|operation timed out|client error|dns error|tcp connect error"
 )
 
@@ -36,9 +36,9 @@ def made_environment(
 ) -> Path:
     """Install what a file names, and nothing else; return the folder of executables.
 
-    What was installed before from the same lines is taken as it is. `variables` are uv's, which installs them in
-    a tenth of pip's time.
-    Raises: IndexUnreachable; RuntimeError with uv's words.
+    What was installed before from the same lines is taken as it is. `variables` are for uv, which installs in
+    a tenth of the time that pip takes.
+    Raises: IndexUnreachable; RuntimeError with what uv said.
     """
     lines = requirements.read_bytes()
     digest = hashlib.sha256(lines + sys.version.encode()).hexdigest()
