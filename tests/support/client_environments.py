@@ -18,8 +18,6 @@ CACHE = ROOT / ".cache" / "http-clients"
 
 # What uv says when nothing answers, as against a package that is not there or does not fit.
 _UNREACHABLE = re.compile(r"error sending request|Failed to fetch|timed out|dns error|tcp connect error")
-    r"error sending request|operation timed out|client error|dns error|tcp connect error"
-)
 
 
 class IndexUnreachable(Exception):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from safetensors.torch import load_file
 
 from farrank_rankers.files.save import save_ranker
 from farrank_trec import read_run
-from support import trained_together
+from support import forked, trained_together
 from support.training_groups import MakeRanker
 
 
@@ -30,11 +29,9 @@ def together(artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("together")
     tests = Path(__file__).parents[1]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*torchrun, trained_together.__file__, str(artifact), str(folder)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tests), *sys.path]), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
+    done = forked.run(
+        [*torchrun, trained_together.__file__, artifact, folder],
+        os.environ | {"PYTHONPATH": os.pathsep.join([str(tests), *sys.path]), "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr
     return folder
