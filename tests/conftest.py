@@ -200,6 +200,20 @@ def export_into(folder: Path, tiny_rankers: dict[str, Path], families: Sequence[
             (export / MANIFEST).write_text(manifest.to_json())
 
 
+@pytest.fixture(scope="session")
+def python_documentation(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The embedded corpus, which takes 6 s to render."""
+    from farrank_server.indexing.pydoc_corpus import read_pydoc
+
+    def render(folder: Path) -> None:
+        texts = {document.doc_id: document.text for document in read_pydoc()}
+        (folder / "texts.json").write_text(json.dumps(texts))
+
+    folder = made_once(tmp_path_factory, "python-documentation", render)
+    texts: dict[str, str] = json.loads((folder / "texts.json").read_text())
+    return texts
+
+
 @pytest.fixture
 def farrank(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     """Run the command in this process; argparse's own exits count as exit codes, too."""

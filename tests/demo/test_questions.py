@@ -18,8 +18,12 @@ JUDGED_DOCUMENTS = sorted({doc_id for judged in QRELS.values() for doc_id in jud
 
 
 @pytest.fixture(scope="session")
-def judged_runs(corpus: dict[str, str]) -> dict[str, set[tuple[str, ...]]]:
-    return {doc_id: runs_of_words(corpus[doc_id]) for doc_id in JUDGED_DOCUMENTS if doc_id in corpus}
+def judged_runs(python_documentation: dict[str, str]) -> dict[str, set[tuple[str, ...]]]:
+    return {
+        doc_id: runs_of_words(python_documentation[doc_id])
+        for doc_id in JUDGED_DOCUMENTS
+        if doc_id in python_documentation
+    }
 
 
 def runs_of_words(text: str) -> set[tuple[str, ...]]:
@@ -69,8 +73,8 @@ def test_no_document_is_judged_twice_for_one_question() -> None:
 
 
 @pytest.mark.parametrize("doc_id", JUDGED_DOCUMENTS)
-def test_judged_documents_are_in_the_corpus(doc_id: str, corpus: dict[str, str]) -> None:
-    assert doc_id in corpus or is_made_for_another_platform(doc_id)
+def test_judged_documents_are_in_the_corpus(doc_id: str, python_documentation: dict[str, str]) -> None:
+    assert doc_id in python_documentation or is_made_for_another_platform(doc_id)
 
 
 @pytest.mark.parametrize("query_id", QUESTIONS)
@@ -82,8 +86,8 @@ def test_questions_are_not_copied_from_the_documents(
     assert {doc_id: runs for doc_id, runs in copied.items() if runs} == {}
 
 
-def test_no_query_of_the_training_is_a_judged_question(corpus: dict[str, str]) -> None:
-    pairs = make_pairs(corpus)
+def test_no_query_of_the_training_is_a_judged_question(python_documentation: dict[str, str]) -> None:
+    pairs = make_pairs(python_documentation)
     queries = {*pairs.train.values(), *pairs.dev.values()}
     assert len(pairs.train) > 500
     assert len(pairs.dev) > 50
