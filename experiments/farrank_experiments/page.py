@@ -48,7 +48,8 @@ def write_page(folder: Path, plan: Plan, command: Sequence[str], *, quick: bool)
         f"## By place of the relevant passage\n\n![MRR by place]({PICTURE})\n\n"
         f"All candidates have {settings.windows.most_chunks} chunks, and the passage that each is about at "
         f"the same place, among passages of other articles; the first {_positions(results):,} questions. "
-        "FirstP reads chunk 1."
+        "FirstP reads chunk 1. Where one line is seen, both are the same. Bands reach from the lowest seed "
+        "to the highest."
     )
     parts.append(_times(plan))
     page = "\n\n".join(parts) + "\n"
@@ -242,45 +243,49 @@ def _csv_rows(results: Results) -> list[dict[str, Any]]:
 
 
 def places_chart(results: Results, settings: Settings) -> Figure:
-    """Draw MRR by place of the relevant passage: a row for each track, left zero-shot and right fine-tuned.
+    """Draw MRR by place of the relevant passage: a panel for each ranker, zero-shot beside fine-tuned.
 
     Bands reach from the lowest seed to the highest.
     """
     places = settings.windows.most_chunks
-    figure = new_figure(12, 4.6 * len(results))
+    rows = {track: -(-len(found) // _COLUMNS) for track, found in results.items()}
+    figure = new_figure(12, 0.8 + 2.3 * sum(rows.values()))
     chance = Chance.of(settings.windows.candidates, _positions(results))
-    titles = {BIASED: "trained on Biased", FAR: "then on Far"}
-    grid = figure.subplots(len(results), 2, sharex=True, sharey=True, squeeze=False)
-    for axes_of_track, (track, found) in zip(grid, results.items(), strict=True):
-        for axes, stage in zip(axes_of_track, STAGES, strict=True):
-            _draw(axes, by_place(found, stage, places), chance)
-            axes.set_title(f"{TRACKS[track]}, {titles[stage]}", loc="left", fontsize=10)
+    parts = figure.subfigures(len(results), 1, squeeze=False, height_ratios=list(rows.values()))
+    for part, (track, found) in zip(parts[:, 0], results.items(), strict=True):
+        by_stage = {stage: by_place(found, stage, places) for stage in STAGES}
+        grid = part.subplots(rows[track], _COLUMNS, sharey=True, squeeze=False)
+        for axes in grid.flat[len(found) :]:
+            axes.set_visible(False)
+        for axes, contender in zip(grid.flat, found, strict=False):
+            _draw(axes, {stage: of[contender] for stage, of in by_stage.items()}, chance)
+            axes.set_title(CONTENDERS[contender].title, loc="left", fontsize=9)
             axes.set_xticks(range(1, places + 1))
-        axes_of_track[0].set_ylabel("MRR")
-        axes_of_track[1].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    for axes in grid[-1]:
-        axes.set_xlabel("chunk that holds the relevant passage, in all candidates")
-    figure.suptitle("What a ranker finds, by where it stands", x=0.01, ha="left", fontweight="bold")
+        part.suptitle(f"{TRACKS[track]}: what is found, by where it stands", x=0.01, ha="left", fontsize=11)
+        part.supylabel("MRR", fontsize=9)
+        part.supxlabel("chunk that holds the relevant passage, in all candidates", fontsize=9)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, frameon=False, fontsize=9, loc="outside lower center", ncols=len(labels))
     return figure
 
 
-_MARKERS = "osD^vPX*<>hd"
+_COLUMNS = 4
+_STYLES = {BIASED: ("o-", "trained on Biased"), FAR: ("s--", "then on Far")}
 
 
-def _draw(axes: Axes, by_contender: Mapping[str, Sequence[Sequence[float]]], chance: Chance) -> None:
-    for number, (contender, seeds) in enumerate(by_contender.items()):
+def _draw(axes: Axes, by_stage: Mapping[str, Sequence[Sequence[float]]], chance: Chance) -> None:
+    for (stage, seeds), colour in zip(by_stage.items(), COLOURS, strict=False):
         columns = list(zip(*seeds, strict=True))
         places = range(1, len(columns) + 1)
-        colour = COLOURS[number % len(COLOURS)]
-        style = "-" if number < len(COLOURS) else "--"
         means = [fmean(column) for column in columns]
-        label = CONTENDERS[contender].title
-        axes.plot(places, means, style, marker=_MARKERS[number], color=colour, label=label, markersize=4)
+        style, label = _STYLES[stage]
+        axes.plot(places, means, style, color=colour, label=label, markersize=4)
         if len(seeds) > 1:
             axes.fill_between(
-                places, list(map(min, columns)), list(map(max, columns)), color=colour, alpha=0.12
+                places, list(map(min, columns)), list(map(max, columns)), color=colour, alpha=0.2
             )
     axes.axhspan(chance.mrr - chance.bound, chance.mrr + chance.bound, color="0.9", zorder=0)
-    axes.axhline(chance.mrr, color="0.6", linewidth=1, label="chance")
+    axes.axhline(chance.mrr, color="0.6", linewidth=1, label="chance (in 99 of 100 the band)")
+    axes.set_ylim(0, 1.02)
     axes.grid(color="0.93")
     axes.set_axisbelow(True)
