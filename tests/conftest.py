@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +84,10 @@ TINY_BERT = {
     "pad_token_id": 0,
 }
 
-# Aggregators that are transformers themselves, small like the backbone.
-TINY_TRANSFORMER = TransformerShape(layers=2, heads=4, width=24, intermediate=48, positions=128)
+# Aggregators that are transformers themselves, small like the backbone. One of two layers tells what more do.
+TINY_TRANSFORMER = TransformerShape(layers=1, heads=4, width=24, intermediate=48, positions=128)
 TINY_OPTIONS: dict[str, dict[str, Any]] = {
-    "parade-transf-pretr": {"transformer": TINY_TRANSFORMER},
+    "parade-transf-pretr": {"transformer": replace(TINY_TRANSFORMER, layers=2)},
     "parade-transf-pretr-q": {"transformer": TINY_TRANSFORMER},
     "parade-transf-pretr-lateir": {
         "transformer": TINY_TRANSFORMER,

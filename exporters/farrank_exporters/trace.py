@@ -152,7 +152,9 @@ def trace_aggregator(ranker: Ranker, folder: Path) -> Graph:
 def _trace(module: nn.Module, example: Mapping[str, Tensor], outputs: tuple[str, ...], path: Path) -> Graph:
     shapes = {name: _dynamic(name, tensor, example) for name, tensor in example.items()}
     weights = sum(tensor.nbytes for tensor in module.state_dict().values())
-    with quiet("torch.onnx"), torch.no_grad():
+    # What torch would remember of every operator's shape costs more, where sizes are unknown, than it saves.
+    unremembered = torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
+    with quiet("torch.onnx"), torch.no_grad(), unremembered:
         try:
             torch.onnx.export(
                 module.eval(),

@@ -27,7 +27,7 @@ ANSWER = "The lighthouse of Alexandria was built between 284 and 246 BC, in the 
 OF_BREAD = "Bread is baked from flour, water, salt and yeast, and has been eaten for thousands of years. "
 OF_COTTON = "Cotton grows in warm countries and is spun into yarn, of which cloth for shirts is woven. "
 # The answer is beyond the first chunk of 128 tokens, and within the 2,048 that are read.
-TEXTS = [OF_BREAD * 80, OF_BREAD * 50 + ANSWER + OF_COTTON * 25, OF_COTTON * 80, ANSWER]
+TEXTS = [OF_BREAD * 24, OF_BREAD * 15 + ANSWER + OF_COTTON * 8, OF_COTTON * 24, ANSWER]
 BREAD, DEEP, _, SHORT = range(4)
 
 
@@ -81,8 +81,9 @@ async def test_they_are_served_by_name_and_say_where_the_answer_stands() -> None
             assert passage.start <= TEXTS[DEEP].index("246 BC") < passage.end
 
 
-@pytest.mark.parametrize("name", ["maxp", "parade-rand-l2"])
-def test_one_is_exported(name: str, tmp_path: Path) -> None:
+def test_one_is_exported(tmp_path: Path) -> None:
+    """That with the largest head; the encoder is everybody's."""
+    name = "parade-rand-l2"
     with artifact_of(f"embedded:{name}", tmp_path / name) as (ranker, artifact):
         export = export_ranker(ranker, artifact, "onnx", "fp32", measured=MEASURED, calibration=CALIBRATION)
     assert export.manifest.source_version == open_ranker(f"embedded:{name}").version

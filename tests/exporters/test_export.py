@@ -12,6 +12,7 @@ import farrank_exporters.export
 import farrank_exporters.parity
 import farrank_exporters.trace
 from farrank_exporters.export import export_ranker, open_runtime
+from farrank_exporters.int8 import quantize
 from farrank_exporters.parity import LEAST_TAU, BeyondBound, measure, score_documents
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.export_folder import Export, Exported, open_exported
@@ -72,6 +73,34 @@ def traced_before(traced_rankers: dict[str, TracedRanker], monkeypatch: pytest.M
     monkeypatch.setattr(farrank_exporters.export, "trace_ranker", copy)
 
 
+@pytest.fixture(scope="module")
+def quantized() -> dict[str, tuple[Path, dict[str, Graph]]]:
+    """What was quantized before, by the format."""
+    return {}
+
+
+@pytest.fixture
+def quantized_once(
+    quantized: dict[str, tuple[Path, dict[str, Graph]]],
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Quantize the graphs, which are always the same, for the first test that asks; copy for others."""
+
+    def once(graphs: Any, traced: Path, folder: Path, reader: Any, texts: Any, form: Any) -> dict[str, Graph]:
+        if form not in quantized:
+            kept = tmp_path_factory.mktemp(form)
+            made = quantize(graphs, traced, folder, reader, texts, form)
+            for path in filter(Path.is_file, folder.iterdir()):
+                shutil.copy(path, kept)
+            quantized[form] = kept, made
+        kept, made = quantized[form]
+        shutil.copytree(kept, folder, dirs_exist_ok=True)
+        return dict(made)
+
+    monkeypatch.setattr(farrank_exporters.export, "quantize", once)
+
+
 @pytest.fixture
 def any_tau(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every ranking pass: what a tiny untrained ranker scores is mostly rounding."""
@@ -123,7 +152,7 @@ def test_bf16_is_the_graph_of_fp32_for_openvino(artifact: Path, any_tau: None) -
     assert parity.max_difference > 10 * full.manifest.parity[1].max_difference
 
 
-@pytest.mark.usefixtures("traced_before")
+@pytest.mark.usefixtures("traced_before", "quantized_once")
 def test_int8_has_an_encoder_for_each_runtime(artifact: Path, any_tau: None) -> None:
     made = export(artifact, "int8")
     encoder = made.manifest.graphs["encoder"]
@@ -159,7 +188,7 @@ def beyond(monkeypatch: pytest.MonkeyPatch, any_tau: None) -> set[str]:
     ("refused", "kept", "encoder"),
     [("onnx", "openvino", {"encoder.xml", "encoder.bin"}), ("openvino", "onnx", {"encoder.onnx"})],
 )
-@pytest.mark.usefixtures("traced_before")
+@pytest.mark.usefixtures("traced_before", "quantized_once")
 def test_in_int8_a_runtime_beyond_its_bound_is_left_out(
     artifact: Path, beyond: set[str], refused: str, kept: Any, encoder: set[str]
 ) -> None:
@@ -183,7 +212,7 @@ def test_in_int8_a_runtime_beyond_its_bound_is_left_out(
 @pytest.mark.parametrize(
     ("precision", "runtimes"), [("int8", {"onnx", "openvino"}), ("fp32", {"onnx"}), ("fp32", {"openvino"})]
 )
-@pytest.mark.usefixtures("traced_before")
+@pytest.mark.usefixtures("traced_before", "quantized_once")
 def test_nothing_is_left_without_a_runtime_or_of_a_graph_for_all(
     artifact: Path, beyond: set[str], precision: str, runtimes: set[str]
 ) -> None:
@@ -210,7 +239,7 @@ def test_beyond_its_bound_nothing_is_left(
     assert not (artifact / "exports").exists()
 
 
-@pytest.mark.usefixtures("traced_before")
+@pytest.mark.usefixtures("traced_before", "quantized_once")
 def test_drift_may_be_allowed_and_is_written_down(artifact: Path, beyond: set[str]) -> None:
     beyond.update({"onnx", "openvino"})
     made = export(artifact, "int8", allow_drift=True)
@@ -263,7 +292,7 @@ def test_a_failed_replacement_leaves_the_old_export(artifact: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(("precision", "stored_as"), [("bf16", "fp32"), ("int8", "int8")])
-@pytest.mark.usefixtures("traced_before")
+@pytest.mark.usefixtures("traced_before", "quantized_once")
 def test_tensorrts_graphs_are_measured_and_kept(
     artifact: Path, monkeypatch: pytest.MonkeyPatch, any_tau: None, precision: str, stored_as: str
 ) -> None:

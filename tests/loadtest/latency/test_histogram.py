@@ -17,7 +17,7 @@ def filled(values_s: list[float]) -> Histogram:
     return histogram
 
 
-@settings(deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.floats(1e-5, 100.0), min_size=1, max_size=300))
 def test_percentiles_are_numpys_to_three_digits(values_s: list[float]) -> None:
     histogram = filled(values_s)
