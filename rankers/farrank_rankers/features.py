@@ -24,11 +24,9 @@ class Features(NamedTuple):
         """Take the first dimension apart; of tokens, the padding at the end is left out."""
         if self.roles is None:
             return [Features(row) for row in self.vectors]
-        positions = torch.arange(1, self.roles.shape[1] + 1, device=self.roles.device)  # (S,)
-        ends = (positions * (self.roles != Role.PADDING)).amax(dim=1).tolist()  # (P,)
         return [
             Features(row[:end], roles[:end])
-            for row, roles, end in zip(self.vectors, self.roles, ends, strict=True)
+            for row, roles, end in zip(self.vectors, self.roles, ends(self.roles), strict=True)
         ]
 
     def repeated(self, times: int) -> "Features":
@@ -44,6 +42,13 @@ class Features(NamedTuple):
     def nbytes(self) -> int:
         """Bytes that the tensors take."""
         return self.vectors.nbytes + (0 if self.roles is None else self.roles.nbytes)
+
+
+def ends(roles: Tensor) -> list[int]:
+    """Say where the padding at the end of each row begins. Shapes: (P, S) -> P places."""
+    positions = torch.arange(1, roles.shape[1] + 1, device=roles.device)  # (S,)
+    found: list[int] = (positions * (roles != Role.PADDING)).amax(dim=1).tolist()  # (P,)
+    return found
 
 
 def stacked(rows: Sequence[Features]) -> Features:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from farrank_rankers.aggregate import Aggregator, Explanation
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.family import family_named
-from farrank_rankers.features import Features, by_document
+from farrank_rankers.features import Features, by_document, ends, stacked
 from farrank_rankers.reader import Reader
 from farrank_rankers.spec import RankerSpec, content_version
 from farrank_rankers.tokens import Chunk, EncoderInput, collate
@@ -214,11 +214,37 @@ class Ranker(nn.Module):
 
     def _encode(self, batch: Sequence[Tensor], batch_size: int | None) -> Features:
         """Encode inputs, at most `batch_size` at once. Shapes: (P, L) each -> fp32 (P, …)."""
+        if self.training and batch_size is None and batch[0].device.type == "cpu":
+            return self._encode_by_length(batch)
         slices = zip(*(torch.split(each, batch_size or len(each)) for each in batch), strict=True)
         parts: list[Features] = [self.encoder(*some) for some in slices]
         vectors = torch.cat([part.vectors.float() for part in parts])
         roles = [part.roles for part in parts if part.roles is not None]
         return Features(vectors, torch.cat(roles) if roles else None)
+
+    def _encode_by_length(self, batch: Sequence[Tensor]) -> Features:
+        """Encode inputs in pieces of like length. Shapes: (P, L) each -> fp32 (P, …)."""
+        lengths = ends(batch[1])
+        rows: dict[int, Features] = {}
+        for piece in pieces(lengths):
+            longest = max(lengths[place] for place in piece)
+            part: Features = self.encoder(*(each[piece, :longest] for each in batch))
+            rows |= zip(piece, Features(part.vectors.float(), part.roles).rows(), strict=True)
+        return stacked([rows[place] for place in range(len(lengths))])
+
+
+# With fewer positions at once a CPU computes no faster, and with more of them it pads more.
+_POSITIONS = 2048
+
+
+def pieces(lengths: Sequence[int]) -> list[list[int]]:
+    """Divide inputs among pieces of like length, longest first; all but the last have enough positions."""
+    found: list[list[int]] = []
+    for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
+        if not found or len(found[-1]) * lengths[found[-1][0]] >= _POSITIONS:
+            found.append([])
+        found[-1].append(place)
+    return found
 
 
 def _grouped(split: Sequence[tuple[Chunk, ...]], batch_size: int) -> Iterator[Sequence[tuple[Chunk, ...]]]:

@@ -14,8 +14,9 @@ from farrank_rankers.family import FAMILIES
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
-from farrank_rankers.ranker import Ranker
+from farrank_rankers.ranker import Ranker, pieces
 from support.architectures import ARCHITECTURES
+from support.training_groups import without_dropout
 
 MakeModel = Callable[..., Path]
 QUERY = "neural search engine"
@@ -68,6 +69,33 @@ def test_forward_gives_the_scores_that_are_served(ranker: Ranker) -> None:
         scores = ranker(*batch_of(ranker, queries))
         assert scores.shape == (len(TEXTS),)
         assert scores.tolist() == pytest.approx(expected, rel=1e-5, abs=TOLERANCE[ranker.spec.family])
+
+
+def test_training_reads_inputs_of_like_length_together(
+    ranker: Ranker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farrank_rankers.ranker._POSITIONS", 40)
+    batch, counts, query = batch_of(ranker)
+    expected = ranker(batch, counts, query)
+    shapes: list[tuple[int, int]] = []
+    hook = ranker.encoder.register_forward_pre_hook(lambda _, given: shapes.append(tuple(given[0].shape)))
+    scores = without_dropout(ranker).train()(batch, counts, query)
+    hook.remove()
+
+    torch.testing.assert_close(scores, expected, rtol=1e-5, atol=TOLERANCE[ranker.spec.family])
+    if query is not None:
+        assert shapes.pop() == tuple(query[0].shape)
+    assert len(shapes) > 1
+    assert sum(rows for rows, _ in shapes) == len(batch[0])
+    lengths = [length for _, length in shapes]
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] == batch[0].shape[1] > lengths[-1]
+
+
+def test_pieces_have_enough_positions_and_hold_all_inputs() -> None:
+    lengths = [60, 500, 300, 512, 90, 480, 200, 2000]
+    found = pieces(lengths)
+    assert found == [[7, 3], [1, 5, 2, 6, 4], [0]]
 
 
 def test_gradients_flow_through_forward(ranker: Ranker) -> None:
