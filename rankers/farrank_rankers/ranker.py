@@ -233,8 +233,9 @@ class Ranker(nn.Module):
         return stacked([rows[place] for place in range(len(lengths))])
 
 
-# With fewer positions at once a CPU computes no faster, and with more of them it pads more.
-_POSITIONS = 2048
+# Enough to keep a few cores busy. With more of them more is padded, and blocks of memory get so large that
+# the system takes them back each time.
+_POSITIONS = 1024
 
 
 def pieces(lengths: Sequence[int]) -> list[list[int]]:

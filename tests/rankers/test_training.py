@@ -95,7 +95,7 @@ def test_training_reads_inputs_of_like_length_together(
 def test_pieces_have_enough_positions_and_hold_all_inputs() -> None:
     lengths = [60, 500, 300, 512, 90, 480, 200, 2000]
     found = pieces(lengths)
-    assert found == [[7, 3], [1, 5, 2, 6, 4], [0]]
+    assert found == [[7], [3, 1], [5, 2, 6], [4, 0]]
 
 
 def test_gradients_flow_through_forward(ranker: Ranker) -> None:
