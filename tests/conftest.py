@@ -84,11 +84,12 @@ TINY_BERT = {
     "pad_token_id": 0,
 }
 
-# Aggregators that are transformers themselves, small like the backbone. One of two layers tells what more do.
-TINY_TRANSFORMER = TransformerShape(layers=1, heads=4, width=24, intermediate=48, positions=128)
+# Aggregators that are transformers themselves, small like the backbone.
+TINY_TRANSFORMER = TransformerShape(layers=2, heads=4, width=24, intermediate=48, positions=128)
 TINY_OPTIONS: dict[str, dict[str, Any]] = {
-    "parade-transf-pretr": {"transformer": replace(TINY_TRANSFORMER, layers=2)},
-    "parade-transf-pretr-q": {"transformer": TINY_TRANSFORMER},
+    "parade-transf-pretr": {"transformer": TINY_TRANSFORMER},
+    # With the query it takes longest to trace; what more layers do, the others tell.
+    "parade-transf-pretr-q": {"transformer": replace(TINY_TRANSFORMER, layers=1)},
     "parade-transf-pretr-lateir": {
         "transformer": TINY_TRANSFORMER,
         "interaction": TransformerShape(layers=1, heads=4, width=32, intermediate=48),
