@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 
 def run(*command: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment["UV_SYSTEM_CERTS"] = "1"  # uv trusts whom pip does
     return subprocess.run(
         [str(word) for word in command], capture_output=True, text=True, cwd=cwd, env=environment, timeout=240
     )

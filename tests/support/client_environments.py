@@ -49,7 +49,7 @@ def made_environment(
         if not ready.exists() or ready.read_text() != digest:
             shutil.rmtree(folder, ignore_errors=True)
             _run([sys.executable, "-m", "venv", "--without-pip", str(folder)], {})
-            environment = {**_pips_index(), "UV_CACHE_DIR": str(cache / "uv"), **(variables or {})}
+            environment = {**_as_pip_does(), "UV_CACHE_DIR": str(cache / "uv"), **(variables or {})}
             python = ["--quiet", "--python", str(folder / "bin" / "python")]
             # Nothing that a client draws in is taken unseen: torch would be gigabytes.
             flags = ["--no-deps", "--only-binary", ":all:", "--requirement", str(requirements)]
@@ -59,10 +59,10 @@ def made_environment(
     return folder / "bin"
 
 
-def _pips_index() -> dict[str, str]:
-    """Variables with which uv asks the index that pip's variables name."""
+def _as_pip_does() -> dict[str, str]:
+    """Variables with which uv asks the index that pip's variables name, and trusts whom the system trusts."""
     index = {"UV_DEFAULT_INDEX": os.environ["PIP_INDEX_URL"]} if "PIP_INDEX_URL" in os.environ else {}
-    return {**plain_environ(), **index}
+    return {**plain_environ(), "UV_SYSTEM_CERTS": "1", **index}
 
 
 def _run(command: list[str], environment: Mapping[str, str]) -> None:
