@@ -24,9 +24,10 @@ from farrank_runtimes.choose import candidates as candidates_for
 from farrank_runtimes.choose import open_ranker_runtime
 from farrank_runtimes.runtime import Placement, Precision, Runtime
 from farrank_runtimes.torch_runtime import TorchRuntime
-from farrank_server.config.schema import FirstStageConfig, IndexConfig
+from farrank_server.config.schema import FirstStageConfig
 from farrank_server.first_stage import Candidate
-from farrank_server.first_stage.lucene import LuceneFirstStage
+from farrank_server.first_stage.bm25 import Bm25Config
+from farrank_server.first_stage.stages import open_first_stages
 from farrank_trec import rank
 from farrank_trec.measures import evaluate, parse_measures
 
@@ -119,7 +120,7 @@ def ndcg(scored: Scored) -> float:
 
 async def find_candidates(index: Path, questions: Sequence[Question]) -> dict[str, list[Candidate]]:
     """Ask Lucene for each question's candidates, by query id."""
-    first_stage = LuceneFirstStage(FirstStageConfig(indexes={INDEX: IndexConfig(index)}))
+    first_stage = open_first_stages(FirstStageConfig(indexes={INDEX: Bm25Config(index)}))
     await first_stage.start()
     try:
         return {

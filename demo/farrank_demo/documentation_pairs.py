@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
-from farrank_server.config.schema import FirstStageConfig, IndexConfig
-from farrank_server.first_stage.lucene import LuceneFirstStage
+from farrank_server.config.schema import FirstStageConfig
+from farrank_server.first_stage.bm25 import Bm25Config
+from farrank_server.first_stage.stages import open_first_stages
 from farrank_trec import Qrels, Run, rank, write_qrels, write_queries, write_run
 
 # Modules differ in size by a factor of a hundred: of each so many sentences are enough.
@@ -202,8 +203,8 @@ def write_candidates(
 
 
 async def _search(queries: Mapping[str, str], index: Path, k: int, progress: Callable[[int], None]) -> Run:
-    config = FirstStageConfig(indexes={"documents": IndexConfig(index)})
-    stage = LuceneFirstStage(config)
+    config = FirstStageConfig(indexes={"documents": Bm25Config(index)})
+    stage = open_first_stages(config)
     run: Run = {}
     waiting = iter(queries.items())
 

@@ -14,7 +14,7 @@ from farrank_server.engine.engine import Engine
 from farrank_server.engine.rankers.document_cache import DocumentCache
 from farrank_server.engine.rankers.loading import check_rankers, load_rankers
 from farrank_server.errors import ConfigError
-from farrank_server.first_stage.lucene import LuceneFirstStage, check_indexes
+from farrank_server.first_stage.stages import check_indexes, open_first_stages
 from farrank_server.listen import GrpcListener, MetricsPage, check_port, check_tls, host_and_port
 from farrank_server.metrics import Door, Metrics
 from farrank_server.service.guard import Guard
@@ -41,7 +41,6 @@ class Replica:
         self.metrics = Metrics()
         self.metrics_url: str | None = None
         self._cache = DocumentCache(config.cache_bytes)
-        self._first_stage = LuceneFirstStage(config.first_stage)
         self._http: HttpListener | None = None
         self._opened = AsyncExitStack()
         self._reporting: set[asyncio.Future[None]] = set()
@@ -65,7 +64,7 @@ class Replica:
         if not await self.engine.drain(timeout_s):
             log.warning("calls were still in flight after draining for %.0f s; they are refused", timeout_s)
             # Searches in flight are refused with it.
-            await self._first_stage.stop()
+            await self._first_stages.stop()
         await self._opened.aclose()
         log.info("drained and ended")
 
@@ -78,11 +77,12 @@ class Replica:
             page = MetricsPage(config.listen.host, config.listen.metrics_port, self.metrics)
             opened.callback(page.close)
             self.metrics_url = page.url
-        opened.push_async_callback(self._first_stage.stop)
+        self._first_stages = open_first_stages(config.first_stage)
+        opened.push_async_callback(self._first_stages.stop)
         device = DeviceThread()
         self._door = GrpcListener(config.listen, config.limits)
         # Opening indexes waits for another process: rankers load meanwhile.
-        searching = asyncio.create_task(self._first_stage.start())
+        searching = asyncio.create_task(self._first_stages.start())
         try:
             if config.listen.http.port is not None:
                 # Imported here: a server without HTTP spends no time and memory on its libraries.
@@ -109,7 +109,7 @@ class Replica:
         doors = [Door.GRPC, Door.HTTP] if self._http else [Door.GRPC]
         for ranker in self.engine.rankers.values():
             self.metrics.show_ranker(ranker, doors)
-        service = RerankService(config, self.engine, self._first_stage, self.metrics)
+        service = RerankService(config, self.engine, self._first_stages, self.metrics)
         names = self.engine.rankers.keys()
         guard = partial(Guard, metrics=self.metrics, rankers=names, default_ranker=config.default_ranker)
         # What was loaded stays: a collection need not go through it again, 0.3 s during which no call moves.
@@ -160,7 +160,7 @@ def check(config: ServerConfig) -> None:
         checks.append(partial(check_port, "listen.metrics_port", listen.host, listen.metrics_port))
     if listen.tls is not None:
         checks.append(partial(check_tls, listen.tls))
-    checks += [partial(check_indexes, config.first_stage), partial(check_rankers, config)]
+    checks += [partial(check_indexes, config.first_stage, config.rankers), partial(check_rankers, config)]
     checks.append(partial(_check_models, config))
     problems: list[str] = []
     for each in checks:

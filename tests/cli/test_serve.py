@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from farrank_cli.commands import serve
-from farrank_server.config.schema import IndexConfig, RankerConfig, ServerConfig
+from farrank_server.config.schema import RankerConfig, ServerConfig
 from farrank_server.config.sources import build
+from farrank_server.first_stage.bm25 import Bm25Config
 
 if TYPE_CHECKING:
     from support.commands import Outcome
@@ -49,7 +50,7 @@ def test_each_flag_sets_its_key() -> None:
         "a": RankerConfig("./models/a", precision="fp32"),
         "b.v2": RankerConfig("org/name=x", precision="bf16"),
     }
-    assert config.first_stage.indexes == {"docs": IndexConfig(Path("/data/docs"))}
+    assert config.first_stage.indexes == {"docs": Bm25Config(Path("/data/docs"))}
     assert (config.listen.host, config.listen.port, config.listen.metrics_port) == ("0.0.0.0", 0, None)
     assert (config.device.name, config.device.threads) == ("cpu", 2)
     assert config.batching.max_batch_tokens == 4096

@@ -14,7 +14,7 @@ from farrank_server.metrics import Door
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
 from support.engine_bench import Bench, Faulty, opened_bench
-from support.memory_first_stage import MemoryFirstStage
+from support.memory_first_stage import MemoryFirstStage, in_memory
 
 RIVER = "The river 🏞️ rises in the mountains, passes a cafe\u0301 🇨🇭, and goes on to the sea. "
 SCRIPT = "<script>window.harmed = true</script><img src=x onerror='window.harmed = true'>"
@@ -48,10 +48,10 @@ async def opened_site(tiny_rankers: dict[str, Path]) -> AsyncIterator[Site]:
         goes_on.wait(HELD_S)
 
     first_stage = MemoryFirstStage()
-    first_stage.texts = TEXTS
+    first_stage.documents = TEXTS
     config = ServerConfig(listen=ListenConfig(port=0, metrics_port=None, http=HttpConfig(port=0)))
     async with opened_bench(tiny_rankers, lambda runtime: Faulty(runtime, before)) as bench:
-        service = RerankService(config, bench.engine, first_stage, bench.metrics)
+        service = RerankService(config, bench.engine, await in_memory(first_stage), bench.metrics)
         guard = Guard(Door.HTTP, bench.metrics, {"maxp", "biencoder", "both"}, "maxp")
         listener = HttpListener(config.listen)
         await listener.open(HttpDoor(config, service, guard))

@@ -10,14 +10,13 @@ import aiohttp
 
 from farrank_server.config.schema import HttpConfig, LimitsConfig, ListenConfig, ServerConfig, TlsConfig
 from farrank_server.engine.engine import Engine
-from farrank_server.first_stage import FirstStage
 from farrank_server.http.door import HttpDoor
 from farrank_server.http.listen import HttpListener
 from farrank_server.metrics import Door
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
 from support.engine_bench import Before, Bench, Faulty, opened_bench
-from support.memory_first_stage import MemoryFirstStage
+from support.memory_first_stage import MemoryFirstStage, in_memory
 
 METHODS = "/farrank.v1.RerankService/"
 
@@ -52,7 +51,7 @@ async def opened_door(
     tiny_rankers: dict[str, Path],
     before: Before = lambda inputs: None,
     limits: LimitsConfig | None = None,
-    first_stage: FirstStage | None = None,
+    first_stage: MemoryFirstStage | None = None,
     tls: TlsConfig | None = None,
     **http: Any,
 ) -> AsyncIterator[Opened]:
@@ -62,7 +61,7 @@ async def opened_door(
         listen=ListenConfig(port=0, metrics_port=None, tls=tls, http=HttpConfig(port=0, **http)),
     )
     async with opened_bench(tiny_rankers, lambda runtime: Faulty(runtime, before)) as bench:
-        service = RerankService(config, bench.engine, first_stage or MemoryFirstStage(), bench.metrics)
+        service = RerankService(config, bench.engine, await in_memory(first_stage), bench.metrics)
         guard = Guard(Door.HTTP, bench.metrics, service.rankers.keys(), "maxp")
         listener = HttpListener(config.listen)
         await listener.open(HttpDoor(config, service, guard))

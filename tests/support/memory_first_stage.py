@@ -1,21 +1,53 @@
 """A first stage that holds its documents in memory, for services without Lucene."""
 
-from farrank_server.first_stage import Candidate, FirstStage, IndexDescription, find_index
+from collections.abc import Mapping, Sequence
+
+from farrank_server.config.schema import FirstStageConfig
+from farrank_server.first_stage import Candidate, FirstStage, IndexDescription
+from farrank_server.first_stage.stages import FirstStages
 
 
 class MemoryFirstStage(FirstStage):
     """Finds the documents that share a word with the query, in the order in which they stand."""
 
     def __init__(self) -> None:
-        self.texts = {"rhine": "the river Rhine", "bread": "flour and salt", "sea": "a river reaches the sea"}
+        self.documents = {
+            "rhine": "the river Rhine",
+            "bread": "flour and salt",
+            "sea": "a river reaches the sea",
+        }
         self.mean_characters = 20
-        self.asked: list[tuple[str, str, int]] = []
+        self.asked: list[tuple[str, int]] = []
 
-    def describe(self) -> tuple[IndexDescription, ...]:
-        return (IndexDescription("things", 1000, "bm25(k1=0.9,b=0.4)", self.mean_characters),)
+    async def start(self) -> None:
+        pass
 
-    async def search(self, index: str, query: str, k: int, timeout_s: float) -> list[Candidate]:
+    async def stop(self) -> None:
+        pass
+
+    def describe(self) -> IndexDescription:
+        return IndexDescription("things", 1000, "bm25(k1=0.9,b=0.4)", self.mean_characters)
+
+    async def search(self, query: str, k: int, timeout_s: float, *, texts: bool = True) -> list[Candidate]:
         assert timeout_s > 0
-        self.asked.append((find_index(self.describe(), index).name, query, k))
-        found = [key for key, text in self.texts.items() if set(text.split()) & set(query.split())]
-        return [Candidate(key, self.texts[key], 3.0 - place) for place, key in enumerate(found[:k])]
+        self.asked.append((query, k))
+        words = set(query.split())
+        found = [key for key, text in self.documents.items() if words & set(text.split())]
+        return [
+            Candidate(key, self.documents[key] if texts else "", 3.0 - place)
+            for place, key in enumerate(found[:k])
+        ]
+
+    async def texts(self, doc_ids: Sequence[str], timeout_s: float) -> list[str]:
+        return [self.documents[doc_id] for doc_id in doc_ids]
+
+    async def scores(self, query: str, doc_ids: Sequence[str], timeout_s: float) -> Mapping[str, float]:
+        found = await self.search(query, len(self.documents), timeout_s, texts=False)
+        return {each.doc_id: each.score for each in found if each.doc_id in doc_ids}
+
+
+async def in_memory(stage: MemoryFirstStage | None = None) -> FirstStages:
+    """All the first stages of a service: the one."""
+    stages = FirstStages({"things": stage or MemoryFirstStage()}, FirstStageConfig())
+    await stages.start()
+    return stages

@@ -4,34 +4,14 @@ Every value is checked when its dataclass is made, so a tree that exists is vali
 file, the environment and flags.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
 
 from farrank_runtimes.runtime import Packing, Precision
 from farrank_runtimes.runtime_table import AUTO, RUNTIMES
-from farrank_server.errors import ConfigError
-
-Value = TypeVar("Value")
-
-
-def _must(default: Value, holds: Callable[[Any], bool], allowed: str) -> Value:
-    """Declare a field and what its value must be; None, where the type has it, is always allowed."""
-    declared: Value = field(default=default, metadata={"holds": holds, "allowed": allowed})
-    return declared
-
-
-def _at_least(least: float, default: Value) -> Value:
-    return _must(default, lambda value: value >= least, f"at least {least}")
-
-
-def _above_0(default: Value) -> Value:
-    return _must(default, lambda value: value > 0, "above 0")
-
-
-def _between(least: float, most: float, default: Value) -> Value:
-    return _must(default, lambda value: least <= value <= most, f"between {least} and {most}")
+from farrank_server.config.checked import Checked, above_0, at_least, between, must
+from farrank_server.first_stage.kinds import IndexConfig
 
 
 def _is_origin(text: str) -> bool:
@@ -39,44 +19,9 @@ def _is_origin(text: str) -> bool:
     return text == "*" or (scheme in ("http", "https") and bool(host) and "/" not in host)
 
 
-class _Checked:
-    """A dataclass whose fields are checked, all of them, when it is made."""
-
-    __slots__ = ()
-
-    def __post_init__(self) -> None:
-        problems = []
-        for each in fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
-            value = getattr(self, each.name)
-            if each.metadata and value is not None and not each.metadata["holds"](value):
-                must = each.metadata["allowed"]
-                problems.append(f"{each.name}: {value!r} is not allowed; it must be {must}")
-        if problems:
-            raise ConfigError(*problems)
-
-
 @dataclass(frozen=True, slots=True)
-class Rm3Config(_Checked):
-    """Pseudo-relevance feedback with a relevance model (Abdul-Jaleel et al., TREC 2004)."""
-
-    feedback_terms: int = _at_least(1, 10)
-    feedback_documents: int = _at_least(1, 10)
-    original_query_weight: float = _between(0, 1, 0.5)
-
-
-@dataclass(frozen=True, slots=True)
-class IndexConfig(_Checked):
-    """One Lucene index of the first stage, and how it ranks (BM25 with Anserini's defaults)."""
-
-    path: Path
-    k1: float = _at_least(0, 0.9)
-    b: float = _between(0, 1, 0.4)
-    rm3: Rm3Config | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FirstStageConfig(_Checked):
-    """Where candidates come from when a caller brings none.
+class FirstStageConfig(Checked):
+    """Where candidates come from when a caller brings none: indexes by name, each with its kind's options.
 
     `default_k` is how many candidates are reranked where the caller does not say; None: 20 on a CPU, which
     scores about that many long documents within the default deadline, 100 on an accelerator. `max_searches`
@@ -85,15 +30,15 @@ class FirstStageConfig(_Checked):
     """
 
     indexes: Mapping[str, IndexConfig] = field(default_factory=dict)
-    default_k: int | None = _at_least(1, None)
-    search_threads: int = _at_least(1, 2)
-    max_searches: int = _at_least(1, 256)
-    max_query_terms: int = _at_least(1, 1024)
-    start_timeout_s: float = _above_0(120.0)
+    default_k: int | None = at_least(1, None)
+    search_threads: int = at_least(1, 2)
+    max_searches: int = at_least(1, 256)
+    max_query_terms: int = at_least(1, 1024)
+    start_timeout_s: float = above_0(120.0)
 
 
 @dataclass(frozen=True, slots=True)
-class RankerConfig(_Checked):
+class RankerConfig(Checked):
     """One ranker to load: where from, what runs it, what to change of its spec (None: as the source says).
 
     A hub name is looked up in the local cache only, unless `download` is set. `runtime` auto and `precision`
@@ -101,20 +46,20 @@ class RankerConfig(_Checked):
     the longest; auto packs where a GPU has a fused kernel for it and the backbone a packed form.
     """
 
-    source: str = _must("embedded", bool, "a folder, a hub name, 'embedded' or 'embedded:NAME'")
+    source: str = must("embedded", bool, "a folder, a hub name, 'embedded' or 'embedded:NAME'")
     download: bool = False
     family: str | None = None
-    runtime: str = _must(AUTO, lambda name: name in (AUTO, *RUNTIMES), " or ".join((AUTO, *RUNTIMES)))
+    runtime: str = must(AUTO, lambda name: name in (AUTO, *RUNTIMES), " or ".join((AUTO, *RUNTIMES)))
     precision: Precision | None = None
     packing: Packing = "auto"
-    max_query_tokens: int | None = _at_least(1, None)
-    max_document_tokens: int | None = _at_least(1, None)
-    window: int | None = _at_least(1, None)
-    stride: int | None = _at_least(1, None)
+    max_query_tokens: int | None = at_least(1, None)
+    max_document_tokens: int | None = at_least(1, None)
+    window: int | None = at_least(1, None)
+    stride: int | None = at_least(1, None)
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceConfig(_Checked):
+class DeviceConfig(Checked):
     """The device that this replica owns. None: chosen from what the machine has.
 
     With `compile` torch compiles, at the start, what packed rankers do between one attention and the next. It
@@ -123,26 +68,26 @@ class DeviceConfig(_Checked):
     """
 
     name: str | None = None
-    threads: int | None = _at_least(1, None)
+    threads: int | None = at_least(1, None)
     compile: bool = False
-    hang_after_s: float = _above_0(60.0)
+    hang_after_s: float = above_0(60.0)
 
 
 @dataclass(frozen=True, slots=True)
-class BatchingConfig(_Checked):
+class BatchingConfig(Checked):
     """How the inputs of all requests share the device. None: chosen for the device.
 
     `max_batch_tokens` bounds the padded positions of one batch, `max_padding_ratio` the padded over the real
     ones. Lengths are grouped among the oldest `window_batches` x `max_batch_tokens` queued tokens.
     """
 
-    max_batch_tokens: int | None = _at_least(1, None)
-    max_padding_ratio: float = _at_least(1, 1.08)
-    window_batches: int = _at_least(1, 32)
+    max_batch_tokens: int | None = at_least(1, None)
+    max_padding_ratio: float = at_least(1, 1.08)
+    window_batches: int = at_least(1, 32)
 
 
 @dataclass(frozen=True, slots=True)
-class LimitsConfig(_Checked):
+class LimitsConfig(Checked):
     """What one request may hold, and what the server holds at once.
 
     `max_held_characters` bounds the texts of all calls in flight, however little of them is read. A call is
@@ -150,19 +95,19 @@ class LimitsConfig(_Checked):
     a call without a deadline gets `default_timeout_s`.
     """
 
-    max_documents: int = _at_least(1, 1000)
-    max_document_bytes: int = _at_least(1, 16 * 2**20)
-    max_query_bytes: int = _at_least(1, 256 * 2**10)
-    max_request_bytes: int = _at_least(1, 64 * 2**20)
-    max_queued_tokens: int = _at_least(1, 2_000_000)
-    max_held_characters: int = _at_least(1, 256 * 2**20)
-    max_concurrent_calls: int = _at_least(1, 1000)
-    default_timeout_s: float = _above_0(60.0)
-    deadline_margin: float = _must(0.85, lambda share: 0 < share <= 1, "above 0 and at most 1")
+    max_documents: int = at_least(1, 1000)
+    max_document_bytes: int = at_least(1, 16 * 2**20)
+    max_query_bytes: int = at_least(1, 256 * 2**10)
+    max_request_bytes: int = at_least(1, 64 * 2**20)
+    max_queued_tokens: int = at_least(1, 2_000_000)
+    max_held_characters: int = at_least(1, 256 * 2**20)
+    max_concurrent_calls: int = at_least(1, 1000)
+    default_timeout_s: float = above_0(60.0)
+    deadline_margin: float = must(0.85, lambda share: 0 < share <= 1, "above 0 and at most 1")
 
 
 @dataclass(frozen=True, slots=True)
-class TlsConfig(_Checked):
+class TlsConfig(Checked):
     """Certificates of the listening socket; with `client_ca` callers must show one, too (mTLS)."""
 
     certificate: Path
@@ -171,7 +116,7 @@ class TlsConfig(_Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class HttpConfig(_Checked):
+class HttpConfig(Checked):
     """The HTTP door, at `listen.host` and with `listen.tls`. Port 0 takes a free one, None serves no HTTP.
 
     `models` are the names of models that clients of other rerankers send without being told to, each with the
@@ -180,8 +125,8 @@ class HttpConfig(_Checked):
     own page at `/`.
     """
 
-    port: int | None = _between(0, 65535, None)
-    cors_origins: tuple[str, ...] = _must(
+    port: int | None = between(0, 65535, None)
+    cors_origins: tuple[str, ...] = must(
         (), lambda origins: all(map(_is_origin, origins)), "origins such as https://search.example, or *"
     )
     page: bool = True
@@ -191,19 +136,19 @@ class HttpConfig(_Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class ListenConfig(_Checked):
+class ListenConfig(Checked):
     """Where the server listens. Port 0 takes a free one; metrics_port None serves no metrics."""
 
     host: str = "127.0.0.1"
-    port: int = _between(0, 65535, 50051)
-    metrics_port: int | None = _between(0, 65535, 9090)
-    drain_timeout_s: float = _at_least(0, 30.0)
+    port: int = between(0, 65535, 50051)
+    metrics_port: int | None = between(0, 65535, 9090)
+    drain_timeout_s: float = at_least(0, 30.0)
     tls: TlsConfig | None = None
     http: HttpConfig = field(default_factory=HttpConfig)
 
 
 @dataclass(frozen=True, slots=True)
-class ServerConfig(_Checked):
+class ServerConfig(Checked):
     """The whole tree. The first of `rankers` is the default one."""
 
     rankers: Mapping[str, RankerConfig] = field(
@@ -215,8 +160,8 @@ class ServerConfig(_Checked):
     batching: BatchingConfig = field(default_factory=BatchingConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     first_stage: FirstStageConfig = field(default_factory=FirstStageConfig)
-    tokenizer_threads: int = _at_least(1, 2)
-    cache_bytes: int = _at_least(0, 256 * 2**20)
+    tokenizer_threads: int = at_least(1, 2)
+    cache_bytes: int = at_least(0, 256 * 2**20)
 
     @property
     def default_ranker(self) -> str:

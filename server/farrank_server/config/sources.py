@@ -15,6 +15,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from farrank_server.errors import ConfigError
+from farrank_server.first_stage.kinds import DEFAULT_KIND, KINDS, IndexConfig, kind_named
 
 Tree = TypeVar("Tree")
 
@@ -139,6 +140,10 @@ class _Builder:
         return _BROKEN if _BROKEN in values.values() else values
 
     def _dataclass(self, kind: Any, settings: list[Setting], path: tuple[str, ...], standing: Any) -> Any:
+        if issubclass(kind, IndexConfig):
+            kind = self._index_options(settings, path)
+            if kind is _BROKEN:
+                return _BROKEN
         hints = get_type_hints(kind)
         for each in settings:
             if each.path and each.path[0] not in hints:
@@ -164,6 +169,20 @@ class _Builder:
             for problem in error.problems:
                 name, _, what = problem.partition(": ")
                 self.problems.append(f"{'.'.join((*path, name))}: {what}{sources.get(name, '')}")
+            return _BROKEN
+
+    def _index_options(self, settings: list[Setting], path: tuple[str, ...]) -> Any:
+        """Choose an index's dataclass by its kind."""
+        named = _below(settings, "kind")
+        name = self._leaf(str, False, named, (*path, "kind")) if named else DEFAULT_KIND
+        if name is _BROKEN:
+            return _BROKEN
+        try:
+            return kind_named(name).options
+        except ConfigError as error:
+            self.problems += [
+                f"{'.'.join(path)}.{problem} ({named[-1].source})" for problem in error.problems
+            ]
             return _BROKEN
 
     def _value(self, hint: Any, settings: list[Setting], path: tuple[str, ...], standing: Any) -> Any:
@@ -280,6 +299,10 @@ def _keys(hint: Any, path: tuple[str, ...]) -> Iterator[str]:
     inner, _ = _optional_of(hint)
     if get_origin(inner) is Mapping:
         yield from _keys(get_args(inner)[1], (*path, "NAME"))
+    elif inner is IndexConfig:
+        for name in KINDS:
+            for each, below in get_type_hints(kind_named(name).options).items():
+                yield from _keys(below, (*path, each))
     elif is_dataclass(inner):
         for name, below in get_type_hints(inner).items():
             yield from _keys(below, (*path, name))

@@ -1,15 +1,16 @@
-"""What the service asks of a first stage, whatever finds the candidates; `lucene` is the one there is."""
+"""What the server asks of a first stage, whatever finds the candidates; `kinds` lists those there are."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
-
-from farrank_server.errors import NotFound
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A document that the first stage found, with its text; a higher score is a better match."""
+    """A document that the first stage found; a higher score is a better match.
+
+    `text` is empty where texts were not asked for.
+    """
 
     doc_id: str
     text: str
@@ -27,38 +28,45 @@ class IndexDescription:
     documents: int
     ranking: str
     mean_characters: int
+    kind: str = "bm25"
 
 
 class FirstStage(Protocol):
-    """Finds the candidates of a query in a named index."""
+    """Finds the candidates of a query in one index.
 
-    async def search(self, index: str, query: str, k: int, timeout_s: float) -> list[Candidate]:
-        """Return at most `k` candidates, best first; none if no term of the query is in the index.
+    `FirstStages` bounds how many searches run at once and how long each may take: what takes longer than
+    `timeout_s` is cancelled and answered with DeadlineExceeded. The time is told so that it can be passed on.
+    Every method may raise Unavailable (down for the moment, with a hint when to come back), ResourceExhausted
+    (too busy, or the texts are too large), InvalidArgument (a query that cannot be searched for) and
+    DeadlineExceeded. Any other exception is a bug, and the caller gets Internal.
+    """
 
-        `k` is at least 1.
+    async def start(self) -> None:
+        """Open what is needed; what takes long is done here.
 
-        Raises: NotFound for an unknown index, DeadlineExceeded after `timeout_s`, InvalidArgument for a query
-        with too many terms, ResourceExhausted if too many searches wait or texts are too large, Unavailable
-        if the first stage is down for the moment.
+        Raises: ConfigError, naming the key, if it cannot be opened as it is configured.
         """
         ...
 
-    def describe(self) -> tuple[IndexDescription, ...]:
-        """Say which indexes can be searched, in the order of the configuration."""
+    async def stop(self) -> None:
+        """Close it, whether or not its start succeeded; searches that still wait get Unavailable."""
         ...
 
+    def describe(self) -> IndexDescription:
+        """Say what the index holds. Asked after `start` only."""
+        ...
 
-def find_index(indexes: Sequence[IndexDescription], name: str) -> IndexDescription:
-    """Find an index by its name; the empty name means the only one.
+    async def search(self, query: str, k: int, timeout_s: float, *, texts: bool = True) -> list[Candidate]:
+        """Return at most `k` candidates, best first; none if nothing in the query is in the index.
 
-    Raises: NotFound that lists the known ones.
-    """
-    for index in indexes:
-        if index.name == name or (not name and len(indexes) == 1):
-            return index
-    if not indexes:
-        raise NotFound("index: this server holds no index; start it with one, or send documents to Rerank")
-    known = ", ".join(index.name for index in indexes)
-    if not name:
-        raise NotFound(f"index: is empty, and this server holds several: {known}")
-    raise NotFound(f"index: no index {name[:100]!r} here; known are: {known}")
+        `k` is at least 1. Without `texts` the candidates' own are not read.
+        """
+        ...
+
+    async def texts(self, doc_ids: Sequence[str], timeout_s: float) -> list[str]:
+        """Return the texts of documents that it found, in the order given."""
+        ...
+
+    async def scores(self, query: str, doc_ids: Sequence[str], timeout_s: float) -> Mapping[str, float]:
+        """Score these documents as `search` would; those that it would not find are left out."""
+        ...

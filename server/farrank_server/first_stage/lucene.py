@@ -1,18 +1,16 @@
-"""The Lucene first stage: candidates by BM25, or BM25 and RM3, from a search process that is kept running."""
+"""Lucene indexes: searched in a process of their own, which is kept running."""
 
 import asyncio
 import contextlib
 import itertools
 import logging
 import time
-from dataclasses import asdict
-from typing import NoReturn
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from farrank_server.config.schema import FirstStageConfig, IndexConfig
 from farrank_server.errors import (
     ConfigError,
-    DeadlineExceeded,
-    DroppedAt,
     FarrankError,
     Internal,
     InvalidArgument,
@@ -20,52 +18,54 @@ from farrank_server.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from farrank_server.first_stage import Candidate, IndexDescription, find_index
+from farrank_server.first_stage import Candidate, FirstStage, IndexDescription
+from farrank_server.first_stage.kinds import Surroundings
+from farrank_server.java_process.frames import Frame
 from farrank_server.java_process.jvm import child_environment
 from farrank_server.java_process.process import JavaProcess, ProcessEnded
 
+if TYPE_CHECKING:
+    from farrank_server.config.schema import FirstStageConfig
+
 _log = logging.getLogger(__name__)
-_HEAP_MIB = 1024
+HEAP_MIB = 1024
 
 _FIRST_DELAY_S = 0.25
 _LONGEST_DELAY_S = 30.0
 _HEALTHY_AFTER_S = 60.0
 
-# Weight of the latest search in the mean time of one, from which retry hints are made.
-_LATEST = 0.1
 
+class LuceneHost:
+    """One process for all Lucene indexes of a server, started again when it dies.
 
-class LuceneFirstStage:
-    """Searches the configured indexes in a process of its own, and starts it again when it dies.
-
-    With no index configured there is no process either.
+    With no index added there is no process either. `opened` is what each index holds.
     """
 
-    def __init__(self, config: FirstStageConfig, *, heap_mib: int = _HEAP_MIB) -> None:
+    def __init__(self, config: "FirstStageConfig", heap_mib: int = HEAP_MIB) -> None:
         self._config = config
         self._heap_mib = heap_mib
+        self._indexes: dict[str, Mapping[str, Any]] = {}
         self._process: SearchProcess | None = None
         self._keeping: asyncio.Task[None] | None = None
-        self._descriptions: tuple[IndexDescription, ...] = ()
-        self._search_s = 0.02
+        self.opened: Mapping[str, Mapping[str, Any]] = {}
+
+    def add(self, name: str, path: Path, ranks: Mapping[str, Any]) -> None:
+        """Have an index opened at the start; `ranks` says how it ranks, as `lucene_index` reads it."""
+        self._indexes[name] = {"path": str(path), "ranks": ranks}
 
     async def start(self) -> None:
         """Open the indexes.
 
         Raises: ConfigError if one cannot be opened or a package is missing.
         """
-        if not self._config.indexes:
+        if not self._indexes:
             return
-        check_indexes(self._config)
-        self._process = process = await SearchProcess.open(self._config, self._heap_mib)
-        self._descriptions = tuple(
-            IndexDescription(name, ranking=describe_ranking(self._config.indexes[name]), **opened)
-            for name, opened in process.opened.items()
-        )
+        self._process = process = await self._open()
+        self.opened = process.opened
         self._keeping = asyncio.create_task(self._keep_running(process))
 
     async def stop(self) -> None:
-        """End the search process; searches that still wait get Unavailable."""
+        """End the process; searches that still wait get Unavailable."""
         if self._keeping is not None:
             self._keeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -74,46 +74,24 @@ class LuceneFirstStage:
             await self._process.stop()
             self._process = None
 
-    def describe(self) -> tuple[IndexDescription, ...]:
-        """Say which indexes can be searched, in the order of the configuration; none before `start`."""
-        return self._descriptions
-
     @property
     def process_id(self) -> int | None:
-        """The search process's id, None while there is none."""
+        """The process's id, None while there is none."""
         return None if self._process is None else self._process.pid
 
     @property
-    def searches_in_flight(self) -> int:
-        """How many searches have a caller who waits."""
+    def requests_in_flight(self) -> int:
+        """How many requests have a caller who waits."""
         return 0 if self._process is None else len(self._process.pending)
 
-    async def search(self, index: str, query: str, k: int, timeout_s: float) -> list[Candidate]:
-        """Return at most `k` candidates, best first, equal scores in the order of doc_id.
-
-        The whole query is plain text: Lucene's operators mean nothing in it. None of its terms in the
-        index, or no term at all, finds nothing. Raises: as `FirstStage.search`.
-        """
-        found = find_index(self._descriptions, index)
+    async def ask(self, index: str, request: Mapping[str, Any]) -> Frame:
+        """Send a request as `search_child` lists them. Raises: as the methods of `FirstStage`."""
         if self._process is None:
             raise _restarting()
-        if self.searches_in_flight >= self._config.max_searches:
-            raise ResourceExhausted(
-                f"{self.searches_in_flight} searches wait already; "
-                f"first_stage.max_searches is {self._config.max_searches}",
-                reason=Reason.FIRST_STAGE_FULL,
-                # The measured time of a search includes its wait behind the others.
-                retry_after_ms=max(1, round(self._search_s * 1000)),
-            )
-        started_s = time.monotonic()
-        try:
-            async with asyncio.timeout(timeout_s):
-                candidates = await self._process.search(found.name, query, k)
-        except TimeoutError:
-            message = f"the first stage did not answer within {timeout_s:.3f} s"
-            raise DeadlineExceeded(message, dropped_at=DroppedAt.FIRST_STAGE) from None
-        self._search_s += _LATEST * (time.monotonic() - started_s - self._search_s)
-        return candidates
+        return await self._process.ask({"index": index, **request})
+
+    async def _open(self) -> "SearchProcess":
+        return await SearchProcess.open(self._indexes, self._config, self._heap_mib)
 
     async def _keep_running(self, process: "SearchProcess") -> NoReturn:
         """Start another process whenever one ends, with growing delays."""
@@ -129,7 +107,7 @@ class LuceneFirstStage:
                 await asyncio.sleep(restart_delay_s(failures))
                 failures += 1
                 try:
-                    self._process = process = await SearchProcess.open(self._config, self._heap_mib)
+                    self._process = process = await self._open()
                 except Exception as error:  # whatever it is, the next start may work
                     _log.error("the search process does not start: %s", error)
 
@@ -143,29 +121,36 @@ def restart_delay_s(failures: int) -> float:
 class SearchProcess(JavaProcess):
     """One life of the search process; made by `open`. When it ends, all that wait for it get Unavailable.
 
-    `opened` is what each index holds, `pending` the searches that have a caller who waits.
+    `opened` is what each index holds, `pending` the requests that have a caller who waits.
     """
 
-    opened: dict[str, dict[str, int]]
+    opened: dict[str, dict[str, Any]]
     _reading: asyncio.Task[None]
 
     def __init__(self, process: asyncio.subprocess.Process, name: str) -> None:
         super().__init__(process, name)
-        self.pending: dict[int, asyncio.Future[list[Candidate]]] = {}
+        self.pending: dict[int, asyncio.Future[Frame]] = {}
         self._ids = itertools.count()
 
     @classmethod
-    async def open(cls, config: FirstStageConfig, heap_mib: int) -> "SearchProcess":
+    async def open(
+        cls, indexes: Mapping[str, Mapping[str, Any]], config: "FirstStageConfig", heap_mib: int
+    ) -> "SearchProcess":
         """Start a process and wait until it has opened every index.
 
         Raises: ConfigError if one cannot be opened, something is not installed or the time is up.
         """
         process = await cls.start("farrank_server.first_stage.search_child", "search process")
-        indexes = {name: asdict(index) | {"path": str(index.path)} for name, index in config.indexes.items()}
+        setup = {
+            "indexes": indexes,
+            "search_threads": config.search_threads,
+            "max_query_terms": config.max_query_terms,
+            "heap_mib": heap_mib,
+        }
         try:
             async with asyncio.timeout(config.start_timeout_s):
                 try:
-                    await process.send(asdict(config) | {"indexes": indexes, "heap_mib": heap_mib})
+                    await process.send(setup)
                     header, _ = await process.receive()
                 except ProcessEnded:
                     raise ConfigError(f"first_stage: {await process.last_words()}") from None
@@ -181,27 +166,27 @@ class SearchProcess(JavaProcess):
         process._reading = asyncio.create_task(process._read_answers(config.max_query_terms))
         return process
 
-    async def search(self, index: str, query: str, k: int) -> list[Candidate]:
-        """Search; a caller that stops waiting takes its search back. Raises: as `FirstStage.search`."""
+    async def ask(self, request: Mapping[str, Any]) -> Frame:
+        """Send a request; a caller that stops waiting takes it back. Raises: as `LuceneHost.ask`."""
         if self._reading.done():
             raise _restarting()
-        search_id = next(self._ids)
-        answer: asyncio.Future[list[Candidate]] = asyncio.get_running_loop().create_future()
-        self.pending[search_id] = answer
+        request_id = next(self._ids)
+        answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        self.pending[request_id] = answer
         try:
-            await self.send({"id": search_id, "index": index, "query": query, "k": k})
+            await self.send({"id": request_id, **request})
             return await answer
         except ProcessEnded:
             if not answer.cancel():
                 answer.exception()  # read, or asyncio warns that it never was
             raise _restarting() from None
         finally:
-            if self.pending.pop(search_id, None) is not None and not self._reading.done():
+            if self.pending.pop(request_id, None) is not None and not self._reading.done():
                 with contextlib.suppress(ProcessEnded):
-                    self.post({"cancel": search_id})
+                    self.post({"cancel": request_id})
 
     async def stop(self) -> None:
-        """End the process; searches that still wait get Unavailable."""
+        """End the process; requests that still wait get Unavailable."""
         await super().stop()
         await self._reading
 
@@ -215,8 +200,7 @@ class SearchProcess(JavaProcess):
                 if "error" in header:
                     answer.set_exception(_error_of(header["error"], max_query_terms))
                 else:
-                    found = zip(header["doc_ids"], texts, header["scores"], strict=True)
-                    answer.set_result([Candidate(*one) for one in found])
+                    answer.set_result((header, texts))
         except ProcessEnded:
             pass
         finally:
@@ -224,6 +208,63 @@ class SearchProcess(JavaProcess):
                 if not answer.done():
                     answer.set_exception(_restarting())
             self.pending.clear()
+
+
+class LuceneStage(FirstStage):
+    """One index in the search process. A kind says how it ranks, and what a query is to it (`query_of`)."""
+
+    def __init__(
+        self, around: Surroundings, kind: str, path: Path, ranks: Mapping[str, Any], ranking: str
+    ) -> None:
+        self._name, self._host, self._kind, self._ranking = around.name, around.lucene, kind, ranking
+        around.lucene.add(around.name, path, ranks)
+
+    async def start(self) -> None:
+        """Do nothing: the host has opened the index."""
+
+    async def stop(self) -> None:
+        """Do nothing: the host ends the process."""
+
+    def describe(self) -> IndexDescription:
+        """Say what the index holds."""
+        opened = self._host.opened[self._name]
+        documents, mean_characters = opened["documents"], opened["mean_characters"]
+        return IndexDescription(self._name, documents, self._ranking, mean_characters, self._kind)
+
+    async def query_of(self, query: str, timeout_s: float) -> Mapping[str, Any]:
+        """Say what is searched for. The whole query is plain text: Lucene's operators mean nothing in it."""
+        return {"query": query}
+
+    async def search(self, query: str, k: int, timeout_s: float, *, texts: bool = True) -> list[Candidate]:
+        """Return at most `k` candidates, best first, equal scores in the order of doc_id."""
+        asked = await self.query_of(query, timeout_s)
+        header, found = await self._host.ask(self._name, {**asked, "k": k, "texts": texts})
+        read: Iterator[str] = iter(found) if texts else itertools.repeat("")
+        hits = zip(header["doc_ids"], header["scores"], strict=True)
+        return [Candidate(doc_id, next(read), score) for doc_id, score in hits]
+
+    async def texts(self, doc_ids: Sequence[str], timeout_s: float) -> list[str]:
+        """Return the texts of documents that it found, in the order given."""
+        _, found = await self._host.ask(self._name, {"read": list(doc_ids)})
+        return found
+
+    async def scores(self, query: str, doc_ids: Sequence[str], timeout_s: float) -> Mapping[str, float]:
+        """Score these documents as `search` would; those that it would not find are left out."""
+        if not doc_ids:
+            return {}
+        asked = await self.query_of(query, timeout_s)
+        header, _ = await self._host.ask(self._name, {**asked, "only": list(doc_ids)})
+        return dict(zip(header["doc_ids"], header["scores"], strict=True))
+
+
+def check_lucene(key: str, path: Path) -> Iterator[str]:
+    """Find, without starting anything, whether an index is there and what searches it is installed."""
+    try:
+        child_environment()
+    except ConfigError as error:
+        yield from error.problems
+    if not any(path.glob("segments_*")):
+        yield f"{key}.path: {path}: there is no Lucene index here"
 
 
 def _error_of(kind: str, max_query_terms: int) -> FarrankError:
@@ -240,32 +281,3 @@ def _error_of(kind: str, max_query_terms: int) -> FarrankError:
 
 def _restarting() -> Unavailable:
     return Unavailable("the first stage restarts", reason=Reason.FIRST_STAGE_DOWN, retry_after_ms=5000)
-
-
-def check_indexes(config: FirstStageConfig) -> None:
-    """Check, without starting anything, that the indexes are there and what searches them is installed.
-
-    Raises: ConfigError with every problem.
-    """
-    if not config.indexes:
-        return
-    problems: list[str] = []
-    try:
-        child_environment()
-    except ConfigError as error:
-        problems += error.problems
-    for name, index in config.indexes.items():
-        if not any(index.path.glob("segments_*")):
-            problems.append(f"first_stage.indexes.{name}.path: {index.path}: there is no Lucene index here")
-    if problems:
-        raise ConfigError(*problems)
-
-
-def describe_ranking(index: IndexConfig) -> str:
-    """Name how an index ranks and with which parameters."""
-    ranking = f"bm25(k1={index.k1:g},b={index.b:g})"
-    if index.rm3 is None:
-        return ranking
-    terms, documents = index.rm3.feedback_terms, index.rm3.feedback_documents
-    weight = index.rm3.original_query_weight
-    return f"{ranking}+rm3(terms={terms},documents={documents},weight={weight:g})"

@@ -2,100 +2,58 @@
 
 Run as `python -m farrank_server.first_stage.search_child` by `lucene`, which speaks `frames` with it:
 
-    parent → child    `FirstStageConfig` and heap_mib                                              once, first
-                      {id, index, query, k}                                        a search
+    parent → child    {indexes: {name: {path, ranks}}, search_threads, max_query_terms, heap_mib}  once, first
+                      {id, index, query, k, texts: bool}                           a search
+                      {id, index, query, only: [doc_id]}                           scores of these
+                      {id, index, read: [doc_id]}                                  their texts
                       {cancel: id}                                                 nobody waits for it
     child → parent    {ready: {name: {documents, mean_characters}}} or {failed: [why]}             once, first
-                      {id, doc_ids, scores} + texts, or {id, error}
+                      {id, doc_ids, scores} + texts, {id} + texts, or {id, error}
 
 Answers come in any order. The child ends when its parent closes the pipe or dies, which is the same.
 """
 
 import contextlib
-import json
 import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from farrank_server.errors import ConfigError
+from farrank_server.first_stage.lucene_index import Found, OpenIndex, open_index
 from farrank_server.java_process.frames import claim_pipes, pack, read_frame, write_frame
-from farrank_server.java_process.jvm import import_searcher, start_jvm
+from farrank_server.java_process.jvm import start_jvm
 
 _log = logging.getLogger(__name__)
 
-# Of English prose, with the space behind a word. Rather too low: stop words are no terms, but are characters.
-_CHARACTERS_PER_TERM = 7
 
+class SearchedIndex(Protocol):
+    """An index that ranks in one way; called from several threads."""
 
-class LuceneIndex:
-    """One open index, searched with BM25, or BM25 and RM3. Safe to call from several threads.
+    def describe(self) -> dict[str, Any]:
+        """Say what the index holds."""
+        ...
 
-    Raises: ConfigError if the index cannot be opened, or cannot do what is asked of it.
-    """
+    def search(self, request: Mapping[str, Any], k: int, *, texts: bool) -> Found:
+        """Return at most `k` hits, best first, equals by doc_id."""
+        ...
 
-    def __init__(self, path: str, k1: float, b: float, rm3: Mapping[str, Any] | None) -> None:
-        from jnius import JavaException
+    def score(self, request: Mapping[str, Any], doc_ids: Sequence[str]) -> Found:
+        """Score these documents, without those that a search would not find."""
+        ...
 
-        try:
-            self._searcher = import_searcher()(path)
-        except JavaException as exc:
-            what = str(exc).splitlines()[0]  # the rest is Java's stack
-            raise ConfigError(f"{path}: the Lucene index cannot be opened: {what}") from exc
-        self.documents = int(self._searcher.num_docs)
-        if not self.documents:
-            raise ConfigError(f"{path}: the Lucene index holds no documents")
-        first = self._searcher.doc(0)
-        if first is None or _text_of(first.lucene_document()) is None:
-            raise ConfigError(f"{path}: the Lucene index holds no texts; store them when it is built")
-        self._searcher.set_bm25(k1, b)
-        if rm3 is not None:
-            weight = float(rm3["original_query_weight"])
-            try:
-                self._searcher.set_rm3(rm3["feedback_terms"], rm3["feedback_documents"], weight)
-            except TypeError as exc:
-                raise ConfigError(f"{path}: RM3 needs an index with document vectors") from exc
-
-    def describe(self) -> dict[str, int]:
-        """Say how many documents the index holds, and about how many characters one has."""
-        terms = int(self._searcher.index_reader.reader.getSumTotalTermFreq("contents"))
-        characters = max(0, terms) * _CHARACTERS_PER_TERM // self.documents
-        return {"documents": self.documents, "mean_characters": characters}
-
-    def search(self, query: str, k: int) -> tuple[list[str], list[float], list[str]]:
-        """Return the doc_ids, scores and texts of at most `k` hits, best first, equals by doc_id.
-
-        The searcher has read each hit's stored fields already, and the hit carries them: asking the index
-        for the texts once more, as `LuceneSearcher.doc` does, would double the time of the search.
-        """
-        hits = self._searcher.search(query, k)
-        texts = [_text_of(hit.lucene_document) or "" for hit in hits]
-        return [hit.docid for hit in hits], [hit.score for hit in hits], texts
-
-
-def _text_of(document: Any) -> str | None:
-    """Read a document's text; indexes of other makers often store the source line instead of the text."""
-    text: str | None = document.get("contents")
-    if text is not None:
-        return text
-    raw: str | None = document.get("raw")
-    if raw is None:
-        return None
-    try:
-        source = json.loads(raw)
-    except ValueError:
-        return raw
-    contents = source.get("contents") if isinstance(source, dict) else None
-    return contents if isinstance(contents, str) else raw
+    def texts(self, doc_ids: Sequence[str]) -> list[str]:
+        """Read the texts of documents by their ids, in the order given."""
+        ...
 
 
 class SearchThreads:
     """Takes searches in, hands them to its threads, and writes their answers."""
 
-    def __init__(self, indexes: Mapping[str, LuceneIndex], threads: int, to_parent: BinaryIO) -> None:
+    def __init__(self, indexes: Mapping[str, SearchedIndex], threads: int, to_parent: BinaryIO) -> None:
         self._indexes = indexes
         self._to_parent = to_parent
         self._writing = threading.Lock()
@@ -137,8 +95,14 @@ class SearchThreads:
 
     def _search(self, request: Mapping[str, Any]) -> bytes:
         try:
-            doc_ids, scores, texts = self._indexes[request["index"]].search(request["query"], request["k"])
-            return pack({"id": request["id"], "doc_ids": doc_ids, "scores": scores}, texts)
+            index = self._indexes[request["index"]]
+            if "read" in request:
+                return pack({"id": request["id"]}, index.texts(request["read"]))
+            if "only" in request:
+                found = index.score(request, request["only"])
+            else:
+                found = index.search(request, request["k"], texts=request["texts"])
+            return pack({"id": request["id"], "doc_ids": found.doc_ids, "scores": found.scores}, found.texts)
         except Exception as exc:
             # One bad search must not end a process that serves many.
             error = "internal"
@@ -164,11 +128,15 @@ def main() -> None:
 
     # Bounds the distinct terms of every search of this process: many hold a thread for seconds.
     autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(setup["max_query_terms"])
-    indexes: dict[str, LuceneIndex] = {}
+    indexes: dict[str, SearchedIndex] = {}
     problems = []
+    opened: dict[str, OpenIndex] = {}
     for name, index in setup["indexes"].items():
         try:
-            indexes[name] = LuceneIndex(**index)
+            path = index["path"]
+            # Several may rank in one.
+            opened[path] = opened.get(path) or OpenIndex(path)
+            indexes[name] = open_index(opened[path], index["ranks"])
         except ConfigError as exc:
             problems.append(f"first_stage.indexes.{name}.path: {exc}")
     if problems:

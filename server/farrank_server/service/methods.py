@@ -9,7 +9,7 @@ from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.call import RerankCall
 from farrank_server.engine.engine import Engine
 from farrank_server.engine.rankers.loaded import Scorer
-from farrank_server.first_stage import FirstStage, find_index
+from farrank_server.first_stage.stages import FirstStages
 from farrank_server.metrics import Metrics
 from farrank_server.service import answers, validate
 
@@ -21,19 +21,19 @@ DEFAULT_K = 100
 
 
 class RerankService:
-    """The service of `rerank.proto` over an engine and, where indexes are configured, a first stage.
+    """The service of `rerank.proto` over an engine and the first stages of its indexes.
 
     Its methods are named as there. `deadline_s` is a time of `time.monotonic`, None where none is set.
     Each raises the errors of `farrank_server.errors`, and CancelledError if the caller has gone.
     """
 
     def __init__(
-        self, config: ServerConfig, engine: Engine, first_stage: FirstStage, metrics: Metrics
+        self, config: ServerConfig, engine: Engine, first_stages: FirstStages, metrics: Metrics
     ) -> None:
         self._limits = config.limits
         self._max_query_terms = config.first_stage.max_query_terms
         self._engine = engine
-        self._first_stage = first_stage
+        self._first_stages = first_stages
         self._metrics = metrics
         on_a_cpu = engine.scorer("").members[0].capabilities.device == "cpu"
         default_k = config.first_stage.default_k or (DEFAULT_K_ON_A_CPU if on_a_cpu else DEFAULT_K)
@@ -65,7 +65,7 @@ class RerankService:
         with self._engine.gate.passing():
             validate.check_search(request, self._limits)
             scorer = self._engine.scorer(call.ranker)
-            index = find_index(self._first_stage.describe(), request.index)
+            index = self._first_stages.find(request.index)
             response = pb.SearchAndRerankResponse(index=index.name)
             answers.describe_scoring(response, scorer, request.options)
             k = request.k or self._default_k
@@ -73,7 +73,7 @@ class RerankService:
             with self._engine.reserve(call, lengths) as reserved:
                 started_s = time.monotonic()
                 remaining_s = max(0.0, call.deadline_s - started_s)
-                candidates = await self._first_stage.search(index.name, call.query, k, remaining_s)
+                candidates = await self._first_stages.search(index.name, call.query, k, remaining_s)
                 response.timings.first_stage_ns = _ns_since(started_s)
                 self._metrics.first_stage_seconds.labels(index.name).observe(
                     response.timings.first_stage_ns / 1e9
@@ -96,7 +96,9 @@ class RerankService:
         with self._engine.gate.passing():
             return pb.ListRankersResponse(
                 rankers=map(answers.ranker_to_pb, self._engine.rankers.values()),
-                indexes=[answers.index_to_pb(each, self._default_k) for each in self._first_stage.describe()],
+                indexes=[
+                    answers.index_to_pb(each, self._default_k) for each in self._first_stages.describe()
+                ],
                 limits=answers.limits_to_pb(self._limits, self._max_query_terms),
             )
 

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from farrank_server.config import sources as config_sources
-from farrank_server.config.schema import IndexConfig, RankerConfig, Rm3Config, ServerConfig
+from farrank_server.config.schema import RankerConfig, ServerConfig
 from farrank_server.config.sources import EVERY, Setting
 from farrank_server.errors import ConfigError
+from farrank_server.first_stage.bm25 import Bm25Config, Bm25Rm3Config, Rm3Config
+from farrank_server.first_stage.kinds import KINDS
 
 
 def from_flags(**values: object) -> list[Setting]:
@@ -66,7 +68,7 @@ def test_a_file_says_it_all(tmp_path: Path, name: str, text: str) -> None:
     assert config.rankers == {"long": RankerConfig("./models/long", precision="bf16", window=256)}
     assert (config.listen.port, config.listen.metrics_port) == (0, None)
     assert config.first_stage.indexes == {
-        "pydoc": IndexConfig(Path("/data/pydoc"), rm3=Rm3Config(feedback_terms=20))
+        "pydoc": Bm25Config(Path("/data/pydoc"), rm3=Rm3Config(feedback_terms=20))
     }
     assert config.batching == ServerConfig().batching
     assert config.cache_bytes == 0
@@ -121,8 +123,37 @@ def test_a_default_entry_can_be_changed_by_name() -> None:
 def test_an_optional_branch_comes_and_goes(tmp_path: Path) -> None:
     file = from_text(tmp_path, "first_stage: {indexes: {x: {path: p, rm3: {}}}}")
 
-    assert build(file).first_stage.indexes["x"].rm3 == Rm3Config()
-    assert build(file, from_flags(first_stage__indexes__x__rm3="none")).first_stage.indexes["x"].rm3 is None
+    assert build(file).first_stage.indexes["x"] == Bm25Config(Path("p"), rm3=Rm3Config())
+    without = build(file, from_flags(first_stage__indexes__x__rm3="none"))
+    assert without.first_stage.indexes["x"] == Bm25Config(Path("p"))
+
+
+def test_an_index_has_the_options_of_its_kind(tmp_path: Path) -> None:
+    file = from_text(tmp_path, "first_stage: {indexes: {x: {path: p}, y: {kind: rm3, path: q, b: 0.9}}}")
+
+    indexes = build(file, from_flags(first_stage__indexes__x__k1="1.2")).first_stage.indexes
+
+    assert indexes == {"x": Bm25Config(Path("p"), k1=1.2), "y": Bm25Rm3Config(Path("q"), b=0.9)}
+    assert indexes["y"].kind == "rm3"
+    wrong = from_text(
+        tmp_path, "first_stage: {indexes: {x: {kind: bm52, path: p}, y: {path: q, pth: r, k1: -1.0}, z: {}}}"
+    )
+    with pytest.raises(ConfigError) as caught:
+        build(wrong)
+    where = f"({tmp_path / 'farrank.yaml'})"
+    assert list(caught.value.problems) == [
+        f"first_stage.indexes.x.kind: 'bm52' is not allowed; it must be one of {', '.join(KINDS)} {where}",
+        f"first_stage.indexes.y.pth: there is no such key {where}; did you mean first_stage.indexes.y.path?",
+        f"first_stage.indexes.y.k1: -1.0 is not allowed; it must be at least 0 {where}",
+        f"first_stage.indexes.z.path: a value is needed {where}",
+    ]
+
+
+def test_an_index_of_a_kind_is_printed_and_read_back(tmp_path: Path) -> None:
+    settings = from_flags(first_stage__indexes__x__kind="rm3", first_stage__indexes__x__path="p")
+    config = build(settings)
+    printed = config_sources.to_yaml(config, settings)
+    assert build(from_text(tmp_path, printed)) == config
 
 
 def test_variables_of_others_are_left_alone() -> None:

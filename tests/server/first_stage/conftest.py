@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from farrank_server.config.schema import FirstStageConfig, IndexConfig, Rm3Config
-from farrank_server.first_stage.lucene import LuceneFirstStage
+from farrank_server.config.schema import FirstStageConfig
+from farrank_server.first_stage.bm25 import Bm25Config, Rm3Config
+from farrank_server.first_stage.stages import FirstStages, open_first_stages
 from farrank_server.indexing.index_builder import Document, build_index
 
 # Words that no stemmer or stop list changes. "long" has more tokens than Lucene keeps exact lengths for.
@@ -62,14 +63,14 @@ def odd_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def stage(toy_index: Path, odd_index: Path) -> AsyncIterator[LuceneFirstStage]:
+async def stage(toy_index: Path, odd_index: Path) -> AsyncIterator[FirstStages]:
     indexes = {
-        "toy": IndexConfig(toy_index),
-        "toy-other-parameters": IndexConfig(toy_index, k1=1.5, b=0.9),
-        "odd": IndexConfig(odd_index),
-        "odd-rm3": IndexConfig(odd_index, rm3=Rm3Config()),
+        "toy": Bm25Config(toy_index),
+        "toy-other-parameters": Bm25Config(toy_index, k1=1.5, b=0.9),
+        "odd": Bm25Config(odd_index),
+        "odd-rm3": Bm25Config(odd_index, rm3=Rm3Config()),
     }
-    stage = LuceneFirstStage(FirstStageConfig(indexes=indexes, search_threads=2))
+    stage = open_first_stages(FirstStageConfig(indexes=indexes, search_threads=2))
     await stage.start()
     yield stage
     await stage.stop()

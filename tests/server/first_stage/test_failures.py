@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from farrank_server.config.schema import FirstStageConfig, IndexConfig
+from farrank_server.config.schema import FirstStageConfig
 from farrank_server.errors import (
     DeadlineExceeded,
     NotFound,
@@ -15,7 +15,8 @@ from farrank_server.errors import (
     Unavailable,
 )
 from farrank_server.first_stage import Candidate
-from farrank_server.first_stage.lucene import LuceneFirstStage
+from farrank_server.first_stage.bm25 import Bm25Config
+from farrank_server.first_stage.stages import FirstStages, open_first_stages
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -30,7 +31,7 @@ def process_is_gone(pid: int) -> bool:
     return state == "Z"
 
 
-async def search_once_it_is_back(stage: LuceneFirstStage) -> list[Candidate]:
+async def search_once_it_is_back(stage: FirstStages) -> list[Candidate]:
     async with asyncio.timeout(TIMEOUT_S):
         while True:
             try:
@@ -39,12 +40,12 @@ async def search_once_it_is_back(stage: LuceneFirstStage) -> list[Candidate]:
                 await asyncio.sleep(0.05)
 
 
-async def test_an_unknown_index_lists_the_known(stage: LuceneFirstStage) -> None:
+async def test_an_unknown_index_lists_the_known(stage: FirstStages) -> None:
     with pytest.raises(NotFound, match=r"'nope' here; known are: toy, toy-other-parameters, odd, odd-rm3"):
         await stage.search("nope", "alpha", 10, TIMEOUT_S)
 
 
-async def test_many_searches_at_once_get_their_own_answers(stage: LuceneFirstStage) -> None:
+async def test_many_searches_at_once_get_their_own_answers(stage: FirstStages) -> None:
     queries = ["alpha", "omega", "sigma", "gamma delta"]
     alone = [await stage.search("toy", query, 10, TIMEOUT_S) for query in queries]
     together = await asyncio.gather(*(stage.search("toy", query, 10, TIMEOUT_S) for query in queries * 25))
@@ -52,9 +53,9 @@ async def test_many_searches_at_once_get_their_own_answers(stage: LuceneFirstSta
     assert stage.searches_in_flight == 0
 
 
-async def test_a_late_answer_is_dropped_and_the_next_one_is_right(stage: LuceneFirstStage) -> None:
-    assert stage.process_id is not None
-    os.kill(stage.process_id, signal.SIGSTOP)
+async def test_a_late_answer_is_dropped_and_the_next_one_is_right(stage: FirstStages) -> None:
+    assert stage.lucene.process_id is not None
+    os.kill(stage.lucene.process_id, signal.SIGSTOP)
     try:
         with pytest.raises(DeadlineExceeded, match=r"within 0\.100 s"):
             await stage.search("toy", "alpha", 10, 0.1)
@@ -68,7 +69,7 @@ async def test_a_late_answer_is_dropped_and_the_next_one_is_right(stage: LuceneF
             await cancelled
         assert stage.searches_in_flight == 0
     finally:
-        os.kill(stage.process_id, signal.SIGCONT)
+        os.kill(stage.lucene.process_id, signal.SIGCONT)
     [found] = await stage.search("toy", "sigma", 10, TIMEOUT_S)
     assert found.doc_id == "other"
 
@@ -76,12 +77,12 @@ async def test_a_late_answer_is_dropped_and_the_next_one_is_right(stage: LuceneF
 async def test_searches_that_wait_are_bounded_and_the_refused_are_told_when_to_come_back(
     toy_index: Path,
 ) -> None:
-    config = FirstStageConfig(indexes={"toy": IndexConfig(toy_index)}, max_searches=3)
-    stage = LuceneFirstStage(config)
+    config = FirstStageConfig(indexes={"toy": Bm25Config(toy_index)}, max_searches=3)
+    stage = open_first_stages(config)
     await stage.start()
     try:
-        assert stage.process_id is not None
-        os.kill(stage.process_id, signal.SIGSTOP)
+        assert stage.lucene.process_id is not None
+        os.kill(stage.lucene.process_id, signal.SIGSTOP)
         waiting = [asyncio.create_task(stage.search("toy", "alpha", 10, TIMEOUT_S)) for _ in range(3)]
         await asyncio.sleep(0)  # each has come to its first wait
         assert stage.searches_in_flight == 3
@@ -89,26 +90,26 @@ async def test_searches_that_wait_are_bounded_and_the_refused_are_told_when_to_c
             await stage.search("toy", "alpha", 10, TIMEOUT_S)
         assert refused.value.reason == "first_stage_full"
         assert refused.value.retry_after_ms
-        os.kill(stage.process_id, signal.SIGCONT)
+        os.kill(stage.lucene.process_id, signal.SIGCONT)
         assert all(await asyncio.gather(*waiting))
         assert await stage.search("toy", "alpha", 10, TIMEOUT_S)
     finally:
         await stage.stop()
 
 
-async def test_signals_to_the_group_leave_the_search_process_running(stage: LuceneFirstStage) -> None:
-    assert stage.process_id is not None
-    os.kill(stage.process_id, signal.SIGINT)
-    os.kill(stage.process_id, signal.SIGTERM)
+async def test_signals_to_the_group_leave_the_search_process_running(stage: FirstStages) -> None:
+    assert stage.lucene.process_id is not None
+    os.kill(stage.lucene.process_id, signal.SIGINT)
+    os.kill(stage.lucene.process_id, signal.SIGTERM)
     await asyncio.sleep(0.1)
     assert await stage.search("toy", "alpha", 10, TIMEOUT_S)
 
 
 async def test_a_dead_search_process_fails_its_searches_and_is_replaced(toy_index: Path) -> None:
-    stage = LuceneFirstStage(FirstStageConfig(indexes={"toy": IndexConfig(toy_index)}))
+    stage = open_first_stages(FirstStageConfig(indexes={"toy": Bm25Config(toy_index)}))
     await stage.start()
     try:
-        first_pid = stage.process_id
+        first_pid = stage.lucene.process_id
         assert first_pid is not None
         before = await stage.search("toy", "alpha", 10, TIMEOUT_S)
         os.kill(first_pid, signal.SIGSTOP)
@@ -121,7 +122,7 @@ async def test_a_dead_search_process_fails_its_searches_and_is_replaced(toy_inde
         with pytest.raises(Unavailable):
             await stage.search("toy", "alpha", 10, TIMEOUT_S)
         assert await search_once_it_is_back(stage) == before
-        second_pid = stage.process_id
+        second_pid = stage.lucene.process_id
         assert second_pid not in (None, first_pid)
         assert second_pid is not None
         os.kill(second_pid, signal.SIGSTOP)  # it cannot follow the closed pipe, and is killed
@@ -135,13 +136,13 @@ async def test_a_dead_search_process_fails_its_searches_and_is_replaced(toy_inde
 
 
 async def test_texts_beyond_the_heap_fail_one_search_only(odd_index: Path) -> None:
-    stage = LuceneFirstStage(FirstStageConfig(indexes={"odd": IndexConfig(odd_index)}), heap_mib=24)
+    stage = open_first_stages(FirstStageConfig(indexes={"odd": Bm25Config(odd_index)}), heap_mib=24)
     await stage.start()
     try:
-        pid = stage.process_id
+        pid = stage.lucene.process_id
         with pytest.raises(ResourceExhausted, match="ask for fewer"):
             await stage.search("odd", "hugedoc", 10, TIMEOUT_S)
         assert await stage.search("odd", "volcano", 10, TIMEOUT_S)
-        assert stage.process_id == pid
+        assert stage.lucene.process_id == pid
     finally:
         await stage.stop()

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from farrank_server.config.schema import FirstStageConfig, IndexConfig
+from farrank_server.config.schema import FirstStageConfig
 from farrank_server.errors import InvalidArgument
-from farrank_server.first_stage.lucene import LuceneFirstStage
+from farrank_server.first_stage.bm25 import Bm25Config
+from farrank_server.first_stage.stages import FirstStages, open_first_stages
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -44,7 +45,7 @@ def bm25(query: str, texts: dict[str, str], k1: float, b: float) -> dict[str, fl
 )
 @pytest.mark.parametrize("query", ["alpha", "omega", "alpha omega", "gamma sigma delta"])
 async def test_scores_are_bm25(
-    stage: LuceneFirstStage, toy_texts: dict[str, str], index: str, k1: float, b: float, query: str
+    stage: FirstStages, toy_texts: dict[str, str], index: str, k1: float, b: float, query: str
 ) -> None:
     found = await stage.search(index, query, 10, TIMEOUT_S)
     expected = bm25(query, toy_texts, k1, b)
@@ -53,14 +54,34 @@ async def test_scores_are_bm25(
     assert [candidate.score for candidate in found] == pytest.approx(list(expected.values()), abs=1e-4)
 
 
-async def test_equal_scores_come_in_the_order_of_doc_id(stage: LuceneFirstStage) -> None:
+@pytest.mark.parametrize("index", ["odd", "odd-rm3"])
+async def test_given_documents_score_as_they_are_found(stage: FirstStages, index: str) -> None:
+    one = stage.stages[index]
+    found = await one.search("volcano magma tiedoc", 20, TIMEOUT_S, texts=False)
+    assert len(found) > 5
+    asked = [found[1].doc_id, found[4].doc_id, "quotes", "unknown"]
+    scores = await one.scores("volcano magma tiedoc", asked, TIMEOUT_S)
+    assert scores == {found[1].doc_id: found[1].score, found[4].doc_id: found[4].score}
+    assert await one.scores("volcano", [], TIMEOUT_S) == {}
+    assert await one.scores("absentword", asked, TIMEOUT_S) == {}
+
+
+async def test_texts_are_read_by_id_or_left_out(stage: FirstStages, odd_texts: dict[str, str]) -> None:
+    one = stage.stages["odd"]
+    asked = ["lines", "emoji", "lines", "controls"]
+    assert await one.texts(asked, TIMEOUT_S) == [odd_texts[doc_id] for doc_id in asked]
+    without = await one.search("tiedoc", 2, TIMEOUT_S, texts=False)
+    assert [(each.doc_id, each.text) for each in without] == [("tie-a", ""), ("tie-b", "")]
+
+
+async def test_equal_scores_come_in_the_order_of_doc_id(stage: FirstStages) -> None:
     found = await stage.search("odd", "tiedoc", 10, TIMEOUT_S)
     assert [candidate.doc_id for candidate in found] == ["tie-a", "tie-b", "tie-c"]
     first_two = await stage.search("odd", "tiedoc", 2, TIMEOUT_S)
     assert [candidate.doc_id for candidate in first_two] == ["tie-a", "tie-b"]
 
 
-async def test_rm3_finds_what_shares_no_word_with_the_query(stage: LuceneFirstStage) -> None:
+async def test_rm3_finds_what_shares_no_word_with_the_query(stage: FirstStages) -> None:
     plain = await stage.search("odd", "volcano", 10, TIMEOUT_S)
     expanded = await stage.search("odd-rm3", "volcano", 10, TIMEOUT_S)
     assert {candidate.doc_id for candidate in plain} == {"volcano-1", "volcano-2"}
@@ -71,7 +92,7 @@ async def test_rm3_finds_what_shares_no_word_with_the_query(stage: LuceneFirstSt
 @pytest.mark.parametrize("query", ["", " ", "the of and", "?!*", "absentword", "\x00"])
 @pytest.mark.parametrize("index", ["odd", "odd-rm3"])
 async def test_a_query_with_no_term_in_the_index_finds_nothing(
-    stage: LuceneFirstStage, index: str, query: str
+    stage: FirstStages, index: str, query: str
 ) -> None:
     assert await stage.search(index, query, 10, TIMEOUT_S) == []
 
@@ -88,18 +109,18 @@ async def test_a_query_with_no_term_in_the_index_finds_nothing(
     ],
 )
 @pytest.mark.parametrize("index", ["odd", "odd-rm3"])
-async def test_lucene_operators_are_plain_text(stage: LuceneFirstStage, index: str, query: str) -> None:
+async def test_lucene_operators_are_plain_text(stage: FirstStages, index: str, query: str) -> None:
     found = await stage.search(index, query, 10, TIMEOUT_S)
     assert found[0].doc_id == "quotes"
 
 
 @pytest.mark.parametrize("k", [11, 1000, 2**31 - 1])
-async def test_k_may_exceed_what_there_is(stage: LuceneFirstStage, k: int) -> None:
+async def test_k_may_exceed_what_there_is(stage: FirstStages, k: int) -> None:
     assert len(await stage.search("toy", "alpha omega", k, TIMEOUT_S)) == 3
 
 
 @pytest.mark.parametrize("index", ["odd", "odd-rm3"])
-async def test_a_query_may_be_a_document_of_1024_distinct_terms(stage: LuceneFirstStage, index: str) -> None:
+async def test_a_query_may_be_a_document_of_1024_distinct_terms(stage: FirstStages, index: str) -> None:
     words = " ".join(f"word{n}" for n in range(1023))
     found = await stage.search(index, f"{words} {words} emojidoc", 10, TIMEOUT_S)
     assert found[0].doc_id == "emoji"
@@ -108,8 +129,8 @@ async def test_a_query_may_be_a_document_of_1024_distinct_terms(stage: LuceneFir
 
 
 async def test_an_index_may_allow_more_terms(odd_index: Path) -> None:
-    config = FirstStageConfig(indexes={"odd": IndexConfig(odd_index)}, max_query_terms=10_000)
-    stage = LuceneFirstStage(config)
+    config = FirstStageConfig(indexes={"odd": Bm25Config(odd_index)}, max_query_terms=10_000)
+    stage = open_first_stages(config)
     await stage.start()
     try:
         words = " ".join(f"word{n}" for n in range(5000))
@@ -130,16 +151,14 @@ async def test_an_index_may_allow_more_terms(odd_index: Path) -> None:
     ],
 )
 async def test_texts_come_back_byte_for_byte(
-    stage: LuceneFirstStage, odd_texts: dict[str, str], doc_id: str, query: str
+    stage: FirstStages, odd_texts: dict[str, str], doc_id: str, query: str
 ) -> None:
     [candidate] = await stage.search("odd", query, 1, TIMEOUT_S)
     assert candidate.doc_id == doc_id
     assert candidate.text == odd_texts[doc_id]
 
 
-async def test_descriptions_say_how_each_index_ranks(
-    stage: LuceneFirstStage, odd_texts: dict[str, str]
-) -> None:
+async def test_descriptions_say_how_each_index_ranks(stage: FirstStages, odd_texts: dict[str, str]) -> None:
     odd_documents = len(odd_texts)
     described = stage.describe()
     assert [(each.name, each.documents, each.ranking) for each in described] == [
@@ -150,7 +169,7 @@ async def test_descriptions_say_how_each_index_ranks(
     ]
 
 
-async def test_the_mean_length_is_about_right(stage: LuceneFirstStage, odd_texts: dict[str, str]) -> None:
+async def test_the_mean_length_is_about_right(stage: FirstStages, odd_texts: dict[str, str]) -> None:
     mean = sum(map(len, odd_texts.values())) / len(odd_texts)
     described = {each.name: each.mean_characters for each in stage.describe()}
     assert mean / 2 < described["odd"] < mean * 2

@@ -7,7 +7,7 @@ import pytest
 
 from farrank_server.config.schema import FirstStageConfig
 from farrank_server.first_stage import lucene
-from farrank_server.first_stage.lucene import LuceneFirstStage, restart_delay_s
+from farrank_server.first_stage.lucene import LuceneHost, restart_delay_s
 
 
 class Child:
@@ -44,9 +44,9 @@ async def test_a_start_may_fail_more_than_a_thousand_times(
         return child
 
     monkeypatch.setattr(lucene.SearchProcess, "open", start)
-    stage, first = LuceneFirstStage(FirstStageConfig()), Child()
-    keeping: Any = stage._keep_running(first)  # type: ignore[arg-type]  # all it asks of it is `ended`
-    stage._keeping = asyncio.create_task(keeping)
+    host, first = LuceneHost(FirstStageConfig()), Child()
+    keeping: Any = host._keep_running(first)  # type: ignore[arg-type]  # all it asks of it is `ended`
+    host._keeping = asyncio.create_task(keeping)
     first.end.set()
     second = await asyncio.wait_for(children.get(), 60)
     assert attempts == failures + 1
@@ -54,7 +54,7 @@ async def test_a_start_may_fail_more_than_a_thousand_times(
     second.end.set()
     third = await asyncio.wait_for(children.get(), 60)
     await asyncio.sleep(0)
-    await stage.stop()
+    await host.stop()
     assert third.stopped
 
 

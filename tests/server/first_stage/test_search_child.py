@@ -18,7 +18,7 @@ class Unspeakable(Exception):
 
 
 class FailingIndex:
-    def search(self, query: str, k: int) -> None:
+    def search(self, request: Any, k: int, *, texts: bool) -> None:
         raise Unspeakable
 
 
@@ -29,7 +29,7 @@ def test_a_search_that_fails_in_an_unforeseen_way_is_answered_and_logged(
     reading, writing = os.pipe()
     with open(reading, "rb") as answers, open(writing, "wb") as to_parent:
         threads = SearchThreads({"it": index}, 1, to_parent)
-        threads.run(io.BytesIO(pack({"id": 7, "index": "it", "query": "q", "k": 1})))
+        threads.run(io.BytesIO(pack({"id": 7, "index": "it", "query": "q", "k": 1, "texts": True})))
         assert read_frame(answers) == ({"id": 7, "error": "internal"}, [])
     (record,) = caplog.records
     assert record.message == "a search was not answered"

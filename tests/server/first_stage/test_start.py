@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from farrank_server.config.schema import FirstStageConfig, IndexConfig
+from farrank_server.config.schema import FirstStageConfig
 from farrank_server.errors import ConfigError, NotFound
-from farrank_server.first_stage.lucene import LuceneFirstStage, check_indexes
+from farrank_server.first_stage.bm25 import Bm25Config
+from farrank_server.first_stage.stages import FirstStages, check_indexes, open_first_stages
 
 
-def stage_of(path: Path, start_timeout_s: float = 60.0) -> LuceneFirstStage:
-    config = FirstStageConfig(indexes={"books": IndexConfig(path)}, start_timeout_s=start_timeout_s)
-    return LuceneFirstStage(config)
+def stage_of(path: Path, start_timeout_s: float = 60.0) -> FirstStages:
+    config = FirstStageConfig(indexes={"books": Bm25Config(path)}, start_timeout_s=start_timeout_s)
+    return open_first_stages(config)
 
 
 async def test_a_missing_index_is_named(tmp_path: Path) -> None:
@@ -49,9 +50,9 @@ async def test_every_damaged_index_is_named(toy_index: Path, tmp_path: Path) -> 
         shutil.copytree(toy_index, tmp_path / name)
         [segments] = (tmp_path / name).glob("segments_*")
         segments.write_bytes(b"")
-        indexes[name] = IndexConfig(tmp_path / name)
+        indexes[name] = Bm25Config(tmp_path / name)
     with pytest.raises(ConfigError) as caught:
-        await LuceneFirstStage(FirstStageConfig(indexes=indexes)).start()
+        await open_first_stages(FirstStageConfig(indexes=indexes)).start()
     assert [problem.partition(": ")[0] for problem in caught.value.problems] == [
         "first_stage.indexes.one.path",
         "first_stage.indexes.two.path",
@@ -62,7 +63,7 @@ def test_what_is_missing_is_found_without_starting_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    config = FirstStageConfig(indexes={"a": IndexConfig(tmp_path / "x"), "b": IndexConfig(tmp_path / "y")})
+    config = FirstStageConfig(indexes={"a": Bm25Config(tmp_path / "x"), "b": Bm25Config(tmp_path / "y")})
     with pytest.raises(ConfigError) as caught:
         check_indexes(config)
     assert [problem.partition(": ")[0] for problem in caught.value.problems] == [
@@ -92,9 +93,9 @@ async def test_a_missing_package_says_how_to_install_it(
 
 
 async def test_without_an_index_there_is_no_process() -> None:
-    stage = LuceneFirstStage(FirstStageConfig())
+    stage = open_first_stages(FirstStageConfig())
     await stage.start()
-    assert stage.process_id is None
+    assert stage.lucene.process_id is None
     assert stage.describe() == ()
     with pytest.raises(NotFound, match="holds no index"):
         await stage.search("books", "alpha", 10, 1.0)
@@ -104,13 +105,14 @@ async def test_without_an_index_there_is_no_process() -> None:
 PARENT = """
 import asyncio, sys, time
 from pathlib import Path
-from farrank_server.config.schema import FirstStageConfig, IndexConfig
-from farrank_server.first_stage.lucene import LuceneFirstStage
+from farrank_server.config.schema import FirstStageConfig
+from farrank_server.first_stage.bm25 import Bm25Config
+from farrank_server.first_stage.stages import open_first_stages
 
 async def main():
-    stage = LuceneFirstStage(FirstStageConfig(indexes={"toy": IndexConfig(Path(sys.argv[1]))}))
+    stage = open_first_stages(FirstStageConfig(indexes={"toy": Bm25Config(Path(sys.argv[1]))}))
     await stage.start()
-    print(stage.process_id, flush=True)
+    print(stage.lucene.process_id, flush=True)
     await asyncio.sleep(600)
 
 asyncio.run(main())

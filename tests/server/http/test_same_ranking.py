@@ -20,7 +20,7 @@ from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
 from farrank_server.wire.handlers import handlers
 from support.http_door import METHODS, Opened, opened_door
-from support.memory_first_stage import MemoryFirstStage
+from support.memory_first_stage import in_memory
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -51,7 +51,7 @@ REQUESTS = st.builds(
 async def doors(tiny_rankers: dict[str, Path]) -> AsyncIterator[tuple[Any, Opened]]:
     async with opened_door(tiny_rankers, limits=LIMITS) as http:
         config = ServerConfig(limits=LIMITS)
-        service = RerankService(config, http.engine, MemoryFirstStage(), http.bench.metrics)
+        service = RerankService(config, http.engine, await in_memory(), http.bench.metrics)
         guard = Guard(Door.GRPC, http.bench.metrics, service.rankers.keys(), "maxp")
         listener = GrpcListener(ListenConfig(port=0), config.limits)
         await listener.open(handlers(service, guard, LIMITS))

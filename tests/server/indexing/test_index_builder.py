@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from farrank_server.config.schema import FirstStageConfig, IndexConfig
+from farrank_server.config.schema import FirstStageConfig
 from farrank_server.errors import ConfigError
-from farrank_server.first_stage.lucene import LuceneFirstStage
+from farrank_server.first_stage.bm25 import Bm25Config
+from farrank_server.first_stage.stages import open_first_stages
 from farrank_server.indexing.index_builder import (
     CollectionError,
     Document,
@@ -32,7 +33,7 @@ def search(path: Path, query: str) -> list[str]:
 
 
 async def _search(path: Path, query: str) -> list[str]:
-    stage = LuceneFirstStage(FirstStageConfig(indexes={"it": IndexConfig(path)}))
+    stage = open_first_stages(FirstStageConfig(indexes={"it": Bm25Config(path)}))
     await stage.start()
     try:
         return [candidate.doc_id for candidate in await stage.search("it", query, 1000, 60.0)]

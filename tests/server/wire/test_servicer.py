@@ -76,7 +76,7 @@ async def test_the_default_ranker_is_listed_first(stub: Any) -> None:
 async def test_without_k_a_cpu_reranks_20(stub: Any, first_stage: Any) -> None:
     await stub.SearchAndRerank(pb.SearchAndRerankRequest(query="river"))
     await stub.SearchAndRerank(pb.SearchAndRerankRequest(query="river", index="things", k=1))
-    assert first_stage.asked == [("things", "river", 20), ("things", "river", 1)]
+    assert first_stage.asked == [("river", 20), ("river", 1)]
 
 
 async def test_candidates_bring_their_ids_places_and_first_scores(stub: Any) -> None:

@@ -1,0 +1,50 @@
+"""Dataclasses of settings that check their values when they are made, all of them."""
+
+from collections.abc import Callable
+from dataclasses import field, fields
+from typing import Any, TypeVar
+
+from farrank_server.errors import ConfigError
+
+Value = TypeVar("Value")
+
+
+def must(default: Value, holds: Callable[[Any], bool], allowed: str) -> Value:
+    """Declare a field and what its value must be; None, where the type has it, is always allowed."""
+    declared: Value = field(default=default, metadata={"holds": holds, "allowed": allowed})
+    return declared
+
+
+def at_least(least: float, default: Value) -> Value:
+    """Declare a number with a lower bound."""
+    return must(default, lambda value: value >= least, f"at least {least}")
+
+
+def above_0(default: Value) -> Value:
+    """Declare a number above 0."""
+    return must(default, lambda value: value > 0, "above 0")
+
+
+def between(least: float, most: float, default: Value) -> Value:
+    """Declare a number with both bounds."""
+    return must(default, lambda value: least <= value <= most, f"between {least} and {most}")
+
+
+class Checked:
+    """A dataclass whose fields are checked, all of them, when it is made.
+
+    Raises: ConfigError with a problem for each field, which begins with its name.
+    """
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        """Hold every field to what it must be."""
+        problems = []
+        for each in fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
+            value = getattr(self, each.name)
+            if each.metadata and value is not None and not each.metadata["holds"](value):
+                allowed = each.metadata["allowed"]
+                problems.append(f"{each.name}: {value!r} is not allowed; it must be {allowed}")
+        if problems:
+            raise ConfigError(*problems)

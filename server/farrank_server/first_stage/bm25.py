@@ -1,0 +1,64 @@
+"""BM25 over a Lucene index, alone or with the relevance model RM3."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from farrank_server.config.checked import Checked, at_least, between
+from farrank_server.first_stage.kinds import Configured, IndexConfig, Kind, Surroundings
+from farrank_server.first_stage.lucene import LuceneStage, check_lucene
+
+
+@dataclass(frozen=True, slots=True)
+class Rm3Config(Checked):
+    """Pseudo-relevance feedback with a relevance model (Abdul-Jaleel et al., TREC 2004)."""
+
+    feedback_terms: int = at_least(1, 10)
+    feedback_documents: int = at_least(1, 10)
+    original_query_weight: float = between(0, 1, 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Bm25Config(IndexConfig):
+    """BM25 with Anserini's defaults, and RM3 where its settings stand there."""
+
+    path: Path
+    k1: float = at_least(0, 0.9)
+    b: float = between(0, 1, 0.4)
+    rm3: Rm3Config | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bm25Rm3Config(Bm25Config):
+    """The same with RM3 unless it is taken out."""
+
+    kind: str = field(default="rm3", kw_only=True)
+    rm3: Rm3Config | None = field(default_factory=Rm3Config)
+
+
+def _ranking(config: Bm25Config) -> str:
+    """Name how an index ranks and with which parameters."""
+    ranking = f"bm25(k1={config.k1:g},b={config.b:g})"
+    if config.rm3 is None:
+        return ranking
+    terms, documents = config.rm3.feedback_terms, config.rm3.feedback_documents
+    weight = config.rm3.original_query_weight
+    return f"{ranking}+rm3(terms={terms},documents={documents},weight={weight:g})"
+
+
+class Bm25Stage(LuceneStage):
+    """The index of one `Bm25Config`."""
+
+    def __init__(self, config: Bm25Config, around: Surroundings) -> None:
+        ranks: dict[str, Any] = {"by": "bm25", "k1": config.k1, "b": config.b}
+        ranks["rm3"] = None if config.rm3 is None else asdict(config.rm3)
+        super().__init__(around, config.kind, config.path, ranks, _ranking(config))
+
+
+def _check(key: str, config: Bm25Config, configured: Configured) -> Iterable[str]:
+    return check_lucene(key, config.path)
+
+
+BM25 = Kind(Bm25Config, Bm25Stage, _check)
+RM3 = Kind(Bm25Rm3Config, Bm25Stage, _check)

@@ -1,0 +1,141 @@
+"""All first stages of a server by name: opened together, searched within bounds."""
+
+import asyncio
+import time
+from collections.abc import Collection, Mapping
+
+from farrank_server.config.schema import FirstStageConfig
+from farrank_server.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    DroppedAt,
+    NotFound,
+    Reason,
+    ResourceExhausted,
+)
+from farrank_server.first_stage import Candidate, FirstStage, IndexDescription
+from farrank_server.first_stage.kinds import Configured, Surroundings, key_of, kind_named
+from farrank_server.first_stage.lucene import HEAP_MIB, LuceneHost
+
+# Weight of the latest search in the mean time of one, from which retry hints are made.
+_LATEST = 0.1
+
+
+class FirstStages:
+    """The indexes that a server searches. `open_first_stages` makes it of a configuration.
+
+    `stages` are the first stages by name. `searches_in_flight` counts the searches that have a caller who
+    waits.
+    """
+
+    def __init__(
+        self, stages: Mapping[str, FirstStage], config: FirstStageConfig, lucene: LuceneHost | None = None
+    ) -> None:
+        self.stages = stages
+        self._max_searches = config.max_searches
+        self.lucene = lucene or LuceneHost(config)
+        self._is_open = False
+        self.searches_in_flight = 0
+        self._search_s = 0.02
+
+    async def start(self) -> None:
+        """Open all of them.
+
+        Raises: ConfigError if one cannot be opened or a package is missing.
+        """
+        await self.lucene.start()
+        starting = [asyncio.ensure_future(stage.start()) for stage in self.stages.values()]
+        try:
+            # The first to fail ends the others.
+            await asyncio.gather(*starting)
+        finally:
+            for task in starting:
+                task.cancel()
+            await asyncio.gather(*starting, return_exceptions=True)
+        self._is_open = True
+
+    async def stop(self) -> None:
+        """Close all of them; searches that still wait get Unavailable."""
+        await asyncio.gather(*(stage.stop() for stage in self.stages.values()))
+        await self.lucene.stop()
+
+    def describe(self) -> tuple[IndexDescription, ...]:
+        """Say which indexes can be searched, in the order of the configuration; none before `start`."""
+        return tuple(stage.describe() for stage in self.stages.values()) if self._is_open else ()
+
+    def find(self, name: str) -> IndexDescription:
+        """Find an index by its name; the empty name means the only one.
+
+        Raises: NotFound that lists the known ones.
+        """
+        indexes = self.describe()
+        for index in indexes:
+            if index.name == name or (not name and len(indexes) == 1):
+                return index
+        if not indexes:
+            raise NotFound(
+                "index: this server holds no index; start it with one, or send documents to Rerank"
+            )
+        known = ", ".join(index.name for index in indexes)
+        if not name:
+            raise NotFound(f"index: is empty, and this server holds several: {known}")
+        raise NotFound(f"index: no index {name[:100]!r} here; known are: {known}")
+
+    async def search(self, index: str, query: str, k: int, timeout_s: float) -> list[Candidate]:
+        """Return at most `k` candidates with their texts, best first.
+
+        Raises: NotFound for an unknown index, DeadlineExceeded after `timeout_s`, ResourceExhausted if too
+        many searches wait; as the methods of `FirstStage`.
+        """
+        stage = self.stages[self.find(index).name]
+        if self.searches_in_flight >= self._max_searches:
+            raise ResourceExhausted(
+                f"{self.searches_in_flight} searches wait already; "
+                f"first_stage.max_searches is {self._max_searches}",
+                reason=Reason.FIRST_STAGE_FULL,
+                # The measured time of a search includes its wait behind the others.
+                retry_after_ms=max(1, round(self._search_s * 1000)),
+            )
+        started_s = time.monotonic()
+        self.searches_in_flight += 1
+        try:
+            async with asyncio.timeout(timeout_s):
+                candidates = await stage.search(query, k, timeout_s)
+        except TimeoutError:
+            message = f"the first stage did not answer within {timeout_s:.3f} s"
+            raise DeadlineExceeded(message, dropped_at=DroppedAt.FIRST_STAGE) from None
+        finally:
+            self.searches_in_flight -= 1
+        self._search_s += _LATEST * (time.monotonic() - started_s - self._search_s)
+        return candidates
+
+
+def open_first_stages(config: FirstStageConfig, *, heap_mib: int = HEAP_MIB) -> FirstStages:
+    """Make the first stages that are configured; `start` opens them.
+
+    Raises: ConfigError with every problem that can be found before.
+    """
+    check_indexes(config)
+    lucene = LuceneHost(config, heap_mib)
+    stages: dict[str, FirstStage] = {}
+    for name, index in config.indexes.items():
+        around = Surroundings(name, config, lucene, stages.__getitem__)
+        stages[name] = kind_named(index.kind).open(index, around)
+    return FirstStages(stages, config, lucene)
+
+
+def check_indexes(config: FirstStageConfig, rankers: Collection[str] | None = None) -> None:
+    """Check, without starting anything, that the indexes are there and what searches them is installed.
+
+    `rankers` are the names of those that are configured, None where there is no server around.
+
+    Raises: ConfigError with every problem.
+    """
+    configured = Configured(config.indexes, rankers)
+    problems = [
+        problem
+        for name, index in config.indexes.items()
+        for problem in kind_named(index.kind).check(key_of(name), index, configured)
+    ]
+    if problems:
+        raise ConfigError(*dict.fromkeys(problems))
