@@ -8,11 +8,13 @@
     ├── DeadlineExceeded    DEADLINE_EXCEEDED   too late, or it would be
     ├── Unimplemented       UNIMPLEMENTED       not taken in this form (HTTP says 415, Connect 501)
     ├── Unavailable         UNAVAILABLE         draining, or what held the request died: retry elsewhere
+    │   └── Gone            UNAVAILABLE         documents that were found are in the index no more
     └── Internal            INTERNAL            a bug of ours
 
 Not all failures reach a caller: `ConfigError` stops the start.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import ClassVar
 
@@ -109,6 +111,16 @@ class Unavailable(FarrankError):
     """The server cannot answer now, another replica may."""
 
     code = grpc.StatusCode.UNAVAILABLE
+
+
+class Gone(Unavailable):
+    """An index does not have these documents, any more or at all; another search finds others."""
+
+    def __init__(self, doc_ids: Sequence[str]) -> None:
+        named = ", ".join(repr(doc_id[:100]) for doc_id in doc_ids[:5])
+        more = f" and {len(doc_ids) - 5} more" if len(doc_ids) > 5 else ""
+        super().__init__(f"no longer in the index: {named}{more}", reason=Reason.FIRST_STAGE_DOWN)
+        self.doc_ids = tuple(doc_ids)
 
 
 class Internal(FarrankError):

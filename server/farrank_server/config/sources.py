@@ -232,6 +232,7 @@ _CALLED = {
     str: "text (quote it)",
     Path: "a path",
     tuple[str, ...]: "a list of texts (in flags and variables with commas between)",
+    tuple[float, ...]: "a list of numbers (in flags and variables with commas between)",
 }
 _TRUTH = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
 
@@ -258,6 +259,10 @@ def _converted(kind: Any, value: object) -> Any:
         texts = value.split(",") if isinstance(value, str) else value
         if isinstance(texts, Sequence) and all(isinstance(each, str) for each in texts):
             return tuple(each.strip() for each in texts if each.strip())
+    if kind == tuple[float, ...]:
+        numbers = value.split(",") if isinstance(value, str) else value
+        if isinstance(numbers, Sequence):
+            return tuple(_converted(float, each) for each in numbers)
     if kind is Path and isinstance(value, str) and value:
         return Path(value).expanduser()
     raise ValueError

@@ -1,7 +1,7 @@
 """What the server asks of a first stage, whatever finds the candidates; `kinds` lists those there are."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 
@@ -9,19 +9,22 @@ from typing import Protocol
 class Candidate:
     """A document that the first stage found; a higher score is a better match.
 
-    `text` is empty where texts were not asked for.
+    `text` is empty where texts were not asked for. `parts` says, by their names, which other first stages
+    gave which score, where the score was made of theirs.
     """
 
     doc_id: str
     text: str
     score: float
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class IndexDescription:
     """What an index holds and how it ranks, e.g. `bm25(k1=0.9,b=0.4)` with or without `+rm3(...)`.
 
-    `mean_characters` is about how long its documents are: what admission knows before the search.
+    `mean_characters` is about how long its documents are: what admission knows before the search. `members`
+    are the indexes whose rankings are made one here.
     """
 
     name: str
@@ -29,6 +32,7 @@ class IndexDescription:
     ranking: str
     mean_characters: int
     kind: str = "bm25"
+    members: tuple[str, ...] = ()
 
 
 class FirstStage(Protocol):
@@ -64,7 +68,10 @@ class FirstStage(Protocol):
         ...
 
     async def texts(self, doc_ids: Sequence[str], timeout_s: float) -> list[str]:
-        """Return the texts of documents that it found, in the order given."""
+        """Return the texts of documents that it found, in the order given.
+
+        Raises: Gone, naming them, if it does not have some of them (any more).
+        """
         ...
 
     async def scores(self, query: str, doc_ids: Sequence[str], timeout_s: float) -> Mapping[str, float]:

@@ -24,6 +24,7 @@ DEFAULT_KIND = "bm25"
 KINDS: Mapping[str, str] = {
     "bm25": "farrank_server.first_stage.bm25:BM25",
     "rm3": "farrank_server.first_stage.bm25:RM3",
+    "fusion": "farrank_server.first_stage.fusion:FUSION",
 }
 
 ENTRY_POINTS = "farrank.first_stages"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from farrank_server.errors import (
     ConfigError,
     FarrankError,
+    Gone,
     Internal,
     InvalidArgument,
     Reason,
@@ -197,7 +198,9 @@ class SearchProcess(JavaProcess):
                 answer = self.pending.pop(header["id"], None)
                 if answer is None or answer.done():
                     continue
-                if "error" in header:
+                if "gone" in header:
+                    answer.set_exception(Gone(header["gone"]))
+                elif "error" in header:
                     answer.set_exception(_error_of(header["error"], max_query_terms))
                 else:
                     answer.set_result((header, texts))

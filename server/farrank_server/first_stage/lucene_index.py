@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from farrank_server.errors import ConfigError
+from farrank_server.errors import ConfigError, Gone
 from farrank_server.first_stage.lucene_fields import CONTENTS, ID, bytes_of, cast, java
 from farrank_server.java_process.jvm import import_searcher
 
@@ -79,15 +79,19 @@ class OpenIndex:
         return both.build()
 
     def texts(self, doc_ids: Sequence[str]) -> list[str]:
-        """Read the texts of documents by their ids, in the order given. Raises: KeyError."""
+        """Read the texts of documents by their ids, in the order given. Raises: Gone."""
         searcher = self.searcher(java("search.similarities.BooleanSimilarity")())
         texts = []
+        unknown = []
         for doc_id in doc_ids:
             term = java("index.Term")(ID, bytes_of(doc_id))
             hits = searcher.search(java("search.TermQuery")(term), 1).scoreDocs
             if not hits:
-                raise KeyError(doc_id)
-            texts.append(_text_of(self._stored(hits[0].doc)) or "")
+                unknown.append(doc_id)
+            elif not unknown:
+                texts.append(_text_of(self._stored(hits[0].doc)) or "")
+        if unknown:
+            raise Gone(unknown)
         return texts
 
     def _stored(self, number: int) -> Any:

@@ -8,7 +8,7 @@ Run as `python -m farrank_server.first_stage.search_child` by `lucene`, which sp
                       {id, index, read: [doc_id]}                                  their texts
                       {cancel: id}                                                 nobody waits for it
     child → parent    {ready: {name: {documents, mean_characters}}} or {failed: [why]}             once, first
-                      {id, doc_ids, scores} + texts, {id} + texts, or {id, error}
+                      {id, doc_ids, scores} + texts, {id} + texts, {id, gone: [doc_id]} or {id, error}
 
 Answers come in any order. The child ends when its parent closes the pipe or dies, which is the same.
 """
@@ -22,7 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, BinaryIO, Protocol
 
-from farrank_server.errors import ConfigError
+from farrank_server.errors import ConfigError, Gone
 from farrank_server.first_stage.lucene_index import Found, OpenIndex, open_index
 from farrank_server.java_process.frames import claim_pipes, pack, read_frame, write_frame
 from farrank_server.java_process.jvm import start_jvm
@@ -103,6 +103,8 @@ class SearchThreads:
             else:
                 found = index.search(request, request["k"], texts=request["texts"])
             return pack({"id": request["id"], "doc_ids": found.doc_ids, "scores": found.scores}, found.texts)
+        except Gone as exc:
+            return pack({"id": request["id"], "gone": exc.doc_ids})
         except Exception as exc:
             # One bad search must not end a process that serves many.
             error = "internal"

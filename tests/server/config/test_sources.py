@@ -9,6 +9,7 @@ from farrank_server.config.schema import RankerConfig, ServerConfig
 from farrank_server.config.sources import EVERY, Setting
 from farrank_server.errors import ConfigError
 from farrank_server.first_stage.bm25 import Bm25Config, Bm25Rm3Config, Rm3Config
+from farrank_server.first_stage.fusion import FusionConfig
 from farrank_server.first_stage.kinds import KINDS
 
 
@@ -328,6 +329,18 @@ def test_lists_of_texts_come_from_files_and_from_flags(tmp_path: Path) -> None:
     config = build(file)
     again = from_text(tmp_path, config_sources.to_yaml(config, file), "again.yaml")
     assert build(again) == config
+
+
+def test_lists_of_numbers_come_from_files_and_from_flags(tmp_path: Path) -> None:
+    fusion = "kind: fusion, of: [a, b], method: linear"
+    file = from_text(tmp_path, f"first_stage: {{indexes: {{f: {{{fusion}, weights: [1, 0.5]}}}}}}")
+    config = build(file)
+    assert config.first_stage.indexes["f"] == FusionConfig(of=("a", "b"), method="linear", weights=(1.0, 0.5))
+    assert build(file, from_flags(first_stage__indexes__f__weights="1, 0.5")) == config
+    again = from_text(tmp_path, config_sources.to_yaml(config, file), "again.yaml")
+    assert build(again) == config
+    with pytest.raises(ConfigError, match=r"f\.weights: '1,x' is not allowed; it must be a list of numbers"):
+        build(file, from_flags(first_stage__indexes__f__weights="1,x"))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest_asyncio
 
 from farrank_server.config.schema import FirstStageConfig
 from farrank_server.first_stage.bm25 import Bm25Config, Rm3Config
+from farrank_server.first_stage.fusion import FusionConfig
 from farrank_server.first_stage.stages import FirstStages, open_first_stages
 from farrank_server.indexing.index_builder import Document, build_index
 
@@ -69,6 +70,7 @@ async def stage(toy_index: Path, odd_index: Path) -> AsyncIterator[FirstStages]:
         "toy-other-parameters": Bm25Config(toy_index, k1=1.5, b=0.9),
         "odd": Bm25Config(odd_index),
         "odd-rm3": Bm25Config(odd_index, rm3=Rm3Config()),
+        "fused": FusionConfig(of=("odd", "odd-rm3"), method="mean"),
     }
     stage = open_first_stages(FirstStageConfig(indexes=indexes, search_threads=2))
     await stage.start()

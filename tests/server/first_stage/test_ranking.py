@@ -166,6 +166,7 @@ async def test_descriptions_say_how_each_index_ranks(stage: FirstStages, odd_tex
         ("toy-other-parameters", 3, "bm25(k1=1.5,b=0.9)"),
         ("odd", odd_documents, "bm25(k1=0.9,b=0.4)"),
         ("odd-rm3", odd_documents, "bm25(k1=0.9,b=0.4)+rm3(terms=10,documents=10,weight=0.5)"),
+        ("fused", odd_documents, "mean(scores=raw,depth=1000)"),
     ]
 
 

@@ -1,0 +1,267 @@
+"""Several first stages as one: each finds or scores candidates, and one ranking is made of what they say."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+from farrank_server.config.checked import at_least
+from farrank_server.errors import ConfigError, Gone
+from farrank_server.first_stage import Candidate, FirstStage, IndexDescription
+from farrank_server.first_stage.kinds import Configured, IndexConfig, Kind, Surroundings
+
+Answer = TypeVar("Answer")
+Method = Literal["rrf", "linear", "mean"]
+Scale = Literal["raw", "min_max"]
+
+# What one first stage says of a query's documents, by doc_id.
+Scores = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class FusionConfig(IndexConfig):
+    """Several indexes of the same documents, searched at once, and their rankings made one.
+
+    `of` names them. Each brings its best `depth` documents, or as many as are asked for if those are more. By
+    `rrf` a document's score is the sum of 1 / (`rrf_k` + its rank) over the indexes (Cormack et al., SIGIR
+    2009); by `linear` that of its scores there, each times its weight (`weights`, in the order of `of`; equal
+    ones where none stand); by `mean` their mean. `scores` says on which scale these are: `raw`, as they are
+    (the papers' fusion of BM25 and cosine), or `min_max`, where the lowest of an index becomes 0 and the
+    highest 1, query by query. For a document that it has not found an index adds 0 by `rrf`, and otherwise
+    the lowest score of what it has found.
+
+    With `candidates` only that one of `of` is searched, and the others score what it found: a document that
+    they would not find scores 0.
+    """
+
+    kind: str = field(default="fusion", kw_only=True)
+    of: tuple[str, ...] = field(
+        metadata={
+            "holds": lambda names: len(names) > 1 and len(set(names)) == len(names),
+            "allowed": "the names of two or more indexes, each once",
+        }
+    )
+    method: Method = "rrf"
+    rrf_k: int = at_least(1, 60)
+    depth: int = at_least(1, 1000)
+    weights: tuple[float, ...] | None = None
+    scores: Scale | None = None
+    candidates: str | None = None
+
+    def __post_init__(self) -> None:
+        """Hold the settings against each other, too."""
+        IndexConfig.__post_init__(self)
+        problems = []
+        if self.weights is not None and self.method != "linear":
+            problems.append(f"weights: are for the method linear, and the method is {self.method}")
+        elif self.weights is not None and len(self.weights) != len(self.of):
+            problems.append(f"weights: {len(self.weights)} stand for the {len(self.of)} indexes of 'of'")
+        elif self.weights is not None and not any(self.weights):
+            problems.append("weights: are all 0; one at least must count")
+        if self.scores is not None and self.method == "rrf":
+            problems.append("scores: are for the methods linear and mean; rrf takes ranks")
+        if self.candidates is not None and self.candidates not in self.of:
+            known = ", ".join(self.of)
+            problems.append(f"candidates: {self.candidates!r} is not allowed; it must be one of {known}")
+        if problems:
+            raise ConfigError(*problems)
+
+    @property
+    def weight_of(self) -> Mapping[str, float]:
+        """How much each index's scores count."""
+        equal = [1.0 if self.method == "rrf" else 1 / len(self.of)] * len(self.of)
+        return dict(zip(self.of, self.weights or equal, strict=True))
+
+
+class FusionStage(FirstStage):
+    """The indexes of one `FusionConfig`. Documents are told apart by their doc_id alone."""
+
+    def __init__(self, config: FusionConfig, around: Surroundings) -> None:
+        self._config, self._around = config, around
+        self._members: dict[str, FirstStage] = {}
+
+    async def start(self) -> None:
+        """Find the members, which are started like any other index."""
+        self._members = {name: self._around.stage(name) for name in self._config.of}
+
+    async def stop(self) -> None:
+        """Do nothing: the members are stopped like any other index."""
+
+    def describe(self) -> IndexDescription:
+        """Say what the members hold together: as many documents as the largest of them."""
+        described = [member.describe() for member in self._members.values()]
+        largest = max(described, key=lambda each: each.documents)
+        return IndexDescription(
+            self._around.name,
+            largest.documents,
+            _ranking(self._config),
+            largest.mean_characters,
+            self._config.kind,
+            self._config.of,
+        )
+
+    async def search(self, query: str, k: int, timeout_s: float, *, texts: bool = True) -> list[Candidate]:
+        """Return at most `k` candidates, best first, equal scores in the order of doc_id.
+
+        Texts are read of the first member that found a document, once for all.
+        """
+        until_s = time.monotonic() + timeout_s
+        scores = await self._found(query, max(k, self._config.depth), until_s)
+        parts: dict[str, dict[str, float]] = {}
+        for name, its in scores.items():
+            for doc_id, score in its.items():
+                parts.setdefault(doc_id, {})[name] = score
+        fused = fuse(self._config, scores)
+        best = sorted(fused, key=lambda doc_id: (-fused[doc_id], doc_id))[:k]
+        # Re-scored candidates are known to be in the index that found them.
+        finder = {doc_id: self._config.candidates or next(iter(parts[doc_id])) for doc_id in best}
+        read = await self._texts_of(finder, until_s) if texts else {}
+        return [Candidate(each, read.get(each, ""), fused[each], parts[each]) for each in best]
+
+    async def texts(self, doc_ids: Sequence[str], timeout_s: float) -> list[str]:
+        """Return the texts of documents that a member found, in the order given.
+
+        Raises: Gone for what no member has; as the members' methods.
+        """
+        until_s = time.monotonic() + timeout_s
+        read: dict[str, str] = {}
+        missing = list(dict.fromkeys(doc_ids))
+        for member in self._members.values():
+            try:
+                found = await member.texts(missing, until_s - time.monotonic())
+            except Gone as error:
+                unknown = set(error.doc_ids)
+                asked = [doc_id for doc_id in missing if doc_id not in unknown]
+                found = await member.texts(asked, until_s - time.monotonic()) if asked else []
+            else:
+                asked = missing
+            read.update(zip(asked, found, strict=True))
+            missing = [doc_id for doc_id in missing if doc_id not in read]
+            if not missing:
+                return [read[doc_id] for doc_id in doc_ids]
+        raise Gone(missing)
+
+    async def scores(self, query: str, doc_ids: Sequence[str], timeout_s: float) -> Mapping[str, float]:
+        """Score these documents as `search` would, had it gone `depth` deep; others are left out."""
+        if not doc_ids:
+            return {}
+        until_s = time.monotonic() + timeout_s
+        fused = fuse(self._config, await self._found(query, self._config.depth, until_s))
+        return {doc_id: fused[doc_id] for doc_id in doc_ids if doc_id in fused}
+
+    async def _found(self, query: str, depth: int, until_s: float) -> dict[str, Scores]:
+        """Ask every member: the scores of what it finds, or of what the one of `candidates` found."""
+
+        async def search(name: str) -> Scores:
+            left_s = until_s - time.monotonic()
+            found = await self._members[name].search(query, depth, left_s, texts=False)
+            return {each.doc_id: each.score for each in found}
+
+        if self._config.candidates is None:
+            names = self._config.of
+            return dict(zip(names, await together(map(search, names)), strict=True))
+        found = await search(self._config.candidates)
+
+        async def score(name: str) -> Scores:
+            if name == self._config.candidates:
+                return found
+            its = await self._members[name].scores(query, [*found], until_s - time.monotonic())
+            return {doc_id: its.get(doc_id, 0.0) for doc_id in found}
+
+        return dict(zip(self._config.of, await together(map(score, self._config.of)), strict=True))
+
+    async def _texts_of(self, finder: Mapping[str, str], until_s: float) -> dict[str, str]:
+        """Read each text where its document was found."""
+
+        async def read(name: str) -> list[tuple[str, str]]:
+            its = [doc_id for doc_id, finding in finder.items() if finding == name]
+            found = await self._members[name].texts(its, until_s - time.monotonic())
+            return list(zip(its, found, strict=True))
+
+        pairs = await together(map(read, dict.fromkeys(finder.values())))
+        return dict(pair for its in pairs for pair in its)
+
+
+async def together(asked: Iterable[Awaitable[Answer]]) -> list[Answer]:
+    """Wait for all answers; the first to fail ends the others."""
+    tasks = [asyncio.ensure_future(each) for each in asked]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def fuse(config: FusionConfig, scores: Mapping[str, Scores]) -> dict[str, float]:
+    """Make one score of those that each index gave; by index and doc_id in, by doc_id out."""
+    parts = {name: _part(config, its) for name, its in scores.items()}
+    found = dict.fromkeys(doc_id for its in scores.values() for doc_id in its)
+    weight_of = config.weight_of
+    return {
+        doc_id: sum(weight_of[name] * part.get(doc_id, missing) for name, (part, missing) in parts.items())
+        for doc_id in found
+    }
+
+
+def _part(config: FusionConfig, scores: Scores) -> tuple[Scores, float]:
+    """Say what an index adds for each document that it found, and for one that it has not."""
+    if config.method == "rrf":
+        return reciprocal_ranks(scores, config.rrf_k), 0.0
+    if config.scores == "min_max":
+        return min_max(scores), 0.0
+    return scores, min(scores.values(), default=0.0)
+
+
+def reciprocal_ranks(scores: Scores, rrf_k: int) -> dict[str, float]:
+    """Score documents by their ranks, from 1; equal scores are ranked in the order of doc_id."""
+    ranked = sorted(scores, key=lambda doc_id: (-scores[doc_id], doc_id))
+    return {doc_id: 1 / (rrf_k + rank) for rank, doc_id in enumerate(ranked, start=1)}
+
+
+def min_max(scores: Scores) -> Scores:
+    """Let the lowest score be 0 and the highest 1; where all are equal they are 1."""
+    low, high = min(scores.values(), default=0.0), max(scores.values(), default=0.0)
+    if low == high:
+        return dict.fromkeys(scores, 1.0)
+    return {doc_id: (score - low) / (high - low) for doc_id, score in scores.items()}
+
+
+def _ranking(config: FusionConfig) -> str:
+    """Name how the members' rankings become one, and with which parameters."""
+    settings = {"k": config.rrf_k} if config.method == "rrf" else {"scores": config.scores or "raw"}
+    named = [f"{name}={value}" for name, value in settings.items()]
+    if config.method == "linear":
+        named.append("weights=" + ":".join(f"{weight:g}" for weight in config.weight_of.values()))
+    if config.candidates is not None:
+        named.append(f"candidates={config.candidates}")
+    return f"{config.method}({','.join(named)},depth={config.depth})"
+
+
+def _check(key: str, config: FusionConfig, configured: Configured) -> Iterator[str]:
+    """Find names of no index, and fusions of themselves."""
+    for name in config.of:
+        if name not in configured.indexes:
+            known = ", ".join(configured.indexes)
+            yield f"{key}.of: there is no index {name!r}; known are: {known}"
+    if around := _way_back(config, configured):
+        yield f"{key}.of: a fusion cannot be of itself: {' of '.join(around)}"
+
+
+def _way_back(config: FusionConfig, configured: Configured) -> list[str]:
+    """Follow the members of members; say through which of them a fusion holds itself."""
+    ways = [[name] for name in config.of]
+    seen = set()
+    while ways:
+        way = ways.pop()
+        member = configured.indexes.get(way[-1])
+        if member is config:
+            return [way[-1], *way]
+        if isinstance(member, FusionConfig) and way[-1] not in seen:
+            seen.add(way[-1])
+            ways += [[*way, name] for name in member.of]
+    return []
+
+
+FUSION = Kind(FusionConfig, FusionStage, _check)
