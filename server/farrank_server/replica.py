@@ -14,6 +14,7 @@ from farrank_server.engine.engine import Engine
 from farrank_server.engine.rankers.document_cache import DocumentCache
 from farrank_server.engine.rankers.loading import check_rankers, load_rankers
 from farrank_server.errors import ConfigError
+from farrank_server.first_stage.query_encoders import EngineEncoders
 from farrank_server.first_stage.stages import check_indexes, open_first_stages
 from farrank_server.listen import GrpcListener, MetricsPage, check_port, check_tls, host_and_port
 from farrank_server.metrics import Door, Metrics
@@ -77,12 +78,14 @@ class Replica:
             page = MetricsPage(config.listen.host, config.listen.metrics_port, self.metrics)
             opened.callback(page.close)
             self.metrics_url = page.url
-        self._first_stages = open_first_stages(config.first_stage)
+        encoders = EngineEncoders()
+        self._first_stages = open_first_stages(config.first_stage, encoders)
         opened.push_async_callback(self._first_stages.stop)
         device = DeviceThread()
         self._door = GrpcListener(config.listen, config.limits)
         # Opening indexes waits for another process: rankers load meanwhile.
         searching = asyncio.create_task(self._first_stages.start())
+        engine: Engine | None = None
         try:
             if config.listen.http.port is not None:
                 # Imported here: a server without HTTP spends no time and memory on its libraries.
@@ -91,6 +94,10 @@ class Replica:
                 self._http = HttpListener(config.listen)
             loading = device.submit(load_rankers, config, self._cache)
             scorers = await asyncio.wrap_future(loading)
+            self.engine = engine = Engine(config, scorers, device, self._cache, self.metrics)
+            opened.push_async_callback(asyncio.to_thread, engine.close)
+            # An index may need a ranker for its queries.
+            encoders.provide(engine)
             await searching
         except BaseException:
             searching.cancel()
@@ -98,10 +105,9 @@ class Replica:
             await self._door.close(0)
             if self._http:
                 await self._http.close(0)
-            device.shutdown(timeout_s=1.0)
+            if engine is None:
+                device.shutdown(timeout_s=1.0)
             raise
-        self.engine = Engine(config, scorers, device, self._cache, self.metrics)
-        opened.push_async_callback(asyncio.to_thread, self.engine.close)
         opened.push_async_callback(self._door.close, CUT_GRACE_S)
         if self._http:
             opened.push_async_callback(self._http.close, CUT_GRACE_S)

@@ -144,6 +144,11 @@ class ActiveCall:
         return not self.finished.done()
 
     @property
+    def is_query_alone(self) -> bool:
+        """Whether nothing but the query's own vector is wanted: there is no document to score."""
+        return not self.call.texts
+
+    @property
     def is_answered(self) -> bool:
         """Whether every document has its score. The event loop may ask."""
         return self.finished.done() and not self.finished.cancelled() and self.finished.exception() is None

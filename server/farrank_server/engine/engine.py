@@ -8,6 +8,9 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 
+import numpy as np
+from numpy.typing import NDArray
+
 from farrank_rankers.errors import ReadingStopped
 from farrank_runtimes.runtime import forget_locals
 from farrank_server.config.schema import ServerConfig
@@ -22,6 +25,9 @@ from farrank_server.engine.rankers.loaded import LoadedRanker, Scorer
 from farrank_server.engine.tokenization import TokenizerPool
 from farrank_server.errors import DeadlineExceeded, NotFound, Reason, Unavailable
 from farrank_server.metrics import Metrics
+
+# The family whose rankers make one vector of a query, and of each chunk, that an index can hold.
+BI_ENCODER = "biencoder"
 
 # Until measured: what one tokenizer thread reads, in characters per second.
 INITIAL_READING_PER_S = 1_000_000.0
@@ -118,6 +124,40 @@ class Engine:
                         forget_locals(error)
         finally:
             self._reservations.release(reservation)
+
+    async def encode_query(self, ranker: str, query: str, deadline_s: float) -> NDArray[np.float32]:
+        """Make a bi-encoder's vector of a query, in turn with all else on the device.
+
+        Nothing is reserved for it: the call that searches with it has its place, and a query is short. One of
+        more than `max_query_tokens` is cut, as it is for scoring. Shapes: -> (H,).
+        Raises: NotFound if there is no bi-encoder of that name; otherwise as `rerank`.
+        """
+        encoder = self.bi_encoder(ranker)
+        self.device.check_ready()
+        call = RerankCall(ranker, query, (), None, time.monotonic(), deadline_s)
+        asked = self._loop.create_future()
+        active = ActiveCall(next(self._ids), call, encoder, Reservation(0, 0, {}), KnownDocuments(), asked)
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                self.device.open(active)
+                await self._tokenizers.prepare_query(active)
+                await active.finished
+        except TimeoutError:
+            raise DeadlineExceeded("the deadline passed before the query was encoded") from None
+        finally:
+            self.device.close(active)
+            active.close()
+        assert active.query_features is not None, "settled without a vector"
+        vector: NDArray[np.float32] = active.query_features.vectors.float().numpy()
+        return vector
+
+    def bi_encoder(self, name: str) -> LoadedRanker:
+        """Find a ranker that makes one vector of a query. Raises: NotFound listing those that do."""
+        known = [each.name for each in self.loaded.values() if each.spec.family == BI_ENCODER]
+        if name not in known:
+            listed = ", ".join(known) or "none"
+            raise NotFound(f"no bi-encoder {name[:100]!r} here; known are: {listed}")
+        return self.loaded[name]
 
     async def _score(
         self, ranker: LoadedRanker, call: RerankCall, known: KnownDocuments, reservation: Reservation

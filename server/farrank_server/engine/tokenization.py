@@ -61,6 +61,13 @@ class TokenizerPool:
         total.tokenization_ns = time.perf_counter_ns() - started_ns
         return total
 
+    async def prepare_query(self, call: ActiveCall) -> None:
+        """Read and submit the query of a call to a dual ranker that has no documents.
+
+        Raises: InvalidArgument if it holds no token.
+        """
+        await asyncio.get_running_loop().run_in_executor(self.pool, self._read_query, call, [])
+
     def _read_query(self, call: ActiveCall, query: list[TokenizedText]) -> Tally:
         query.append(call.ranker.reader.read_query(call.call.query))
         if len(query[0]) == 0:

@@ -4,18 +4,21 @@ A kind is one file with its options, its class and its row, and one line here. A
 by an entry point of the group `farrank.first_stages`: the kind's name = "module:ROW".
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from farrank_server.config.checked import Checked
 from farrank_server.errors import ConfigError
 from farrank_server.first_stage import FirstStage
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from farrank_server.config.schema import FirstStageConfig
     from farrank_server.first_stage.lucene import LuceneHost
 
@@ -41,18 +44,42 @@ class IndexConfig(Checked):
     kind: str = DEFAULT_KIND
 
 
+class QueryEncoder(Protocol):
+    """A bi-encoder that makes a query's vector; `version` is its ranker's."""
+
+    @property
+    def version(self) -> str:
+        """Changes whenever weights, tokenizer or chunking change."""
+        ...
+
+    async def encode(self, query: str, timeout_s: float) -> "NDArray[np.float32]":
+        """Encode a query. Shapes: -> (H,).
+
+        Raises: InvalidArgument if it holds no token; as the methods of `FirstStage`.
+        """
+        ...
+
+
+async def no_encoders(ranker: str) -> QueryEncoder:
+    """Refuse: there is nothing around that has rankers."""
+    raise ConfigError(f"no ranker {ranker!r} here: no rankers are loaded")
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What an index may need of the server around it.
 
     `key` is the configuration's, for errors: `first_stage.indexes.NAME`. `stage` finds another index by its
-    name, once all are opened. `lucene` is the process in which the local ones are searched.
+    name, once all are opened. `lucene` is the process in which the local ones are searched. `encoder` finds a
+    bi-encoder by the name of its ranker, and waits until it is loaded; it raises ConfigError where there is
+    none.
     """
 
     name: str
     config: "FirstStageConfig"
     lucene: "LuceneHost"
     stage: Callable[[str], FirstStage]
+    encoder: Callable[[str], Awaitable[QueryEncoder]] = no_encoders
 
     @property
     def key(self) -> str:

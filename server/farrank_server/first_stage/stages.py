@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from farrank_server.config.schema import FirstStageConfig
 from farrank_server.errors import (
@@ -14,7 +14,14 @@ from farrank_server.errors import (
     ResourceExhausted,
 )
 from farrank_server.first_stage import Candidate, FirstStage, IndexDescription
-from farrank_server.first_stage.kinds import Configured, Surroundings, key_of, kind_named
+from farrank_server.first_stage.kinds import (
+    Configured,
+    QueryEncoder,
+    Surroundings,
+    key_of,
+    kind_named,
+    no_encoders,
+)
 from farrank_server.first_stage.lucene import HEAP_MIB, LuceneHost
 
 # Weight of the latest search in the mean time of one, from which retry hints are made.
@@ -110,8 +117,15 @@ class FirstStages:
         return candidates
 
 
-def open_first_stages(config: FirstStageConfig, *, heap_mib: int = HEAP_MIB) -> FirstStages:
+def open_first_stages(
+    config: FirstStageConfig,
+    encoder: Callable[[str], Awaitable[QueryEncoder]] = no_encoders,
+    *,
+    heap_mib: int = HEAP_MIB,
+) -> FirstStages:
     """Make the first stages that are configured; `start` opens them.
+
+    `encoder` finds the bi-encoders that make queries' vectors (see `query_encoders`).
 
     Raises: ConfigError with every problem that can be found before.
     """
@@ -119,7 +133,7 @@ def open_first_stages(config: FirstStageConfig, *, heap_mib: int = HEAP_MIB) -> 
     lucene = LuceneHost(config, heap_mib)
     stages: dict[str, FirstStage] = {}
     for name, index in config.indexes.items():
-        around = Surroundings(name, config, lucene, stages.__getitem__)
+        around = Surroundings(name, config, lucene, stages.__getitem__, encoder)
         stages[name] = kind_named(index.kind).open(index, around)
     return FirstStages(stages, config, lucene)
 

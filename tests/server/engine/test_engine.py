@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from farrank_rankers.features import Features
 from farrank_rankers.features import batched as put_together
+from farrank_rankers.files.open import open_ranker
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes import document_groups
 from farrank_runtimes.runtime import DeviceLost, OutOfMemory, Runtime
@@ -532,3 +534,50 @@ async def test_a_place_reserved_before_the_texts_are_known_becomes_the_calls_own
             bench.engine.reserve(coming, [2000] * 100),
         ):
             pass
+
+
+async def test_a_query_is_encoded_alone_in_turn_with_calls(
+    open_bench: OpenBench, tiny_rankers: dict[str, Path]
+) -> None:
+    ranker = open_ranker(tiny_rankers["biencoder"])
+    reader = ranker.reader
+    with torch.inference_mode():
+        [wanted] = ranker.encoder(*ranker.tensors([reader.query_input(reader.read_query(QUERY))]))[0]
+    async with open_bench() as bench:
+        deadline_s = time.monotonic() + 60
+        vector, _, again = await asyncio.gather(
+            bench.engine.encode_query("biencoder", QUERY, deadline_s),
+            bench.rerank(ranker="biencoder"),
+            bench.engine.encode_query("biencoder", QUERY, deadline_s),
+        )
+        assert vector.dtype == np.float32
+        assert vector == pytest.approx(wanted.numpy(), abs=1e-5)
+        assert again == pytest.approx(vector, abs=1e-6)
+        # Nothing of it is left behind.
+        await until(lambda: not bench.engine.device.loop.work._open)
+        assert bench.count("farrank_requests_total", method="Rerank") == 0
+
+
+async def test_a_query_that_cannot_be_encoded_says_why(open_bench: OpenBench) -> None:
+    held = threading.Event()
+    async with open_bench(lambda inputs: held.wait(30) and None) as bench:
+        engine = bench.engine
+        for name in ("maxp", "both", "nobody"):
+            with pytest.raises(NotFound, match=f"no bi-encoder '{name}' here; known are: biencoder"):
+                await engine.encode_query(name, QUERY, time.monotonic() + 60)
+        with pytest.raises(InvalidArgument, match="query: holds no token that ranker biencoder can read"):
+            await engine.encode_query("biencoder", "", time.monotonic() + 60)
+        with pytest.raises(DeadlineExceeded):
+            await engine.encode_query("biencoder", QUERY, time.monotonic() + 0.05)
+        held.set()
+        assert (await engine.encode_query("biencoder", QUERY, time.monotonic() + 60)).shape == (32,)
+
+
+async def test_a_query_on_a_failing_device_is_answered(open_bench: OpenBench) -> None:
+    def before(inputs: Sequence[EncoderInput]) -> None:
+        if bench.is_ready():
+            raise DeviceLost("unplugged")
+
+    async with open_bench(before) as bench:
+        with pytest.raises(Unavailable, match="unplugged"):
+            await bench.engine.encode_query("biencoder", QUERY, time.monotonic() + 60)

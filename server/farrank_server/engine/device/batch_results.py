@@ -120,6 +120,12 @@ class BatchResults:
             tally.queue_ns = max(tally.queue_ns, round((started_s - item.enqueued_s) * 1e9))
             if not self._work.is_open(call):
                 continue
+            if document is None and call.is_query_alone:
+                with self._watchdog.step():
+                    call.query_features = kept(row, on_host=True)
+                call.settle()
+                self._work.forget(call)
+                continue
             if document is None:
                 ready += call.query_arrived(row)
                 continue
