@@ -10,13 +10,15 @@ class Candidate:
     """A document that the first stage found; a higher score is a better match.
 
     `text` is empty where texts were not asked for. `parts` says, by their names, which other first stages
-    gave which score, where the score was made of theirs.
+    gave which score, where the score was made of theirs. `place` is its number in the index, in the order of
+    indexing, None where the index knows none.
     """
 
     doc_id: str
     text: str
     score: float
     parts: Mapping[str, float] = field(default_factory=dict)
+    place: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,10 @@ class FirstStage(Protocol):
         Raises: Gone, naming them, if it does not have some of them (any more).
         """
         ...
+
+    async def locate(self, doc_ids: Sequence[str], timeout_s: float) -> list[int | None]:
+        """Return the places of documents, in the order given; None for what it has not, or has no place."""
+        return [None] * len(doc_ids)
 
     async def scores(self, query: str, doc_ids: Sequence[str], timeout_s: float) -> Mapping[str, float]:
         """Score these documents as `search` would; those that it would not find are left out."""

@@ -1,4 +1,4 @@
-"""BM25 over a Lucene index, alone or with the relevance model RM3."""
+"""BM25 over a Lucene index: alone, with the relevance model RM3, or over texts with their expansions."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -37,6 +37,19 @@ class Bm25Rm3Config(Bm25Config):
     rm3: Rm3Config | None = field(default_factory=Rm3Config)
 
 
+@dataclass(frozen=True, slots=True)
+class Doc2QueryConfig(IndexConfig):
+    """BM25 over texts together with the expansions that the collection brought.
+
+    Documents without any are searched by their text alone.
+    """
+
+    kind: str = field(default="doc2query", kw_only=True)
+    path: Path
+    k1: float = at_least(0, 0.9)
+    b: float = between(0, 1, 0.4)
+
+
 def _ranking(config: Bm25Config) -> str:
     """Name how an index ranks and with which parameters."""
     ranking = f"bm25(k1={config.k1:g},b={config.b:g})"
@@ -56,9 +69,19 @@ class Bm25Stage(LuceneStage):
         super().__init__(around, config.kind, config.path, ranks, _ranking(config))
 
 
-def _check(key: str, config: Bm25Config, configured: Configured) -> Iterable[str]:
+class Doc2QueryStage(LuceneStage):
+    """The index of one `Doc2QueryConfig`."""
+
+    def __init__(self, config: Doc2QueryConfig, around: Surroundings) -> None:
+        ranks = {"by": "expanded", "k1": config.k1, "b": config.b}
+        ranking = f"doc2query+bm25(k1={config.k1:g},b={config.b:g})"
+        super().__init__(around, config.kind, config.path, ranks, ranking)
+
+
+def _check(key: str, config: Bm25Config | Doc2QueryConfig, configured: Configured) -> Iterable[str]:
     return check_lucene(key, config.path)
 
 
 BM25 = Kind(Bm25Config, Bm25Stage, _check)
 RM3 = Kind(Bm25Rm3Config, Bm25Stage, _check)
+DOC2QUERY = Kind(Doc2QueryConfig, Doc2QueryStage, _check)

@@ -27,6 +27,9 @@ DEFAULT_KIND = "bm25"
 KINDS: Mapping[str, str] = {
     "bm25": "farrank_server.first_stage.bm25:BM25",
     "rm3": "farrank_server.first_stage.bm25:RM3",
+    "doc2query": "farrank_server.first_stage.bm25:DOC2QUERY",
+    "impact": "farrank_server.first_stage.impact:IMPACT",
+    "dense": "farrank_server.first_stage.dense:DENSE",
     "fusion": "farrank_server.first_stage.fusion:FUSION",
 }
 

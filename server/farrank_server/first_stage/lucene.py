@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -243,13 +243,19 @@ class LuceneStage(FirstStage):
         asked = await self.query_of(query, timeout_s)
         header, found = await self._host.ask(self._name, {**asked, "k": k, "texts": texts})
         read: Iterator[str] = iter(found) if texts else itertools.repeat("")
-        hits = zip(header["doc_ids"], header["scores"], strict=True)
-        return [Candidate(doc_id, next(read), score) for doc_id, score in hits]
+        places: Iterable[int | None] = header["places"] or [None] * len(header["doc_ids"])
+        hits = zip(header["doc_ids"], header["scores"], places, strict=True)
+        return [Candidate(doc_id, next(read), score, place=place) for doc_id, score, place in hits]
 
     async def texts(self, doc_ids: Sequence[str], timeout_s: float) -> list[str]:
         """Return the texts of documents that it found, in the order given."""
         _, found = await self._host.ask(self._name, {"read": list(doc_ids)})
         return found
+
+    async def locate(self, doc_ids: Sequence[str], timeout_s: float) -> list[int | None]:
+        """Return the places of documents, in the order given; None for what it has not, or has no place."""
+        header, _ = await self._host.ask(self._name, {"locate": list(doc_ids)})
+        return [None if place < 0 else place for place in header["places"]]
 
     async def scores(self, query: str, doc_ids: Sequence[str], timeout_s: float) -> Mapping[str, float]:
         """Score these documents as `search` would; those that it would not find are left out."""

@@ -1,10 +1,27 @@
-"""The fields of Lucene indexes, and Java's classes by name."""
+"""The fields of our Lucene indexes, for who writes and who reads them, and Java's classes by name."""
 
 from functools import cache
 from typing import Any
 
 # As in Anserini's indexes, so that those can be searched, too.
 ID, CONTENTS = "id", "contents"
+
+# The text with its expansions, where there are any; the tokens with their weights.
+EXPANDED, IMPACTS = "expanded", "impacts"
+
+# A document's number in the collection, a chunk's among all chunks: the order of the index.
+PLACE = "place"
+
+# In an index of chunks, which is beside that of the documents, in this folder of it.
+VECTOR, VECTORS = "vector", "vectors"
+
+# What an index without some of them is told.
+NO_EXPANSIONS = "the index has no expansions; index it with 'expansions' in its lines"
+NO_IMPACTS = "the index has no impacts; index it with 'impacts' in its lines"
+NO_VECTORS = "the index has no vectors; index it with --encode RANKER, or with 'vector' in its lines"
+
+# Between a token and its weight: no token may hold it.
+WEIGHT_MARK = "\x01"
 
 
 @cache

@@ -1,23 +1,33 @@
-"""A Lucene index as the search process has it: opened, ranked as a kind asks, read."""
+"""A Lucene index as the search process has it: opened, searched with any query, read."""
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from farrank_server.errors import ConfigError, Gone
-from farrank_server.first_stage.lucene_fields import CONTENTS, ID, bytes_of, cast, java
-from farrank_server.java_process.jvm import import_searcher
+from farrank_server.first_stage.lucene_fields import CONTENTS, ID, PLACE, bytes_of, cast, java
 
 # Of English prose, with the space behind a word. Rather too low: stop words are no terms, but are characters.
 _CHARACTERS_PER_TERM = 7
 
 
 class Found(NamedTuple):
-    """Hits, best first; `texts` is empty where none were asked for."""
+    """Hits, best first.
+
+    `texts` is empty where none were asked for, `places` where the index knows none.
+    """
 
     doc_ids: list[str]
     scores: list[float]
     texts: list[str]
+    places: list[int]
+
+
+class Held(NamedTuple):
+    """A document in the index: Lucene's number, and its place (-1 where the index knows none)."""
+
+    number: int
+    place: int
 
 
 class OpenIndex:
@@ -27,20 +37,22 @@ class OpenIndex:
     """
 
     def __init__(self, path: str) -> None:
-        from jnius import JavaException
-
         self.path = path
-        try:
-            directory = java("store.FSDirectory").open(java("java.nio.file.Paths").get(path))
-            self.reader = java("index.DirectoryReader").open(directory)
-        except JavaException as exc:
-            what = str(exc).splitlines()[0]  # the rest is Java's stack
-            raise ConfigError(f"{path}: the Lucene index cannot be opened: {what}") from exc
+        self.reader = open_reader(path)
         self.documents = int(self.reader.numDocs())
         if not self.documents:
             raise ConfigError(f"{path}: the Lucene index holds no documents")
         if _text_of(self._stored(0)) is None:
             raise ConfigError(f"{path}: the Lucene index holds no texts; store them when it is built")
+        fields = java("search.SortField")
+        kinds = java("search.SortField$Type")
+        self._has_places = self.has(PLACE)
+        by_place = [fields(PLACE, kinds.LONG)] if self._has_places else []
+        # A hit brings what it was sorted by: its id, and its place.
+        by_id = [fields(ID, kinds.STRING_VAL), *by_place]
+        self._by_id = java("search.Sort")(*by_id)
+        self._by_score = java("search.Sort")(fields.FIELD_SCORE, *by_id)
+        self._reading = searcher_of(self.reader)
 
     def describe(self) -> dict[str, Any]:
         """Say how many documents the index holds, and about how many characters one has."""
@@ -48,54 +60,106 @@ class OpenIndex:
         characters = max(0, terms) * _CHARACTERS_PER_TERM // self.documents
         return {"documents": self.documents, "mean_characters": characters}
 
-    def searcher(self, similarity: Any) -> Any:
-        """Open a searcher that scores so."""
-        searcher = java("search.IndexSearcher")(
-            self.reader, signature="(Lorg/apache/lucene/index/IndexReader;)V"
-        )
-        searcher.setSimilarity(similarity)
-        return searcher
+    def has(self, field: str) -> bool:
+        """Whether a document has this field."""
+        return java("index.FieldInfos").getMergedFieldInfos(self.reader).fieldInfo(field) is not None
 
     def search(self, searcher: Any, query: Any, k: int, *, texts: bool) -> Found:
         """Return at most `k` hits, best first, equals by doc_id."""
-        fields = java("search.SortField")
-        order = java("search.Sort")(fields.FIELD_SCORE, fields(ID, java("search.SortField$Type").STRING_VAL))
-        # Each hit brings its doc_id: it was sorted by it. True: with scores, too.
-        found = searcher.search(query, k, order, True).scoreDocs
+        # True: with scores, too.
+        found = searcher.search(query, k, self._by_score, True).scoreDocs
         hits = [cast("search.FieldDoc", each) for each in found]
-        doc_ids = [hit.fields[1].utf8ToString() for hit in hits]
-        read = [_text_of(self._stored(hit.doc)) or "" for hit in hits] if texts else []
-        return Found(doc_ids, [hit.score for hit in hits], read)
+        sorted_by = [hit.fields for hit in hits]
+        return Found(
+            [fields[1].utf8ToString() for fields in sorted_by],
+            [hit.score for hit in hits],
+            [self._text(hit.doc) for hit in hits] if texts else [],
+            [int(fields[2]) for fields in sorted_by] if self._has_places else [],
+        )
 
-    def among(self, query: Any, doc_ids: Sequence[str]) -> Any:
-        """Make a query that finds no other documents, and scores as before."""
-        ids = java("java.util.ArrayList")()
-        for doc_id in doc_ids:
-            ids.add(bytes_of(doc_id))
-        occur = java("search.BooleanClause$Occur")
-        both = java("search.BooleanQuery$Builder")()
-        both.add(java("search.TermInSetQuery")(ID, ids), occur.FILTER)
-        both.add(query, occur.MUST)
-        return both.build()
+    def found(self, scores: Mapping[str, float], *, texts: bool) -> Found:
+        """Make hits of documents that something else found, in the order given."""
+        held = self.find(list(scores))
+        hits = {doc_id: score for doc_id, score in scores.items() if doc_id in held}
+        return Found(
+            list(hits),
+            list(hits.values()),
+            [self._text(held[doc_id].number) for doc_id in hits] if texts else [],
+            [held[doc_id].place for doc_id in hits] if self._has_places else [],
+        )
+
+    def find(self, doc_ids: Sequence[str]) -> dict[str, Held]:
+        """Look documents up by their ids; those that the index does not hold are left out."""
+        wanted = {written(doc_id): doc_id for doc_id in doc_ids}
+        if not wanted:
+            return {}
+        found = self._reading.search(with_ids(doc_ids), len(wanted), self._by_id).scoreDocs
+        held = {}
+        for each in found:
+            hit = cast("search.FieldDoc", each)
+            place = int(hit.fields[1]) if self._has_places else -1
+            held[wanted[hit.fields[0].utf8ToString()]] = Held(hit.doc, place)
+        return held
 
     def texts(self, doc_ids: Sequence[str]) -> list[str]:
         """Read the texts of documents by their ids, in the order given. Raises: Gone."""
-        searcher = self.searcher(java("search.similarities.BooleanSimilarity")())
-        texts = []
-        unknown = []
-        for doc_id in doc_ids:
-            term = java("index.Term")(ID, bytes_of(doc_id))
-            hits = searcher.search(java("search.TermQuery")(term), 1).scoreDocs
-            if not hits:
-                unknown.append(doc_id)
-            elif not unknown:
-                texts.append(_text_of(self._stored(hits[0].doc)) or "")
-        if unknown:
+        held = self.find(doc_ids)
+        if unknown := [doc_id for doc_id in doc_ids if doc_id not in held]:
             raise Gone(unknown)
-        return texts
+        return [self._text(held[doc_id].number) for doc_id in doc_ids]
+
+    def locate(self, doc_ids: Sequence[str]) -> list[int]:
+        """Say which place each document has; -1 where the index does not hold it, or knows no places."""
+        held = self.find(doc_ids)
+        return [held[doc_id].place if doc_id in held else -1 for doc_id in doc_ids]
+
+    def _text(self, number: int) -> str:
+        return _text_of(self._stored(number)) or ""
 
     def _stored(self, number: int) -> Any:
         return self.reader.storedFields().document(number)
+
+
+def open_reader(path: str) -> Any:
+    """Open a folder. Raises: ConfigError if there is no Lucene index, or a damaged one."""
+    from jnius import JavaException
+
+    try:
+        directory = java("store.FSDirectory").open(java("java.nio.file.Paths").get(path))
+        return java("index.DirectoryReader").open(directory)
+    except JavaException as exc:
+        what = str(exc).splitlines()[0]  # the rest is Java's stack
+        raise ConfigError(f"{path}: the Lucene index cannot be opened: {what}") from exc
+
+
+def searcher_of(reader: Any, similarity: Any = None) -> Any:
+    """Open a searcher that scores so."""
+    searcher = java("search.IndexSearcher")(reader, signature="(Lorg/apache/lucene/index/IndexReader;)V")
+    if similarity is not None:
+        searcher.setSimilarity(similarity)
+    return searcher
+
+
+def with_ids(doc_ids: Sequence[str]) -> Any:
+    """Make a query that finds these documents."""
+    ids = java("java.util.ArrayList")()
+    for doc_id in doc_ids:
+        ids.add(bytes_of(doc_id))
+    return java("search.TermInSetQuery")(ID, ids)
+
+
+def among(query: Any, doc_ids: Sequence[str]) -> Any:
+    """Make a query that finds no other documents, and scores as before."""
+    occur = java("search.BooleanClause$Occur")
+    both = java("search.BooleanQuery$Builder")()
+    both.add(with_ids(doc_ids), occur.FILTER)
+    both.add(query, occur.MUST)
+    return both.build()
+
+
+def written(doc_id: str) -> str:
+    """Say how an index holds a doc_id: half a surrogate pair, which cannot be encoded, is a question mark."""
+    return doc_id.encode(errors="replace").decode()
 
 
 def _text_of(document: Any) -> str | None:
@@ -112,64 +176,3 @@ def _text_of(document: Any) -> str | None:
         return raw
     contents = source.get(CONTENTS) if isinstance(source, dict) else None
     return contents if isinstance(contents, str) else raw
-
-
-class Bm25Index:
-    """An index that ranks with BM25, or BM25 and RM3.
-
-    Raises: ConfigError if it cannot do what is asked of it.
-    """
-
-    def __init__(self, index: OpenIndex, k1: float, b: float, rm3: Mapping[str, Any] | None) -> None:
-        self._index = index
-        self._searcher = index.searcher(java("search.similarities.BM25Similarity")(k1, b))
-        self._analyzer = java("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
-        self._words = java("io.anserini.search.query.BagOfWordsQueryGenerator")()
-        self._feedback = None
-        if rm3 is not None:
-            self._feedback = import_searcher()(index.path)
-            self._feedback.set_bm25(k1, b)
-            weight = float(rm3["original_query_weight"])
-            try:
-                self._feedback.set_rm3(rm3["feedback_terms"], rm3["feedback_documents"], weight)
-            except TypeError as exc:
-                raise ConfigError(f"{index.path}: RM3 needs an index with document vectors") from exc
-
-    def describe(self) -> dict[str, Any]:
-        """Say what the index holds."""
-        return self._index.describe()
-
-    def search(self, request: Mapping[str, Any], k: int, *, texts: bool) -> Found:
-        """Return at most `k` hits, best first."""
-        query = self._query(request["query"])
-        return self._index.search(self._searcher, query, k, texts=texts)
-
-    def score(self, request: Mapping[str, Any], doc_ids: Sequence[str]) -> Found:
-        """Score these documents, without those that share nothing with the query."""
-        query = self._query(request["query"])
-        return self._index.search(
-            self._searcher, self._index.among(query, doc_ids), len(doc_ids), texts=False
-        )
-
-    def texts(self, doc_ids: Sequence[str]) -> list[str]:
-        """Read the texts of documents by their ids."""
-        return self._index.texts(doc_ids)
-
-    def _query(self, text: str) -> Any:
-        """Make a query of the text's words, and of what RM3 adds to them."""
-        words = self._words.buildQuery(CONTENTS, self._analyzer, text)
-        if self._feedback is None:
-            return words
-        # None if no document has a word of the text.
-        weights = self._feedback.get_feedback_terms(text) or {}
-        expanded = java("search.BooleanQuery$Builder")()
-        for term, weight in weights.items():
-            found = java("search.TermQuery")(java("index.Term")(CONTENTS, term))
-            expanded.add(java("search.BoostQuery")(found, weight), java("search.BooleanClause$Occur").SHOULD)
-        return expanded.build()
-
-
-def open_index(index: OpenIndex, ranks: Mapping[str, Any]) -> Bm25Index:
-    """Have an index ranked as its kind says: `by`, and what that takes."""
-    kinds = {"bm25": Bm25Index}
-    return kinds[ranks["by"]](index, **{name: value for name, value in ranks.items() if name != "by"})

@@ -3,13 +3,17 @@
 Run as `python -m farrank_server.first_stage.search_child` by `lucene`, which speaks `frames` with it:
 
     parent → child    {indexes: {name: {path, ranks}}, search_threads, max_query_terms, heap_mib}  once, first
-                      {id, index, query, k, texts: bool}                           a search
-                      {id, index, query, only: [doc_id]}                           scores of these
+                      {id, index, ASKED, k, texts: bool}                           a search
+                      {id, index, ASKED, only: [doc_id]}                           scores of these
                       {id, index, read: [doc_id]}                                  their texts
+                      {id, index, locate: [doc_id]}                                their places
                       {cancel: id}                                                 nobody waits for it
-    child → parent    {ready: {name: {documents, mean_characters}}} or {failed: [why]}             once, first
-                      {id, doc_ids, scores} + texts, {id} + texts, {id, gone: [doc_id]} or {id, error}
+    child → parent    {ready: {name: {documents, mean_characters, …}}} or {failed: [why]}          once, first
+                      {id, doc_ids, scores, places} + texts, {id} + texts, {id, places},
+                      {id, gone: [doc_id]} or {id, error}
 
+ASKED is what the index's way to rank takes (`lucene_rankings`): query, weights or vector. There are no places
+where the index has none; an unknown document's is -1.
 Answers come in any order. The child ends when its parent closes the pipe or dies, which is the same.
 """
 
@@ -23,7 +27,8 @@ from functools import partial
 from typing import Any, BinaryIO, Protocol
 
 from farrank_server.errors import ConfigError, Gone
-from farrank_server.first_stage.lucene_index import Found, OpenIndex, open_index
+from farrank_server.first_stage.lucene_index import Found, OpenIndex
+from farrank_server.first_stage.lucene_rankings import ranked
 from farrank_server.java_process.frames import claim_pipes, pack, read_frame, write_frame
 from farrank_server.java_process.jvm import start_jvm
 
@@ -46,7 +51,11 @@ class SearchedIndex(Protocol):
         ...
 
     def texts(self, doc_ids: Sequence[str]) -> list[str]:
-        """Read the texts of documents by their ids, in the order given."""
+        """Read the texts of documents by their ids, in the order given. Raises: Gone."""
+        ...
+
+    def locate(self, doc_ids: Sequence[str]) -> list[int]:
+        """Say which place each document has, -1 if none."""
         ...
 
 
@@ -98,11 +107,14 @@ class SearchThreads:
             index = self._indexes[request["index"]]
             if "read" in request:
                 return pack({"id": request["id"]}, index.texts(request["read"]))
+            if "locate" in request:
+                return pack({"id": request["id"], "places": index.locate(request["locate"])})
             if "only" in request:
                 found = index.score(request, request["only"])
             else:
                 found = index.search(request, request["k"], texts=request["texts"])
-            return pack({"id": request["id"], "doc_ids": found.doc_ids, "scores": found.scores}, found.texts)
+            hits = {"doc_ids": found.doc_ids, "scores": found.scores, "places": found.places}
+            return pack({"id": request["id"], **hits}, found.texts)
         except Gone as exc:
             return pack({"id": request["id"], "gone": exc.doc_ids})
         except Exception as exc:
@@ -138,7 +150,7 @@ def main() -> None:
             path = index["path"]
             # Several may rank in one.
             opened[path] = opened.get(path) or OpenIndex(path)
-            indexes[name] = open_index(opened[path], index["ranks"])
+            indexes[name] = ranked(opened[path], index["ranks"])
         except ConfigError as exc:
             problems.append(f"first_stage.indexes.{name}.path: {exc}")
     if problems:

@@ -1,0 +1,96 @@
+"""Vectors: documents whose chunks lie nearest to the query's vector."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from farrank_server.config.checked import at_least
+from farrank_server.errors import ConfigError
+from farrank_server.first_stage.kinds import Configured, IndexConfig, Kind, QueryEncoder, Surroundings
+from farrank_server.first_stage.lucene import LuceneStage, check_lucene
+from farrank_server.first_stage.lucene_fields import NO_VECTORS, VECTORS
+
+# What is encoded at the start, to see how wide vectors are.
+_TRIAL_QUERY, _TRIAL_S = "a query", 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class DenseConfig(IndexConfig):
+    """An index of chunk vectors, and the bi-encoder that makes the queries' vectors.
+
+    A document's score is the highest inner product of its chunks' vectors with the query's: their cosine
+    where the bi-encoder makes unit vectors. `encoder` is the name of a ranker of this server, the one that
+    made the index's vectors. An index of at most `exact_below` chunks is scanned; in a larger one Lucene's
+    HNSW graph is searched for the best `ef_search` chunks, or as many as k documents have in the mean, if
+    those are more.
+    """
+
+    kind: str = field(default="dense", kw_only=True)
+    path: Path
+    encoder: str = field(metadata={"holds": bool, "allowed": "the name of a bi-encoder among the rankers"})
+    ef_search: int = at_least(1, 400)
+    exact_below: int = at_least(0, 50_000)
+
+
+class DenseStage(LuceneStage):
+    """The index of one `DenseConfig`."""
+
+    def __init__(self, config: DenseConfig, around: Surroundings) -> None:
+        ranks = {"by": "dense", "ef_search": config.ef_search, "exact_below": config.exact_below}
+        parameters = f"encoder={config.encoder},ef={config.ef_search},exact_below={config.exact_below}"
+        super().__init__(around, config.kind, config.path, ranks, f"dense({parameters})")
+        self._config, self._around = config, around
+        self._encoder: QueryEncoder | None = None
+
+    async def start(self) -> None:
+        """Wait until the bi-encoder is loaded, and hold it against the index's vectors.
+
+        Raises: ConfigError if it is none, or not the one that made them.
+        """
+        key, name = f"{self._around.key}.encoder", self._config.encoder
+        try:
+            encoder = await self._around.encoder(name)
+        except ConfigError as error:
+            raise ConfigError(*(f"{key}: {problem}" for problem in error.problems)) from None
+        made_by = _version_in(self._config.path)
+        if made_by not in (None, encoder.version):
+            raise ConfigError(
+                f"{key}: {name} has version {encoder.version}; the vectors of {self._config.path} were made "
+                f"by version {made_by}: index it anew with --encode, or configure the ranker as it was then"
+            )
+        width = len(await encoder.encode(_TRIAL_QUERY, _TRIAL_S))
+        if width != (held := self._host.opened[self._name]["width"]):
+            raise ConfigError(
+                f"{key}: the vectors of {name} are {width} wide; those of {self._config.path}, {held}"
+            )
+        self._encoder = encoder
+
+    async def query_of(self, query: str, timeout_s: float) -> Mapping[str, Any]:
+        """Encode the query."""
+        assert self._encoder is not None, "not started"
+        return {"vector": (await self._encoder.encode(query, timeout_s)).tolist()}
+
+
+def _version_in(folder: Path) -> str | None:
+    """Read which version made an index's vectors; None if the collection brought them."""
+    try:
+        manifest = json.loads((folder / "farrank-index.json").read_text(encoding="utf-8"))
+        version: str | None = manifest["vectors"]["version"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return version
+
+
+def _check(key: str, config: DenseConfig, configured: Configured) -> Iterator[str]:
+    yield from check_lucene(key, config.path)
+    if any(config.path.glob("segments_*")) and not any((config.path / VECTORS).glob("segments_*")):
+        yield f"{key}.path: {config.path}: {NO_VECTORS}"
+    # A member of an ensemble is NAME/MEMBER.
+    if configured.rankers is not None and config.encoder.partition("/")[0] not in configured.rankers:
+        known = ", ".join(configured.rankers)
+        yield f"{key}.encoder: no ranker {config.encoder!r} is configured; known are: {known}"
+
+
+DENSE = Kind(DenseConfig, DenseStage, _check)

