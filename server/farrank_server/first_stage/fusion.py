@@ -31,8 +31,8 @@ class FusionConfig(IndexConfig):
     highest 1, query by query. For a document that it has not found an index adds 0 by `rrf`, and otherwise
     the lowest score of what it has found.
 
-    With `candidates` only that one of `of` is searched, and the others score what it found: a document that
-    they would not find scores 0.
+    With `candidates` only that one of `of` is searched, and the others score what it found: where they would
+    not find a document it adds 0 by `rrf`, and scores 0 otherwise.
     """
 
     kind: str = field(default="fusion", kw_only=True)
@@ -167,7 +167,9 @@ class FusionStage(FirstStage):
             if name == self._config.candidates:
                 return found
             its = await self._members[name].scores(query, [*found], until_s - time.monotonic())
-            return {doc_id: its.get(doc_id, 0.0) for doc_id in found}
+            # By rank, what is not found adds nothing anyway.
+            missing = {} if self._config.method == "rrf" else dict.fromkeys(found, 0.0)
+            return {**missing, **its}
 
         return dict(zip(self._config.of, await together(map(score, self._config.of)), strict=True))
 

@@ -144,12 +144,19 @@ async def test_candidates_of_one_are_scored_by_all(options: dict[str, Any]) -> N
     fusion = await fused(members, candidates="m2", depth=20, **options)
     found = await fusion.search("q", 8, TIMEOUT_S)
     candidates = top(tables["m2"], 20)
-    seen = {name: {doc_id: table.get(doc_id, 0.0) for doc_id in candidates} for name, table in tables.items()}
+    missing = {} if options["method"] == "rrf" else dict.fromkeys(candidates, 0.0)
+    seen = {
+        name: missing | {doc_id: table[doc_id] for doc_id in candidates if doc_id in table}
+        for name, table in tables.items()
+    }
     expected = {doc_id: expected_score(options, seen, doc_id) for doc_id in candidates}
     best = sorted(expected, key=lambda doc_id: (-round(expected[doc_id], 9), doc_id))[:8]
     assert [each.doc_id for each in found] == best
     assert [each.score for each in found] == pytest.approx([expected[doc_id] for doc_id in best])
-    assert found[0].parts == {name: table[best[0]] for name, table in seen.items()}
+    for each in found:
+        assert each.parts == {
+            name: table[each.doc_id] for name, table in seen.items() if each.doc_id in table
+        }
     assert found[0].text == f"{best[0]} of m2"
     assert [member.searched for member in members.values()] == [[], [], [20], [], []]
 
