@@ -12,7 +12,7 @@ import pytest
 
 from farrank_cli.commands import index
 from farrank_server.errors import ConfigError
-from farrank_server.indexing.index_builder import Document, IndexingError
+from farrank_server.indexing.index_builder import Document, IndexingError, Options
 
 if TYPE_CHECKING:
     from support.commands import Outcome
@@ -28,16 +28,15 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[Document], Path, b
     def build(
         documents: Iterable[Document],
         out: Path,
+        options: Options,
         *,
         overwrite: bool,
-        progress: Callable[[int], None],
-        on_blank: Callable[[Document], None],
     ) -> int:
         read = list(documents)
         for document in read:
             if not document.text:
-                on_blank(document)
-        progress(len(read))
+                options.on_blank(document)
+        options.progress(len(read))
         built.append((read, out, overwrite))
         return len(read)
 

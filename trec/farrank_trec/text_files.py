@@ -7,6 +7,7 @@ Collections come in several shapes, so a document's id and text go by several na
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from farrank_trec.errors import InputError
 from farrank_trec.lines import (
@@ -18,6 +19,7 @@ from farrank_trec.lines import (
     numbered_lines,
     raw_lines,
 )
+from farrank_trec.ranking_fields import NO_FIELDS, RankingFields, RankingFieldsReader
 
 DOC_IDS = ("id", "docid", "doc_id", "pid", "_id")
 DOC_TEXTS = ("text", "contents", "body")
@@ -76,7 +78,8 @@ def write_queries(path: Path, queries: Mapping[str, str]) -> None:
 class CollectionDocument:
     """A document of a collection, its title in front of its text. `where` is its `FILE:LINE`.
 
-    Its `line`, without the end, stands at byte `offset` of what `source` holds.
+    Its `line`, without the end, stands at byte `offset` of what `source` holds. `ranking` is what it brings
+    beside its text, where that was asked for.
     """
 
     where: str
@@ -85,6 +88,7 @@ class CollectionDocument:
     source: Path | str = field(default="", compare=False)
     offset: int = field(default=0, compare=False)
     line: bytes = field(default=b"", compare=False, repr=False)
+    ranking: RankingFields = NO_FIELDS
 
 
 class DocumentKeys:
@@ -102,7 +106,12 @@ class DocumentKeys:
         Raises: InputError naming the place if the line is malformed; what else it holds, if it is not wanted,
             is not looked at.
         """
-        values = json_object(where, decoded(where, line))
+        return self.read_values(where, json_object(where, decoded(where, line)), wanted)
+
+    def read_values(
+        self, where: str, values: dict[str, Any], wanted: Collection[str] | None = None
+    ) -> tuple[str, str] | None:
+        """As `read`, of a line's object."""
         doc_id = named_string(where, values, self._ids)
         if wanted is not None and doc_id not in wanted:
             return None
@@ -119,34 +128,39 @@ def read_documents(
     wanted: Collection[str] | None = None,
     fields: Mapping[str, str] | None = None,
     on_bad: Callable[[InputError], None] | None = None,
+    with_ranking: bool = False,
 ) -> Iterator[CollectionDocument]:
     """Read collections one after the other, a line at a time; `-` is standard input.
 
     `wanted` passes over all other ids, whatever else their lines hold: a collection may outgrow the memory.
     `fields` renames the keys: `{"id": "docid", "text": "contents", "title": "headline"}`. `on_bad` hears of
-    each bad line, and reading goes on behind it.
+    each bad line, and reading goes on behind it. `with_ranking` reads what first stages rank by beside the
+    text, too; otherwise nobody looks at that.
     Raises: InputError naming file and line if a line is malformed or an id stands twice, unless `on_bad`
         hears of it; InputError if a file cannot be opened or is damaged.
     """
     keys = DocumentKeys(fields)
     chosen = wanted if wanted is None or isinstance(wanted, Set) else frozenset(wanted)
+    ranking = RankingFieldsReader() if with_ranking else None
     seen: dict[str, str] = {}
     for source in sources:
         for where, offset, line in raw_lines(source):
             try:
-                found = keys.read(where, line, chosen)
+                values = json_object(where, decoded(where, line))
+                found = keys.read_values(where, values, chosen)
                 if found is None:
                     continue
                 doc_id, text = found
                 if doc_id in seen:
                     raise InputError(f"{where}: the id {doc_id!r} stands already at {seen[doc_id]}")
+                ranks_by = ranking.read(where, values) if ranking else NO_FIELDS
             except InputError as error:
                 if on_bad is None:
                     raise
                 on_bad(error)
                 continue
             seen[doc_id] = where
-            yield CollectionDocument(where, doc_id, text, source, offset, line)
+            yield CollectionDocument(where, doc_id, text, source, offset, line, ranks_by)
 
 
 def read_collection(paths: Sequence[Path], doc_ids: Collection[str]) -> dict[str, str]:

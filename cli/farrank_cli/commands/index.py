@@ -11,10 +11,18 @@ from farrank_cli.exit_codes import DONE, REFUSED, CommandError, told_in_a_line
 from farrank_cli.flags import DOCUMENT_FIELDS, document_fields, flag
 from farrank_cli.terminal import Progress, counted
 from farrank_server.errors import ConfigError
-from farrank_server.indexing.index_builder import CollectionError, Document, IndexingError, build_index
+from farrank_server.indexing.index_builder import (
+    CollectionError,
+    Document,
+    IndexingError,
+    Options,
+    build_index,
+    change_index,
+)
 from farrank_server.indexing.pydoc_corpus import read_pydoc
 from farrank_trec import read_documents
 from farrank_trec.errors import InputError
+from farrank_trec.lines import check_id, numbered_lines
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +31,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "jsonl",
         nargs="*",
         metavar="JSONL",
-        help='documents, one a line: {"id": …, "text": …} and maybe "title"; plain or .gz; - reads stdin',
+        help='documents, one a line: {"id": …, "text": …} and maybe "title", "expansions", "impacts", '
+        '"vector"; plain or .gz; - reads stdin',
     )
     add = partial(flag, parser)
     add("--pydoc", "index Python's own reference documentation")
@@ -31,16 +40,31 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--skip-bad FILE", "leave out what cannot be indexed, and list it in FILE", Path)
     add("--out DIR", "folder of the index", Path, required=True)
     add("--overwrite", "replace an index that stands there")
+    add("--resume", "go on where the same command was interrupted")
+    add("--append", "add the documents to the index that stands there")
+    add("--replace", "with --append: a document whose id is there takes the other's place")
+    add("--delete FILE", "take the documents out whose ids FILE lists, one a line", Path)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read the collection, build the index, say what it holds.
+    """Read the collection, write the index, say what it holds.
 
     Raises: CommandError if the collection cannot be read or the index cannot be written.
     """
-    if bool(args.jsonl) == args.pydoc:
+    changes = args.append or args.delete is not None
+    if (
+        (args.pydoc and args.jsonl)
+        or not (args.jsonl or args.pydoc or args.delete)
+        or (args.pydoc and changes)
+    ):
         raise CommandError("index: give either JSONL files or --pydoc")
-    progress = Progress("documents indexed", None if args.pydoc else _lines_of(args.jsonl))
+    if changes and args.overwrite:
+        raise CommandError("index: --overwrite makes an index anew; --append and --delete change it")
+    if args.jsonl and args.delete and not args.append:
+        raise CommandError("index: --delete takes no JSONL files; with --append they are added")
+    if args.replace and not args.append:
+        raise CommandError("index: --replace is for --append")
+    progress = Progress("documents indexed", _lines_of(args.jsonl) if args.jsonl else None)
     left_out = 0
     with (
         told_in_a_line(InputError, CollectionError, ConfigError, file=args.out),
@@ -53,17 +77,25 @@ def run(args: argparse.Namespace) -> int:
             print(what, file=listed)
 
         on_bad = leave_out if args.skip_bad else None
-        read = read_documents(args.jsonl, fields=args.fields, on_bad=on_bad)
+        read = read_documents(args.jsonl, fields=args.fields, on_bad=on_bad, with_ranking=True)
+        documents = (
+            read_pydoc() if args.pydoc else (Document(each.doc_id, each.text, each.ranking) for each in read)
+        )
+        options = Options(
+            resume=args.resume,
+            progress=progress,
+            on_blank=lambda document: leave_out(f"document {document.doc_id!r}: there is no text in it"),
+        )
         try:
-            held = build_index(
-                read_pydoc() if args.pydoc else (Document(each.doc_id, each.text) for each in read),
-                args.out,
-                overwrite=args.overwrite,
-                progress=progress,
-                on_blank=lambda document: leave_out(f"document {document.doc_id!r}: there is no text in it"),
-            )
+            if changes:
+                deleted = _ids_of(args.delete) if args.delete else []
+                held = change_index(
+                    args.out, documents if args.append else None, deleted, options, replacing=args.replace
+                )
+            else:
+                held = build_index(documents, args.out, options, overwrite=args.overwrite)
         except FileExistsError as error:
-            hint = "" if args.overwrite else " (--overwrite replaces an index)"
+            hint = "" if args.overwrite or changes else " (--overwrite replaces an index)"
             raise CommandError(f"{error}{hint}") from error
         except IndexingError as error:
             raise CommandError(str(error), REFUSED) from error
@@ -72,6 +104,11 @@ def run(args: argparse.Namespace) -> int:
     skipped = f"; {left_out:,} left out, see {args.skip_bad}" if args.skip_bad and left_out else ""
     print(f"{args.out}: {counted(held, 'document')}{skipped}")
     return DONE
+
+
+def _ids_of(path: Path) -> list[str]:
+    """Read ids, one a line. Raises: InputError."""
+    return [check_id(where, "the id", line.strip()) for where, line in numbered_lines(path)]
 
 
 def _open_list(path: Path | None) -> IO[str]:

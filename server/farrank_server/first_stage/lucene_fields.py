@@ -9,7 +9,7 @@ ID, CONTENTS = "id", "contents"
 # The text with its expansions, where there are any; the tokens with their weights.
 EXPANDED, IMPACTS = "expanded", "impacts"
 
-# A document's number in the collection, a chunk's among all chunks: the order of the index.
+# The number of a document among all that were ever added, and of a chunk among all chunks.
 PLACE = "place"
 
 # In an index of chunks, which is beside that of the documents, in this folder of it.

@@ -1,45 +1,96 @@
-"""The indexing process: owns the JVM and writes one Lucene index through pyserini.
+"""The indexing process: owns the JVM and writes one index.
 
 Run as `python -m farrank_server.indexing.index_child` by `index_builder`, which speaks `frames` with it:
 
-    parent → child    {path, threads, heap_mib}   once, first
-                      {ids} + texts               a batch
-                      {finish: true}              commit
-    child → parent    {} or {failed: why}, once for each frame; {documents: n} for the last
+    parent → child    {path, threads, heap_mib, places, chunks}   once, first; what of the index stays
+                      {present: [doc_id]}                         which of these the index held before
+                      {delete: [doc_id]}                          take these out
+                      {ids, expansions, impacts, chunks, vectors} + texts     a batch, see `batch_frame`
+                      {commit: true}                              keep what was sent so far
+                      {finish: true, merge: bool}                 write the whole index
+    child → parent    {} or {failed: why}, once for each frame; {present: [doc_id]};
+                      {documents, chunks} for the last
 
-Without `finish` nothing is committed: a parent that dies leaves no index that could be taken for whole.
+Without `commit` and `finish` nothing stays: a parent that dies leaves no index that could be taken for whole.
 """
 
+import base64
+import itertools
 import logging
 import os
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from farrank_server.indexing.lucene_writer import LuceneWriter, WrittenDocument
 from farrank_server.java_process.frames import claim_pipes, read_frame, write_frame
 from farrank_server.java_process.jvm import start_jvm
 
-_BUFFER_MIB = 256  # of postings before a segment is written; Anserini's 4 GiB would outgrow the heap
+if TYPE_CHECKING:
+    from farrank_server.indexing.index_builder import Document
+
 _log = logging.getLogger(__name__)
+Vectors = NDArray[np.float32]
+
+
+def batch_frame(
+    documents: "Sequence[Document]", vectors: Sequence[Vectors]
+) -> tuple[dict[str, Any], list[str]]:
+    """Pack documents and their chunks' vectors for a frame. Shapes: vectors D times (C, H)."""
+    rankings = [each.ranking for each in documents]
+    header = {
+        "ids": [each.doc_id for each in documents],
+        "expansions": [None if each.expansions is None else len(each.expansions) for each in rankings],
+        "impacts": [each.impacts for each in rankings],
+        "chunks": [len(each) for each in vectors],
+        "vectors": base64.b64encode(b"".join(each.astype("<f4").tobytes() for each in vectors)).decode(),
+    }
+    return header, [text for each in documents for text in (each.text, *(each.ranking.expansions or ()))]
+
+
+def unpack_batch(
+    header: Mapping[str, Any], texts: Sequence[str], place: int, first_chunk: int
+) -> Iterator[WrittenDocument]:
+    """Take a frame apart; `place` and `first_chunk` are the places of its first document and chunk."""
+    total = sum(header["chunks"])
+    flat = np.frombuffer(base64.b64decode(header["vectors"]), dtype="<f4")
+    vectors = flat.reshape(total, -1) if total else flat.reshape(0, 0)
+    reading = iter(texts)
+    read_chunks = 0
+    for doc_id, expansions, impacts, chunks in zip(
+        header["ids"], header["expansions"], header["impacts"], header["chunks"], strict=True
+    ):
+        yield WrittenDocument(
+            place=place,
+            doc_id=doc_id,
+            text=next(reading),
+            expansions=None if expansions is None else list(itertools.islice(reading, expansions)),
+            impacts=impacts,
+            first_chunk=first_chunk + read_chunks,
+            vectors=vectors[read_chunks : read_chunks + chunks],
+        )
+        place += 1
+        read_chunks += chunks
 
 
 def main() -> None:
     """Index what the parent sends."""
     from_parent, to_parent = claim_pipes()
     logging.basicConfig(format="%(levelname)s %(message)s")
-    indexer: Any = None
-    path = ""
+    writer: LuceneWriter | None = None
     while (frame := read_frame(from_parent)) is not None:
         header, texts = frame
-        answer: dict[str, Any] = {}
         try:
-            if indexer is None:
+            if writer is None:
                 start_jvm(header["heap_mib"])
-                path = header["path"]
-                indexer = _open(path, header["threads"])
-            elif "finish" in header:
-                answer["documents"] = _finish(indexer, path)
+                folder = Path(header["path"])
+                writer = LuceneWriter(folder, header["threads"], header["places"], header["chunks"])
+                answer: dict[str, Any] = {}
             else:
-                pairs = zip(header["ids"], texts, strict=True)
-                indexer.add_batch_dict([{"id": doc_id, "contents": text} for doc_id, text in pairs])
+                answer = _do(writer, header, texts)
         except Exception as exc:
             _log.exception("indexing failed")
             answer = {"failed": str(exc)}
@@ -48,21 +99,20 @@ def main() -> None:
     os._exit(0)
 
 
-def _open(path: str, threads: int) -> Any:
-    from pyserini.index.lucene import LuceneIndexer
-
-    # Contents are stored, for candidates bring their texts; document vectors are what RM3 expands from.
-    options = ["-index", path, "-storeContents", "-storeDocvectors", "-memoryBuffer", str(_BUFFER_MIB)]
-    return LuceneIndexer(args=options, threads=threads)
-
-
-def _finish(indexer: Any, path: str) -> int:
-    from pyserini.index.lucene import LuceneIndexReader
-
-    # One segment: the index never changes, and each segment costs every search. SimpleIndexer swallows
-    # errors at its end (a full disk, say), so the index is opened and counted.
-    indexer.object.close(True)
-    return int(LuceneIndexReader(path).stats()["documents"])
+def _do(writer: LuceneWriter, header: Mapping[str, Any], texts: Sequence[str]) -> dict[str, Any]:
+    """Do what a frame asks for, and answer it."""
+    if "present" in header:
+        return {"present": writer.present(header["present"])}
+    if "delete" in header:
+        writer.delete(header["delete"])
+    elif "commit" in header:
+        writer.commit()
+    elif "finish" in header:
+        documents, chunks = writer.finish(merge=header["merge"])
+        return {"documents": documents, "chunks": chunks}
+    else:
+        writer.add(list(unpack_batch(header, texts, writer.places, writer.chunks)))
+    return {}
 
 
 if __name__ == "__main__":

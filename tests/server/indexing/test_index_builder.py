@@ -17,9 +17,10 @@ from farrank_server.indexing.index_builder import (
     CollectionError,
     Document,
     IndexingError,
+    Options,
     build_index,
-    read_manifest,
 )
+from farrank_server.indexing.index_folder import IndexManifest, read_manifest
 
 DOCUMENTS = [Document(f"doc-{n}", f"number{n} word") for n in range(150)]
 
@@ -45,8 +46,8 @@ def test_build_refuse_and_overwrite(tmp_path: Path, caplog: pytest.LogCaptureFix
     out = tmp_path / "deep" / "index"
     heard: list[int] = []
     documents = [*DOCUMENTS, Document("blank", " \n\x00"), Document("empty", "")]
-    assert build_index(documents, out, progress=heard.append) == 150
-    assert heard == [64, 128, 150]
+    assert build_index(documents, out, Options(progress=heard.append)) == 150
+    assert heard == [64, 128, 152]
     manifest = read_manifest(out)
     assert manifest is not None
     assert (manifest.documents, manifest.skipped_blank_documents) == (150, 2)
@@ -64,24 +65,31 @@ def test_build_refuse_and_overwrite(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert search(out, "newword word") == ["new"]
 
 
+@pytest.mark.parametrize("exchanges", [True, False], ids=["exchanged", "renamed twice"])
 def test_ctrl_c_while_an_index_is_replaced_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool
 ) -> None:
     out = tmp_path / "index"
-    build_index(DOCUMENTS, out)
-    before = sorted(path.name for path in out.iterdir())
+    out.mkdir()
+    IndexManifest(1, 0, "a test").write(out)
     rename = Path.rename
+
+    def interrupted(new: Path, old: Path) -> bool:
+        if exchanges:
+            raise KeyboardInterrupt
+        return False
 
     def then_interrupted(path: Path, target: Path) -> None:
         rename(path, target)
         if target.name == "old":
             raise KeyboardInterrupt
 
+    monkeypatch.setattr("farrank_server.indexing.index_folder._exchange", interrupted)
     monkeypatch.setattr(Path, "rename", then_interrupted)
     with pytest.raises(KeyboardInterrupt):
         build_index([Document("new", "newword")], out, overwrite=True)
-    assert sorted(path.name for path in out.iterdir()) == before
-    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+    assert names(tmp_path) == ["index"]
+    assert read_manifest(out) == IndexManifest(1, 0, "a test")
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

@@ -1,0 +1,225 @@
+"""An index's folder: its manifest, where the next index is prepared, and how it takes the old one's place.
+
+    INDEX/farrank-index.json   the manifest
+    INDEX/segments_N, _*       Lucene's index of the documents
+    INDEX/vectors/             Lucene's index of their chunks' vectors, where there are any
+    INDEX/tokens/, encodings/  what else is kept of them (`farrank_server.stores`)
+
+Every file is written once and never changed, so that an index can be prepared of hard links to another.
+"""
+
+import ctypes
+import errno
+import fcntl
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+_log = logging.getLogger(__name__)
+
+MANIFEST = "farrank-index.json"
+_STATE, _NEW, _OLD, _LOCK = "state.json", "new", "old", "lock"
+_AT_WORKING_FOLDER, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of Linux
+_NOT_HERE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
+
+
+@dataclass(frozen=True, slots=True)
+class VectorsManifest:
+    """The chunk vectors of an index: how many, how wide, and what made them.
+
+    `version` is the bi-encoder's, None where the collection brought the vectors.
+    """
+
+    chunks: int
+    width: int
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexManifest:
+    """What an index holds and which version of Farrank made it.
+
+    `id` is new with each build, `generation` counts the changes since, and `places` is the first place that
+    was never given to a document. An index that was made before these has the id "".
+    """
+
+    documents: int
+    skipped_blank_documents: int
+    created_by: str
+    id: str = ""
+    generation: int = 0
+    places: int = 0
+    expanded: bool = False
+    impacts: bool = False
+    vectors: VectorsManifest | None = None
+    stores: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Make it of what a file says; what a later version says beside is passed over."""
+        known = _known(cls, values)
+        known["stores"] = tuple(known.get("stores", ()))
+        if known.get("vectors") is not None:
+            known["vectors"] = VectorsManifest(**_known(VectorsManifest, known["vectors"]))
+        return cls(**known)
+
+    def write(self, folder: Path) -> None:
+        """Write it into the index's folder."""
+        write_json(folder / MANIFEST, asdict(self))
+
+
+def read_manifest(folder: Path) -> IndexManifest | None:
+    """Read a folder's manifest; None if it has none, or one that is not ours."""
+    try:
+        return IndexManifest.of(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+
+
+def _known(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {each.name: values[each.name] for each in fields(kind) if each.name in values}
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Write a file whole or not at all, and have it on the disk."""
+    fresh = path.with_name(f"{path.name}.new")
+    with fresh.open("w", encoding="utf-8") as out:
+        out.write(json.dumps(values, indent=2) + "\n")
+        out.flush()
+        os.fsync(out.fileno())
+    fresh.rename(path)
+
+
+def check_place(out: Path, *, overwrite: bool) -> None:
+    """Raise FileExistsError if a new index may not take this place."""
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise FileExistsError(f"{out} is not a folder")
+    if not any(out.iterdir()):
+        return
+    if read_manifest(out) is None:
+        raise FileExistsError(f"{out} is not empty and not an index that Farrank made; it stays as it is")
+    if not overwrite:
+        raise FileExistsError(f"{out} holds an index already")
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Where an index is prepared: `new`, beside the place that it will take.
+
+    What was saved by `save` outlives an interruption; without that nothing is left of it.
+    """
+
+    folder: Path
+
+    @property
+    def new(self) -> Path:
+        """The index as far as it is prepared."""
+        return self.folder / _NEW
+
+    def saved(self) -> dict[str, Any] | None:
+        """Give what an interrupted preparation saved; None if it saved nothing."""
+        try:
+            found: dict[str, Any] = json.loads((self.folder / _STATE).read_text(encoding="utf-8"))
+            return found
+        except FileNotFoundError:
+            return None
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        """Keep what is needed to go on after an interruption."""
+        write_json(self.folder / _STATE, state)
+
+    def begin(self) -> None:
+        """Take away what an interrupted preparation left."""
+        (self.folder / _STATE).unlink(missing_ok=True)
+        shutil.rmtree(self.new, ignore_errors=True)
+        self.new.mkdir()
+
+    def take_place(self, out: Path) -> None:
+        """Put the prepared index where the old one is, which goes.
+
+        Whoever opens `out` finds the old index or the new one, whole; only on file systems that cannot
+        exchange two folders there is a moment in which it finds neither.
+        """
+        old = self.folder / _OLD
+        shutil.rmtree(old, ignore_errors=True)
+        sync_folder(self.new)
+        if out.exists() and not _exchange(self.new, out):
+            try:
+                out.rename(old)
+                self.new.rename(out)
+            except BaseException:
+                if old.exists() and not out.exists():
+                    old.rename(out)
+                raise
+        elif not out.exists():
+            self.new.rename(out)
+        sync_folder(out.parent)
+
+
+@contextmanager
+def scratch_beside(out: Path) -> Iterator[Scratch]:
+    """Open the scratch folder of a place. It stays only where an interrupted preparation can go on.
+
+    Raises: FileExistsError if another process prepares an index there now.
+    """
+    folder = out.parent / f".{out.name}.building"
+    folder.mkdir(parents=True, exist_ok=True)
+    scratch = Scratch(folder)
+    with (folder / _LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FileExistsError(f"{out} is being written by another process") from None
+        whole = False
+        try:
+            yield scratch
+            whole = True
+        finally:
+            if whole or scratch.saved() is None:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def link_index(index: Path, to: Path) -> None:
+    """Make a folder of an index's files, which are linked, or copied where links cannot be made."""
+
+    def link(source: str, target: str) -> None:
+        try:
+            os.link(source, target)
+        except OSError:
+            shutil.copy2(source, target)
+
+    def left_out(folder: str, names: list[str]) -> list[str]:
+        return [name for name in names if name == "write.lock" or name == MANIFEST]
+
+    shutil.copytree(index, to, copy_function=link, ignore=left_out, dirs_exist_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names of a folder on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two folders at once; say whether this file system can."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:
+        return False
+    if rename(_AT_WORKING_FOLDER, bytes(one), _AT_WORKING_FOLDER, bytes(other), _EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _NOT_HERE:
+        return False
+    raise OSError(code, os.strerror(code), str(other))

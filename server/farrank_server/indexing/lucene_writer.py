@@ -1,0 +1,229 @@
+"""A Lucene index as it is written: texts, expansions, impacts and chunk vectors of documents.
+
+Runs in the indexing process. Documents and chunks have an index each, the chunks' in a folder of the
+documents': what searches texts never sees a chunk. Each carries its place, whatever number Lucene gives it.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from farrank_server.first_stage.lucene_fields import (
+    CONTENTS,
+    EXPANDED,
+    ID,
+    IMPACTS,
+    PLACE,
+    VECTOR,
+    VECTORS,
+    WEIGHT_MARK,
+    bytes_of,
+    java,
+)
+
+_BUFFER_MIB = 256.0  # of postings before a segment is written; more would outgrow the heap
+_FIELD_OF_READER = "(Ljava/lang/String;Ljava/io/Reader;Lorg/apache/lucene/index/IndexableFieldType;)V"
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenDocument:
+    """A document as it is written; `place` is its own, `first_chunk` that of its first chunk.
+
+    `expansions` and `impacts` are None where the collection has none. Shapes: vectors (C, H).
+    """
+
+    place: int
+    doc_id: str
+    text: str
+    expansions: Sequence[str] | None
+    impacts: Mapping[str, int] | None
+    first_chunk: int
+    vectors: NDArray[np.float32]
+
+
+class LuceneWriter:
+    """Writes one index on several threads, from the place `places` and the chunk `chunks` on.
+
+    What the folder holds up to there stays, what follows is taken back. Nothing is kept without `commit` or
+    `finish`.
+    """
+
+    def __init__(self, folder: Path, threads: int, places: int, chunks: int) -> None:
+        self._folder = folder
+        self._threads = ThreadPoolExecutor(threads)
+        self._most_waiting = 2 * threads
+        self._waiting: deque[Future[None]] = deque()
+        self.places, self.chunks = places, chunks
+        self._fields = _Fields()
+        self._text_writer = _open(folder, places)
+        self._chunk_writer = _open(folder / VECTORS, chunks) if chunks else None
+        self._before = _searcher(folder) if places else None
+
+    def present(self, doc_ids: Iterable[str]) -> list[str]:
+        """Say which of the documents the index held when it was opened."""
+        if self._before is None:
+            return []
+        return [each for each in doc_ids if self._before.count(_found_by(each))]
+
+    def delete(self, doc_ids: Iterable[str]) -> None:
+        """Take documents out, and their chunks; what is added afterwards stays. Raises: JavaException."""
+        for doc_id in doc_ids:
+            for writer in self._writers():
+                writer.deleteDocuments(_found_by(doc_id))
+
+    def add(self, documents: Sequence[WrittenDocument]) -> None:
+        """Hand documents to a thread; an earlier failure shows here. Raises: JavaException."""
+        self.places += len(documents)
+        self.chunks += sum(len(each.vectors) for each in documents)
+        if self.chunks and self._chunk_writer is None:
+            self._chunk_writer = _open(self._folder / VECTORS, 0)
+        # Made here: pyjnius mixes up constructors that are called from several threads.
+        self._submit(self._text_writer, map(self._fields.of_document, documents))
+        if self._chunk_writer is not None:
+            self._submit(
+                self._chunk_writer, (made for each in documents for made in self._fields.of_chunks(each))
+            )
+        while len(self._waiting) > self._most_waiting:
+            self._waiting.popleft().result()
+
+    def commit(self) -> None:
+        """Wait for what was added, and keep it whatever happens. Raises: JavaException."""
+        self._wait()
+        for writer in self._writers():
+            writer.commit()
+
+    def finish(self, *, merge: bool) -> tuple[int, int]:
+        """Write the whole index, and count the documents and chunks that it holds.
+
+        With `merge` it becomes one segment: each costs every search. Raises: JavaException.
+        """
+        self._wait()
+        held = []
+        for folder, writer in (
+            (self._folder, self._text_writer),
+            (self._folder / VECTORS, self._chunk_writer),
+        ):
+            if writer is None:
+                held.append(0)
+                continue
+            if merge:
+                writer.forceMerge(1)
+            writer.commit()
+            writer.close()
+            reader = java("index.DirectoryReader").open(_directory(folder))
+            held.append(int(reader.numDocs()))
+            reader.close()
+        return held[0], held[1]
+
+    def _writers(self) -> list[Any]:
+        return [each for each in (self._chunk_writer, self._text_writer) if each is not None]
+
+    def _wait(self) -> None:
+        while self._waiting:
+            self._waiting.popleft().result()
+
+    def _submit(self, writer: Any, documents: Iterable[Any]) -> None:
+        made = java("java.util.ArrayList")()
+        for each in documents:
+            made.add(each)
+        self._waiting.append(self._threads.submit(writer.addDocuments, made))
+
+
+class _Fields:
+    """Makes Lucene's documents of ours."""
+
+    def __init__(self) -> None:
+        options = java("index.IndexOptions").DOCS_AND_FREQS
+        # Its own vector of terms is what RM3 expands from.
+        self._text = _field_type(options, term_vectors=True)
+        self._expanded = _field_type(options)
+        self._impacts = _field_type(options, norms=False)
+
+    def of_document(self, each: WrittenDocument) -> Any:
+        """Store the text, index what ranks: the text, with its expansions, and the weights."""
+        made = self._placed(each.doc_id, each.place)
+        made.add(java("document.StoredField")(CONTENTS, each.text))
+        made.add(_indexed(CONTENTS, each.text, self._text))
+        if each.expansions is not None:
+            made.add(_indexed(EXPANDED, "\n".join([each.text, *each.expansions]), self._expanded))
+        if each.impacts:
+            weighted = " ".join(f"{token}{WEIGHT_MARK}{weight}" for token, weight in each.impacts.items())
+            made.add(_indexed(IMPACTS, weighted, self._impacts))
+        return made
+
+    def of_chunks(self, document: WrittenDocument) -> Iterator[Any]:
+        """Index each chunk's vector under its document's id."""
+        # Of unit vectors its order is the cosine's, and others need no other index.
+        similarity = java("index.VectorSimilarityFunction").MAXIMUM_INNER_PRODUCT
+        for place, vector in enumerate(document.vectors, start=document.first_chunk):
+            made = self._placed(document.doc_id, place)
+            made.add(java("document.KnnFloatVectorField")(VECTOR, vector.tolist(), similarity))
+            yield made
+
+    def _placed(self, doc_id: str, place: int) -> Any:
+        made = java("document.Document")()
+        made.add(java("document.StringField")(ID, doc_id, java("document.Field$Store").YES))
+        # Equal scores come in the order of this.
+        made.add(java("document.BinaryDocValuesField")(ID, bytes_of(doc_id)))
+        made.add(java("document.NumericDocValuesField")(PLACE, place))
+        return made
+
+
+def _field_type(options: Any, *, term_vectors: bool = False, norms: bool = True) -> Any:
+    made = java("document.FieldType")()
+    made.setIndexOptions(options)
+    made.setStoreTermVectors(term_vectors)
+    made.setOmitNorms(not norms)
+    made.freeze()
+    return made
+
+
+def _indexed(name: str, text: str, kind: Any) -> Any:
+    return java("document.Field")(name, java("java.io.StringReader")(text), kind, signature=_FIELD_OF_READER)
+
+
+def _open(folder: Path, kept: int) -> Any:
+    """Open a writer, on what was committed there, of which only the first `kept` stay."""
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = java("index.IndexWriterConfig")(_analyzer())
+    settings.setRAMBufferSizeMB(_BUFFER_MIB)
+    # Otherwise closing after a failure would commit what came before it.
+    settings.setCommitOnClose(False)
+    modes = java("index.IndexWriterConfig$OpenMode")
+    settings.setOpenMode(modes.CREATE_OR_APPEND if kept else modes.CREATE)
+    writer = java("index.IndexWriter")(_directory(folder), settings)
+    if kept:
+        beyond = java("document.NumericDocValuesField").newSlowRangeQuery(PLACE, kept, 2**62)
+        writer.deleteDocuments(beyond)
+    return writer
+
+
+def _found_by(doc_id: str) -> Any:
+    return java("search.TermQuery")(java("index.Term")(ID, bytes_of(doc_id)))
+
+
+def _searcher(folder: Path) -> Any:
+    reader = java("index.DirectoryReader").open(_directory(folder))
+    return java("search.IndexSearcher")(reader, signature="(Lorg/apache/lucene/index/IndexReader;)V")
+
+
+def _directory(folder: Path) -> Any:
+    return java("store.FSDirectory").open(java("java.nio.file.Paths").get(str(folder)))
+
+
+def _analyzer() -> Any:
+    """Read texts as Anserini does, and weights as they stand."""
+    options = java("java.util.HashMap")
+    mark = options()
+    mark.put("delimiter", WEIGHT_MARK)
+    weights = java("analysis.custom.CustomAnalyzer").builder().withTokenizer("whitespace", options())
+    fields = options()
+    fields.put(IMPACTS, weights.addTokenFilter("delimitedTermFrequency", mark).build())
+    english = java("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
+    return java("analysis.miscellaneous.PerFieldAnalyzerWrapper")(english, fields)
