@@ -21,6 +21,7 @@ from farrank_client.errors import (
 )
 from farrank_client.ranking import (
     Evidence,
+    FirstStageScore,
     Passage,
     RankerVersion,
     Ranking,
@@ -42,6 +43,7 @@ __all__ = [
     "Document",
     "Evidence",
     "FarrankError",
+    "FirstStageScore",
     "IndexInfo",
     "Internal",
     "InvalidArgument",

@@ -48,12 +48,17 @@ class RankerInfo(FromWire):
 
 @dataclass(frozen=True, slots=True)
 class IndexInfo(FromWire):
-    """One index: how many documents it holds, how they are ranked, and how many are reranked by default."""
+    """One index: how many documents it holds, how they are ranked, and how many are reranked by default.
+
+    `kind` is that of its first stage; `members` are the indexes whose rankings a fusion makes one.
+    """
 
     name: str
     documents: int
     first_stage: str
     default_k: int = 0
+    kind: str = ""
+    members: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

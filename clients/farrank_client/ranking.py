@@ -104,6 +104,14 @@ class Passage(FromWire):
 
 
 @dataclass(frozen=True, slots=True)
+class FirstStageScore(FromWire):
+    """What one first stage says of a document: the index's name, and the score on a scale of its own."""
+
+    index: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
 class Result(FromWire):
     """One document of a ranking.
 
@@ -111,7 +119,8 @@ class Result(FromWire):
     better documents, and comparable only within one query and ranker. `deciding_passage` is None for a
     document without tokens; `chunks` and `text` are filled where the call asked for them. `characters_cut`
     counts the characters after the last token that was read; `tokens_cut` is estimated from them, unless the
-    call asked to count. `first_stage_score` is set after a search.
+    call asked to count. `first_stage_score` is set after a search; `first_stage_scores` then says which index
+    gave which score, where several were searched as one.
     """
 
     id: str
@@ -123,6 +132,7 @@ class Result(FromWire):
     tokens_cut: int
     first_stage_score: float | None
     characters_cut: int = 0
+    first_stage_scores: tuple[FirstStageScore, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

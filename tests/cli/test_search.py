@@ -46,7 +46,9 @@ def test_rankers_lists_what_the_server_holds(farrank: Farrank, server: Server) -
     assert "counter" in outcome.out
     assert "256/128" in outcome.out
     assert "counted by hand  2.0e-02 at most, 3.0e-03 in the mean; tau 0.9877, top 10 90%" in outcome.out
-    assert "bm25(k1=0.9,b=0.4)" in outcome.out
+    rows = [line.split() for line in outcome.out.splitlines()]
+    assert ["stored", "bm25", "2", "bm25(k1=0.9,b=0.4)"] in rows
+    assert ["joined", "fusion", "2", "rrf(k=60)", "stored,", "x"] in rows
     assert "max_documents       1,000" in outcome.out
 
 
@@ -54,7 +56,14 @@ def test_rankers_as_json(farrank: Farrank, server: Server) -> None:
     catalog = json.loads(farrank("rankers", "--server", server[0], "--json").out)
 
     assert catalog["rankers"][0]["name"] == "counter"
-    assert catalog["indexes"] == [
-        {"name": "stored", "documents": 2, "first_stage": "bm25(k1=0.9,b=0.4)", "default_k": 20}
-    ]
+    stored, joined = catalog["indexes"]
+    assert stored == {
+        "name": "stored",
+        "documents": 2,
+        "first_stage": "bm25(k1=0.9,b=0.4)",
+        "default_k": 20,
+        "kind": "bm25",
+        "members": [],
+    }
+    assert (joined["kind"], joined["members"]) == ("fusion", ["stored", "x"])
     assert catalog["limits"]["max_documents"] == 1000

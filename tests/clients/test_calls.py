@@ -11,6 +11,7 @@ from farrank_client import (
     Catalog,
     Document,
     Evidence,
+    FirstStageScore,
     IndexInfo,
     Limits,
     Parity,
@@ -89,13 +90,15 @@ def test_rerank_reads_the_ranking(call: Caller, scripted: ScriptedServer) -> Non
 
 
 def test_search_tells_the_index_and_the_first_stage_score(call: Caller, scripted: ScriptedServer) -> None:
-    scripted.results = [rerank_pb2.Result(id="a", first_stage_score=0.0)]
+    score = rerank_pb2.FirstStageScore(index="pydoc", score=1.5)
+    scripted.results = [rerank_pb2.Result(id="a", first_stage_score=0.0, first_stage_scores=[score])]
 
     ranking = call(scripted.target, lambda client: client.search_and_rerank("q", index="pydoc", k=9))
 
     assert (scripted.requests[0].index, scripted.requests[0].k) == ("pydoc", 9)
     assert ranking.index == "pydoc"
     assert ranking.results[0].first_stage_score == 0.0
+    assert ranking.results[0].first_stage_scores == (FirstStageScore("pydoc", 1.5),)
 
 
 def test_rankers_reads_the_catalog(call: Caller, scripted: ScriptedServer) -> None:
@@ -129,7 +132,11 @@ def test_rankers_reads_the_catalog(call: Caller, scripted: ScriptedServer) -> No
                 ),
             ),
         ],
-        indexes=[rerank_pb2.IndexInfo(name="pydoc", documents=287, first_stage="bm25(k1=0.9,b=0.4)")],
+        indexes=[
+            rerank_pb2.IndexInfo(
+                name="pydoc", documents=287, first_stage="bm25(k1=0.9,b=0.4)", kind="bm25", members=["x"]
+            )
+        ],
         limits=rerank_pb2.Limits(
             max_documents=1,
             max_document_bytes=2,
@@ -148,7 +155,7 @@ def test_rankers_reads_the_catalog(call: Caller, scripted: ScriptedServer) -> No
     )
     parity = Parity(0.5, 0.25, 0.75, 0.875, texts=6, queries=7, spread=8)
     fast = RankerInfo("fast", "", "", "", 0, 0, 0, 0, "", "", "", {}, parity=parity)
-    index = IndexInfo("pydoc", 287, "bm25(k1=0.9,b=0.4)")
+    index = IndexInfo("pydoc", 287, "bm25(k1=0.9,b=0.4)", kind="bm25", members=("x",))
     assert catalog == Catalog((ranker, fast), (index,), Limits(1, 2, 3, 4, 5))
 
 

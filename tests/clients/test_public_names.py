@@ -15,6 +15,7 @@ def test_public_names() -> None:
         "Document",
         "Evidence",
         "FarrankError",
+        "FirstStageScore",
         "IndexInfo",
         "Internal",
         "InvalidArgument",

@@ -78,8 +78,15 @@ class WordCounter(rerank_pb2_grpc.RerankServiceServicer):
             ],
             indexes=[
                 rerank_pb2.IndexInfo(
-                    name="stored", documents=2, first_stage="bm25(k1=0.9,b=0.4)", default_k=20
-                )
+                    name="stored", documents=2, first_stage="bm25(k1=0.9,b=0.4)", default_k=20, kind="bm25"
+                ),
+                rerank_pb2.IndexInfo(
+                    name="joined",
+                    documents=2,
+                    first_stage="rrf(k=60)",
+                    kind="fusion",
+                    members=["stored", "x"],
+                ),
             ],
             limits=rerank_pb2.Limits(max_documents=1000),
         )

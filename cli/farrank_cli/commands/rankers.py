@@ -85,8 +85,11 @@ def _print(catalog: Catalog) -> None:
     )
     print()
     print_columns(
-        ("index", "documents", "first stage"),
-        [(each.name, str(each.documents), each.first_stage) for each in catalog.indexes],
+        ("index", "kind", "documents", "first stage", "of"),
+        [
+            (each.name, each.kind, str(each.documents), each.first_stage, ", ".join(each.members))
+            for each in catalog.indexes
+        ],
     )
     print()
     limits = dataclasses.asdict(catalog.limits)

@@ -85,7 +85,12 @@ class RerankService:
                     ids = [candidate.doc_id for candidate in candidates]
                     answers.add_ranking(response, result, scorer, ids, texts, request.options)
             for each in response.results:
-                each.first_stage_score = candidates[each.index].score
+                candidate = candidates[each.index]
+                each.first_stage_score = candidate.score
+                parts = candidate.parts or {index.name: candidate.score}
+                each.first_stage_scores.extend(
+                    pb.FirstStageScore(index=name, score=score) for name, score in parts.items()
+                )
             response.timings.total_ns = _ns_since(call.arrival_s)
             return response
 

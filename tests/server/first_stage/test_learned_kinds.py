@@ -412,7 +412,13 @@ def server_config(tiny_rankers: Mapping[str, Path], index: Path) -> ServerConfig
     return ServerConfig(
         rankers={"biencoder": RankerConfig(str(tiny_rankers["biencoder"]))},
         listen=ListenConfig(port=0, metrics_port=None),
-        first_stage=FirstStageConfig(indexes={"dense": DenseConfig(index, encoder="biencoder")}),
+        first_stage=FirstStageConfig(
+            indexes={
+                "bm25": Bm25Config(index),
+                "dense": DenseConfig(index, encoder="biencoder"),
+                "both": FusionConfig(of=("bm25", "dense"), method="linear", weights=(2.0, 1.0)),
+            }
+        ),
     )
 
 
@@ -427,6 +433,18 @@ async def test_a_server_encodes_queries_with_its_ranker(
     config = server_config(tiny_rankers, fields_index)
     async with Replica(config) as replica, AsyncClient(replica.address) as client:
         ranking = await client.search_and_rerank(query, index="dense", k=20)
+        fused = await client.search_and_rerank("alpha", index="both", k=300)
+        catalog = await client.rankers()
+    assert [(each.name, each.kind, each.members) for each in catalog.indexes] == [
+        ("bm25", "bm25", ()),
+        ("dense", "dense", ()),
+        ("both", "fusion", ("bm25", "dense")),
+    ]
+    parts = [{each.index: each.score for each in result.first_stage_scores} for result in fused.results]
+    assert {tuple(each) for each in parts} == {("bm25",), ("dense",), ("bm25", "dense")}
+    for result, its in zip(fused.results, parts, strict=True):
+        if len(its) == 2:
+            assert result.first_stage_score == pytest.approx(2 * its["bm25"] + its["dense"], rel=1e-5)
     assert len(ranking.results) == 20
     for result in ranking.results:
         chunks = np.array(DOCUMENTS[int(result.id[1:])]["vectors"])

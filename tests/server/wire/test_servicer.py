@@ -61,7 +61,8 @@ async def test_the_default_ranker_is_listed_first(stub: Any) -> None:
     assert next(iter(rankers)) == "maxp"
     assert set(rankers) == {"maxp", "biencoder", "both"}
     assert (rankers["maxp"].family, rankers["maxp"].precision) == ("maxp", "fp32")
-    assert [(index.name, index.default_k) for index in answer.indexes] == [("things", 20)]
+    described = [(index.name, index.default_k, index.kind, [*index.members]) for index in answer.indexes]
+    assert described == [("things", 20, "bm25", [])]
     assert answer.limits == pb.Limits(
         max_documents=1000,
         max_document_bytes=16 * 2**20,
@@ -86,6 +87,10 @@ async def test_candidates_bring_their_ids_places_and_first_scores(stub: Any) -> 
     assert answer.index == "things"
     found = {(each.id, each.index, each.first_stage_score, each.text) for each in answer.results}
     assert found == {("rhine", 0, 3.0, "the river Rhine"), ("sea", 1, 2.0, "a river reaches the sea")}
+    for each in answer.results:
+        assert [*each.first_stage_scores] == [
+            pb.FirstStageScore(index="things", score=each.first_stage_score)
+        ]
     assert answer.timings.total_ns > answer.timings.first_stage_ns > 0
     direct = await stub.Rerank(
         pb.RerankRequest(
