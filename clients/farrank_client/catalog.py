@@ -51,6 +51,8 @@ class IndexInfo(FromWire):
     """One index: how many documents it holds, how they are ranked, and how many are reranked by default.
 
     `kind` is that of its first stage; `members` are the indexes whose rankings a fusion makes one.
+    `tokens_for` and `encodings_for` name the rankers that read what is kept beside it. `generation` counts
+    the changes since it was built.
     """
 
     name: str
@@ -59,6 +61,9 @@ class IndexInfo(FromWire):
     default_k: int = 0
     kind: str = ""
     members: tuple[str, ...] = ()
+    tokens_for: tuple[str, ...] = ()
+    encodings_for: tuple[str, ...] = ()
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,13 +137,17 @@ class Result(FromWire):
 
 @dataclass(frozen=True, slots=True)
 class Usage(FromWire):
-    """What a call took in and cost; `pairs` and `padded_tokens` count what ran on the device for it."""
+    """What a call took in and cost; `pairs` and `padded_tokens` count what ran on the device for it.
+
+    `stored_documents` were not tokenized: what is kept beside their index was read.
+    """
 
     tokens: int
     chunks: int
     pairs: int
     padded_tokens: int
     cached_chunks: int
+    stored_documents: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,8 @@ def test_search_tells_the_index_and_the_first_stage_score(call: Caller, scripted
 
 
 def test_rankers_reads_the_catalog(call: Caller, scripted: ScriptedServer) -> None:
+    beside: dict[str, Any] = {"default_k": 20, "kind": "bm25", "members": ("a", "b"), "generation": 3}
+    beside |= {"tokens_for": ("minilm",), "encodings_for": ("fast",)}
     scripted.catalog = rerank_pb2.ListRankersResponse(
         rankers=[
             rerank_pb2.RankerInfo(
@@ -133,9 +135,7 @@ def test_rankers_reads_the_catalog(call: Caller, scripted: ScriptedServer) -> No
             ),
         ],
         indexes=[
-            rerank_pb2.IndexInfo(
-                name="pydoc", documents=287, first_stage="bm25(k1=0.9,b=0.4)", kind="bm25", members=["x"]
-            )
+            rerank_pb2.IndexInfo(name="pydoc", documents=287, first_stage="bm25(k1=0.9,b=0.4)", **beside)
         ],
         limits=rerank_pb2.Limits(
             max_documents=1,
@@ -155,7 +155,7 @@ def test_rankers_reads_the_catalog(call: Caller, scripted: ScriptedServer) -> No
     )
     parity = Parity(0.5, 0.25, 0.75, 0.875, texts=6, queries=7, spread=8)
     fast = RankerInfo("fast", "", "", "", 0, 0, 0, 0, "", "", "", {}, parity=parity)
-    index = IndexInfo("pydoc", 287, "bm25(k1=0.9,b=0.4)", kind="bm25", members=("x",))
+    index = IndexInfo("pydoc", 287, "bm25(k1=0.9,b=0.4)", **beside)
     assert catalog == Catalog((ranker, fast), (index,), Limits(1, 2, 3, 4, 5))
 
 

@@ -1,7 +1,7 @@
 """A call on its way through the engine: what was asked, how far it is, and what is answered."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from operator import add, attrgetter
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from farrank_server.engine.admission.reservations import Reservation
 if TYPE_CHECKING:
     from farrank_server.engine.rankers.document_cache import KnownDocuments
     from farrank_server.engine.rankers.loaded import LoadedRanker
+    from farrank_server.engine.stored import DocumentStores
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,38 @@ SCORE_DECIMALS = 6
 
 
 @dataclass(frozen=True, slots=True)
+class Document:
+    """A document to score: it brings its text, or stands at a place in the stores of an index, or both.
+
+    Where `stores` have what a ranker needs, its text is not looked at. `characters`: the text's length.
+    """
+
+    characters: int
+    text: str | None = None
+    stores: "DocumentStores | None" = None
+    place: int = 0
+
+    @property
+    def key(self) -> str:
+        """What tells it from every other document: its text, or else its index and place."""
+        if self.text is not None:
+            return self.text
+        assert self.stores is not None, "a document without a text stands in an index"
+        return f"{self.stores.index_id}\0{self.place}"
+
+
+def brought(texts: Iterable[str]) -> tuple[Document, ...]:
+    """Make documents of their texts alone."""
+    return tuple(Document(len(text), text) for text in texts)
+
+
+@dataclass(frozen=True, slots=True)
 class RerankCall:
     """A validated request, however it came in. Times are seconds of `time.monotonic`."""
 
     ranker: str
     query: str
-    texts: tuple[str, ...]
+    documents: tuple[Document, ...]
     max_chunks: int | None
     arrival_s: float
     deadline_s: float
@@ -77,6 +104,7 @@ class Tally:
     tokens: int = 0
     chunks: int = 0
     cached_chunks: int = 0
+    stored_documents: int = 0
     query_tokens_cut: int = 0
     tokenization_ns: int = 0
     pairs: int = 0
@@ -114,6 +142,7 @@ def mean_of_members(results: Sequence[RerankResult]) -> RerankResult:
     total = sum(tallies, Tally())
     total.query_tokens_cut = tallies[0].query_tokens_cut
     total.tokenization_ns = max(tally.tokenization_ns for tally in tallies)
+    total.stored_documents = max(tally.stored_documents for tally in tallies)
     total.queue_ns = max(tally.queue_ns for tally in tallies)
     return RerankResult(tuple(documents), total)
 
@@ -146,7 +175,7 @@ class ActiveCall:
     @property
     def is_query_alone(self) -> bool:
         """Whether nothing but the query's own vector is wanted: there is no document to score."""
-        return not self.call.texts
+        return not self.call.documents
 
     @property
     def is_answered(self) -> bool:
@@ -173,7 +202,7 @@ class ActiveCall:
         """Take in a document's score; say whether every document has its score now."""
         score, *evidence = (round(each, SCORE_DECIMALS) for each in (score, *chunk_scores))
         self.results[document.index] = ScoredDocument(score, tuple(evidence), document.spans, document.cut)
-        return len(self.results) == len(self.call.texts)
+        return len(self.results) == len(self.call.documents)
 
     def settle(self, error: Exception | None = None) -> None:
         """Say, from any thread, that every document has its score, or why the call will not be answered."""

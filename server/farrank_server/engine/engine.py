@@ -104,7 +104,7 @@ class Engine:
         self.device.check_ready()
         known = [await self._known(member, call) for member in members]
         # As one: a call is admitted or refused whole, and its texts are held once for all members.
-        reservation = self._admit(_claim(call, members, list(map(len, call.texts)), known), reserved)
+        reservation = self._admit(_claim(call, members, _lengths(call), known), reserved)
         try:
             if len(members) == 1:
                 return await self._score(members[0], call, known[0], reservation)
@@ -179,7 +179,7 @@ class Engine:
         finally:
             self.device.close(active)
             active.close()
-        documents = tuple(active.results[index] for index in range(len(call.texts)))
+        documents = tuple(active.results[index] for index in range(len(call.documents)))
         result = RerankResult(documents, read + active.tally)
         # Once the answer is on its way: nobody waits for the counters.
         self._loop.call_soon(self._metrics.count_answer, ranker, result)
@@ -217,9 +217,9 @@ class Engine:
 
         def look_up() -> KnownDocuments:
             name, limit, counts = ranker.cache_name, call.max_chunks, call.count_tokens
-            return cache.find([cache.key(name, limit, counts, text) for text in call.texts])
+            return cache.find([cache.key(name, limit, counts, each.key) for each in call.documents])
 
-        if sum(map(len, call.texts)) <= INLINE_HASH_CHARACTERS:
+        if sum(_lengths(call)) <= INLINE_HASH_CHARACTERS:
             return look_up()
         return await self._loop.run_in_executor(self._tokenizers.pool, look_up)
 
@@ -235,6 +235,10 @@ class Engine:
             metrics.queue_age_seconds.labels(name).set_function(partial(device.queue_age_s, name))
             metrics.admitted_tokens.labels(name).set_function(partial(reservations.outstanding_tokens, name))
             metrics.measured_speed.labels(name).set_function(ranker.tokens_per_s)
+
+
+def _lengths(call: RerankCall) -> list[int]:
+    return [document.characters for document in call.documents]
 
 
 def _claim(

@@ -9,7 +9,7 @@ from farrank_rankers.errors import ReadingStopped
 from farrank_rankers.tokens import TokenizedText
 from farrank_server.engine.admission.estimates import Speed
 from farrank_server.engine.admission.reservations import Reservations
-from farrank_server.engine.call import ActiveCall, Cut, PendingDocument, QueuedInput, Span, Tally
+from farrank_server.engine.call import ActiveCall, Cut, Document, PendingDocument, QueuedInput, Span, Tally
 from farrank_server.errors import InvalidArgument
 
 # A call's documents are read in slices of about this many characters (some 5 ms of a core): the device
@@ -40,7 +40,7 @@ class TokenizerPool:
         """
         started_ns = time.perf_counter_ns()
         loop = asyncio.get_running_loop()
-        slices = iter(list(_slices(call.call.texts, call.known.held)))
+        slices = iter(list(_slices(call.call.documents, call.known.held)))
         query: list[TokenizedText] = []
 
         def read(indices: Sequence[int]) -> Tally:
@@ -56,7 +56,7 @@ class TokenizerPool:
                 tally = await loop.run_in_executor(self.pool, read, indices)
                 total += tally
 
-        if len(call.call.texts) > 1:
+        if len(call.call.documents) > 1:
             await asyncio.gather(*(read_on() for _ in range(self._threads)))
         total.tokenization_ns = time.perf_counter_ns() - started_ns
         return total
@@ -104,7 +104,8 @@ class TokenizerPool:
     def _read_document(
         self, call: ActiveCall, query: TokenizedText, index: int
     ) -> tuple[PendingDocument, list[QueuedInput]]:
-        ranker, text, limit = call.ranker, call.call.texts[index], call.call.max_chunks
+        ranker, text, limit = call.ranker, call.call.documents[index].text, call.call.max_chunks
+        assert text is not None, "a document without a text needs stores that have it"
         started_s = time.perf_counter()
         read = ranker.reader.read_document(
             text, limit, should_stop=call.finished.done, count_tokens=call.call.count_tokens
@@ -132,13 +133,13 @@ def _cut(read: TokenizedText, characters: int) -> Cut:
     return Cut(read.characters_cut, tokens)
 
 
-def _slices(texts: Sequence[str], cached: Container[int]) -> Iterator[list[int]]:
+def _slices(its: Sequence[Document], cached: Container[int]) -> Iterator[list[int]]:
     """Cut the documents into runs of about SLICE_CHARACTERS to read."""
     current: list[int] = []
     characters = 0
-    for index, text in enumerate(texts):
+    for index, document in enumerate(its):
         current.append(index)
-        characters += 0 if index in cached else len(text)
+        characters += 0 if index in cached else document.characters
         if characters >= SLICE_CHARACTERS:
             yield current
             current, characters = [], 0

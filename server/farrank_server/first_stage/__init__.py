@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from farrank_server.engine.stored import DocumentStores
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class IndexDescription:
     """What an index holds and how it ranks, e.g. `bm25(k1=0.9,b=0.4)` with or without `+rm3(...)`.
 
     `mean_characters` is about how long its documents are: what admission knows before the search. `members`
-    are the indexes whose rankings are made one here.
+    are the indexes whose rankings are made one here; `generation` counts the changes since it was built.
     """
 
     name: str
@@ -35,6 +38,7 @@ class IndexDescription:
     mean_characters: int
     kind: str = "bm25"
     members: tuple[str, ...] = ()
+    generation: int = 0
 
 
 class FirstStage(Protocol):
@@ -79,6 +83,11 @@ class FirstStage(Protocol):
     async def locate(self, doc_ids: Sequence[str], timeout_s: float) -> list[int | None]:
         """Return the places of documents, in the order given; None for what it has not, or has no place."""
         return [None] * len(doc_ids)
+
+    @property
+    def stores(self) -> "DocumentStores | None":
+        """What is kept beside the index, for its documents' places; None if nothing is."""
+        return None
 
     async def scores(self, query: str, doc_ids: Sequence[str], timeout_s: float) -> Mapping[str, float]:
         """Score these documents as `search` would; those that it would not find are left out."""

@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from farrank_server.config.schema import FirstStageConfig
+from farrank_server.engine.stored import DocumentStores
 from farrank_server.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -87,6 +88,10 @@ class FirstStages:
         if not name:
             raise NotFound(f"index: is empty, and this server holds several: {known}")
         raise NotFound(f"index: no index {name[:100]!r} here; known are: {known}")
+
+    def stores(self, index: str) -> DocumentStores | None:
+        """What is kept beside an index that is open, None if nothing is."""
+        return self.stages[index].stores
 
     async def search(self, index: str, query: str, k: int, timeout_s: float) -> list[Candidate]:
         """Return at most `k` candidates with their texts, best first.

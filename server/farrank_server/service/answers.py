@@ -10,8 +10,9 @@ from farrank.v1 import rerank_pb2 as pb
 from farrank_rankers.family import ENSEMBLE, EvidenceKind
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.engine.call import RerankResult, ScoredDocument
-from farrank_server.engine.rankers.loaded import LoadedEnsemble, Scorer
-from farrank_server.first_stage import IndexDescription
+from farrank_server.engine.rankers.loaded import LoadedEnsemble, LoadedRanker, Scorer
+from farrank_server.engine.stored import DocumentStores
+from farrank_server.first_stage import Candidate, IndexDescription
 
 Described = TypeVar("Described", bound=Message)
 Response = pb.RerankResponse | pb.SearchAndRerankResponse
@@ -58,7 +59,7 @@ def add_ranking(
     )
     tally = result.tally
     response.query_tokens_cut = tally.query_tokens_cut
-    for name in ("tokens", "chunks", "cached_chunks", "pairs", "padded_tokens"):
+    for name in ("tokens", "chunks", "cached_chunks", "stored_documents", "pairs", "padded_tokens"):
         setattr(response.usage, name, getattr(tally, name))
     for name in ("tokenization_ns", "queue_ns", "inference_ns", "aggregation_ns"):
         setattr(response.timings, name, getattr(tally, name))
@@ -94,9 +95,34 @@ def ranker_to_pb(ranker: Scorer) -> pb.RankerInfo:
     return info
 
 
-def index_to_pb(index: IndexDescription, default_k: int) -> pb.IndexInfo:
-    """Describe an open index."""
-    return _described(pb.IndexInfo, index, first_stage=index.ranking, default_k=default_k)
+def index_to_pb(
+    index: IndexDescription, default_k: int, stores: DocumentStores | None, rankers: Iterable[LoadedRanker]
+) -> pb.IndexInfo:
+    """Describe an open index, and which rankers read what is kept beside it."""
+    of_tokens, of_encodings = [], []
+    if stores is not None:
+        for ranker in rankers:
+            if stores.tokens_for(ranker.reader) is not None:
+                of_tokens.append(ranker.name)
+            if stores.encodings_for(ranker) is not None:
+                of_encodings.append(ranker.name)
+    return _described(
+        pb.IndexInfo,
+        index,
+        first_stage=index.ranking,
+        default_k=default_k,
+        tokens_for=of_tokens,
+        encodings_for=of_encodings,
+    )
+
+
+def add_first_stage_scores(response: pb.SearchAndRerankResponse, candidates: Sequence[Candidate]) -> None:
+    """Say what the first stage scored each result, and which of several gave which score."""
+    for each in response.results:
+        candidate = candidates[each.index]
+        each.first_stage_score = candidate.score
+        parts = candidate.parts or {response.index: candidate.score}
+        each.first_stage_scores.extend(pb.FirstStageScore(index=n, score=s) for n, s in parts.items())
 
 
 def limits_to_pb(limits: LimitsConfig, max_query_terms: int) -> pb.Limits:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank_server.config.schema import ServerConfig
-from farrank_server.engine.call import RerankCall
+from farrank_server.engine.call import RerankCall, brought
 from farrank_server.engine.engine import Engine
 from farrank_server.engine.rankers.loaded import Scorer
 from farrank_server.first_stage.stages import FirstStages
@@ -50,7 +50,7 @@ class RerankService:
         with self._engine.gate.passing():
             ids, texts = validate.documents_of(request, self._limits)
             scorer = self._engine.scorer(call.ranker)
-            result = await self._engine.rerank(replace(call, texts=texts))
+            result = await self._engine.rerank(replace(call, documents=brought(texts)))
             response = pb.RerankResponse()
             answers.describe_scoring(response, scorer, request.options)
             answers.add_ranking(response, result, scorer, ids, texts, request.options)
@@ -81,16 +81,10 @@ class RerankService:
                 # Without candidates there is nothing to rerank.
                 if candidates:
                     texts = tuple(candidate.text for candidate in candidates)
-                    result = await self._engine.rerank(replace(call, texts=texts), reserved)
+                    result = await self._engine.rerank(replace(call, documents=brought(texts)), reserved)
                     ids = [candidate.doc_id for candidate in candidates]
                     answers.add_ranking(response, result, scorer, ids, texts, request.options)
-            for each in response.results:
-                candidate = candidates[each.index]
-                each.first_stage_score = candidate.score
-                parts = candidate.parts or {index.name: candidate.score}
-                each.first_stage_scores.extend(
-                    pb.FirstStageScore(index=name, score=score) for name, score in parts.items()
-                )
+            answers.add_first_stage_scores(response, candidates)
             response.timings.total_ns = _ns_since(call.arrival_s)
             return response
 
@@ -99,10 +93,12 @@ class RerankService:
     ) -> pb.ListRankersResponse:
         """List rankers, indexes and limits."""
         with self._engine.gate.passing():
+            loaded = self._engine.loaded.values()
             return pb.ListRankersResponse(
                 rankers=map(answers.ranker_to_pb, self._engine.rankers.values()),
                 indexes=[
-                    answers.index_to_pb(each, self._default_k) for each in self._first_stages.describe()
+                    answers.index_to_pb(each, self._default_k, self._first_stages.stores(each.name), loaded)
+                    for each in self._first_stages.describe()
                 ],
                 limits=answers.limits_to_pb(self._limits, self._max_query_terms),
             )
@@ -110,12 +106,12 @@ class RerankService:
     def _call(
         self, request: pb.RerankRequest | pb.SearchAndRerankRequest, deadline_s: float | None
     ) -> RerankCall:
-        """Note when the call came and when it must be answered; its texts come later."""
+        """Note when the call came and when it must be answered; its documents come later."""
         now_s = time.monotonic()
         return RerankCall(
             ranker=request.options.ranker,
             query=request.query,
-            texts=(),
+            documents=(),
             max_chunks=request.options.max_chunks or None,
             arrival_s=now_s,
             deadline_s=now_s + self._limits.default_timeout_s if deadline_s is None else deadline_s,

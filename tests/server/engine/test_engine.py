@@ -21,7 +21,7 @@ from farrank_runtimes.runtime import DeviceLost, OutOfMemory, Runtime
 from farrank_server.config.schema import DeviceConfig, RankerConfig, ServerConfig
 from farrank_server.engine import engine as engine_module
 from farrank_server.engine.admission.estimates import Speed, Speeds
-from farrank_server.engine.call import RerankCall
+from farrank_server.engine.call import RerankCall, brought
 from farrank_server.engine.device import device_loop
 from farrank_server.engine.device import device_loop as worker
 from farrank_server.engine.device.device_loop import DeviceThread
@@ -500,7 +500,7 @@ async def test_a_text_whose_tokens_are_counted_is_read_whole_and_admission_knows
     text = "the sea " * 20_000
     async with open_bench() as bench:
         now_s = time.monotonic()
-        cut = RerankCall("maxp", QUERY, (text,), None, now_s, now_s + 60)
+        cut = RerankCall("maxp", QUERY, brought([text]), None, now_s, now_s + 60)
         counted = replace(cut, count_tokens=True, deadline_s=now_s + 20)
         await bench.engine.rerank(cut)
         await bench.engine.rerank(counted)
@@ -508,11 +508,11 @@ async def test_a_text_whose_tokens_are_counted_is_read_whole_and_admission_knows
         # So long that reading it to its end takes more than the call's time, and its beginning does not.
         long = text * 10
         with pytest.raises(DeadlineExceeded, match="needs about 80 s"):
-            await bench.engine.rerank(replace(counted, texts=(long,)))
-        reserved = bench.engine.reserve(replace(counted, texts=()), [len(long)])
+            await bench.engine.rerank(replace(counted, documents=brought([long])))
+        reserved = bench.engine.reserve(replace(counted, documents=()), [len(long)])
         with pytest.raises(DeadlineExceeded, match="needs about 80 s"):
             reserved.__enter__()
-        with bench.engine.reserve(replace(cut, texts=()), [len(long)]):
+        with bench.engine.reserve(replace(cut, documents=()), [len(long)]):
             pass
 
 
@@ -525,7 +525,7 @@ async def test_a_place_reserved_before_the_texts_are_known_becomes_the_calls_own
         with bench.engine.reserve(coming, [90] * len(TEXTS)) as reserved:
             assert bench.count("farrank_admitted_tokens", ranker="maxp") > 100
             assert bench.count("farrank_held_characters") == 90 * len(TEXTS)
-            call = RerankCall("maxp", QUERY, TEXTS, None, now_s, now_s + 60)
+            call = RerankCall("maxp", QUERY, brought(TEXTS), None, now_s, now_s + 60)
             assert scores(await bench.engine.rerank(call, reserved)) == pytest.approx(wanted, abs=1e-5)
         assert bench.count("farrank_admitted_tokens", ranker="maxp") == 0
         bench.engine.loaded["maxp"].speeds.encoding.replace(100.0)

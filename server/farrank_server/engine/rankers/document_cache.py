@@ -58,14 +58,15 @@ class DocumentCache:
         return float(self._entries.currsize)
 
     @staticmethod
-    def key(encoder: str, max_chunks: int | None, count_tokens: bool, text: str) -> bytes:
+    def key(encoder: str, max_chunks: int | None, count_tokens: bool, document: str) -> bytes:
         """Name a document's encoding by all that it depends on; `encoder` is a ranker's `cache_name`.
 
         What was encoded without counting the tokens beyond the limit cannot answer a call that wants them.
+        `document` is the text, or what else tells it from all others.
         """
         digest = hashlib.blake2b(f"{encoder}/{max_chunks}/{count_tokens}/".encode(), digest_size=20)
         # surrogatepass: a lone surrogate cannot come over the wire, but from another door it may.
-        digest.update(text.encode("utf-8", "surrogatepass"))
+        digest.update(document.encode("utf-8", "surrogatepass"))
         return digest.digest()
 
     def find(self, keys: Sequence[bytes]) -> KnownDocuments:

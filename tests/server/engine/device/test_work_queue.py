@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from farrank_server.batching.batcher import BatchPolicy
 from farrank_server.engine.admission.estimates import Speeds
 from farrank_server.engine.admission.reservations import Reservation
-from farrank_server.engine.call import ActiveCall, Cut, PendingDocument, QueuedInput, RerankCall
+from farrank_server.engine.call import ActiveCall, Cut, PendingDocument, QueuedInput, RerankCall, brought
 from farrank_server.engine.device.work_queue import (
     Close,
     Inbox,
@@ -48,7 +48,7 @@ class Bench:
 
     def make_call(self, number: int, deadline_s: float = 1e9) -> ActiveCall:
         ranker = self.rankers[number % 2]
-        call = RerankCall(ranker.name, "q", ("x",), None, number * 0.01, deadline_s)
+        call = RerankCall(ranker.name, "q", brought(["x"]), None, number * 0.01, deadline_s)
         reservation, finished = Reservation(0, 0, {}), self.loop.create_future()
         return ActiveCall(number, call, ranker, reservation, KnownDocuments(), finished)
 
