@@ -255,6 +255,7 @@ class TextTokenizer:
         encode = self.tokenizer.encode
         self.single, self.pair = _frame(encode("a"), texts=1), _frame(encode("a", "a"), texts=2)
         self._cut = cut_pattern(files.tokenizer_json)
+        self._before = self._letter_before()
 
     def pad_id(self, fallback: int | None) -> int:
         """Find the padding token: the configuration's, the file's, or the backbone's, in this order.
@@ -293,14 +294,17 @@ class TextTokenizer:
         for offset, piece in text_pieces(text, self._cut, PIECE_CHARACTERS if count_tokens else usual):
             if offset and should_stop is not None and should_stop():
                 raise ReadingStopped(f"stopped after {offset} of {len(text)} characters")
-            encoding = self._encode(piece, with_offsets=first_cut is None)
             room = limit - total
-            total += len(encoding)
-            if first_cut is None:
+            if first_cut is not None:
+                total += len(self._encode(piece, with_offsets=False))
+            else:
+                before = self._before if offset else 0
+                encoding = self._encode("a" * before + piece, with_offsets=True)
+                total += len(encoding) - before
                 # Of pairs of numbers numpy makes an array sooner where they come one after the other.
                 flat = np.fromiter(chain.from_iterable(encoding.offsets), np.int32, 2 * len(encoding))
-                offsets = flat.reshape(-1, 2) + offset
-                ids += encoding.ids[:room]
+                offsets = flat.reshape(-1, 2)[before:] + (offset - before)
+                ids += encoding.ids[before : before + room]
                 spans.append(offsets[:room])
                 first_cut = int(offsets[room, 0]) if len(offsets) > room else None
             if first_cut is not None and not count_tokens:
@@ -313,6 +317,15 @@ class TextTokenizer:
             characters_cut=0 if first_cut is None else len(text) - first_cut,
             total_tokens=total if count_tokens or first_cut is None else None,
         )
+
+    def _letter_before(self) -> int:
+        """Say how many letters must stand before a later piece so that its spans are those of the whole text.
+
+        Spans of RoBERTa's kin leave out the space before a word, but for the space that begins a text. The
+        letter is one token and joins no other: a piece begins with white space.
+        """
+        first, second = (self.tokenizer.encode(each, add_special_tokens=False) for each in (" a", "a a"))
+        return int(first.offsets[0][0] == 0 and second.offsets[-1][0] == 2 and len(second) == 2)
 
     def count(self, text: str) -> int:
         """Count a text's tokens.

@@ -20,12 +20,6 @@ ODDITIES = ["\x00", "\x0b", "\x1c", "\x85", "\u0301", ".", "'s", "▁"]
 TEXTS = st.lists(st.sampled_from(WORDS + SPACES + ODDITIES), max_size=40).map("".join)
 
 
-def words_of(text: str, span: tuple[int, int]) -> tuple[int, int] | None:
-    """Trim a span: byte-level tokenizers count the space before a word differently at a text's beginning."""
-    inside = [index for index in range(*span) if not text[index].isspace()]
-    return (inside[0], inside[-1]) if inside else None
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(text=TEXTS, size=st.integers(1, 12), limit=st.integers(1, 40))
@@ -50,15 +44,11 @@ def test_pieces_give_the_tokens_of_the_whole(
     assert read.tokens_cut == (None if was_cut else 0)
     for name in ("ids", "starts", "ends", "characters_cut"):
         assert np.array_equal(getattr(read, name), getattr(counted, name))
-    assert (read.characters_cut > 0) is was_cut
-    if was_cut:  # a space before a word may belong to its first token or not
-        first_cut = whole.offsets[limit][0]
-        assert text[first_cut:].strip() == text[len(text) - read.characters_cut :].strip()
+    assert was_cut or read.characters_cut == 0
+    if was_cut:
+        assert len(text) - read.characters_cut == whole.offsets[limit][0]
     assert read.ids.tolist() == whole.ids[:limit]
-    spans = zip(read.starts.tolist(), read.ends.tolist(), strict=True)
-    assert [words_of(text, span) for span in spans] == [
-        words_of(text, span) for span in whole.offsets[:limit]
-    ]
+    assert list(zip(read.starts.tolist(), read.ends.tolist(), strict=True)) == whole.offsets[:limit]
     assert read.ids.dtype == read.starts.dtype == read.ends.dtype == np.int32
 
 

@@ -10,16 +10,20 @@ from typing import IO
 from farrank_cli.exit_codes import DONE, REFUSED, CommandError, told_in_a_line
 from farrank_cli.flags import DOCUMENT_FIELDS, document_fields, flag
 from farrank_cli.terminal import Progress, counted
+from farrank_rankers.errors import RankerError
+from farrank_rankers.files.open import open_reader
 from farrank_server.errors import ConfigError
 from farrank_server.indexing.index_builder import (
     CollectionError,
     Document,
     IndexingError,
     Options,
+    Store,
     build_index,
     change_index,
 )
 from farrank_server.indexing.pydoc_corpus import read_pydoc
+from farrank_server.stores.token_store import TokensOf
 from farrank_trec import read_documents
 from farrank_trec.errors import InputError
 from farrank_trec.lines import check_id, numbered_lines
@@ -38,6 +42,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--pydoc", "index Python's own reference documentation")
     add("--fields FIELD=KEY,…", DOCUMENT_FIELDS, document_fields)
     add("--skip-bad FILE", "leave out what cannot be indexed, and list it in FILE", Path)
+    parser.add_argument(
+        "--tokens",
+        action="append",
+        default=[],
+        metavar="RANKER",
+        help="keep each document's tokens, so that this ranker need not tokenize them; may be given again",
+    )
     add("--out DIR", "folder of the index", Path, required=True)
     add("--overwrite", "replace an index that stands there")
     add("--resume", "go on where the same command was interrupted")
@@ -82,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
             read_pydoc() if args.pydoc else (Document(each.doc_id, each.text, each.ranking) for each in read)
         )
         options = Options(
+            stores=_stores(args.tokens),
             resume=args.resume,
             progress=progress,
             on_blank=lambda document: leave_out(f"document {document.doc_id!r}: there is no text in it"),
@@ -104,6 +116,18 @@ def run(args: argparse.Namespace) -> int:
     skipped = f"; {left_out:,} left out, see {args.skip_bad}" if args.skip_bad and left_out else ""
     print(f"{args.out}: {counted(held, 'document')}{skipped}")
     return DONE
+
+
+def _stores(tokens: Sequence[str]) -> list[Store]:
+    """Find what is to be kept: rankers of one tokenizer share its tokens. Raises: CommandError."""
+    stores: dict[str, Store] = {}
+    for source in tokens:
+        try:
+            store = TokensOf(open_reader(source).tokenizer)
+        except (RankerError, OSError) as error:
+            raise CommandError(f"--tokens {source}: {error}") from error
+        stores[store.key] = store
+    return list(stores.values())
 
 
 def _ids_of(path: Path) -> list[str]:

@@ -18,16 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farrank_server.indexing.index_child import batch_frame
-from farrank_server.indexing.index_folder import (
-    IndexManifest,
-    Scratch,
-    VectorsManifest,
-    check_place,
-    link_index,
-    read_manifest,
-    scratch_beside,
-)
+from farrank_server.indexing.index_folder import Scratch, check_place, link_index, scratch_beside
 from farrank_server.java_process.process import JavaProcess, ProcessEnded
+from farrank_server.stores.index_manifest import IndexManifest, VectorsManifest, read_manifest
 from farrank_trec.ranking_fields import NO_FIELDS, RankingFields
 
 _log = logging.getLogger(__name__)
@@ -78,6 +71,10 @@ class StoreWriter(Protocol):
 
     def finish(self, index_id: str) -> None:
         """Write the store whole, for the index of this id."""
+        ...
+
+    def close(self) -> None:
+        """Let go of its files and threads, finished or not."""
         ...
 
 
@@ -239,8 +236,12 @@ class _Writing:
             place = self.manifest.places
             self._stores[store.key] = store.open(self.scratch.new, place, states.get(store.key))
         self.manifest = replace(self.manifest, stores=tuple(sorted({*self.manifest.stores, *self._stores})))
-        with _IndexProcess.running(self.scratch.new, self.manifest.places, self._chunks) as self._process:
-            yield
+        try:
+            with _IndexProcess.running(self.scratch.new, self.manifest.places, self._chunks) as self._process:
+                yield
+        finally:
+            for writer in self._stores.values():
+                writer.close()
 
     def delete(self, doc_ids: Sequence[str]) -> None:
         """Take documents out. Raises: CollectionError naming those that are not there."""

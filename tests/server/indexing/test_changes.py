@@ -22,7 +22,8 @@ from farrank_server.indexing.index_builder import (
     build_index,
     change_index,
 )
-from farrank_server.indexing.index_folder import read_manifest, scratch_beside
+from farrank_server.indexing.index_folder import scratch_beside
+from farrank_server.stores.index_manifest import read_manifest
 from farrank_trec.ranking_fields import RankingFields
 
 DOCUMENTS = [Document(f"d{n}", f"word number{n} {'even' if n % 2 == 0 else 'odd'}") for n in range(300)]

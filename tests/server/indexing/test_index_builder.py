@@ -20,7 +20,7 @@ from farrank_server.indexing.index_builder import (
     Options,
     build_index,
 )
-from farrank_server.indexing.index_folder import IndexManifest, read_manifest
+from farrank_server.stores.index_manifest import IndexManifest, read_manifest
 
 DOCUMENTS = [Document(f"doc-{n}", f"number{n} word") for n in range(150)]
 

@@ -1,0 +1,1 @@
+"""What lies beside a Lucene index: its manifest, and what is computed once of each document."""

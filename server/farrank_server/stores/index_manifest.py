@@ -1,0 +1,77 @@
+"""What an index says of itself, in a file beside Lucene's."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+MANIFEST = "farrank-index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class VectorsManifest:
+    """The chunk vectors of an index: how many, how wide, and what made them.
+
+    `version` is the bi-encoder's, None where the collection brought the vectors.
+    """
+
+    chunks: int
+    width: int
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexManifest:
+    """What an index holds and which version of Farrank made it.
+
+    `id` is new with each build, `generation` counts the changes since, and `places` is the first place that
+    was never given to a document. An index that was made before these has the id "".
+    """
+
+    documents: int
+    skipped_blank_documents: int
+    created_by: str
+    id: str = ""
+    generation: int = 0
+    places: int = 0
+    expanded: bool = False
+    impacts: bool = False
+    vectors: VectorsManifest | None = None
+    stores: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Make it of what a file says; what a later version says beside is passed over."""
+        known = _known(cls, values)
+        known["stores"] = tuple(known.get("stores", ()))
+        if known.get("vectors") is not None:
+            known["vectors"] = VectorsManifest(**_known(VectorsManifest, known["vectors"]))
+        return cls(**known)
+
+    def write(self, folder: Path) -> None:
+        """Write it into the index's folder."""
+        write_json(folder / MANIFEST, asdict(self))
+
+
+def read_manifest(folder: Path) -> IndexManifest | None:
+    """Read a folder's manifest; None if it has none, or one that is not ours."""
+    try:
+        return IndexManifest.of(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+
+
+def _known(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {each.name: values[each.name] for each in fields(kind) if each.name in values}
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Write a file whole or not at all, and have it on the disk."""
+    fresh = path.with_name(f"{path.name}.new")
+    with fresh.open("w", encoding="utf-8") as out:
+        out.write(json.dumps(values, indent=2) + "\n")
+        out.flush()
+        os.fsync(out.fileno())
+    fresh.rename(path)

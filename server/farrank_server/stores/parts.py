@@ -1,0 +1,146 @@
+"""Stores of flat files: a part for each time that documents were added, and a manifest that lists them.
+
+Every file is written once. Adding documents writes one more part and a new manifest.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from farrank_server.errors import ConfigError
+from farrank_server.stores.index_manifest import write_json
+
+
+class PartWriter:
+    """Writes the files of the documents from the place `first` on. `documents` counts those that are written.
+
+    `state` is what `flush` said before an interruption; what was written since is taken back.
+    """
+
+    def __init__(
+        self, store: Path, first: int, names: Sequence[str], state: Mapping[str, Any] | None = None
+    ) -> None:
+        self._store, self._first = store, first
+        self._folder = store / f"part-{first:012}"
+        self.documents = 0 if state is None else int(state["documents"])
+        if state is None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.mkdir(parents=True)
+        self._files: dict[str, IO[bytes]] = {}
+        for name in names:
+            path = self._folder / name
+            if state is not None:
+                os.truncate(path, state["sizes"][name])
+            self._files[name] = path.open("ab")
+
+    def write(self, name: str, values: NDArray[Any]) -> None:
+        """Add values to the end of a file."""
+        self._files[name].write(np.ascontiguousarray(values).data)
+
+    def flush(self) -> dict[str, Any]:
+        """Have all of it on the disk, and say how far it goes."""
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        sizes = {name: file.tell() for name, file in self._files.items()}
+        return {"first": self._first, "documents": self.documents, "sizes": sizes}
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files.values():
+            file.close()
+
+    def finish(self, manifest: str, facts: Mapping[str, Any], **of_part: Any) -> None:
+        """Close the files and list the part in the store's manifest, behind those that stand there.
+
+        `facts` are the store's own, `of_part` those of the part.
+        """
+        sizes = self.flush()["sizes"]
+        self.close()
+        parts: list[Any] = []
+        if (self._store / manifest).is_file():
+            parts = json.loads((self._store / manifest).read_text(encoding="utf-8"))["parts"]
+        if self.documents:
+            files = {
+                name: {"bytes": size, "sha256": _digest(self._folder / name)} for name, size in sizes.items()
+            }
+            part = {"first": self._first, "documents": self.documents, **of_part, "files": files}
+            parts = [*parts, {"folder": self._folder.name, **part}]
+        else:
+            shutil.rmtree(self._folder)
+        write_json(self._store / manifest, {**facts, "parts": parts})
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPart:
+    """A part as it is read: the documents from the place `first` on; `facts` are what its writer said."""
+
+    folder: Path
+    first: int
+    documents: int
+    facts: Mapping[str, Any]
+
+    def array(self, name: str, dtype: str, length: int | None = None) -> NDArray[Any]:
+        """Map a file. Raises: ConfigError if it has not `length` values."""
+        path = self.folder / name
+        of = np.dtype(dtype)
+        size = path.stat().st_size
+        if size % of.itemsize or length not in (None, size // of.itemsize):
+            raise damaged(path, f"it has {size} bytes")
+        # Nothing can be mapped of an empty file.
+        return np.memmap(path, dtype=of, mode="r") if size else np.empty(0, dtype=of)
+
+
+def read_store_manifest(folder: Path, name: str, known_format: int, index_id: str) -> dict[str, Any]:
+    """Read what a store says of itself.
+
+    Raises: ConfigError if it is damaged, of a later version, or belongs to another index.
+    """
+    path = folder / name
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        of_format, index = found["format"], found["index"]
+        if not isinstance(found["parts"], list):
+            raise TypeError("its parts are no list")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise damaged(path, f"{type(error).__name__}: {error}") from error
+    if of_format != known_format:
+        raise ConfigError(f"{path}: is of format {of_format}; this version of Farrank reads {known_format}")
+    if index != index_id:
+        raise ConfigError(f"{path}: belongs to the index {index}, and lies beside {index_id}")
+    return found
+
+
+def open_parts(folder: Path, manifest: Mapping[str, Any], *, verify: bool) -> Iterator[OpenPart]:
+    """Open a store's parts; with `verify` every byte is read and compared with its digest.
+
+    Raises: ConfigError naming the file that is missing or damaged.
+    """
+    for part in manifest["parts"]:
+        for name, said in part["files"].items():
+            path = folder / part["folder"] / name
+            if not path.is_file():
+                raise damaged(path, "it is missing")
+            if path.stat().st_size != said["bytes"]:
+                raise damaged(path, f"it has {path.stat().st_size} bytes instead of {said['bytes']}")
+            if verify and _digest(path) != said["sha256"]:
+                raise damaged(path, "its bytes have changed")
+        yield OpenPart(folder / part["folder"], part["first"], part["documents"], part)
+
+
+def damaged(path: Path, why: str) -> ConfigError:
+    """Say that a store's file cannot be used."""
+    return ConfigError(f"{path}: is damaged ({why}); index the collection anew")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,222 @@
+"""The tokens of an index's documents, kept beside it: what tokenizing their texts would give.
+
+    INDEX/tokens/<key>/tokens.json       the manifest
+    INDEX/tokens/<key>/part-<place>/     the documents from this place on; an index that grows gets more parts
+        ends.i64          where each document's tokens end, counted in tokens from the part's start
+        characters.u32    how long each text is
+        ids.u16 or .u32   the tokens, by the size of the vocabulary
+        spans.u8          of each token: characters since the end of the one before, and its own
+        long_at.i64, long.i32   places in `spans` whose value is none of 0 to 254, and these values
+
+Texts are tokenized whole and alone: a ranker's chunks are slices of that. Engines that rerank from a forward
+index keep such flat files (FlexNeuART; PLAID, Santhanam et al., CIKM 2022), without the spans.
+"""
+
+import bisect
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from farrank_rankers.tokenizer import TextTokenizer
+from farrank_rankers.tokens import TokenizedText
+from farrank_server.errors import ConfigError
+from farrank_server.stores.parts import PartWriter, damaged, open_parts, read_store_manifest
+
+FOLDER = "tokens"
+_MANIFEST = "tokens.json"
+_FORMAT = 1
+_LONG = 255  # in `spans`: look it up
+_MOST_TOKENS = 2**62
+
+
+def tokenizer_digest(tokenizer: TextTokenizer) -> str:
+    """Hash all of a tokenizer that its tokens depend on: not how its file would cut or pad them."""
+    parsed = json.loads(tokenizer.files.as_configured())
+    kept = {name: value for name, value in parsed.items() if name not in ("truncation", "padding")}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
+
+def key_of(tokenizer: TextTokenizer) -> str:
+    """Name the store of a tokenizer: its folder in the index's."""
+    return f"{FOLDER}/{tokenizer_digest(tokenizer)[:16]}"
+
+
+class TokenStoreWriter:
+    """Tokenizes documents on all cores and writes their tokens, in the order of their places."""
+
+    vectors_version = None
+
+    def __init__(
+        self, tokenizer: TextTokenizer, index: Path, place: int, state: Mapping[str, Any] | None
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._store = index / key_of(tokenizer)
+        self._threads = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="farrank-tokenizer")
+        vocabulary = tokenizer.tokenizer.get_vocab_size()
+        self._ids = np.dtype("<u2") if vocabulary <= 2**16 else np.dtype("<u4")
+        first = place if state is None else state["first"]
+        self._part = PartWriter(self._store, first, [*_FILES, _ids_file(self._ids)], state)
+        self._tokens = 0 if state is None else state["tokens"]
+
+    def add(self, texts: Sequence[str]) -> None:
+        """Take the next documents. Raises: ValueError if a text has a lone surrogate."""
+        for text, read in zip(texts, self._threads.map(self._read, texts), strict=True):
+            self._write(text, read)
+
+    def flush(self) -> dict[str, Any]:
+        """Have all of it on the disk, and say what is needed to go on from here."""
+        return {**self._part.flush(), "tokens": self._tokens}
+
+    def finish(self, index_id: str) -> None:
+        """Write the part whole, and the manifest, for the index of this id."""
+        facts = {
+            "tokenizer": tokenizer_digest(self._tokenizer),
+            "tokenizers": version("tokenizers"),
+            "vocabulary": self._tokenizer.tokenizer.get_vocab_size(),
+            "ids": self._ids.name,
+        }
+        self._part.finish(_MANIFEST, {"format": _FORMAT, "index": index_id, **facts}, tokens=self._tokens)
+
+    def close(self) -> None:
+        """Let go of its files and threads."""
+        self._threads.shutdown()
+        self._part.close()
+
+    def _read(self, text: str) -> TokenizedText:
+        return self._tokenizer.read(text, _MOST_TOKENS)
+
+    def _write(self, text: str, read: TokenizedText) -> None:
+        spans = np.empty(2 * len(read), dtype=np.int32)
+        spans[0::2] = read.starts
+        spans[0::2][1:] -= read.ends[:-1]
+        spans[1::2] = read.ends - read.starts
+        long = np.flatnonzero((spans < 0) | (spans >= _LONG))
+        values = spans[long]
+        spans[long] = _LONG
+        self._part.write("spans.u8", spans.astype(np.uint8))
+        self._part.write("long_at.i64", (long + 2 * self._tokens).astype("<i8"))
+        self._part.write("long.i32", values.astype("<i4"))
+        self._part.write(_ids_file(self._ids), read.ids.astype(self._ids))
+        self._tokens += len(read)
+        self._part.write("ends.i64", np.array([self._tokens], dtype="<i8"))
+        self._part.write("characters.u32", np.array([len(text)], dtype="<u4"))
+        self._part.documents += 1
+
+
+_FILES = ("ends.i64", "characters.u32", "spans.u8", "long_at.i64", "long.i32")
+
+
+def _ids_file(dtype: np.dtype[Any]) -> str:
+    return "ids.u16" if dtype.itemsize == 2 else "ids.u32"
+
+
+@dataclass(frozen=True, slots=True)
+class TokensOf:
+    """The store of one tokenizer, for the index builder."""
+
+    tokenizer: TextTokenizer
+    vectors_version: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Its folder in the index's."""
+        return key_of(self.tokenizer)
+
+    def open(self, index: Path, place: int, state: Mapping[str, Any] | None) -> TokenStoreWriter:
+        """Open it to write from a place on, or from where the last `flush` was."""
+        return TokenStoreWriter(self.tokenizer, index, place, state)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The documents from a place on. Shapes: ends, characters (N,); ids (T,); spans (2T,); long_* (M,)."""
+
+    first: int
+    ends: NDArray[np.int64]
+    characters: NDArray[np.uint32]
+    ids: NDArray[np.unsignedinteger[Any]]
+    spans: NDArray[np.uint8]
+    long_at: NDArray[np.int64]
+    long: NDArray[np.int32]
+
+
+class TokenStore:
+    """The tokens of an index's documents by their places. The files are mapped; any thread may read.
+
+    Raises: ConfigError naming the file if one is damaged, or belongs to another index.
+    """
+
+    def __init__(self, folder: Path, index_id: str, *, verify: bool = True) -> None:
+        self.manifest = read_store_manifest(folder, _MANIFEST, _FORMAT, index_id)
+        ids = np.dtype(self.manifest["ids"])
+        self._vocabulary = int(self.manifest["vocabulary"])
+        self._parts: list[_Part] = []
+        for part in open_parts(folder, self.manifest, verify=verify):
+            ends = part.array("ends.i64", "<i8")
+            opened = _Part(
+                part.first,
+                ends,
+                part.array("characters.u32", "<u4", len(ends)),
+                part.array(_ids_file(ids), ids.newbyteorder("<").str, part.facts["tokens"]),
+                part.array("spans.u8", "u1", 2 * part.facts["tokens"]),
+                part.array("long_at.i64", "<i8"),
+                part.array("long.i32", "<i4"),
+            )
+            whole = len(ends) == part.documents and (not len(ends) or ends[-1] == part.facts["tokens"])
+            if not whole or (np.diff(ends, prepend=0) < 0).any() or len(opened.long) != len(opened.long_at):
+                raise damaged(part.folder / "ends.i64", "its places do not fit the other files")
+            self._parts.append(opened)
+        self._firsts = [part.first for part in self._parts]
+
+    @staticmethod
+    def reads_for(folder: Path, tokenizer: TextTokenizer) -> str:
+        """Say why a store's tokens are not this tokenizer's; empty if they are."""
+        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        if manifest["tokenizer"] != tokenizer_digest(tokenizer):
+            return "its tokens are another tokenizer's"
+        if manifest["tokenizers"] != (here := version("tokenizers")):
+            return f"it was written by tokenizers {manifest['tokenizers']}, and {here} is installed"
+        return ""
+
+    def characters(self, place: int) -> int:
+        """Count the characters of a document's text. Raises: KeyError if no document has the place."""
+        part, number = self._find(place)
+        return int(part.characters[number])
+
+    def read(self, place: int, limit: int) -> TokenizedText:
+        """Give a document's first `limit` tokens, as tokenizing its text would, and how many there are.
+
+        Raises: KeyError if no document has the place; ConfigError if the tokens are damaged.
+        """
+        part, number = self._find(place)
+        first = int(part.ends[number - 1]) if number else 0
+        total = int(part.ends[number]) - first
+        kept = min(limit, total)
+        # One more, where there is one: with it begins what is cut.
+        seen = min(kept + 1, total)
+        spans = part.spans[2 * first : 2 * (first + seen)].astype(np.int32)
+        long = slice(*np.searchsorted(part.long_at, (2 * first, 2 * (first + seen))))
+        if long.start < long.stop:
+            spans[part.long_at[long] - 2 * first] = part.long[long]
+        bounds = np.cumsum(spans, dtype=np.int32)
+        ids = part.ids[first : first + kept].astype(np.int32)
+        if kept and int(ids.max()) >= self._vocabulary:
+            raise ConfigError(f"the stored tokens of the document at place {place} are damaged")
+        cut = 0 if seen == kept else int(part.characters[number]) - int(bounds[2 * kept])
+        starts, ends = bounds[0 : 2 * kept : 2], bounds[1 : 2 * kept : 2]
+        return TokenizedText(ids, np.ascontiguousarray(starts), np.ascontiguousarray(ends), cut, total)
+
+    def _find(self, place: int) -> tuple[_Part, int]:
+        at = bisect.bisect_right(self._firsts, place) - 1
+        if at < 0 or place - self._firsts[at] >= len(self._parts[at].ends):
+            raise KeyError(place)
+        return self._parts[at], place - self._firsts[at]
