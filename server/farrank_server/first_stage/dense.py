@@ -1,6 +1,5 @@
 """Vectors: documents whose chunks lie nearest to the query's vector."""
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from farrank_server.errors import ConfigError
 from farrank_server.first_stage.kinds import Configured, IndexConfig, Kind, QueryEncoder, Surroundings
 from farrank_server.first_stage.lucene import LuceneStage, check_lucene
 from farrank_server.first_stage.lucene_fields import NO_VECTORS, VECTORS
+from farrank_server.stores.index_manifest import read_manifest
 
 # What is encoded at the start, to see how wide vectors are.
 _TRIAL_QUERY, _TRIAL_S = "a query", 60.0
@@ -54,7 +54,8 @@ class DenseStage(LuceneStage):
             encoder = await self._around.encoder(name)
         except ConfigError as error:
             raise ConfigError(*(f"{key}: {problem}" for problem in error.problems)) from None
-        made_by = _version_in(self._config.path)
+        manifest = read_manifest(self._config.path)
+        made_by = manifest.vectors.version if manifest and manifest.vectors else None
         if made_by not in (None, encoder.version):
             raise ConfigError(
                 f"{key}: {name} has version {encoder.version}; the vectors of {self._config.path} were made "
@@ -71,16 +72,6 @@ class DenseStage(LuceneStage):
         """Encode the query."""
         assert self._encoder is not None, "not started"
         return {"vector": (await self._encoder.encode(query, timeout_s)).tolist()}
-
-
-def _version_in(folder: Path) -> str | None:
-    """Read which version made an index's vectors; None if the collection brought them."""
-    try:
-        manifest = json.loads((folder / "farrank-index.json").read_text(encoding="utf-8"))
-        version: str | None = manifest["vectors"]["version"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return version
 
 
 def _check(key: str, config: DenseConfig, configured: Configured) -> Iterator[str]:

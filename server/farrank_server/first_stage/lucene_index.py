@@ -1,4 +1,10 @@
-"""A Lucene index as the search process has it: opened, searched with any query, read."""
+"""A Lucene index as the search process has it: opened, searched with any query, read.
+
+pyjnius binds a method where it is looked up, for all objects and threads at once. Until the call is made, no
+other thread may look the same method up, and until it returns, nothing else would keep the object. So where
+several threads come by, a call's arguments are made before it, and its object has a name: `a.b().c(d())` is
+three lines.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -93,12 +99,14 @@ class OpenIndex:
         wanted = {written(doc_id): doc_id for doc_id in doc_ids}
         if not wanted:
             return {}
-        found = self._reading.search(with_ids(doc_ids), len(wanted), self._by_id).scoreDocs
+        query, most = with_ids(doc_ids), len(wanted)
+        found = self._reading.search(query, most, self._by_id).scoreDocs
         held = {}
         for each in found:
             hit = cast("search.FieldDoc", each)
             place = int(hit.fields[1]) if self._has_places else -1
-            held[wanted[hit.fields[0].utf8ToString()]] = Held(hit.doc, place)
+            held_as = hit.fields[0]
+            held[wanted[held_as.utf8ToString()]] = Held(hit.doc, place)
         return held
 
     def texts(self, doc_ids: Sequence[str]) -> list[str]:
@@ -117,7 +125,8 @@ class OpenIndex:
         return _text_of(self._stored(number)) or ""
 
     def _stored(self, number: int) -> Any:
-        return self.reader.storedFields().document(number)
+        stored = self.reader.storedFields()
+        return stored.document(number)
 
 
 def open_reader(path: str) -> Any:
@@ -144,16 +153,18 @@ def with_ids(doc_ids: Sequence[str]) -> Any:
     """Make a query that finds these documents."""
     ids = java("java.util.ArrayList")()
     for doc_id in doc_ids:
-        ids.add(bytes_of(doc_id))
+        term = bytes_of(doc_id)
+        ids.add(term)
     return java("search.TermInSetQuery")(ID, ids)
 
 
 def among(query: Any, doc_ids: Sequence[str]) -> Any:
     """Make a query that finds no other documents, and scores as before."""
     occur = java("search.BooleanClause$Occur")
+    only, must_filter, must = with_ids(doc_ids), occur.FILTER, occur.MUST
     both = java("search.BooleanQuery$Builder")()
-    both.add(with_ids(doc_ids), occur.FILTER)
-    both.add(query, occur.MUST)
+    both.add(only, must_filter)
+    both.add(query, must)
     return both.build()
 
 

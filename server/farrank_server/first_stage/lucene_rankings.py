@@ -1,8 +1,8 @@
 """How a Lucene index is ranked, in the search process: a class for each way, over one open index."""
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -91,16 +91,18 @@ class Bm25Index(RankedIndex):
         text = request["query"]
         if self._feedback is None:
             return self._words.query(CONTENTS, text)
-        # None if no document has a word of the text.
-        return _weighted(CONTENTS, self._feedback.get_feedback_terms(text) or {})
+        # Not pyserini's own `get_feedback_terms`, which several threads could not use.
+        terms = self._feedback.object.get_feedback_terms(text)
+        if terms is None:  # no document has a word of the text
+            return _weighted(CONTENTS, {})
+        entries = terms.entrySet()
+        return _weighted(CONTENTS, {each.getKey(): each.getValue() for each in entries.toArray()})
 
 
 class ExpandedIndex(RankedIndex):
-    """BM25 over texts with their expansions, and over the texts alone of documents without any.
+    """BM25 over texts with their expansions; a document without any has its text alone there.
 
-    A word's idf is that of all documents, however many of them have expansions; lengths are compared with the
-    mean of the field that is searched.
-    Source: Nogueira et al., "Document expansion by query prediction", 2019.
+    Source: Nogueira et al., "Document expansion by query prediction", 2019. Raises: ConfigError.
     """
 
     def __init__(self, index: OpenIndex, k1: float, b: float) -> None:
@@ -108,24 +110,10 @@ class ExpandedIndex(RankedIndex):
             raise ConfigError(f"{index.path}: {NO_EXPANSIONS}")
         super().__init__(index, java("search.similarities.BM25Similarity")(k1, b))
         self._words = _Words()
-        self._documents = {field: int(index.reader.getDocCount(field)) for field in (CONTENTS, EXPANDED)}
 
     def query_of(self, request: Mapping[str, Any]) -> Any:
-        """Make a query of the text's words, for either field where not all documents have expansions."""
-        text = request["query"]
-        if self._documents[EXPANDED] == self._documents[CONTENTS]:
-            return self._words.query(EXPANDED, text)
-        without = java("search.FieldExistsQuery")(EXPANDED)
-        expanded: dict[str, float] = {}
-        plain: dict[str, float] = {}
-        for word, count in self._words.counts(text).items():
-            found = {field: self._index.reader.docFreq(_term(field, word)) for field in self._documents}
-            alone = int(self._searcher.count(_but_not(_term_query(CONTENTS, word), without)))
-            # Within a field BM25 weighs a word by that field's documents, which may be few.
-            idf = _idf(self._documents[CONTENTS], found[EXPANDED] + alone)
-            expanded[word] = count * idf / _idf(self._documents[EXPANDED], found[EXPANDED])
-            plain[word] = count * idf / _idf(self._documents[CONTENTS], found[CONTENTS])
-        return _any_of(_weighted(EXPANDED, expanded), _but_not(_weighted(CONTENTS, plain), without))
+        """Make a query of the text's words."""
+        return self._words.query(EXPANDED, request["query"])
 
 
 class ImpactIndex(RankedIndex):
@@ -181,14 +169,16 @@ class VectorIndex:
             if len(best) >= k or wanted == self._chunks:
                 break
             wanted = min(self._chunks, 2 * max(wanted, 1 if exact else ef))
-        return self._found(dict(list(best.items())[:k]), texts=texts)
+        return self._index.found(dict(islice(best.items(), k)), texts=texts)
 
     def score(self, request: Mapping[str, Any], doc_ids: Sequence[str]) -> Found:
         """Score these documents, without those that have no vector."""
-        chunks = int(self._searcher.count(with_ids(doc_ids)))
+        asked = with_ids(doc_ids)
+        chunks = int(self._searcher.count(asked))
         if not chunks:
             return Found([], [], [], [])
-        return self._found(self._best(among(self._scan(request["vector"]), doc_ids), chunks), texts=False)
+        best = self._best(among(self._scan(request["vector"]), doc_ids), chunks)
+        return self._index.found(best, texts=False)
 
     def texts(self, doc_ids: Sequence[str]) -> list[str]:
         """Read the texts of documents by their ids, in the order given. Raises: Gone."""
@@ -210,11 +200,9 @@ class VectorIndex:
         best: dict[str, float] = {}
         for each in self._searcher.search(query, chunks, self._by_score, True).scoreDocs:
             hit = cast("search.FieldDoc", each)
-            best.setdefault(hit.fields[1].utf8ToString(), _inner_product(hit.score))
+            doc_id = hit.fields[1]
+            best.setdefault(doc_id.utf8ToString(), _inner_product(hit.score))
         return best
-
-    def _found(self, scores: Mapping[str, float], *, texts: bool) -> Found:
-        return self._index.found(scores, texts=texts)
 
 
 class _Words:
@@ -228,46 +216,16 @@ class _Words:
         """Make a query of them, each as often as it stands there."""
         return self._bag.buildQuery(field, self._analyzer, text)
 
-    def counts(self, text: str) -> Mapping[str, int]:
-        """Count them."""
-        return Counter(java("io.anserini.analysis.AnalyzerUtils").analyze(self._analyzer, text))
-
 
 def _weighted(field: str, weights: Mapping[str, float]) -> Any:
     """Make a query of terms that count so much each."""
     made = java("search.BooleanQuery$Builder")()
-    occur = java("search.BooleanClause$Occur")
+    should = java("search.BooleanClause$Occur").SHOULD
     for term, weight in weights.items():
-        made.add(java("search.BoostQuery")(_term_query(field, term), weight), occur.SHOULD)
+        found = java("search.TermQuery")(java("index.Term")(field, term))
+        weighted = java("search.BoostQuery")(found, weight)
+        made.add(weighted, should)
     return made.build()
-
-
-def _any_of(*queries: Any) -> Any:
-    made = java("search.BooleanQuery$Builder")()
-    for query in queries:
-        made.add(query, java("search.BooleanClause$Occur").SHOULD)
-    return made.build()
-
-
-def _but_not(query: Any, excluded: Any) -> Any:
-    made = java("search.BooleanQuery$Builder")()
-    occur = java("search.BooleanClause$Occur")
-    made.add(query, occur.MUST)
-    made.add(excluded, occur.MUST_NOT)
-    return made.build()
-
-
-def _term(field: str, text: str) -> Any:
-    return java("index.Term")(field, text)
-
-
-def _term_query(field: str, text: str) -> Any:
-    return java("search.TermQuery")(_term(field, text))
-
-
-def _idf(documents: int, found: int) -> float:
-    """Weigh a term as Lucene's BM25 does."""
-    return math.log(1 + (documents - found + 0.5) / (found + 0.5))
 
 
 def _inner_product(score: float) -> float:

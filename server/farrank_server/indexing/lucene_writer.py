@@ -132,7 +132,13 @@ class LuceneWriter:
         made = java("java.util.ArrayList")()
         for each in documents:
             made.add(each)
-        self._waiting.append(self._threads.submit(writer.addDocuments, made))
+        self._waiting.append(self._threads.submit(_add, writer, made))
+
+
+def _add(writer: Any, documents: Any) -> None:
+    # Looked up here: pyjnius binds a method for all objects of its class at once, and another writer's
+    # `addDocuments` would have been the last that was looked up.
+    writer.addDocuments(documents)
 
 
 class _Fields:

@@ -1,12 +1,15 @@
 """doc2query, impacts and vectors, each compared with a brute-force search of the same documents."""
 
+import asyncio
 import json
 import math
 import random
 import shutil
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,7 @@ from farrank_rankers.lean_transformers import transformers
 from farrank_server.config.schema import FirstStageConfig, ListenConfig, RankerConfig, ServerConfig
 from farrank_server.errors import ConfigError, InvalidArgument
 from farrank_server.first_stage import FirstStage
-from farrank_server.first_stage.bm25 import Bm25Config, Doc2QueryConfig
+from farrank_server.first_stage.bm25 import Bm25Config, Bm25Rm3Config, Doc2QueryConfig
 from farrank_server.first_stage.dense import DenseConfig, DenseStage
 from farrank_server.first_stage.fusion import FusionConfig
 from farrank_server.first_stage.impact import ImpactConfig, ImpactStage
@@ -32,8 +35,10 @@ from farrank_server.first_stage.lucene import LuceneHost
 from farrank_server.first_stage.lucene_fields import NO_EXPANSIONS, NO_IMPACTS, NO_VECTORS
 from farrank_server.first_stage.query_encoders import OwnEncoders
 from farrank_server.first_stage.stages import FirstStages, check_indexes, open_first_stages
+from farrank_server.indexing.index_builder import Document, Options, build_index
 from farrank_server.replica import Replica
-from support.fields_index import write_index
+from farrank_server.stores.index_manifest import read_manifest
+from farrank_trec.ranking_fields import RankingFields
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -73,6 +78,32 @@ def vector_of(query: str) -> NDArray[np.float32]:
 DOCUMENTS = make_documents()
 
 
+class TableStore:
+    """Gives the vectors of DOCUMENTS, as if it encoded them, and keeps nothing."""
+
+    key = "encodings/table"
+    vectors_version = "version-1"
+
+    def __init__(self) -> None:
+        self.vectors = (np.array(each["vectors"], np.float32).reshape(-1, WIDTH) for each in DOCUMENTS)
+
+    def open(self, index: Path, place: int, state: Mapping[str, Any] | None) -> "TableStore":
+        assert place == 0
+        return self
+
+    def add(self, texts: Sequence[str]) -> list[NDArray[np.float32]]:
+        return list(islice(self.vectors, len(texts)))
+
+    def flush(self) -> Mapping[str, Any]:
+        return {}
+
+    def finish(self, index_id: str) -> None:
+        assert index_id
+
+    def close(self) -> None:
+        pass
+
+
 class TableEncoder:
     """Makes vectors of queries such as "v7"."""
 
@@ -92,7 +123,19 @@ async def encoders(ranker: str) -> TableEncoder:
 @pytest.fixture(scope="session")
 def fields_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("fields") / "index"
-    write_index(path, DOCUMENTS)
+    build_index(
+        [
+            Document(each["id"], each["text"], RankingFields(tuple(each["expansions"]), each["impacts"]))
+            for each in DOCUMENTS
+        ],
+        path,
+        Options(stores=[TableStore()]),
+    )
+    manifest = read_manifest(path)
+    assert manifest is not None
+    assert manifest.vectors is not None
+    # As if the collection had brought them.
+    replace(manifest, stores=(), vectors=replace(manifest.vectors, version=None)).write(path)
     return path
 
 
@@ -109,9 +152,14 @@ def masked_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         initializer_range=0.5,
     )
     torch.manual_seed(3)
-    transformers.BertForMaskedLM(config).save_pretrained(folder)
+    model = transformers.BertForMaskedLM(config)
+    # Trained for it, a model leaves nearly all tokens out.
+    bias = model.cls.predictions.bias.data
+    bias -= 5.0
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).write_bytes((TOKENIZER / name).read_bytes())
+    bias[transformers.AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids(TOKENS)] += 6.0
+    model.save_pretrained(folder)
     return folder
 
 
@@ -119,6 +167,7 @@ def masked_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def learned(fields_index: Path, masked_model: Path) -> AsyncIterator[FirstStages]:
     indexes: dict[str, IndexConfig] = {
         "bm25": Bm25Config(fields_index),
+        "rm3": Bm25Rm3Config(fields_index),
         "doc2query": Doc2QueryConfig(fields_index),
         "doc2query-other": Doc2QueryConfig(fields_index, k1=1.5, b=0.9),
         "unit": ImpactConfig(fields_index, tokenizer=str(TOKENIZER)),
@@ -129,7 +178,7 @@ async def learned(fields_index: Path, masked_model: Path) -> AsyncIterator[First
             of=("bm25", "scanned"), method="linear", weights=(0.5, 0.5), candidates="scanned"
         ),
     }
-    stages = open_first_stages(FirstStageConfig(indexes=indexes), encoders)
+    stages = open_first_stages(FirstStageConfig(indexes=indexes, search_threads=4), encoders)
     await stages.start()
     yield stages
     await stages.stop()
@@ -140,30 +189,17 @@ def idf(documents: int, found: int) -> float:
 
 
 def doc2query(query: str, k1: float, b: float) -> dict[str, float]:
-    """BM25 as its formula has it, of the text with expansions or of the text alone."""
-    fields = {
-        "expanded": {
-            each["id"]: " ".join([each["text"], *each["expansions"]]).split()
-            for each in DOCUMENTS
-            if each["expansions"]
-        },
-        "contents": {each["id"]: each["text"].split() for each in DOCUMENTS},
-    }
-    means = {name: sum(map(len, field.values())) / len(field) for name, field in fields.items()}
-    searched = {
-        doc_id: ("expanded", fields["expanded"][doc_id])
-        if doc_id in fields["expanded"]
-        else ("contents", words)
-        for doc_id, words in fields["contents"].items()
-    }
+    """BM25 as its formula has it, of the text with its expansions."""
+    searched = {each["id"]: " ".join([each["text"], *each["expansions"]]).split() for each in DOCUMENTS}
+    mean = sum(map(len, searched.values())) / len(searched)
     scores: dict[str, float] = {}
     for word, count in Counter(query.split()).items():
-        found = [doc_id for doc_id, (_, words) in searched.items() if word in words]
+        found = [doc_id for doc_id, words in searched.items() if word in words]
         for doc_id in found:
-            field, words = searched[doc_id]
+            words = searched[doc_id]
             frequency = words.count(word)
             # Exact: no document is longer than 24 words.
-            length = k1 * (1 - b + b * len(words) / means[field])
+            length = k1 * (1 - b + b * len(words) / mean)
             weight = count * idf(len(DOCUMENTS), len(found)) * frequency / (frequency + length)
             scores[doc_id] = scores.get(doc_id, 0.0) + weight
     return scores
@@ -246,6 +282,7 @@ async def test_a_masked_language_model_weighs_the_query(learned: FirstStages, ma
     asked = await learned.stages["weighed"].query_of(query, TIMEOUT_S)  # type: ignore[attr-defined]
     assert asked["weights"] == expected
     assert len({expected.get(token, 0) for token in TOKENS}) > 2
+    await check(learned, "weighed", query, impacts(expected))
 
 
 @pytest.mark.parametrize("query", ["v1", "v2", "v5"])
@@ -304,6 +341,7 @@ async def test_descriptions_say_how_each_ranks(learned: FirstStages, masked_mode
     assert {each.documents for each in learned.describe()} == {300}
     assert described == {
         "bm25": ("bm25", "bm25(k1=0.9,b=0.4)", ()),
+        "rm3": ("rm3", "bm25(k1=0.9,b=0.4)+rm3(terms=10,documents=10,weight=0.5)", ()),
         "doc2query": ("doc2query", "doc2query+bm25(k1=0.9,b=0.4)", ()),
         "doc2query-other": ("doc2query", "doc2query+bm25(k1=1.5,b=0.9)", ()),
         "unit": ("impact", "impact(query=unit)", ()),
@@ -462,11 +500,24 @@ async def test_a_server_does_not_start_with_an_encoder_that_did_not_make_the_vec
     fields_index: Path, tiny_rankers: Mapping[str, Path], tmp_path: Path
 ) -> None:
     shutil.copytree(fields_index, tmp_path / "index")
-    manifest = {"vectors": {"version": "another"}}
-    (tmp_path / "index" / "farrank-index.json").write_text(json.dumps(manifest))
+    manifest = read_manifest(fields_index)
+    assert manifest is not None
+    assert manifest.vectors is not None
+    replace(manifest, vectors=replace(manifest.vectors, version="another")).write(tmp_path / "index")
     before = threading.enumerate()
     with pytest.raises(ConfigError, match=r"dense\.encoder: biencoder has .* by version another:"):
         async with Replica(server_config(tiny_rankers, tmp_path / "index")):
             pass
     left = [each for each in threading.enumerate() if each not in before]
     assert not [each for each in left if each.name in ("farrank-device",)]
+
+
+async def test_many_searches_at_once_get_their_own_answers(learned: FirstStages) -> None:
+    asked = [
+        (index, query)
+        for index in ("bm25", "rm3", "doc2query", "unit", "weighed", "scanned", "graph", "dl21")
+        for query in ("alpha river v7", "kappa bread v8", "omega delta salt v9")
+    ]
+    alone = {each: await learned.search(*each, 20, TIMEOUT_S) for each in asked}
+    together = await asyncio.gather(*(learned.search(*each, 20, TIMEOUT_S) for each in asked * 10))
+    assert together == [alone[each] for each in asked * 10]
