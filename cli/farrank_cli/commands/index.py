@@ -2,16 +2,18 @@
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, get_args
 
 from farrank_cli.exit_codes import DONE, REFUSED, CommandError, told_in_a_line
 from farrank_cli.flags import DOCUMENT_FIELDS, document_fields, flag
 from farrank_cli.terminal import Progress, counted
 from farrank_rankers.errors import RankerError
 from farrank_rankers.files.open import open_reader
+from farrank_runtimes.runtime import Precision, PrecisionAbsent, RuntimeAbsent
 from farrank_server.errors import ConfigError
 from farrank_server.indexing.index_builder import (
     CollectionError,
@@ -42,12 +44,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--pydoc", "index Python's own reference documentation")
     add("--fields FIELD=KEY,…", DOCUMENT_FIELDS, document_fields)
     add("--skip-bad FILE", "leave out what cannot be indexed, and list it in FILE", Path)
-    parser.add_argument(
-        "--tokens",
-        action="append",
-        default=[],
-        metavar="RANKER",
-        help="keep each document's tokens, so that this ranker need not tokenize them; may be given again",
+    add("--tokens RANKER", "keep each document's tokens for this ranker; may be given again", repeated=True)
+    add("--encode RANKER", "keep the vectors of each document's chunks, as this bi-encoder makes them")
+    add(
+        "--encode-precision PRECISION",
+        "compute them so instead of as `farrank serve` would",
+        choices=get_args(Precision),
     )
     add("--out DIR", "folder of the index", Path, required=True)
     add("--overwrite", "replace an index that stands there")
@@ -75,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError("index: --delete takes no JSONL files; with --append they are added")
     if args.replace and not args.append:
         raise CommandError("index: --replace is for --append")
-    progress = Progress("documents indexed", _lines_of(args.jsonl) if args.jsonl else None)
+    progress = Progress("documents indexed")
     left_out = 0
     with (
         told_in_a_line(InputError, CollectionError, ConfigError, file=args.out),
@@ -89,11 +91,11 @@ def run(args: argparse.Namespace) -> int:
 
         on_bad = leave_out if args.skip_bad else None
         read = read_documents(args.jsonl, fields=args.fields, on_bad=on_bad, with_ranking=True)
-        documents = (
-            read_pydoc() if args.pydoc else (Document(each.doc_id, each.text, each.ranking) for each in read)
-        )
+        pydoc = list(read_pydoc()) if args.pydoc else []
+        documents = pydoc or (Document(each.doc_id, each.text, each.ranking) for each in read)
+        progress.begin("documents indexed", len(pydoc) if args.pydoc else _lines_of(args.jsonl))
         options = Options(
-            stores=_stores(args.tokens),
+            stores=_stores(args),
             resume=args.resume,
             progress=progress,
             on_blank=lambda document: leave_out(f"document {document.doc_id!r}: there is no text in it"),
@@ -118,16 +120,33 @@ def run(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _stores(tokens: Sequence[str]) -> list[Store]:
+def _stores(args: argparse.Namespace) -> list[Store]:
     """Find what is to be kept: rankers of one tokenizer share its tokens. Raises: CommandError."""
     stores: dict[str, Store] = {}
-    for source in tokens:
-        try:
+    for source in args.tokens:
+        with _named_flag("--tokens", source):
             store = TokensOf(open_reader(source).tokenizer)
-        except (RankerError, OSError) as error:
-            raise CommandError(f"--tokens {source}: {error}") from error
-        stores[store.key] = store
+            stores[store.key] = store
+    if args.encode:
+        # Imported here: an index without vectors needs no torch.
+        from farrank_server.indexing.chunk_encoder import ChunkEncoder
+        from farrank_server.stores.encodings_store import EncodingsOf
+
+        with _named_flag("--encode", args.encode):
+            encoder = ChunkEncoder(args.encode, args.encode_precision)
+        encodings = EncodingsOf(encoder)
+        stores[encodings.key] = encodings
+    elif args.encode_precision:
+        raise CommandError("index: --encode-precision is for --encode")
     return list(stores.values())
+
+
+@contextmanager
+def _named_flag(flag_name: str, source: str) -> Iterator[None]:
+    try:
+        yield
+    except (RankerError, RuntimeAbsent, PrecisionAbsent, ConfigError, OSError) as error:
+        raise CommandError(f"{flag_name} {source}: {error}") from error
 
 
 def _ids_of(path: Path) -> list[str]:

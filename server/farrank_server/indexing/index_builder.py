@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 _HEAP_MIB = 1536
 _BATCH_DOCUMENTS = 64
 _BATCH_CHARACTERS = 2**20
+# Seconds of a core's encoding, in which no progress is told.
+_ENCODED_CHARACTERS = 2**17
 # What an interruption costs at most.
 SAVE_EVERY_S = 60.0
 _NAMED = 5
@@ -366,6 +368,8 @@ class _Writing:
         What was indexed before an interruption is read again: it must be the same.
         """
         already = self._resumed["read"] if self._resumed else 0
+        encodes = any(store.vectors_version for store in self.options.stores)
+        most_characters = _ENCODED_CHARACTERS if encodes else _BATCH_CHARACTERS
         seen: set[str] = set()
         batch: list[Document] = []
         characters = blank = number = 0
@@ -386,7 +390,7 @@ class _Writing:
                 continue
             batch.append(document)
             characters += len(document.text)
-            if len(batch) >= _BATCH_DOCUMENTS or characters >= _BATCH_CHARACTERS:
+            if len(batch) >= _BATCH_DOCUMENTS or characters >= most_characters:
                 yield batch, number, blank
                 batch, characters, blank = [], 0, 0
         if number < already:

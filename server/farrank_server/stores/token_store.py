@@ -177,14 +177,12 @@ class TokenStore:
             self._parts.append(opened)
         self._firsts = [part.first for part in self._parts]
 
-    @staticmethod
-    def reads_for(folder: Path, tokenizer: TextTokenizer) -> str:
-        """Say why a store's tokens are not this tokenizer's; empty if they are."""
-        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-        if manifest["tokenizer"] != tokenizer_digest(tokenizer):
-            return "its tokens are another tokenizer's"
-        if manifest["tokenizers"] != (here := version("tokenizers")):
-            return f"it was written by tokenizers {manifest['tokenizers']}, and {here} is installed"
+    def why_not(self, tokenizer: TextTokenizer) -> str:
+        """Say why the tokens are not this tokenizer's; empty if they are."""
+        if self.manifest["tokenizer"] != tokenizer_digest(tokenizer):
+            return "the stored tokens are another tokenizer's"
+        if self.manifest["tokenizers"] != (here := version("tokenizers")):
+            return f"they were stored by tokenizers {self.manifest['tokenizers']}, and {here} is installed"
         return ""
 
     def characters(self, place: int) -> int:

@@ -1,0 +1,204 @@
+"""The vectors of documents' chunks, kept beside an index: what a bi-encoder would make of their texts.
+
+    INDEX/encodings/<key>/encodings.json   the manifest
+    INDEX/encodings/<key>/part-<place>/    the documents from this place on
+        ends.i64         where each document's chunks end, counted in chunks from the part's start
+        texts.u32        of each document: characters, characters cut, tokens cut
+        spans.u32        of each chunk: first character, one past the last
+        vectors.f16      of each chunk
+
+Rounding to 16 bits changes a number by at most 2⁻¹¹ of it, and so a dot product by at most 2⁻¹¹ times the
+lengths of both vectors: a cosine by less than 0.0005.
+"""
+
+import bisect
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from farrank_rankers.features import Features
+from farrank_server.engine.call import Cut, Span
+from farrank_server.engine.rankers.document_cache import EncodedDocument
+from farrank_server.stores.parts import PartWriter, damaged, open_parts, read_store_manifest
+
+FOLDER = "encodings"
+# Of a cosine; of a dot product times the lengths of both vectors.
+SCORE_WITHIN = 2.0**-11
+_MANIFEST = "encodings.json"
+_FORMAT = 1
+_FILES = ("ends.i64", "texts.u32", "spans.u32", "vectors.f16")
+_LARGEST = float(np.finfo(np.float16).max)
+
+
+def key_of(version: str) -> str:
+    """Name the store of a ranker's version, which covers weights, tokenizer and chunking."""
+    return f"{FOLDER}/{hashlib.sha256(version.encode()).hexdigest()[:16]}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedText:
+    """A document's chunks. Shapes: vectors (C, H), spans (C, 2) in characters.
+
+    `characters` is the text's length, `cut` what of it the ranker does not read: characters and tokens.
+    """
+
+    vectors: NDArray[np.float32]
+    spans: NDArray[np.uint32]
+    characters: int
+    cut: tuple[int, int]
+
+
+class Encodes(Protocol):
+    """What encodes documents; `version` is its ranker's, `width` that of its vectors."""
+
+    @property
+    def version(self) -> str:
+        """Changes whenever weights, tokenizer or chunking change."""
+        ...
+
+    @property
+    def precision(self) -> str:
+        """What it computes in."""
+        ...
+
+    def encode(self, texts: Sequence[str]) -> list[EncodedText]:
+        """Encode documents, as the ranker that is served would. Raises: ValueError for a lone surrogate."""
+        ...
+
+    def close(self) -> None:
+        """Let go of its threads and its weights."""
+        ...
+
+
+class EncodingsWriter:
+    """Encodes documents and writes their vectors, in the order of their places."""
+
+    def __init__(self, encoder: Encodes, index: Path, place: int, state: Mapping[str, Any] | None) -> None:
+        self._encoder = encoder
+        self._width = 0 if state is None else int(state["width"])
+        self._chunks = 0 if state is None else int(state["chunks"])
+        first = place if state is None else state["first"]
+        self._part = PartWriter(index / key_of(encoder.version), first, _FILES, state)
+
+    def add(self, texts: Sequence[str]) -> list[NDArray[np.float32]]:
+        """Take the next documents; give their chunks' vectors as they are kept. Shapes: -> D times (C, H).
+
+        Raises: ValueError if a text has a lone surrogate, or a number outgrows 16 bits.
+        """
+        made = []
+        for each in self._encoder.encode(texts):
+            if not np.abs(each.vectors).max() <= _LARGEST:
+                raise ValueError("a vector holds a number that is not finite, or too large for 16 bits")
+            kept = each.vectors.astype("<f2")
+            self._width = kept.shape[1]
+            self._chunks += len(kept)
+            self._part.write("ends.i64", np.array([self._chunks], dtype="<i8"))
+            self._part.write("texts.u32", np.array([each.characters, *each.cut], dtype="<u4"))
+            self._part.write("spans.u32", each.spans.astype("<u4"))
+            self._part.write("vectors.f16", kept)
+            self._part.documents += 1
+            made.append(kept.astype(np.float32))
+        return made
+
+    def flush(self) -> dict[str, Any]:
+        """Have all of it on the disk, and say what is needed to go on from here."""
+        return {**self._part.flush(), "width": self._width, "chunks": self._chunks}
+
+    def finish(self, index_id: str) -> None:
+        """Write the part whole, and the manifest, for the index of this id."""
+        facts = {"version": self._encoder.version, "precision": self._encoder.precision}
+        self._part.finish(
+            _MANIFEST,
+            {"format": _FORMAT, "index": index_id, **facts},
+            chunks=self._chunks,
+            width=self._width,
+        )
+
+    def close(self) -> None:
+        """Let go of its files and the encoder."""
+        self._part.close()
+        self._encoder.close()
+
+
+@dataclass(frozen=True, slots=True)
+class EncodingsOf:
+    """The store of one bi-encoder, for the index builder, which closes it."""
+
+    encoder: Encodes
+
+    @property
+    def key(self) -> str:
+        """Its folder in the index's."""
+        return key_of(self.encoder.version)
+
+    @property
+    def vectors_version(self) -> str:
+        """What encodes."""
+        return self.encoder.version
+
+    def open(self, index: Path, place: int, state: Mapping[str, Any] | None) -> EncodingsWriter:
+        """Open it to write from a place on, or from where the last `flush` was."""
+        return EncodingsWriter(self.encoder, index, place, state)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The documents from a place on. Shapes: ends (N,), texts (N, 3), spans (C, 2), vectors (C, H)."""
+
+    first: int
+    ends: NDArray[np.int64]
+    texts: NDArray[np.uint32]
+    spans: NDArray[np.uint32]
+    vectors: NDArray[np.float16]
+
+
+class EncodingsStore:
+    """The encoded chunks of an index's documents by their places. The files are mapped; any thread may read.
+
+    Raises: ConfigError naming the file if one is damaged, or belongs to another index.
+    """
+
+    def __init__(self, folder: Path, index_id: str, *, verify: bool = True) -> None:
+        self.manifest = read_store_manifest(folder, _MANIFEST, _FORMAT, index_id)
+        self._parts: list[_Part] = []
+        for part in open_parts(folder, self.manifest, verify=verify):
+            ends = part.array("ends.i64", "<i8")
+            chunks, width = part.facts["chunks"], part.facts["width"]
+            if len(ends) != part.documents or ends[-1] != chunks or (np.diff(ends, prepend=0) < 1).any():
+                raise damaged(part.folder / "ends.i64", "its places do not fit the other files")
+            texts = part.array("texts.u32", "<u4", 3 * len(ends)).reshape(-1, 3)
+            spans = part.array("spans.u32", "<u4", 2 * chunks).reshape(-1, 2)
+            vectors = part.array("vectors.f16", "<f2", chunks * width).reshape(-1, width)
+            self._parts.append(_Part(part.first, ends, texts, spans, vectors))
+        self._firsts = [part.first for part in self._parts]
+
+    @property
+    def version(self) -> str:
+        """The ranker's that encoded."""
+        return str(self.manifest["version"])
+
+    def characters(self, place: int) -> int:
+        """Count the characters of a document's text. Raises: KeyError if no document has the place."""
+        part, number = self._find(place)
+        return int(part.texts[number, 0])
+
+    def read(self, place: int) -> EncodedDocument:
+        """Give what encoding all chunks of a document would. Raises: KeyError if none has the place."""
+        part, number = self._find(place)
+        chunks = slice(int(part.ends[number - 1]) if number else 0, int(part.ends[number]))
+        _, *cut = part.texts[number].tolist()
+        vectors = torch.from_numpy(part.vectors[chunks].astype(np.float32))
+        spans = tuple(Span(start, end) for start, end in part.spans[chunks].tolist())
+        return EncodedDocument(Features(vectors), spans, Cut(*cut))
+
+    def _find(self, place: int) -> tuple[_Part, int]:
+        at = bisect.bisect_right(self._firsts, place) - 1
+        if at < 0 or place - self._firsts[at] >= len(self._parts[at].ends):
+            raise KeyError(place)
+        return self._parts[at], place - self._firsts[at]

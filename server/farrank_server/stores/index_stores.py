@@ -1,0 +1,61 @@
+"""All that is kept beside one index, opened for a server."""
+
+from pathlib import Path
+
+from farrank_rankers.reader import Reader
+from farrank_server.engine.rankers.loaded import LoadedRanker
+from farrank_server.errors import ConfigError
+from farrank_server.stores import encodings_store, token_store
+from farrank_server.stores.encodings_store import EncodingsStore
+from farrank_server.stores.index_manifest import IndexManifest
+from farrank_server.stores.token_store import TokenStore
+
+
+class IndexStores:
+    """The stores of an index. A document is found by its place. Any thread may read.
+
+    With `verify` every byte is compared with its digest, once.
+    Raises: ConfigError naming the file if one is damaged, or belongs to another index.
+    """
+
+    def __init__(self, index: Path, manifest: IndexManifest, *, verify: bool = True) -> None:
+        self._index, self._manifest = index, manifest
+        self._tokens: dict[str, TokenStore] = {}
+        self._encodings: dict[str, EncodingsStore] = {}
+        for key in manifest.stores:
+            kind = key.partition("/")[0]
+            if kind == token_store.FOLDER:
+                self._tokens[key] = TokenStore(index / key, manifest.id, verify=verify)
+            elif kind == encodings_store.FOLDER:
+                self._encodings[key] = EncodingsStore(index / key, manifest.id, verify=verify)
+            else:
+                raise ConfigError(f"{index / key}: this version of Farrank knows no such store")
+
+    @property
+    def index_id(self) -> str:
+        """The build of the index."""
+        return self._manifest.id
+
+    @property
+    def generation(self) -> int:
+        """How often it was changed since."""
+        return self._manifest.generation
+
+    def length(self, place: int) -> int:
+        """Count the characters of a document's text. Raises: KeyError if no document has the place."""
+        if self._tokens:
+            return next(iter(self._tokens.values())).characters(place)
+        return next(iter(self._encodings.values())).characters(place)
+
+    def tokens_for(self, reader: Reader) -> TokenStore | None:
+        """Find the tokens that a ranker would make; None if there are none of its tokenizer."""
+        return next((store for store in self._tokens.values() if not store.why_not(reader.tokenizer)), None)
+
+    def why_no_tokens(self, reader: Reader) -> str:
+        """Say why none of the tokens are a ranker's; empty if some are, or there are none at all."""
+        reasons = [store.why_not(reader.tokenizer) for store in self._tokens.values()]
+        return "; ".join(reasons) if all(reasons) else ""
+
+    def encodings_for(self, ranker: LoadedRanker) -> EncodingsStore | None:
+        """Find the encodings that a ranker would make; None if there are none of its version and chunking."""
+        return self._encodings.get(encodings_store.key_of(ranker.version))

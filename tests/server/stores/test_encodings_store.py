@@ -1,0 +1,138 @@
+"""Stored vectors are a bi-encoder's own, rounded within a bound; a damaged or a foreign store is refused."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farrank_rankers.files.open import open_ranker
+from farrank_runtimes.torch_runtime import TorchRuntime
+from farrank_server.engine.call import Cut, Span
+from farrank_server.errors import ConfigError
+from farrank_server.indexing.chunk_encoder import ChunkEncoder
+from farrank_server.stores.encodings_store import (
+    SCORE_WITHIN,
+    EncodedText,
+    EncodingsOf,
+    EncodingsStore,
+    key_of,
+)
+
+NUMBERS = st.floats(-60_000, 60_000, width=32)
+
+
+class Given:
+    """An encoder whose vectors are given, one a document."""
+
+    version, precision = "v1", "fp32"
+
+    def __init__(self, *vectors: Sequence[float]) -> None:
+        self._vectors = iter(vectors)
+
+    def encode(self, texts: Sequence[str]) -> list[EncodedText]:
+        return [
+            EncodedText(
+                np.array([next(self._vectors)], dtype=np.float32), np.array([[0, 1]]), len(text), (0, 0)
+            )
+            for text in texts
+        ]
+
+    def close(self) -> None:
+        pass
+
+
+def write(folder: Path, encoder: Given | ChunkEncoder, texts: Sequence[str], place: int = 0) -> Path:
+    writer = EncodingsOf(encoder).open(folder, place, None)
+    writer.add(texts)
+    writer.finish("it")
+    writer.close()
+    return folder / key_of(encoder.version)
+
+
+def test_the_embedded_ranker_reads_from_it_what_it_would_encode(tmp_path: Path) -> None:
+    texts = ["The Rhine rises in the Alps. " * 90, "", "Bread 🍞 is\r\n baked.", "word " * 5000]
+    store = EncodingsStore(write(tmp_path, ChunkEncoder("embedded"), texts), "it")
+    ranker = open_ranker("embedded")
+    runtime = TorchRuntime(ranker, "fp32", "cpu", 1)
+    for place, text in enumerate(texts):
+        kept = store.read(place)
+        read = ranker.reader.read_document(text, count_tokens=True)
+        chunks = ranker.reader.split(read)
+        assert kept.spans == tuple(Span(chunk.start, chunk.end) for chunk in chunks)
+        assert kept.cut == Cut(read.characters_cut, read.tokens_cut or 0)
+        assert store.characters(place) == len(text)
+        expected = runtime.encode([ranker.reader.chunk_input(None, chunk) for chunk in chunks[:4]])
+        vectors = torch.stack([row.vectors for row in expected.rows()]).numpy()
+        assert kept.features.vectors.dtype == torch.float32
+        # Of unit vectors, whose products are cosines; batches differ in the seventh digit.
+        products = vectors @ vectors.T
+        assert np.abs(kept.features.vectors[:4].numpy() @ vectors.T - products).max() < SCORE_WITHIN + 1e-6
+    assert store.read(3).cut.tokens == 5000 - 4096
+    with pytest.raises(KeyError):
+        store.read(4)
+
+
+@settings(deadline=None, max_examples=60)
+@given(pair=st.integers(1, 9).flatmap(lambda n: st.tuples(*[st.lists(NUMBERS, min_size=n, max_size=n)] * 2)))
+def test_rounding_moves_a_product_within_its_bound(
+    tmp_path_factory: pytest.TempPathFactory, pair: tuple[list[float], list[float]]
+) -> None:
+    query, vector = (np.array(each, dtype=np.float64) for each in pair)
+    folder = tmp_path_factory.mktemp("index")
+    store = EncodingsStore(write(folder, Given(vector.tolist()), ["x"]), "it")
+    kept = store.read(0).features.vectors[0].double().numpy()
+    # Below 2⁻¹⁴ the steps of 16 bits no longer shrink: half of one is 2⁻²⁵.
+    smallest = 2.0**-25 * np.abs(query).sum()
+    bound = SCORE_WITHIN * np.linalg.norm(query) * np.linalg.norm(vector) + smallest
+    assert abs(query @ kept - query @ vector) <= bound * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("number", [70_000.0, float("nan"), float("inf")])
+def test_a_number_that_16_bits_cannot_hold_is_refused(tmp_path: Path, number: float) -> None:
+    writer = EncodingsOf(Given([1.0, number])).open(tmp_path, 0, None)
+    with pytest.raises(ValueError, match="not finite, or too large"):
+        writer.add(["x"])
+    writer.close()
+
+
+def test_parts_follow_each_other_and_an_interrupted_one_goes_on(tmp_path: Path) -> None:
+    vectors = [[float(n), 0.5] for n in range(5)]
+    write(tmp_path, Given(*vectors[:2]), ["a", "bb"])
+    interrupted = EncodingsOf(Given(*vectors[2:4])).open(tmp_path, 2, None)
+    interrupted.add(["ccc"])
+    state = json.loads(json.dumps(interrupted.flush()))
+    interrupted.add(["lost"])
+    interrupted.close()
+    going_on = EncodingsOf(Given(*vectors[3:])).open(tmp_path, 3, state)
+    going_on.add(["dddd", "eeeee"])
+    going_on.finish("it")
+    going_on.close()
+    store = EncodingsStore(tmp_path / key_of("v1"), "it")
+    assert [store.read(place).features.vectors.tolist() for place in range(5)] == [[each] for each in vectors]
+    assert [store.characters(place) for place in range(5)] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("name", ["ends.i64", "texts.u32", "spans.u32", "vectors.f16"])
+def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
+    store = write(tmp_path, Given([1.0, 2.0], [3.0, 4.0]), ["a", "b"])
+    path = store / "part-000000000000" / name
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 64
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"{name}: is damaged"):
+        EncodingsStore(store, "it")
+    path.write_bytes(content[:-1])
+    with pytest.raises(ConfigError, match=rf"{name}: is damaged"):
+        EncodingsStore(store, "it", verify=False)
+    with pytest.raises(ConfigError, match="belongs to the index it"):
+        EncodingsStore(store, "another")
+
+
+def test_only_a_bi_encoder_encodes(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is of family maxp; only a biencoder"):
+        ChunkEncoder("embedded:maxp")
