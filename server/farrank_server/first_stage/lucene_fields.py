@@ -26,17 +26,10 @@ WEIGHT_MARK = "\x01"
 
 @cache
 def java(name: str) -> Any:
-    """Import a class of Lucene (`search.Sort`), Anserini (`io.anserini.…`) or Java (`java.…`)."""
+    """Import a class of Lucene (`search.Sort`), or another by its whole name (`io.…`, `com.…`, `java.…`)."""
     from jnius import autoclass
 
-    return autoclass(name if name.startswith(("io.", "java.")) else f"org.apache.lucene.{name}")
-
-
-def cast(name: str, found: Any) -> Any:
-    """Take a Java object for what it is, where a method only promises a base class."""
-    import jnius
-
-    return jnius.cast(f"org.apache.lucene.{name}", found)
+    return autoclass(name if name.startswith(("io.", "com.", "java.")) else f"org.apache.lucene.{name}")
 
 
 def bytes_of(doc_id: str) -> Any:

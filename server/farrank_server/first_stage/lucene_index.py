@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from farrank_server.errors import ConfigError, Gone
-from farrank_server.first_stage.lucene_fields import CONTENTS, ID, PLACE, bytes_of, cast, java
+from farrank_server.first_stage.lucene_fields import CONTENTS, ID, PLACE, bytes_of, java
+from farrank_server.first_stage.lucene_hits import Hit, make_ready, read_hits
 
 # Of English prose, with the space behind a word. Rather too low: stop words are no terms, but are characters.
 _CHARACTERS_PER_TERM = 7
@@ -27,13 +28,6 @@ class Found(NamedTuple):
     scores: list[float]
     texts: list[str]
     places: list[int]
-
-
-class Held(NamedTuple):
-    """A document in the index: Lucene's number, and its place (-1 where the index knows none)."""
-
-    number: int
-    place: int
 
 
 class OpenIndex:
@@ -59,6 +53,7 @@ class OpenIndex:
         self._by_id = java("search.Sort")(*by_id)
         self._by_score = java("search.Sort")(fields.FIELD_SCORE, *by_id)
         self._reading = searcher_of(self.reader)
+        make_ready()
 
     def describe(self) -> dict[str, Any]:
         """Say how many documents the index holds, and about how many characters one has."""
@@ -73,14 +68,12 @@ class OpenIndex:
     def search(self, searcher: Any, query: Any, k: int, *, texts: bool) -> Found:
         """Return at most `k` hits, best first, equals by doc_id."""
         # True: with scores, too.
-        found = searcher.search(query, k, self._by_score, True).scoreDocs
-        hits = [cast("search.FieldDoc", each) for each in found]
-        sorted_by = [hit.fields for hit in hits]
+        hits = list(read_hits(searcher.search(query, k, self._by_score, True)))
         return Found(
-            [fields[1].utf8ToString() for fields in sorted_by],
+            [hit.doc_id for hit in hits],
             [hit.score for hit in hits],
-            [self._text(hit.doc) for hit in hits] if texts else [],
-            [int(fields[2]) for fields in sorted_by] if self._has_places else [],
+            [self._text(hit.number) for hit in hits] if texts else [],
+            [hit.place for hit in hits] if self._has_places else [],
         )
 
     def found(self, scores: Mapping[str, float], *, texts: bool) -> Found:
@@ -94,20 +87,14 @@ class OpenIndex:
             [held[doc_id].place for doc_id in hits] if self._has_places else [],
         )
 
-    def find(self, doc_ids: Sequence[str]) -> dict[str, Held]:
+    def find(self, doc_ids: Sequence[str]) -> dict[str, Hit]:
         """Look documents up by their ids; those that the index does not hold are left out."""
         wanted = {written(doc_id): doc_id for doc_id in doc_ids}
         if not wanted:
             return {}
         query, most = with_ids(doc_ids), len(wanted)
-        found = self._reading.search(query, most, self._by_id).scoreDocs
-        held = {}
-        for each in found:
-            hit = cast("search.FieldDoc", each)
-            place = int(hit.fields[1]) if self._has_places else -1
-            held_as = hit.fields[0]
-            held[wanted[held_as.utf8ToString()]] = Held(hit.doc, place)
-        return held
+        found = self._reading.search(query, most, self._by_id)
+        return {wanted[hit.doc_id]: hit for hit in read_hits(found)}
 
     def texts(self, doc_ids: Sequence[str]) -> list[str]:
         """Read the texts of documents by their ids, in the order given. Raises: Gone."""

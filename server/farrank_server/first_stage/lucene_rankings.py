@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ from farrank_server.first_stage.lucene_fields import (
     NO_VECTORS,
     VECTOR,
     VECTORS,
-    cast,
     java,
 )
+from farrank_server.first_stage.lucene_hits import read_hits
 from farrank_server.first_stage.lucene_index import (
     Found,
     OpenIndex,
@@ -164,12 +163,12 @@ class VectorIndex:
             ef = min(self._chunks, max(self._ef_search, wanted))
             exact = self._chunks <= max(self._exact_below, ef * SCANNED_FOR_EACH)
             query = self._scan(vector) if exact else java("search.KnnFloatVectorQuery")(VECTOR, vector, ef)
-            best = self._best(query, wanted if exact else ef)
+            best = self._best(query, wanted if exact else ef, k)
             # Some documents may have more chunks among the best than the mean.
             if len(best) >= k or wanted == self._chunks:
                 break
             wanted = min(self._chunks, 2 * max(wanted, 1 if exact else ef))
-        return self._index.found(dict(islice(best.items(), k)), texts=texts)
+        return self._index.found(best, texts=texts)
 
     def score(self, request: Mapping[str, Any], doc_ids: Sequence[str]) -> Found:
         """Score these documents, without those that have no vector."""
@@ -177,7 +176,7 @@ class VectorIndex:
         chunks = int(self._searcher.count(asked))
         if not chunks:
             return Found([], [], [], [])
-        best = self._best(among(self._scan(request["vector"]), doc_ids), chunks)
+        best = self._best(among(self._scan(request["vector"]), doc_ids), chunks, len(doc_ids))
         return self._index.found(best, texts=False)
 
     def texts(self, doc_ids: Sequence[str]) -> list[str]:
@@ -195,13 +194,13 @@ class VectorIndex:
         compared = java("queries.function.valuesource.FloatVectorSimilarityFunction")
         return java("queries.function.FunctionQuery")(compared(similarity, self._vectors, of_query))
 
-    def _best(self, query: Any, chunks: int) -> dict[str, float]:
-        """Score the documents of the best chunks by the best of each, best first, equals by doc_id."""
+    def _best(self, query: Any, chunks: int, documents: int) -> dict[str, float]:
+        """Score so many documents of the best chunks by the best of each; best first, equals by doc_id."""
         best: dict[str, float] = {}
-        for each in self._searcher.search(query, chunks, self._by_score, True).scoreDocs:
-            hit = cast("search.FieldDoc", each)
-            doc_id = hit.fields[1]
-            best.setdefault(doc_id.utf8ToString(), _inner_product(hit.score))
+        for hit in read_hits(self._searcher.search(query, chunks, self._by_score, True)):
+            best.setdefault(hit.doc_id, _inner_product(hit.score))
+            if len(best) == documents:
+                break
         return best
 
 
