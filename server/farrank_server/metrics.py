@@ -78,6 +78,20 @@ class Metrics:
         self.first_stage_seconds = histogram(
             "first_stage_duration_seconds", "Searching an index and reading the texts", "index"
         )
+        self.stored_for = gauge(
+            "index_store_read",
+            "1 where a ranker reads what is kept beside an index, 0 where it reads the texts",
+            "index ranker store",
+        )
+        self.index_generation = gauge(
+            "index_generation", "How often documents were added or deleted since an index was built", "index"
+        )
+        self.reloads = counter("index_reloads_total", "Times the indexes were to be opened anew", "outcome")
+        for outcome in ("done", "failed"):
+            self.reloads.labels(outcome)
+        self.stored_documents = counter(
+            "stored_documents_total", "Documents read from beside their index, not tokenized"
+        )
         self.queue_tokens = gauge("queue_tokens", "Tokens that wait for the device")
         self.queue_age_seconds = gauge("queue_age_seconds", "Wait of the input that is due first")
         self.admitted_tokens = gauge("admitted_tokens", "Tokens admitted and not yet encoded")
@@ -124,6 +138,7 @@ class Metrics:
         """Show which ranker, or ensemble, is loaded and what runs it; its counters of events begin at 0."""
         for each in scorer.members:
             runs = (each.capabilities.runtime, each.capabilities.device, each.capabilities.precision)
+            self.stored_documents.labels(each.name)
             self.ranker_info.labels(each.name, each.version, each.spec.family, *runs).set(1)
         ranker = scorer.name
         for door, method, code in product(doors, METHODS, CODES):
@@ -161,7 +176,8 @@ class Metrics:
         name, tally = ranker.name, result.tally
         if ranker.cache is not None:
             self.cache_hits.labels(name).inc(tally.cached_chunks)
-            self.cache_misses.labels(name).inc(tally.chunks - tally.cached_chunks)
+            self.cache_misses.labels(name).inc(tally.chunks - tally.cached_chunks - tally.stored_chunks)
+        self.stored_documents.labels(name).inc(tally.stored_documents)
         self.cut_tokens.labels(name, "query").inc(tally.query_tokens_cut)
         self.cut_tokens.labels(name, "document").inc(sum(each.cut.tokens for each in result.documents))
         chunks, deciding = self.document_chunks.labels(name), self.deciding_chunk.labels(name)

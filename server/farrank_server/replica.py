@@ -19,6 +19,7 @@ from farrank_server.first_stage.stages import check_indexes, open_first_stages
 from farrank_server.listen import GrpcListener, MetricsPage, check_port, check_tls, host_and_port
 from farrank_server.metrics import Door, Metrics
 from farrank_server.service.guard import Guard
+from farrank_server.service.indexes import Indexes
 from farrank_server.service.methods import RerankService
 from farrank_server.wire.handlers import handlers
 
@@ -65,7 +66,7 @@ class Replica:
         if not await self.engine.drain(timeout_s):
             log.warning("calls were still in flight after draining for %.0f s; they are refused", timeout_s)
             # Searches in flight are refused with it.
-            await self._first_stages.stop()
+            await self.indexes.stop()
         await self._opened.aclose()
         log.info("drained and ended")
 
@@ -79,12 +80,14 @@ class Replica:
             opened.callback(page.close)
             self.metrics_url = page.url
         encoders = EngineEncoders()
-        self._first_stages = open_first_stages(config.first_stage, encoders)
-        opened.push_async_callback(self._first_stages.stop)
+        opening = partial(open_first_stages, config.first_stage, encoders)
+        first_stages = opening()
+        # Until `indexes` has them, which stops them, too.
+        opened.push_async_callback(first_stages.stop)
         device = DeviceThread()
         self._door = GrpcListener(config.listen, config.limits)
         # Opening indexes waits for another process: rankers load meanwhile.
-        searching = asyncio.create_task(self._first_stages.start())
+        searching = asyncio.create_task(first_stages.start())
         engine: Engine | None = None
         try:
             if config.listen.http.port is not None:
@@ -115,7 +118,9 @@ class Replica:
         doors = [Door.GRPC, Door.HTTP] if self._http else [Door.GRPC]
         for ranker in self.engine.rankers.values():
             self.metrics.show_ranker(ranker, doors)
-        service = RerankService(config, self.engine, self._first_stages, self.metrics)
+        self.indexes = Indexes(first_stages, opening, self.engine, self.metrics)
+        opened.push_async_callback(self.indexes.stop)
+        service = RerankService(config, self.engine, self.indexes, self.metrics)
         names = self.engine.rankers.keys()
         guard = partial(Guard, metrics=self.metrics, rankers=names, default_ranker=config.default_ranker)
         # What was loaded stays: a collection need not go through it again, 0.3 s during which no call moves.

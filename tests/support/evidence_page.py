@@ -51,7 +51,7 @@ async def opened_site(tiny_rankers: dict[str, Path]) -> AsyncIterator[Site]:
     first_stage.documents = TEXTS
     config = ServerConfig(listen=ListenConfig(port=0, metrics_port=None, http=HttpConfig(port=0)))
     async with opened_bench(tiny_rankers, lambda runtime: Faulty(runtime, before)) as bench:
-        service = RerankService(config, bench.engine, await in_memory(first_stage), bench.metrics)
+        service = RerankService(config, bench.engine, await in_memory(bench, first_stage), bench.metrics)
         guard = Guard(Door.HTTP, bench.metrics, {"maxp", "biencoder", "both"}, "maxp")
         listener = HttpListener(config.listen)
         await listener.open(HttpDoor(config, service, guard))

@@ -61,7 +61,7 @@ async def opened_door(
         listen=ListenConfig(port=0, metrics_port=None, tls=tls, http=HttpConfig(port=0, **http)),
     )
     async with opened_bench(tiny_rankers, lambda runtime: Faulty(runtime, before)) as bench:
-        service = RerankService(config, bench.engine, await in_memory(first_stage), bench.metrics)
+        service = RerankService(config, bench.engine, await in_memory(bench, first_stage), bench.metrics)
         guard = Guard(Door.HTTP, bench.metrics, service.rankers.keys(), "maxp")
         listener = HttpListener(config.listen)
         await listener.open(HttpDoor(config, service, guard))

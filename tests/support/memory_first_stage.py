@@ -1,10 +1,13 @@
 """A first stage that holds its documents in memory, for services without Lucene."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from farrank_server.config.schema import FirstStageConfig
 from farrank_server.first_stage import Candidate, FirstStage, IndexDescription
 from farrank_server.first_stage.stages import FirstStages
+from farrank_server.service.indexes import Indexes
+from support.engine_bench import Bench
 
 
 class MemoryFirstStage(FirstStage):
@@ -46,8 +49,12 @@ class MemoryFirstStage(FirstStage):
         return {each.doc_id: each.score for each in found if each.doc_id in doc_ids}
 
 
-async def in_memory(stage: MemoryFirstStage | None = None) -> FirstStages:
-    """All the first stages of a service: the one."""
-    stages = FirstStages({"things": stage or MemoryFirstStage()}, FirstStageConfig())
+async def in_memory(bench: Bench[Any], stage: FirstStage | None = None) -> Indexes:
+    """All the indexes of a service: the one."""
+
+    def opening() -> FirstStages:
+        return FirstStages({"things": stage or MemoryFirstStage()}, FirstStageConfig())
+
+    stages = opening()
     await stages.start()
-    return stages
+    return Indexes(stages, opening, bench.engine, bench.metrics)

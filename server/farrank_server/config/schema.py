@@ -26,7 +26,8 @@ class FirstStageConfig(Checked):
     `default_k` is how many candidates are reranked where the caller does not say; None: 20 on a CPU, which
     scores about that many long documents within the default deadline, 100 on an accelerator. `max_searches`
     bounds the searches that run or wait at once, `max_query_terms` the distinct terms of one (by default
-    Lucene's own bound).
+    Lucene's own bound). `verify_stores`: what is kept beside an index is read whole at the start, and every
+    file compared with its digest; otherwise sizes alone are.
     """
 
     indexes: Mapping[str, IndexConfig] = field(default_factory=dict)
@@ -35,6 +36,7 @@ class FirstStageConfig(Checked):
     max_searches: int = at_least(1, 256)
     max_query_terms: int = at_least(1, 1024)
     start_timeout_s: float = above_0(120.0)
+    verify_stores: bool = True
 
 
 @dataclass(frozen=True, slots=True)

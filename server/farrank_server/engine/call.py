@@ -11,11 +11,11 @@ from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
 from farrank_server.batching.batcher import Queued
 from farrank_server.engine.admission.reservations import Reservation
+from farrank_server.engine.stored import NOTHING, Source, Sources
 
 if TYPE_CHECKING:
     from farrank_server.engine.rankers.document_cache import KnownDocuments
     from farrank_server.engine.rankers.loaded import LoadedRanker
-    from farrank_server.engine.stored import DocumentStores
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +33,27 @@ SCORE_DECIMALS = 6
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document to score: it brings its text, or stands at a place in the stores of an index, or both.
+    """A document to score: it brings its text, or stands at a place in what is kept beside an index, or both.
 
-    Where `stores` have what a ranker needs, its text is not looked at. `characters`: the text's length.
+    Where the sources have what a ranker needs, its text is not looked at. `characters`: the text's length.
     """
 
     characters: int
     text: str | None = None
-    stores: "DocumentStores | None" = None
+    sources: Sources | None = None
     place: int = 0
+
+    def source(self, ranker: str) -> Source:
+        """What a ranker reads instead of the text."""
+        return NOTHING if self.sources is None else self.sources.of[ranker]
 
     @property
     def key(self) -> str:
         """What tells it from every other document: its text, or else its index and place."""
         if self.text is not None:
             return self.text
-        assert self.stores is not None, "a document without a text stands in an index"
-        return f"{self.stores.index_id}\0{self.place}"
+        assert self.sources is not None, "a document without a text stands in an index"
+        return f"{self.sources.stores.index_id}\0{self.place}"
 
 
 def brought(texts: Iterable[str]) -> tuple[Document, ...]:
@@ -105,6 +109,7 @@ class Tally:
     chunks: int = 0
     cached_chunks: int = 0
     stored_documents: int = 0
+    stored_chunks: int = 0
     query_tokens_cut: int = 0
     tokenization_ns: int = 0
     pairs: int = 0
@@ -230,7 +235,7 @@ class PendingDocument:
     """A document whose chunks are being encoded.
 
     `features` has a place for each chunk; `kept_bytes` of them are in the device's memory. `whole` holds all
-    of them at once when they came from the cache.
+    of them at once when they came from the cache or from beside the index.
     """
 
     call: ActiveCall

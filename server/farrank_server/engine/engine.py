@@ -17,7 +17,7 @@ from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.admission.concurrency_limit import ConcurrencyLimit
 from farrank_server.engine.admission.estimates import Speed
 from farrank_server.engine.admission.reservations import Claim, Reservation, Reservations, Work
-from farrank_server.engine.call import ActiveCall, RerankCall, RerankResult, mean_of_members
+from farrank_server.engine.call import ActiveCall, Document, RerankCall, RerankResult, mean_of_members
 from farrank_server.engine.device.device_loop import DeviceState, DeviceThread
 from farrank_server.engine.device.supervision import Device
 from farrank_server.engine.rankers.document_cache import DocumentCache, KnownDocuments
@@ -81,14 +81,15 @@ class Engine:
         return self.rankers[name]
 
     @contextmanager
-    def reserve(self, call: RerankCall, lengths: Sequence[int]) -> Iterator[Reservation]:
-        """Keep a place for a call whose texts are still to be found, given about how long each will be.
+    def reserve(self, call: RerankCall, coming: Sequence[Document]) -> Iterator[Reservation]:
+        """Keep a place for a call whose documents are still to be found.
 
-        For a ranker with a document cache no tokens are reserved: which texts it holds is not known yet.
+        `coming` are about as long as these will be, and stand where they will stand. For a ranker with a
+        document cache no tokens are reserved: which texts it holds is not known yet.
         Raises: as `Reservations.admit`; NotFound.
         """
         self.device.check_ready()
-        reservation = self._admit(_claim(call, self.scorer(call.ranker).members, lengths))
+        reservation = self._admit(_claim(call, self.scorer(call.ranker).members, coming))
         try:
             yield reservation
         finally:
@@ -104,7 +105,7 @@ class Engine:
         self.device.check_ready()
         known = [await self._known(member, call) for member in members]
         # As one: a call is admitted or refused whole, and its texts are held once for all members.
-        reservation = self._admit(_claim(call, members, _lengths(call), known), reserved)
+        reservation = self._admit(_claim(call, members, call.documents, known), reserved)
         try:
             if len(members) == 1:
                 return await self._score(members[0], call, known[0], reservation)
@@ -216,10 +217,20 @@ class Engine:
             return KnownDocuments()
 
         def look_up() -> KnownDocuments:
-            name, limit, counts = ranker.cache_name, call.max_chunks, call.count_tokens
-            return cache.find([cache.key(name, limit, counts, each.key) for each in call.documents])
+            encoder, limit, counts = ranker.cache_name, call.max_chunks, call.count_tokens
+            keys = [
+                b"" if index in stored else cache.key(encoder, limit, counts, document.key)
+                for index, document in enumerate(call.documents)
+            ]
+            return cache.find(keys)._replace(stored=stored)
 
-        if sum(_lengths(call)) <= INLINE_HASH_CHARACTERS:
+        stored = {
+            index
+            for index, document in enumerate(call.documents)
+            if document.source(ranker.name).encodings_within(call.max_chunks) is not None
+        }
+        texts = [each.text for n, each in enumerate(call.documents) if n not in stored and each.text]
+        if sum(map(len, texts)) <= INLINE_HASH_CHARACTERS:
             return look_up()
         return await self._loop.run_in_executor(self._tokenizers.pool, look_up)
 
@@ -237,17 +248,13 @@ class Engine:
             metrics.measured_speed.labels(name).set_function(ranker.tokens_per_s)
 
 
-def _lengths(call: RerankCall) -> list[int]:
-    return [document.characters for document in call.documents]
-
-
 def _claim(
     call: RerankCall,
     members: Sequence[LoadedRanker],
-    lengths: Sequence[int],
+    documents: Sequence[Document],
     known: Sequence[KnownDocuments] | None = None,
 ) -> Claim:
-    """Say what a call asks for: its texts are held once, and read by each member that has not cached them.
+    """Say what a call asks for: its texts are held once, and read by each member that has nothing better.
 
     `known` is None while the texts are not known: nothing is asked for a member with a cache.
     """
@@ -255,11 +262,20 @@ def _claim(
     unread = 0
     for number, member in enumerate(members):
         held = known[number].held if known is not None else {}
-        new = [length for index, length in enumerate(lengths) if index not in held]
-        if known is None and member.cache is not None:
-            new = []
+        new, encoded = list[int](), list[int]()
+        for index, document in enumerate(documents):
+            if index in held:
+                continue
+            source = document.source(member.name)
+            if source.encodings_within(call.max_chunks) is not None:
+                encoded.append(document.characters)
+            elif known is not None or member.cache is None:
+                new.append(document.characters)
+                if source.tokens is None:
+                    unread += member.readable(document.characters, call.count_tokens)
         estimated = member.estimate(call.query, new, call.max_chunks)
-        cached_chunks = sum(len(document.spans) for document in held.values())
-        work.append(replace(estimated, chunks=estimated.chunks + cached_chunks))
-        unread += sum(member.readable(length, call.count_tokens) for length in new)
-    return Claim(work, unread, sum(lengths), call.arrival_s, call.deadline_s)
+        known_chunks = sum(len(document.spans) for document in held.values())
+        known_chunks += member.estimate(call.query, encoded, call.max_chunks).chunks
+        work.append(replace(estimated, chunks=estimated.chunks + known_chunks))
+    characters = sum(document.characters for document in documents)
+    return Claim(work, unread, characters, call.arrival_s, call.deadline_s)

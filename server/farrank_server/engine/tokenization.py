@@ -2,19 +2,26 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from farrank_rankers.chunking import readable_tokens
 from farrank_rankers.errors import ReadingStopped
+from farrank_rankers.features import Features
 from farrank_rankers.tokens import TokenizedText
 from farrank_server.engine.admission.estimates import Speed
 from farrank_server.engine.admission.reservations import Reservations
-from farrank_server.engine.call import ActiveCall, Cut, Document, PendingDocument, QueuedInput, Span, Tally
+from farrank_server.engine.call import ActiveCall, Cut, PendingDocument, QueuedInput, Span, Tally
+from farrank_server.engine.rankers.document_cache import EncodedDocument
+from farrank_server.engine.stored import Source, StoredTokens
 from farrank_server.errors import InvalidArgument
 
 # A call's documents are read in slices of about this many characters (some 5 ms of a core): the device
 # starts on the first while the next is read, and calls take turns.
 SLICE_CHARACTERS = 16_384
+
+# So many times faster than text becomes tokens, tokens are read that are kept beside an index.
+STORED_FASTER = 16
 
 Submit = Callable[[ActiveCall, Sequence[QueuedInput], Sequence[PendingDocument]], None]
 
@@ -40,7 +47,7 @@ class TokenizerPool:
         """
         started_ns = time.perf_counter_ns()
         loop = asyncio.get_running_loop()
-        slices = iter(list(_slices(call.call.documents, call.known.held)))
+        slices = iter(list(_slices(call)))
         query: list[TokenizedText] = []
 
         def read(indices: Sequence[int]) -> Tally:
@@ -89,12 +96,19 @@ class TokenizerPool:
             if not call.is_wanted:
                 raise ReadingStopped("the call ended while its documents were read")
             held = call.known.held.get(index)
-            if held is None:
-                document, its_inputs = self._read_document(call, query, index)
+            source = call.call.documents[index].source(call.ranker.name)
+            if held is None and index in call.known.stored:
+                held = _stored(call, source, index)
+                brought.stored_documents += 1
+                brought.stored_chunks += len(held.spans)
+            elif held is None:
+                document, its_inputs = self._read_document(call, query, index, source.tokens)
                 inputs += its_inputs
+                brought.stored_documents += source.tokens is not None
             else:
-                document = PendingDocument(call, index, held.spans, held.cut, [], 0, whole=held.features)
                 brought.cached_chunks += len(held.spans)
+            if held is not None:
+                document = PendingDocument(call, index, held.spans, held.cut, [], 0, whole=held.features)
             documents.append(document)
             brought.chunks += len(document.spans)
         self._submit(call, inputs, documents)
@@ -102,23 +116,28 @@ class TokenizerPool:
         return brought
 
     def _read_document(
-        self, call: ActiveCall, query: TokenizedText, index: int
+        self, call: ActiveCall, query: TokenizedText, index: int, stored: StoredTokens | None
     ) -> tuple[PendingDocument, list[QueuedInput]]:
-        ranker, text, limit = call.ranker, call.call.documents[index].text, call.call.max_chunks
-        assert text is not None, "a document without a text needs stores that have it"
+        ranker, limit, brought = call.ranker, call.call.max_chunks, call.call.documents[index]
+        length = brought.characters
         started_s = time.perf_counter()
-        read = ranker.reader.read_document(
-            text, limit, should_stop=call.finished.done, count_tokens=call.call.count_tokens
-        )
+        if stored is not None:
+            read = stored.read(brought.place, readable_tokens(ranker.spec.chunking, limit))
+        else:
+            assert brought.text is not None, "a document that is not kept beside an index brings its text"
+            read = ranker.reader.read_document(
+                brought.text, limit, should_stop=call.finished.done, count_tokens=call.call.count_tokens
+            )
         chunks = ranker.reader.split(read, limit)
         with_query = None if ranker.is_dual else query
         inputs = [ranker.reader.chunk_input(with_query, chunk) for chunk in chunks]
-        readable = ranker.readable(len(text), call.call.count_tokens)
-        self._reading.observe(readable * self._threads, time.perf_counter() - started_s)
-        self._reservations.read(call.reservation, readable)
-        ranker.density.observe(len(text) - read.characters_cut, len(read))
+        if stored is None:
+            readable = ranker.readable(length, call.call.count_tokens)
+            self._reading.observe(readable * self._threads, time.perf_counter() - started_s)
+            self._reservations.read(call.reservation, readable)
+        ranker.density.observe(length - read.characters_cut, len(read))
         spans = tuple(Span(chunk.start, chunk.end) for chunk in chunks)
-        cut = _cut(read, len(text))
+        cut = _cut(read, length)
         document = PendingDocument(call, index, spans, cut, [None] * len(chunks), len(chunks))
         return document, [
             QueuedInput(each.tokens, call, each, document, chunk) for chunk, each in enumerate(inputs)
@@ -133,13 +152,28 @@ def _cut(read: TokenizedText, characters: int) -> Cut:
     return Cut(read.characters_cut, tokens)
 
 
-def _slices(its: Sequence[Document], cached: Container[int]) -> Iterator[list[int]]:
-    """Cut the documents into runs of about SLICE_CHARACTERS to read."""
+def _stored(call: ActiveCall, source: Source, index: int) -> EncodedDocument:
+    """Read the encodings of a document's chunks, as many as the call wants of them."""
+    place, limit, chunking = call.call.documents[index].place, call.call.max_chunks, call.ranker.spec.chunking
+    assert source.encodings is not None, "its encodings are kept"
+    whole = source.encodings.read(place)
+    if limit is None or len(whole.spans) <= limit:
+        return whole
+    assert source.tokens is not None, "what the call's limit cuts is known of tokens"
+    cut = source.tokens.read(place, readable_tokens(chunking, limit))
+    spans = whole.spans[:limit]
+    return EncodedDocument(Features(whole.features.vectors[:limit]), spans, _cut(cut, 0))
+
+
+def _slices(call: ActiveCall) -> Iterator[list[int]]:
+    """Cut the documents into runs of about SLICE_CHARACTERS; what is encoded already has none to read."""
     current: list[int] = []
     characters = 0
-    for index, document in enumerate(its):
+    for index, document in enumerate(call.call.documents):
         current.append(index)
-        characters += 0 if index in cached else document.characters
+        if index not in call.known.held and index not in call.known.stored:
+            reads_tokens = document.source(call.ranker.name).tokens is not None
+            characters += document.characters // (STORED_FASTER if reads_tokens else 1)
         if characters >= SLICE_CHARACTERS:
             yield current
             current, characters = [], 0

@@ -49,6 +49,7 @@ class DenseStage(LuceneStage):
 
         Raises: ConfigError if it is none, or not the one that made them.
         """
+        await super().start()
         key, name = f"{self._around.key}.encoder", self._config.encoder
         try:
             encoder = await self._around.encoder(name)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from farrank_server.config.checked import at_least
+from farrank_server.engine.stored import DocumentStores
 from farrank_server.errors import ConfigError, Gone
 from farrank_server.first_stage import Candidate, FirstStage, IndexDescription
 from farrank_server.first_stage.kinds import Configured, IndexConfig, Kind, Surroundings
@@ -116,8 +117,13 @@ class FusionStage(FirstStage):
         best = sorted(fused, key=lambda doc_id: (-fused[doc_id], doc_id))[:k]
         # Re-scored candidates are known to be in the index that found them.
         finder = {doc_id: self._config.candidates or next(iter(parts[doc_id])) for doc_id in best}
-        read = await self._texts_of(finder, until_s) if texts else {}
-        return [Candidate(each, read.get(each, ""), fused[each], parts[each]) for each in best]
+
+        texts_of = await self._texts_of(finder, until_s) if texts else {}
+        places = await self.locate(best, until_s - time.monotonic())
+        return [
+            Candidate(doc_id, texts_of.get(doc_id, ""), fused[doc_id], parts[doc_id], place)
+            for doc_id, place in zip(best, places, strict=True)
+        ]
 
     async def texts(self, doc_ids: Sequence[str], timeout_s: float) -> list[str]:
         """Return the texts of documents that a member found, in the order given.
@@ -141,6 +147,23 @@ class FusionStage(FirstStage):
             if not missing:
                 return [read[doc_id] for doc_id in doc_ids]
         raise Gone(missing)
+
+    @property
+    def stores(self) -> DocumentStores | None:
+        """What is kept beside the first member that has anything."""
+        home = self._home
+        return None if home is None else home.stores
+
+    async def locate(self, doc_ids: Sequence[str], timeout_s: float) -> list[int | None]:
+        """Return the places of documents beside the member whose stores are used."""
+        home = self._home
+        if home is None or not doc_ids:
+            return [None] * len(doc_ids)
+        return await home.locate(doc_ids, timeout_s)
+
+    @property
+    def _home(self) -> FirstStage | None:
+        return next((member for member in self._members.values() if member.stores is not None), None)
 
     async def scores(self, query: str, doc_ids: Sequence[str], timeout_s: float) -> Mapping[str, float]:
         """Score these documents as `search` would, had it gone `depth` deep; others are left out."""

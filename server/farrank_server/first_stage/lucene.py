@@ -24,9 +24,11 @@ from farrank_server.first_stage.kinds import Surroundings
 from farrank_server.java_process.frames import Frame
 from farrank_server.java_process.jvm import child_environment
 from farrank_server.java_process.process import JavaProcess, ProcessEnded
+from farrank_server.stores.index_manifest import read_manifest
 
 if TYPE_CHECKING:
     from farrank_server.config.schema import FirstStageConfig
+    from farrank_server.stores.index_stores import IndexStores
 
 _log = logging.getLogger(__name__)
 HEAP_MIB = 1024
@@ -49,6 +51,7 @@ class LuceneHost:
         self._process: SearchProcess | None = None
         self._keeping: asyncio.Task[None] | None = None
         self.opened: Mapping[str, Mapping[str, Any]] = {}
+        self._stores: dict[Path, asyncio.Task[IndexStores | None]] = {}
 
     def add(self, name: str, path: Path, ranks: Mapping[str, Any]) -> None:
         """Have an index opened at the start; `ranks` says how it ranks, as `lucene_index` reads it."""
@@ -87,9 +90,42 @@ class LuceneHost:
 
     async def ask(self, index: str, request: Mapping[str, Any]) -> Frame:
         """Send a request as `search_child` lists them. Raises: as the methods of `FirstStage`."""
-        if self._process is None:
+        process = self._process
+        if process is None:
             raise _restarting()
-        return await self._process.ask({"index": index, **request})
+        header, texts = await process.ask({"index": index, **request})
+        if "places" in header and not self._is_same(process.opened[index], self.opened[index]):
+            # What is kept beside the index belongs to the one that was there at the start.
+            header["places"] = [-1] * len(header["places"])
+        return header, texts
+
+    def _say_what_changed(self, process: "SearchProcess") -> None:
+        for name, opened in process.opened.items():
+            if not self._is_same(opened, self.opened[name]):
+                _log.warning(
+                    "the index %s was replaced while the server ran; what is kept beside it is not read "
+                    "until the indexes are reloaded",
+                    name,
+                )
+
+    @staticmethod
+    def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+        """Whether both are the same build of an index, and the same change of it."""
+        return all(one[name] == other[name] for name in ("id", "generation"))
+
+    async def stores(self, index: str, path: Path) -> "IndexStores | None":
+        """Open what is kept beside an index, once for all that rank in it; None if nothing is.
+
+        Raises: ConfigError if it is damaged, or belongs to another index.
+        """
+        if path not in self._stores:
+            verify = self._config.verify_stores
+            self._stores[path] = asyncio.ensure_future(asyncio.to_thread(_open_stores, path, verify))
+        stores = await asyncio.shield(self._stores[path])
+        opened = self.opened[index]
+        if stores and (stores.index_id, stores.generation) != (opened["id"], opened["generation"]):
+            raise ConfigError(f"{path}: was replaced while it was opened; open it again")
+        return stores
 
     async def _open(self) -> "SearchProcess":
         return await SearchProcess.open(self._indexes, self._config, self._heap_mib)
@@ -109,6 +145,7 @@ class LuceneHost:
                 failures += 1
                 try:
                     self._process = process = await self._open()
+                    self._say_what_changed(process)
                 except Exception as error:  # whatever it is, the next start may work
                     _log.error("the search process does not start: %s", error)
 
@@ -220,10 +257,24 @@ class LuceneStage(FirstStage):
         self, around: Surroundings, kind: str, path: Path, ranks: Mapping[str, Any], ranking: str
     ) -> None:
         self._name, self._host, self._kind, self._ranking = around.name, around.lucene, kind, ranking
+        self._path, self._key = path, around.key
+        self._stores: IndexStores | None = None
         around.lucene.add(around.name, path, ranks)
 
     async def start(self) -> None:
-        """Do nothing: the host has opened the index."""
+        """Open what is kept beside the index; the index itself the host has opened.
+
+        Raises: ConfigError if it is damaged, or belongs to another index.
+        """
+        try:
+            self._stores = await self._host.stores(self._name, self._path)
+        except ConfigError as error:
+            raise ConfigError(*(f"{self._key}.path: {problem}" for problem in error.problems)) from None
+
+    @property
+    def stores(self) -> "IndexStores | None":
+        """What is kept beside the index."""
+        return self._stores
 
     async def stop(self) -> None:
         """Do nothing: the host ends the process."""
@@ -232,7 +283,14 @@ class LuceneStage(FirstStage):
         """Say what the index holds."""
         opened = self._host.opened[self._name]
         documents, mean_characters = opened["documents"], opened["mean_characters"]
-        return IndexDescription(self._name, documents, self._ranking, mean_characters, self._kind)
+        return IndexDescription(
+            self._name,
+            documents,
+            self._ranking,
+            mean_characters,
+            self._kind,
+            generation=opened["generation"],
+        )
 
     async def query_of(self, query: str, timeout_s: float) -> Mapping[str, Any]:
         """Say what is searched for. The whole query is plain text: Lucene's operators mean nothing in it."""
@@ -243,7 +301,7 @@ class LuceneStage(FirstStage):
         asked = await self.query_of(query, timeout_s)
         header, found = await self._host.ask(self._name, {**asked, "k": k, "texts": texts})
         read: Iterator[str] = iter(found) if texts else itertools.repeat("")
-        places: Iterable[int | None] = header["places"] or [None] * len(header["doc_ids"])
+        places = _places(header["places"]) or [None] * len(header["doc_ids"])
         hits = zip(header["doc_ids"], header["scores"], places, strict=True)
         return [Candidate(doc_id, next(read), score, place=place) for doc_id, score, place in hits]
 
@@ -255,7 +313,7 @@ class LuceneStage(FirstStage):
     async def locate(self, doc_ids: Sequence[str], timeout_s: float) -> list[int | None]:
         """Return the places of documents, in the order given; None for what it has not, or has no place."""
         header, _ = await self._host.ask(self._name, {"locate": list(doc_ids)})
-        return [None if place < 0 else place for place in header["places"]]
+        return _places(header["places"])
 
     async def scores(self, query: str, doc_ids: Sequence[str], timeout_s: float) -> Mapping[str, float]:
         """Score these documents as `search` would; those that it would not find are left out."""
@@ -264,6 +322,24 @@ class LuceneStage(FirstStage):
         asked = await self.query_of(query, timeout_s)
         header, _ = await self._host.ask(self._name, {**asked, "only": list(doc_ids)})
         return dict(zip(header["doc_ids"], header["scores"], strict=True))
+
+
+def _open_stores(index: Path, verify: bool) -> "IndexStores | None":
+    """Open what is kept beside an index; None if nothing is. Raises: as `IndexStores`."""
+    # Imported here: the configuration is read without torch.
+    from farrank_server.stores.index_stores import IndexStores
+
+    manifest = read_manifest(index)
+    if manifest is None or not manifest.stores:
+        return None
+    stores = IndexStores(index, manifest, verify=verify)
+    if read_manifest(index) != manifest:
+        raise ConfigError(f"{index}: was replaced while it was opened; open it again")
+    return stores
+
+
+def _places(numbers: Iterable[int]) -> list[int | None]:
+    return [None if number < 0 else number for number in numbers]
 
 
 def check_lucene(key: str, path: Path) -> Iterator[str]:

@@ -8,11 +8,13 @@ three lines.
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from farrank_server.errors import ConfigError, Gone
 from farrank_server.first_stage.lucene_fields import CONTENTS, ID, PLACE, bytes_of, java
 from farrank_server.first_stage.lucene_hits import Hit, make_ready, read_hits
+from farrank_server.stores.index_manifest import read_manifest
 
 # Of English prose, with the space behind a word. Rather too low: stop words are no terms, but are characters.
 _CHARACTERS_PER_TERM = 7
@@ -38,7 +40,12 @@ class OpenIndex:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.reader = open_reader(path)
+        # A folder may be exchanged for another one between two looks at it.
+        made = None
+        while made is None or made != _made(path):
+            made = _made(path)
+            self.reader = open_reader(path)
+        self._made = made
         self.documents = int(self.reader.numDocs())
         if not self.documents:
             raise ConfigError(f"{path}: the Lucene index holds no documents")
@@ -56,10 +63,12 @@ class OpenIndex:
         make_ready()
 
     def describe(self) -> dict[str, Any]:
-        """Say how many documents the index holds, and about how many characters one has."""
+        """Say how many documents the index holds, about how many characters one has, and what made it."""
         terms = int(self.reader.getSumTotalTermFreq(CONTENTS))
         characters = max(0, terms) * _CHARACTERS_PER_TERM // self.documents
-        return {"documents": self.documents, "mean_characters": characters}
+        index_id, generation = self._made
+        held = {"documents": self.documents, "mean_characters": characters}
+        return {**held, "id": index_id, "generation": generation}
 
     def has(self, field: str) -> bool:
         """Whether a document has this field."""
@@ -114,6 +123,12 @@ class OpenIndex:
     def _stored(self, number: int) -> Any:
         stored = self.reader.storedFields()
         return stored.document(number)
+
+
+def _made(path: str) -> tuple[str, int]:
+    """Read which build of an index stands in a folder, and which change of it."""
+    manifest = read_manifest(Path(path))
+    return ("", 0) if manifest is None else (manifest.id, manifest.generation)
 
 
 def open_reader(path: str) -> Any:

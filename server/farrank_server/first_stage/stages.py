@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import TypeVar
 
 from farrank_server.config.schema import FirstStageConfig
-from farrank_server.engine.stored import DocumentStores
 from farrank_server.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -24,6 +24,8 @@ from farrank_server.first_stage.kinds import (
     no_encoders,
 )
 from farrank_server.first_stage.lucene import HEAP_MIB, LuceneHost
+
+Answer = TypeVar("Answer")
 
 # Weight of the latest search in the mean time of one, from which retry hints are made.
 _LATEST = 0.1
@@ -71,10 +73,10 @@ class FirstStages:
         """Say which indexes can be searched, in the order of the configuration; none before `start`."""
         return tuple(stage.describe() for stage in self.stages.values()) if self._is_open else ()
 
-    def find(self, name: str) -> IndexDescription:
+    def find(self, name: str, field: str = "index") -> IndexDescription:
         """Find an index by its name; the empty name means the only one.
 
-        Raises: NotFound that lists the known ones.
+        Raises: NotFound that names the field and lists the known ones.
         """
         indexes = self.describe()
         for index in indexes:
@@ -82,24 +84,36 @@ class FirstStages:
                 return index
         if not indexes:
             raise NotFound(
-                "index: this server holds no index; start it with one, or send documents to Rerank"
+                f"{field}: this server holds no index; start it with one, or send documents to Rerank"
             )
         known = ", ".join(index.name for index in indexes)
         if not name:
-            raise NotFound(f"index: is empty, and this server holds several: {known}")
-        raise NotFound(f"index: no index {name[:100]!r} here; known are: {known}")
+            raise NotFound(f"{field}: is empty, and this server holds several: {known}")
+        raise NotFound(f"{field}: no index {name[:100]!r} here; known are: {known}")
 
-    def stores(self, index: str) -> DocumentStores | None:
-        """What is kept beside an index that is open, None if nothing is."""
-        return self.stages[index].stores
-
-    async def search(self, index: str, query: str, k: int, timeout_s: float) -> list[Candidate]:
-        """Return at most `k` candidates with their texts, best first.
+    async def search(
+        self, index: str, query: str, k: int, timeout_s: float, *, texts: bool = True
+    ) -> list[Candidate]:
+        """Return at most `k` candidates, best first, and their texts if asked for.
 
         Raises: NotFound for an unknown index, DeadlineExceeded after `timeout_s`, ResourceExhausted if too
         many searches wait; as the methods of `FirstStage`.
         """
         stage = self.stages[self.find(index).name]
+        return await self._bounded(lambda: stage.search(query, k, timeout_s, texts=texts), timeout_s)
+
+    async def texts(self, index: str, doc_ids: Sequence[str], timeout_s: float) -> list[str]:
+        """Return documents' texts, in the order given. Raises: Gone; as `search`."""
+        stage = self.stages[index]
+        return await self._bounded(lambda: stage.texts(doc_ids, timeout_s), timeout_s)
+
+    async def locate(self, index: str, doc_ids: Sequence[str], timeout_s: float) -> list[int | None]:
+        """Return documents' places beside the index, in the order given. Raises: as `search`."""
+        stage = self.stages[index]
+        return await self._bounded(lambda: stage.locate(doc_ids, timeout_s), timeout_s)
+
+    async def _bounded(self, ask: Callable[[], Awaitable[Answer]], timeout_s: float) -> Answer:
+        """Ask a first stage within the bounds of time and number."""
         if self.searches_in_flight >= self._max_searches:
             raise ResourceExhausted(
                 f"{self.searches_in_flight} searches wait already; "
@@ -112,14 +126,14 @@ class FirstStages:
         self.searches_in_flight += 1
         try:
             async with asyncio.timeout(timeout_s):
-                candidates = await stage.search(query, k, timeout_s)
+                answer = await ask()
         except TimeoutError:
             message = f"the first stage did not answer within {timeout_s:.3f} s"
             raise DeadlineExceeded(message, dropped_at=DroppedAt.FIRST_STAGE) from None
         finally:
             self.searches_in_flight -= 1
         self._search_s += _LATEST * (time.monotonic() - started_s - self._search_s)
-        return candidates
+        return answer
 
 
 def open_first_stages(

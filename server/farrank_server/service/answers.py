@@ -10,8 +10,8 @@ from farrank.v1 import rerank_pb2 as pb
 from farrank_rankers.family import ENSEMBLE, EvidenceKind
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.engine.call import RerankResult, ScoredDocument
-from farrank_server.engine.rankers.loaded import LoadedEnsemble, LoadedRanker, Scorer
-from farrank_server.engine.stored import DocumentStores
+from farrank_server.engine.rankers.loaded import LoadedEnsemble, Scorer
+from farrank_server.engine.stored import Sources
 from farrank_server.first_stage import Candidate, IndexDescription
 
 Described = TypeVar("Described", bound=Message)
@@ -40,7 +40,7 @@ def add_ranking(
     result: RerankResult,
     scorer: Scorer,
     ids: Sequence[str],
-    texts: Sequence[str],
+    texts: Sequence[str | None],
     options: pb.RerankOptions,
 ) -> None:
     """Add the documents, best first and equals as they came, no more than `top_n`, and what they cost."""
@@ -95,24 +95,15 @@ def ranker_to_pb(ranker: Scorer) -> pb.RankerInfo:
     return info
 
 
-def index_to_pb(
-    index: IndexDescription, default_k: int, stores: DocumentStores | None, rankers: Iterable[LoadedRanker]
-) -> pb.IndexInfo:
+def index_to_pb(index: IndexDescription, default_k: int, sources: Sources | None) -> pb.IndexInfo:
     """Describe an open index, and which rankers read what is kept beside it."""
-    of_tokens, of_encodings = [], []
-    if stores is not None:
-        for ranker in rankers:
-            if stores.tokens_for(ranker.reader) is not None:
-                of_tokens.append(ranker.name)
-            if stores.encodings_for(ranker) is not None:
-                of_encodings.append(ranker.name)
     return _described(
         pb.IndexInfo,
         index,
         first_stage=index.ranking,
         default_k=default_k,
-        tokens_for=of_tokens,
-        encodings_for=of_encodings,
+        tokens_for=sources.tokens_for if sources else (),
+        encodings_for=sources.encodings_for if sources else (),
     )
 
 
@@ -140,7 +131,7 @@ def _result_to_pb(
     document: ScoredDocument,
     index: int,
     doc_id: str,
-    text: str,
+    text: str | None,
     evidence: "pb.Evidence",
     scales: tuple[Scale, Scale],
     options: pb.RerankOptions,

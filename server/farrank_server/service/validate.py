@@ -5,14 +5,24 @@ writing it.
 """
 
 from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.errors import InvalidArgument, TooLarge
 
 
-def documents_of(request: pb.RerankRequest, limits: LimitsConfig) -> tuple[list[str], tuple[str, ...]]:
-    """Check a request; return the ids and texts of its documents, which are read from the message only once.
+class Given(NamedTuple):
+    """The documents of a request: ids, texts, and by number in which index those are that bring no text."""
+
+    ids: list[str]
+    texts: tuple[str, ...]
+    indexes: Mapping[int, str]
+
+
+def documents_of(request: pb.RerankRequest, limits: LimitsConfig) -> Given:
+    """Check a request; return what its documents hold, which is read from the message only once.
 
     Raises: InvalidArgument.
     """
@@ -28,6 +38,14 @@ def documents_of(request: pb.RerankRequest, limits: LimitsConfig) -> tuple[list[
         if len(text) * 4 > limits.max_document_bytes:
             _check_bytes(f"documents[{index}].text", len(text.encode()), "max_document_bytes", limits)
     ids = [document.id for document in request.documents]
+    indexes = {number: document.index for number, document in enumerate(request.documents) if document.index}
+    for number, named in indexes.items():
+        if texts[number]:
+            raise InvalidArgument(
+                f"documents[{number}].text: must be empty where index names an index, here {named[:100]!r}"
+            )
+        if not ids[number]:
+            raise InvalidArgument(f"documents[{number}].id: is empty; it must name a document of the index")
     doc_id, times = Counter(ids).most_common(1)[0]
     # All may be empty: the caller tells results apart by index.
     if times > 1 and any(ids):
@@ -36,7 +54,7 @@ def documents_of(request: pb.RerankRequest, limits: LimitsConfig) -> tuple[list[
         raise InvalidArgument(
             f"documents[{second}].id: {doc_id[:100]!r} stands at documents[{first}], too; ids must be unique"
         )
-    return ids, texts
+    return Given(ids, texts, indexes)
 
 
 def check_search(request: pb.SearchAndRerankRequest, limits: LimitsConfig) -> None:

@@ -21,7 +21,7 @@ from farrank_runtimes.runtime import DeviceLost, OutOfMemory, Runtime
 from farrank_server.config.schema import DeviceConfig, RankerConfig, ServerConfig
 from farrank_server.engine import engine as engine_module
 from farrank_server.engine.admission.estimates import Speed, Speeds
-from farrank_server.engine.call import RerankCall, brought
+from farrank_server.engine.call import Document, RerankCall, brought
 from farrank_server.engine.device import device_loop
 from farrank_server.engine.device import device_loop as worker
 from farrank_server.engine.device.device_loop import DeviceThread
@@ -509,10 +509,10 @@ async def test_a_text_whose_tokens_are_counted_is_read_whole_and_admission_knows
         long = text * 10
         with pytest.raises(DeadlineExceeded, match="needs about 80 s"):
             await bench.engine.rerank(replace(counted, documents=brought([long])))
-        reserved = bench.engine.reserve(replace(counted, documents=()), [len(long)])
+        reserved = bench.engine.reserve(replace(counted, documents=()), [Document(len(long))])
         with pytest.raises(DeadlineExceeded, match="needs about 80 s"):
             reserved.__enter__()
-        with bench.engine.reserve(replace(cut, documents=()), [len(long)]):
+        with bench.engine.reserve(replace(cut, documents=()), [Document(len(long))]):
             pass
 
 
@@ -522,7 +522,7 @@ async def test_a_place_reserved_before_the_texts_are_known_becomes_the_calls_own
     async with open_bench() as bench:
         now_s = time.monotonic()
         coming = RerankCall("maxp", QUERY, (), None, now_s, now_s + 60)
-        with bench.engine.reserve(coming, [90] * len(TEXTS)) as reserved:
+        with bench.engine.reserve(coming, [Document(90)] * len(TEXTS)) as reserved:
             assert bench.count("farrank_admitted_tokens", ranker="maxp") > 100
             assert bench.count("farrank_held_characters") == 90 * len(TEXTS)
             call = RerankCall("maxp", QUERY, brought(TEXTS), None, now_s, now_s + 60)
@@ -531,7 +531,7 @@ async def test_a_place_reserved_before_the_texts_are_known_becomes_the_calls_own
         bench.engine.loaded["maxp"].speeds.encoding.replace(100.0)
         with (
             pytest.raises(DeadlineExceeded, match="needs about"),
-            bench.engine.reserve(coming, [2000] * 100),
+            bench.engine.reserve(coming, [Document(2000)] * 100),
         ):
             pass
 

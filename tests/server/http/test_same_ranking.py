@@ -51,7 +51,7 @@ REQUESTS = st.builds(
 async def doors(tiny_rankers: dict[str, Path]) -> AsyncIterator[tuple[Any, Opened]]:
     async with opened_door(tiny_rankers, limits=LIMITS) as http:
         config = ServerConfig(limits=LIMITS)
-        service = RerankService(config, http.engine, await in_memory(), http.bench.metrics)
+        service = RerankService(config, http.engine, await in_memory(http.bench), http.bench.metrics)
         guard = Guard(Door.GRPC, http.bench.metrics, service.rankers.keys(), "maxp")
         listener = GrpcListener(ListenConfig(port=0), config.limits)
         await listener.open(handlers(service, guard, LIMITS))

@@ -19,9 +19,10 @@ def request(query: str = "q", documents: int = 1, **options: int) -> pb.RerankRe
 
 
 def test_ids_and_texts_are_handed_on() -> None:
-    assert validate.documents_of(request(documents=3), LIMITS) == (
+    assert validate.documents_of(request(documents=3), LIMITS) == validate.Given(
         ["0", "1", "2"],
         ("text 0", "text 1", "text 2"),
+        {},
     )
 
 

@@ -29,7 +29,7 @@ async def stub(tiny_rankers: dict[str, Path], first_stage: MemoryFirstStage) -> 
     config = ServerConfig()
     async with opened_bench(tiny_rankers, Wrapped) as bench:
         door = GrpcListener(ListenConfig(port=0, metrics_port=None), config.limits)
-        service = RerankService(config, bench.engine, await in_memory(first_stage), bench.metrics)
+        service = RerankService(config, bench.engine, await in_memory(bench, first_stage), bench.metrics)
         guard = Guard(Door.GRPC, bench.metrics, {"maxp", "biencoder", "both"}, "maxp")
         await door.open(handlers(service, guard, config.limits))
         async with grpc.aio.insecure_channel(f"127.0.0.1:{door.port}") as channel:

@@ -2,7 +2,7 @@
 
 import hashlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,11 +33,12 @@ class EncodedDocument:
 class KnownDocuments(NamedTuple):
     """What a cache knows of a call: the keys of its documents, and those that it holds, by index.
 
-    Without a cache there is neither.
+    Without a cache there is neither. `stored` are the documents whose encodings are kept beside their index.
     """
 
     keys: Sequence[bytes] | None = None
     held: Mapping[int, EncodedDocument] = {}
+    stored: Container[int] = frozenset()
 
 
 class DocumentCache:

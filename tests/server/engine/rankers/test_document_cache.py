@@ -2,7 +2,7 @@ import torch
 
 from farrank_rankers.features import Features
 from farrank_server.engine.call import Cut, Span
-from farrank_server.engine.rankers.document_cache import DocumentCache, EncodedDocument
+from farrank_server.engine.rankers.document_cache import DocumentCache, EncodedDocument, KnownDocuments
 
 
 def encoded(chunks: int = 2, width: int = 8) -> EncodedDocument:
@@ -25,7 +25,7 @@ def test_a_document_is_found_again() -> None:
     cache = DocumentCache(10_000)
     entry = encoded()
     cache.put(b"a", entry)
-    assert cache.find([b"a", b"b"]) == ([b"a", b"b"], {0: entry})
+    assert cache.find([b"a", b"b"]) == KnownDocuments([b"a", b"b"], {0: entry})
 
 
 def test_what_was_unused_longest_leaves_first_and_the_bound_holds() -> None:

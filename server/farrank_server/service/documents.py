@@ -1,0 +1,104 @@
+"""The documents that a call has of an index: found or looked up there, their texts read where needed."""
+
+import time
+from collections.abc import Mapping, Sequence
+
+from farrank_server.engine.call import Document, RerankCall
+from farrank_server.engine.rankers.loaded import Scorer
+from farrank_server.errors import Gone, InvalidArgument
+from farrank_server.first_stage import Candidate
+from farrank_server.first_stage.fusion import together
+from farrank_server.service.indexes import OpenIndexes
+
+# So many unknown ids are named.
+_NAMED = 10
+
+
+async def of_candidates(
+    opened: OpenIndexes, index: str, candidates: Sequence[Candidate], scorer: Scorer, call: RerankCall
+) -> list[Document]:
+    """Make documents of what a search found, without texts where what is kept beside the index suffices.
+
+    Raises: Gone if a document without a place is in the index no more; as `FirstStages.texts`.
+    """
+    sources = opened.sources(index)
+    suffices = sources is not None and sources.suffice(scorer.members, call.max_chunks)
+    texts: Mapping[str, str] = {}
+    if suffices and (missing := [each.doc_id for each in candidates if each.place is None]):
+        read = await opened.first_stages.texts(index, missing, call.deadline_s - time.monotonic())
+        texts = dict(zip(missing, read, strict=True))
+    documents = []
+    for each in candidates:
+        if each.place is None or sources is None:
+            text = texts.get(each.doc_id, each.text)
+            documents.append(Document(len(text), text))
+        elif suffices:
+            documents.append(Document(sources.stores.length(each.place), None, sources, each.place))
+        else:
+            documents.append(Document(len(each.text), each.text, sources, each.place))
+    return documents
+
+
+async def of_ids(
+    opened: OpenIndexes, asked: Mapping[int, tuple[str, str]], scorer: Scorer, call: RerankCall
+) -> dict[int, Document]:
+    """Look documents up by index and id; by their number in the request in, and out.
+
+    Raises: InvalidArgument naming those that their index does not have; as `FirstStages.texts`.
+    """
+    by_index: dict[str, dict[int, str]] = {}
+    for number, (index, doc_id) in asked.items():
+        by_index.setdefault(index, {})[number] = doc_id
+    found = await together(_of_index(opened, index, its, scorer, call) for index, its in by_index.items())
+    return {number: document for documents in found for number, document in documents.items()}
+
+
+async def _of_index(
+    opened: OpenIndexes, index: str, asked: Mapping[int, str], scorer: Scorer, call: RerankCall
+) -> dict[int, Document]:
+    stages, sources = opened.first_stages, opened.sources(index)
+    doc_ids = list(asked.values())
+    places: list[int | None] = [None] * len(doc_ids)
+    if sources is not None:
+        places = await stages.locate(index, doc_ids, call.deadline_s - time.monotonic())
+    suffices = sources is not None and sources.suffice(scorer.members, call.max_chunks)
+    needed = [doc_id for doc_id, place in zip(doc_ids, places, strict=True) if not suffices or place is None]
+    texts: Mapping[str, str] = {}
+    if needed:
+        try:
+            read = await stages.texts(index, needed, call.deadline_s - time.monotonic())
+        except Gone as error:
+            raise _unknown(index, asked, error) from None
+        texts = dict(zip(needed, read, strict=True))
+    documents = {}
+    for (number, doc_id), place in zip(asked.items(), places, strict=True):
+        text = texts.get(doc_id)
+        if sources is not None and place is not None:
+            length = len(text) if text is not None else sources.stores.length(place)
+            documents[number] = Document(length, text, sources, place)
+        else:
+            assert text is not None, "read, or refused"
+            documents[number] = Document(len(text), text)
+    return documents
+
+
+def _unknown(index: str, asked: Mapping[int, str], error: Gone) -> InvalidArgument:
+    unknown = set(error.doc_ids)
+    named = [f"documents[{number}] {doc_id[:100]!r}" for number, doc_id in asked.items() if doc_id in unknown]
+    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    return InvalidArgument(f"documents: index {index} has no {', '.join(named[:_NAMED])}{more}")
+
+
+async def texts_of_results(
+    opened: OpenIndexes, asked: Mapping[int, tuple[str, str]], numbers: Sequence[int], deadline_s: float
+) -> dict[int, str]:
+    """Read texts of documents that were ranked without them, by their numbers. Raises: Gone."""
+    by_index: dict[str, dict[int, str]] = {}
+    for number in numbers:
+        index, doc_id = asked[number]
+        by_index.setdefault(index, {})[number] = doc_id
+    texts: dict[int, str] = {}
+    for index, its in by_index.items():
+        read = await opened.first_stages.texts(index, list(its.values()), deadline_s - time.monotonic())
+        texts.update(zip(its, read, strict=True))
+    return texts

@@ -1,0 +1,127 @@
+"""The indexes that calls search and read of, and others in their place without dropping a call."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from farrank_server.engine.engine import Engine
+from farrank_server.engine.rankers.loaded import LoadedRanker
+from farrank_server.engine.stored import NOTHING, Sources
+from farrank_server.errors import ConfigError
+from farrank_server.first_stage.stages import FirstStages
+from farrank_server.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+
+class OpenIndexes:
+    """All indexes as they were opened at one time, and what the loaded rankers read beside them.
+
+    `calls` counts those that search or read them now.
+    """
+
+    def __init__(self, first_stages: FirstStages, engine: Engine) -> None:
+        self.first_stages = first_stages
+        self.calls = 0
+        self._rankers = engine.loaded
+        self._sources = {
+            name: Sources.found(stage.stores, engine.loaded.values())
+            for name, stage in first_stages.stages.items()
+            if stage.stores is not None
+        }
+
+    def sources(self, index: str) -> Sources | None:
+        """What is kept beside an index; None if nothing is."""
+        return self._sources.get(index)
+
+    def show(self, metrics: Metrics) -> None:
+        """Say which rankers read what, and of which stores none does."""
+        for gauge in (metrics.stored_for, metrics.index_generation):
+            gauge.clear()
+        for index in self.first_stages.describe():
+            metrics.index_generation.labels(index.name).set(index.generation)
+            for ranker in self._rankers.values():
+                self._show(metrics, index.name, ranker)
+
+    def _show(self, metrics: Metrics, index: str, ranker: LoadedRanker) -> None:
+        sources = self.sources(index)
+        source = NOTHING if sources is None else sources.of[ranker.name]
+        metrics.stored_for.labels(index, ranker.name, "tokens").set(source.tokens is not None)
+        if ranker.is_dual:
+            metrics.stored_for.labels(index, ranker.name, "encodings").set(source.encodings is not None)
+        if sources is not None and (why := sources.stores.why_no_tokens(ranker.reader)):
+            log.warning("index %s: ranker %s tokenizes its documents: %s", index, ranker.name, why)
+
+
+class Indexes:
+    """The open indexes, which `reload` replaces: calls in flight end on those with which they began.
+
+    `opening` makes the first stages as they are configured, not started yet.
+    """
+
+    def __init__(
+        self, first_stages: FirstStages, opening: Callable[[], FirstStages], engine: Engine, metrics: Metrics
+    ) -> None:
+        self._opening, self._engine, self._metrics = opening, engine, metrics
+        self._now = OpenIndexes(first_stages, engine)
+        self._reloading = asyncio.Lock()
+        self._closing: set[asyncio.Future[None]] = set()
+        self._stopped = False
+        self._old: set[OpenIndexes] = set()
+        self._now.show(metrics)
+
+    @contextmanager
+    def held(self) -> Iterator[OpenIndexes]:
+        """Keep the indexes of now open for one call."""
+        held = self._now
+        held.calls += 1
+        try:
+            yield held
+        finally:
+            held.calls -= 1
+            if held is not self._now and not held.calls:
+                self._close(held)
+
+    async def reload(self) -> None:
+        """Open all indexes anew beside the old ones, and then let calls have the new.
+
+        Raises: ConfigError saying why they cannot be opened; the old ones stay.
+        """
+        async with self._reloading:
+            try:
+                fresh = self._opening()
+                try:
+                    await fresh.start()
+                    opened = OpenIndexes(fresh, self._engine)
+                except BaseException:
+                    await fresh.stop()
+                    raise
+            except ConfigError as error:
+                self._metrics.reloads.labels("failed").inc()
+                log.error("the indexes stay as they are: %s", error)
+                raise
+            if self._stopped:
+                await fresh.stop()
+                return
+            old, self._now = self._now, opened
+            opened.show(self._metrics)
+            self._metrics.reloads.labels("done").inc()
+            log.info("the indexes are reloaded: %s", ", ".join(map(str, opened.first_stages.describe())))
+            if old.calls:
+                self._old.add(old)
+            else:
+                self._close(old)
+
+    async def stop(self) -> None:
+        """Close all of them; searches that still wait get Unavailable."""
+        self._stopped = True
+        for each in (self._now, *self._old):
+            await each.first_stages.stop()
+        await asyncio.gather(*self._closing)
+
+    def _close(self, old: OpenIndexes) -> None:
+        self._old.discard(old)
+        closing = asyncio.ensure_future(old.first_stages.stop())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)

@@ -1,0 +1,302 @@
+"""Documents read from beside their index, over a real socket: the same answers as from their texts."""
+
+import logging
+import shutil
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+
+from farrank.v1 import rerank_pb2 as pb
+from farrank.v1 import rerank_pb2_grpc
+from farrank_rankers.ensemble import Ensemble, save_ensemble
+from farrank_rankers.files.open import open_ranker, open_reader
+from farrank_server.config.schema import (
+    FirstStageConfig,
+    LimitsConfig,
+    ListenConfig,
+    RankerConfig,
+    ServerConfig,
+)
+from farrank_server.errors import ConfigError
+from farrank_server.first_stage.bm25 import Bm25Config
+from farrank_server.first_stage.fusion import FusionConfig
+from farrank_server.indexing.chunk_encoder import ChunkEncoder
+from farrank_server.indexing.index_builder import Store
+from farrank_server.replica import Replica
+from farrank_server.stores.encodings_store import SCORE_WITHIN, EncodingsOf
+from farrank_server.stores.token_store import TokensOf, key_of
+from support.kept_index import copy_with, kept_index
+
+QUERY = "where does the river rise"
+TEXTS = {
+    "long": "The river rises in the mountains, far from the sea. " * 60,
+    "short": "A river.",
+    "odd": "Le fleuve\r\n\r\n  naît 🏔️🏔️ ici:   the river   rises — naïve café, Ünïcödé.\t" * 9,
+    "other": "The sea is where a river ends, and bread is baked of flour. " * 20,
+}
+FAMILIES = ("firstp", "maxp", "parade-transf-rand", "cedr-knrm", "cross-encoder", "biencoder")
+
+
+@pytest.fixture(scope="module")
+def kept(tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tokenizer = open_reader(str(tiny_rankers["maxp"])).tokenizer
+    stores: list[Store] = [TokensOf(tokenizer), EncodingsOf(ChunkEncoder(str(tiny_rankers["biencoder"])))]
+    return kept_index(tmp_path_factory.mktemp("kept-index") / "index", TEXTS, stores)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def replica(
+    tiny_rankers: dict[str, Path], kept: Path, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Replica]:
+    folder = tmp_path_factory.mktemp("indexes")
+    both = folder / "both"
+    members = {name: open_ranker(str(tiny_rankers[name])) for name in ("maxp", "biencoder")}
+    save_ensemble(Ensemble(members), both)
+    rankers = {name: RankerConfig(str(tiny_rankers[name])) for name in FAMILIES}
+    indexes = {
+        "kept": Bm25Config(kept),
+        "plain": Bm25Config(copy_with(kept, folder / "plain")),
+        "encoded": Bm25Config(copy_with(kept, folder / "encoded", "encodings")),
+        "fused": FusionConfig(of=("plain", "kept"), method="linear"),
+    }
+    config = ServerConfig(
+        rankers={**rankers, "both": RankerConfig(str(both))},
+        listen=ListenConfig(port=0, metrics_port=None),
+        limits=LimitsConfig(max_documents=50),
+        first_stage=FirstStageConfig(indexes=indexes),
+        cache_bytes=0,
+    )
+    async with Replica(config) as opened:
+        yield opened
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stub(replica: Replica) -> AsyncIterator[Any]:
+    async with grpc.aio.insecure_channel(replica.address) as channel:
+        yield rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+def evidence(answer: Any) -> list[Any]:
+    """All of an answer that must not depend on the path, scores apart."""
+    return [
+        (
+            *(each.id, each.index, each.text, each.tokens_cut, each.characters_cut),
+            (each.deciding_passage.start, each.deciding_passage.end),
+            [(chunk.start, chunk.end, chunk.evidence) for chunk in each.chunks],
+        )
+        for each in answer.results
+    ]
+
+
+def scores(answer: Any) -> list[float]:
+    """All scores of an answer."""
+    return [
+        score for each in answer.results for score in (each.score, *(chunk.score for chunk in each.chunks))
+    ]
+
+
+def assert_same(one: Any, other: Any, within: float) -> None:
+    assert evidence(one) == evidence(other)
+    assert scores(one) == pytest.approx(scores(other), abs=within)
+    assert one.query_tokens_cut == other.query_tokens_cut
+    assert one.usage.chunks == other.usage.chunks
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {"return_chunk_scores": True, "count_tokens_cut": True},
+    {
+        "return_chunk_scores": True,
+        "count_tokens_cut": True,
+        "max_chunks": 1,
+        "return_texts": True,
+        "top_n": 2,
+    },
+    {"return_chunk_scores": True, "count_tokens_cut": True, "max_chunks": 2},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+async def test_stored_tokens_give_what_texts_give(stub: Any, options: dict[str, Any]) -> None:
+    for ranker in (*FAMILIES, "both"):
+        asked = {
+            index: await stub.SearchAndRerank(
+                pb.SearchAndRerankRequest(
+                    query=QUERY, index=index, options=pb.RerankOptions(ranker=ranker, **options)
+                )
+            )
+            for index in ("kept", "plain", "fused", "encoded")
+        }
+        assert len(asked["kept"].results) == options.get("top_n", len(TEXTS))
+        assert asked["plain"].usage.stored_documents == 0
+        assert asked["kept"].usage.stored_documents == asked["fused"].usage.stored_documents == len(TEXTS)
+        encodes = ranker in ("biencoder", "both")
+        for index in ("kept", "fused", "encoded"):
+            # Rounded to 16 bits.
+            assert_same(asked[index], asked["plain"], SCORE_WITHIN if encodes else 1e-5)
+        # What is cut by max_chunks is known of tokens alone.
+        alone = encodes and "max_chunks" not in options
+        assert asked["encoded"].usage.stored_documents == (len(TEXTS) if alone else 0)
+        if ranker == "biencoder":
+            assert asked["kept"].usage.pairs == 1  # the query's
+            assert asked["kept"].usage.cached_chunks == 0
+        else:
+            assert (asked["kept"].usage.tokens < asked["plain"].usage.tokens) == encodes
+        for each in asked["kept"].results:
+            assert each.text == (TEXTS[each.id] if "return_texts" in options else "")
+            assert each.HasField("text") == ("return_texts" in options)
+
+
+async def test_documents_by_id_are_ranked_as_if_they_were_brought(stub: Any) -> None:
+    own = pb.Document(id="own", text="my own river")
+    brought = [*(pb.Document(id=doc_id, text=text) for doc_id, text in TEXTS.items()), own]
+    for index in ("kept", "plain", "fused"):
+        named = [*(pb.Document(id=doc_id, index=index) for doc_id in TEXTS), own]
+        for ranker in ("maxp", "both"):
+            options = pb.RerankOptions(ranker=ranker, return_texts=True, count_tokens_cut=True)
+            by_text = await stub.Rerank(pb.RerankRequest(query=QUERY, documents=brought, options=options))
+            by_id = await stub.Rerank(pb.RerankRequest(query=QUERY, documents=named, options=options))
+            assert by_id.usage.stored_documents == (0 if index == "plain" else len(TEXTS))
+            assert by_text.usage.stored_documents == 0
+            assert_same(by_id, by_text, SCORE_WITHIN if ranker == "both" else 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("documents", "code", "said"),
+    [
+        (
+            [pb.Document(id="short", index="kept"), pb.Document(id="x", index="kept")],
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "documents: index kept has no documents[1] 'x'",
+        ),
+        (
+            [pb.Document(id="x", index="plain"), pb.Document(id="y", index="plain")],
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "documents: index plain has no documents[0] 'x', documents[1] 'y'",
+        ),
+        (
+            [pb.Document(id="short", index="kept"), pb.Document(id="b", index="nowhere")],
+            grpc.StatusCode.NOT_FOUND,
+            "documents[1].index: no index 'nowhere' here; known are: kept, plain, encoded, fused",
+        ),
+        (
+            [pb.Document(id="short", index="kept", text="and text")],
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "documents[0].text: must be empty where index names an index, here 'kept'",
+        ),
+        (
+            [pb.Document(index="kept")],
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "documents[0].id: is empty; it must name a document of the index",
+        ),
+    ],
+)
+async def test_what_cannot_be_looked_up_is_refused(
+    stub: Any, documents: list[pb.Document], code: grpc.StatusCode, said: str
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await stub.Rerank(pb.RerankRequest(query=QUERY, documents=documents))
+    assert (refused.value.code(), refused.value.details()) == (code, said)
+
+
+async def test_looking_up_is_bounded_as_searches_are(stub: Any, replica: Replica) -> None:
+    request = pb.RerankRequest(query=QUERY, documents=[pb.Document(id="short", index="kept")])
+    with replica.indexes.held() as opened:
+        opened.first_stages.searches_in_flight += FirstStageConfig().max_searches
+        try:
+            with pytest.raises(grpc.aio.AioRpcError, match=r"first_stage\.max_searches is 256"):
+                await stub.Rerank(request)
+        finally:
+            opened.first_stages.searches_in_flight -= FirstStageConfig().max_searches
+    assert len((await stub.Rerank(request)).results) == 1
+
+
+async def test_who_reads_what_is_listed_and_shown(stub: Any, replica: Replica) -> None:
+    listed = await stub.ListRankers(pb.ListRankersRequest())
+    by_name = {each.name: each for each in listed.indexes}
+    assert set(by_name["kept"].tokens_for) == set(replica.engine.loaded)
+    assert not by_name["plain"].tokens_for
+    assert set(by_name["kept"].encodings_for) == {"biencoder", "both/biencoder"}
+    assert by_name["encoded"].encodings_for
+    assert not by_name["encoded"].tokens_for
+    assert list(by_name["fused"].members) == ["plain", "kept"]
+    read = replica.metrics.registry.get_sample_value
+    labels = {"index": "kept", "ranker": "maxp", "store": "tokens"}
+    assert read("farrank_index_store_read", labels) == 1
+    assert read("farrank_index_store_read", {**labels, "store": "encodings"}) is None
+    assert read("farrank_index_store_read", {**labels, "ranker": "biencoder", "store": "encodings"}) == 1
+    assert read("farrank_index_store_read", {**labels, "index": "encoded"}) == 0
+    assert (read("farrank_stored_documents_total", {"ranker": "maxp"}) or 0) > 0
+
+
+def served(ranker: Path, index: Path) -> ServerConfig:
+    return ServerConfig(
+        rankers={"it": RankerConfig(str(ranker))},
+        listen=ListenConfig(port=0, metrics_port=None),
+        first_stage=FirstStageConfig(indexes={"kept": Bm25Config(index)}),
+    )
+
+
+async def test_tokens_of_another_tokenizer_are_passed_over(
+    tiny_rankers: dict[str, Path],
+    kept: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(tiny_rankers["maxp"], other)
+    (other / "tokenizer_config.json").write_text('{"do_lower_case": false, "pad_token": "[PAD]"}')
+    caplog.set_level(logging.INFO)
+    async with (
+        Replica(served(other, kept)) as replica,
+        grpc.aio.insecure_channel(replica.address) as channel,
+    ):
+        stub = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+        answer = await stub.SearchAndRerank(pb.SearchAndRerankRequest(query=QUERY))
+        assert (len(answer.results), answer.usage.stored_documents) == (len(TEXTS), 0)
+        (said,) = [each.message for each in caplog.records if "index kept" in each.message]
+        assert said.startswith("index kept: ranker it tokenizes its documents: ")
+        assert "another tokenizer" in said
+        labels = {"index": "kept", "ranker": "it", "store": "tokens"}
+        assert replica.metrics.registry.get_sample_value("farrank_index_store_read", labels) == 0
+
+
+def changed(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[0] ^= 1
+    path.write_bytes(data)
+
+
+def foreign(path: Path) -> None:
+    text = path.read_text()
+    path.write_text(text.replace('"index": "', '"index": "f'))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "name", "said"),
+    [
+        (changed, "part-000000000000/ids.u16", "its bytes have changed"),
+        (Path.unlink, "part-000000000000/ends.i64", "it is missing"),
+        (foreign, "tokens.json", "belongs to the index f"),
+    ],
+)
+async def test_damaged_or_foreign_tokens_refuse_the_start(
+    tiny_rankers: dict[str, Path],
+    kept: Path,
+    tmp_path: Path,
+    spoil: Callable[[Path], None],
+    name: str,
+    said: str,
+) -> None:
+    index = tmp_path / "index"
+    shutil.copytree(kept, index)
+    spoil(index / key_of(open_reader(str(tiny_rankers["maxp"])).tokenizer) / name)
+    with pytest.raises(ConfigError, match=rf"first_stage\.indexes\.kept\.path: .*{said}"):
+        async with Replica(served(tiny_rankers["maxp"], index)):
+            pass

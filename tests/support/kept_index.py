@@ -1,0 +1,24 @@
+"""An index with what is kept beside it, made on the spot, and copies without some of that."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from farrank_server.indexing.index_builder import Document, Options, Store, build_index
+from farrank_server.stores.index_manifest import read_manifest
+
+
+def kept_index(folder: Path, texts: dict[str, str], stores: Sequence[Store]) -> Path:
+    """Index texts by their ids, with stores beside it."""
+    build_index([Document(doc_id, text) for doc_id, text in texts.items()], folder, Options(stores))
+    return folder
+
+
+def copy_with(index: Path, folder: Path, kind: str = "none") -> Path:
+    """Copy an index, with stores of one kind alone, or none."""
+    shutil.copytree(index, folder)
+    manifest = read_manifest(folder)
+    assert manifest is not None
+    replace(manifest, stores=tuple(key for key in manifest.stores if key.startswith(kind))).write(folder)
+    return folder
