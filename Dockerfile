@@ -31,7 +31,7 @@ RUN ["pip", "wheel", "--no-deps", "--wheel-dir", "/wheels", "."]
 FROM base AS requirements
 WORKDIR /src
 COPY pyproject.toml ./
-ARG EXTRAS="server lucene embedded onnx openvino"
+ARG EXTRAS="server lucene opensearch elasticsearch embedded onnx openvino"
 RUN python -c "import os, tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; extras = [project['optional-dependencies'][name] for name in os.environ['EXTRAS'].split()]; print(*project['dependencies'], *sum(extras, []), sep='\n')" > requirements.txt
 
 FROM base AS environment

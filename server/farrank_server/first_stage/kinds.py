@@ -31,6 +31,8 @@ KINDS: Mapping[str, str] = {
     "impact": "farrank_server.first_stage.impact:IMPACT",
     "dense": "farrank_server.first_stage.dense:DENSE",
     "fusion": "farrank_server.first_stage.fusion:FUSION",
+    "opensearch": "farrank_server.first_stage.search_engine:OPENSEARCH",
+    "elasticsearch": "farrank_server.first_stage.search_engine:ELASTICSEARCH",
 }
 
 ENTRY_POINTS = "farrank.first_stages"

@@ -1,0 +1,189 @@
+"""A search engine in memory behind an HTTP server of ours that can fail in every way a real one does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiohttp import ClientSession, web
+from osmem_server import OsmemServer
+
+INDEX = "web"
+TEXTS = {
+    "rhine": ("Rivers", "the river Rhine flows to the sea"),
+    "bread": ("Baking", "flour and salt make bread"),
+    "sea": ("Coasts", "a river reaches the sea"),
+}
+
+# What a fault does with the answer of the engine behind; None sends it as it is.
+Fault = Callable[[web.Request, "Answer"], Awaitable[web.StreamResponse]]
+
+
+@dataclass
+class Answer:
+    """What the engine behind said."""
+
+    status: int
+    body: bytes
+
+    def response(self, **headers: str) -> web.Response:
+        return web.Response(
+            status=self.status, body=self.body, headers=headers, content_type="application/json"
+        )
+
+
+@dataclass
+class Asked:
+    """One request as it came."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
+    body: Any
+
+
+@dataclass
+class Front:
+    """Passes requests on to the engine behind; `fault` meets every search, `fault_all` whatever comes.
+
+    `product` makes it Elasticsearch to Elasticsearch's client. `left` is set when a caller goes before its
+    answer.
+    """
+
+    behind: str
+    product: str | None = None
+    url: str = ""
+    fault: Fault | None = None
+    fault_all: Fault | None = None
+    asked: list[Asked] = field(default_factory=list)
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+    session: ClientSession | None = None
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    @property
+    def searches(self) -> list[Asked]:
+        return [each for each in self.asked if each.path.endswith("/_search")]
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        self.asked.append(
+            Asked(
+                request.method,
+                request.path,
+                dict(request.query),
+                {name.lower(): value for name, value in request.headers.items()},
+                json.loads(body) if body else None,
+            )
+        )
+        assert self.session is not None
+        headers = {"content-type": "application/json"} if body else {}
+        async with self.session.request(
+            request.method, self.behind + request.path_qs, data=body, headers=headers
+        ) as behind:
+            answer = Answer(behind.status, await behind.read())
+        fault = self.fault_all or (self.fault if request.path.endswith("/_search") else None)
+        self.arrived.set()
+        if fault is not None:
+            try:
+                return await fault(request, answer)
+            except asyncio.CancelledError:
+                self.left.set()
+                raise
+        return answer.response(**self.product_header)
+
+    @property
+    def product_header(self) -> dict[str, str]:
+        return {"X-Elastic-Product": self.product} if self.product else {}
+
+    # The faults.
+
+    async def hang(self, request: web.Request, answer: Answer) -> web.StreamResponse:
+        """Say nothing until the caller has gone."""
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def break_off(self, request: web.Request, answer: Answer) -> web.StreamResponse:
+        """Send half of the answer and close the connection."""
+        half = web.StreamResponse(headers=self.product_header)
+        half.content_length = len(answer.body)
+        half.content_type = "application/json"
+        await half.prepare(request)
+        await half.write(answer.body[: len(answer.body) // 2])
+        assert request.transport is not None
+        request.transport.close()
+        return half
+
+    async def close_unanswered(self, request: web.Request, answer: Answer) -> web.StreamResponse:
+        """Close the connection instead of answering."""
+        assert request.transport is not None
+        request.transport.close()
+        return web.Response()
+
+    def say(self, body: object, status: int = 200, content_type: str = "application/json") -> Fault:
+        """Answer something else, a tree as JSON and a text as it is."""
+
+        async def said(request: web.Request, answer: Answer) -> web.StreamResponse:
+            text = body if isinstance(body, str) else json.dumps(body)
+            return web.Response(
+                text=text, status=status, content_type=content_type, headers=self.product_header
+            )
+
+        return said
+
+    def change(self, **changes: Any) -> Fault:
+        """Answer as the engine did, but with some of its keys changed."""
+
+        async def changed(request: web.Request, answer: Answer) -> web.StreamResponse:
+            return await self.say(json.loads(answer.body) | changes)(request, answer)
+
+        return changed
+
+
+@asynccontextmanager
+async def serve(front: Front, tls: ssl.SSLContext | None = None, port: int = 0) -> AsyncIterator[Front]:
+    """Have it listen on a free port of loopback."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", front.answer)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls)
+    await site.start()
+    (_, port) = runner.addresses[0]
+    front.url = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
+    try:
+        async with ClientSession() as front.session:
+            yield front
+    finally:
+        await runner.cleanup()
+
+
+def fill(engine: OsmemServer) -> None:
+    """Make the index and put the documents in."""
+    similarity = {"default": {"type": "BM25", "k1": 0.9, "b": 0.4}}
+    text = {"type": "text"}
+    engine.request(
+        "PUT",
+        f"/{INDEX}",
+        {
+            "settings": {"index": {"similarity": similarity}},
+            "mappings": {"properties": {"title": text, "body": text}},
+        },
+    )
+    for doc_id, (title, body) in TEXTS.items():
+        engine.request("PUT", f"/{INDEX}/_doc/{doc_id}?refresh=true", {"title": title, "body": body})
+
+
+def write_json(path: Path, tree: object) -> Path:
+    path.write_text(json.dumps(tree), encoding="utf-8")
+    return path
