@@ -16,7 +16,7 @@ $(READY): pyproject.toml constraints.txt hatch_build.py proto/farrank/v1/rerank.
 
 # Order only: a newer environment does not make the corpus older.
 $(INDEX): | $(READY)
-	$(BIN)/farrank index --pydoc --out $@
+	$(BIN)/farrank index --pydoc --tokens embedded --encode embedded --encode-precision quick --out $@
 
 demo: $(READY) $(INDEX)  ## index the embedded corpus, serve it with the evidence page, rerank real questions, print figures
 	$(BIN)/python -m farrank_demo --index $(INDEX)

@@ -48,8 +48,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--encode RANKER", "keep the vectors of each document's chunks, as this bi-encoder makes them")
     add(
         "--encode-precision PRECISION",
-        "compute them so instead of as `farrank serve` would",
-        choices=get_args(Precision),
+        "compute them so instead of as `farrank serve` would; quick: bf16 where the processor has it",
+        choices=("quick", *get_args(Precision)),
     )
     add("--out DIR", "folder of the index", Path, required=True)
     add("--overwrite", "replace an index that stands there")

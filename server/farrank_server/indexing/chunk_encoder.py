@@ -3,8 +3,10 @@
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from farrank_rankers.files.open import Overrides
@@ -22,14 +24,16 @@ FAMILY = "biencoder"
 
 
 class ChunkEncoder:
-    """The bi-encoder of a source, opened as `farrank serve` does; without `precision`, the fastest there is.
+    """The bi-encoder of a source, opened as `farrank serve` does, or to compute in `precision`.
 
+    `quick` is bf16 where the processor multiplies in it, and fp32 elsewhere.
     Raises: ConfigError if the ranker encodes no chunk into one vector; as `open_ranker_runtime`.
     """
 
-    def __init__(self, source: str, precision: Precision | None = None) -> None:
+    def __init__(self, source: str, precision: Precision | Literal["quick"] | None = None) -> None:
         threads = os.cpu_count() or 1
-        self._served: ServableRanker = open_ranker_runtime(source, Overrides(), precision=precision)
+        chosen = _quick() if precision == "quick" else precision
+        self._served: ServableRanker = open_ranker_runtime(source, Overrides(), precision=chosen)
         self._spec: RankerSpec = self._served.reader.spec
         if self._spec.family != FAMILY:
             self._served.runtime.close()
@@ -95,3 +99,9 @@ class ChunkEncoder:
             batch.append(each)
         if batch:
             yield batch
+
+
+def _quick() -> Precision:
+    """Choose bf16 where it is computed in hardware: in software it takes longer than fp32."""
+    able = torch.cpu.get_capabilities()
+    return "bf16" if able.get("avx512_bf16") or able.get("amx_bf16") else "fp32"
