@@ -48,7 +48,8 @@ def show_ranking(question: str, ranking: Ranking, answers: set[str]) -> None:
         "   time (stages overlap): " + ", ".join(f"{name} {ns / 1e6:.0f} ms" for name, ns in stages.items())
     )
     print(
-        f"   {len(ranking.results)} documents, {usage.chunks} chunks ({usage.cached_chunks} cached), "
+        f"   {len(ranking.results)} documents ({usage.stored_documents} read from the index's stores), "
+        f"{usage.chunks} chunks, "
         f"{usage.tokens} tokens, {sum(result.tokens_cut for result in ranking.results)} beyond the limit"
     )
 
@@ -56,7 +57,7 @@ def show_ranking(question: str, ranking: Ranking, answers: set[str]) -> None:
 SHOWN_QUESTIONS = 3
 SHOWN_CANDIDATES = 30
 JUDGED_CANDIDATES = 100
-# The first calls encode the corpus; the server then remembers it.
+# An index without stored encodings makes the first calls encode the corpus.
 TIMEOUT_S = 600.0
 PROGRESS_EVERY = 25
 
