@@ -20,6 +20,7 @@ import pytest_asyncio
 import torch
 from numpy.typing import NDArray
 
+from farrank_cli.main import main
 from farrank_client import AsyncClient
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.lean_transformers import transformers
@@ -510,6 +511,28 @@ async def test_a_server_does_not_start_with_an_encoder_that_did_not_make_the_vec
             pass
     left = [each for each in threading.enumerate() if each not in before]
     assert not [each for each in left if each.name in ("farrank-device",)]
+
+
+async def test_what_encode_wrote_is_found_by_the_score_that_the_ranker_gives(
+    tiny_rankers: Mapping[str, Path], tmp_path: Path
+) -> None:
+    draw = random.Random(3)
+    # Of one chunk to some ten.
+    texts = [" ".join(draw.choices(TOKENS[:6], k=draw.randint(1, 900))) for _ in range(30)]
+    lines = [json.dumps({"id": f"t{n:02}", "text": text}) for n, text in enumerate(texts)]
+    (tmp_path / "collection.jsonl").write_text("\n".join(lines))
+    out, ranker = tmp_path / "index", tiny_rankers["biencoder"]
+    command = ["index", str(tmp_path / "collection.jsonl"), "--out", str(out), "--encode", str(ranker)]
+    assert await asyncio.to_thread(main, command) == 0
+    query = "river bread salt"
+    scores = [each.score for each in open_ranker(ranker).score(query, texts)]
+    async with Replica(server_config(tiny_rankers, out)) as replica, AsyncClient(replica.address) as client:
+        ranking = await client.search_and_rerank(query, index="dense", k=30)
+    assert len(ranking.results) == 30
+    for result in ranking.results:
+        # Vectors are kept in half the bits.
+        assert result.first_stage_score == pytest.approx(scores[int(result.id[1:])], abs=5e-4)
+        assert result.score == pytest.approx(result.first_stage_score, abs=5e-4)
 
 
 async def test_many_searches_at_once_get_their_own_answers(learned: FirstStages) -> None:
