@@ -108,7 +108,7 @@ class FusionStage(FirstStage):
         Texts are read of the first member that found a document, once for all.
         """
         until_s = time.monotonic() + timeout_s
-        scores = await self._found(query, max(k, self._config.depth), until_s)
+        scores, places = await self._found(query, max(k, self._config.depth), until_s)
         parts: dict[str, dict[str, float]] = {}
         for name, its in scores.items():
             for doc_id, score in its.items():
@@ -117,12 +117,13 @@ class FusionStage(FirstStage):
         best = sorted(fused, key=lambda doc_id: (-fused[doc_id], doc_id))[:k]
         # Re-scored candidates are known to be in the index that found them.
         finder = {doc_id: self._config.candidates or next(iter(parts[doc_id])) for doc_id in best}
-
         texts_of = await self._texts_of(finder, until_s) if texts else {}
-        places = await self.locate(best, until_s - time.monotonic())
+        elsewhere = [doc_id for doc_id in best if doc_id not in places]
+        located = await self.locate(elsewhere, until_s - time.monotonic())
+        places.update(zip(elsewhere, located, strict=True))
         return [
-            Candidate(doc_id, texts_of.get(doc_id, ""), fused[doc_id], parts[doc_id], place)
-            for doc_id, place in zip(best, places, strict=True)
+            Candidate(doc_id, texts_of.get(doc_id, ""), fused[doc_id], parts[doc_id], places[doc_id])
+            for doc_id in best
         ]
 
     async def texts(self, doc_ids: Sequence[str], timeout_s: float) -> list[str]:
@@ -170,20 +171,30 @@ class FusionStage(FirstStage):
         if not doc_ids:
             return {}
         until_s = time.monotonic() + timeout_s
-        fused = fuse(self._config, await self._found(query, self._config.depth, until_s))
+        scores, _ = await self._found(query, self._config.depth, until_s)
+        fused = fuse(self._config, scores)
         return {doc_id: fused[doc_id] for doc_id in doc_ids if doc_id in fused}
 
-    async def _found(self, query: str, depth: int, until_s: float) -> dict[str, Scores]:
-        """Ask every member: the scores of what it finds, or of what the one of `candidates` found."""
+    async def _found(
+        self, query: str, depth: int, until_s: float
+    ) -> tuple[dict[str, Scores], dict[str, int | None]]:
+        """Ask every member: the scores of what it finds, or of what the one of `candidates` found.
+
+        With them come the places of what was found beside the stores that are used.
+        """
+        places: dict[str, int | None] = {}
+        home = self._home
 
         async def search(name: str) -> Scores:
-            left_s = until_s - time.monotonic()
-            found = await self._members[name].search(query, depth, left_s, texts=False)
+            member, left_s = self._members[name], until_s - time.monotonic()
+            found = await member.search(query, depth, left_s, texts=False)
+            if member is home:
+                places.update({each.doc_id: each.place for each in found})
             return {each.doc_id: each.score for each in found}
 
         if self._config.candidates is None:
             names = self._config.of
-            return dict(zip(names, await together(map(search, names)), strict=True))
+            return dict(zip(names, await together(map(search, names)), strict=True)), places
         found = await search(self._config.candidates)
 
         async def score(name: str) -> Scores:
@@ -194,7 +205,8 @@ class FusionStage(FirstStage):
             missing = {} if self._config.method == "rrf" else dict.fromkeys(found, 0.0)
             return {**missing, **its}
 
-        return dict(zip(self._config.of, await together(map(score, self._config.of)), strict=True))
+        scores = await together(map(score, self._config.of))
+        return dict(zip(self._config.of, scores, strict=True)), places
 
     async def _texts_of(self, finder: Mapping[str, str], until_s: float) -> dict[str, str]:
         """Read each text where its document was found."""

@@ -119,7 +119,8 @@ class ImpactStage(LuceneStage):
         self._weights: UnitWeights | MaskedLanguageModel | None = None
 
     async def start(self) -> None:
-        """Load what weighs queries."""
+        """Load what weighs queries. Raises: ConfigError if it cannot be loaded; as `LuceneStage.start`."""
+        await super().start()
         loop = asyncio.get_running_loop()
         self._weights = await loop.run_in_executor(self._thread, _open_weights, self._key, self._config)
 

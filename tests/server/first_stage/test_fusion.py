@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,42 @@ async def test_a_fusion_may_be_a_member() -> None:
         ("y", 64.0, {"inner": 6.0, "b": 4.0}),  # a's lowest is 2
         ("x", 31.0, {"inner": 3.0, "b": 1.0}),
     ]
+
+
+class KeptStage(TableStage):
+    """Has stores, and a place for each of its documents, also for those that it does not find."""
+
+    def __init__(self, name: str, table: Table, places: dict[str, int]) -> None:
+        super().__init__(name, table)
+        self.places = places
+        self.located: list[str] = []
+        self.kept: Any = object()
+
+    @property
+    def stores(self) -> Any:
+        return self.kept
+
+    async def search(self, query: str, k: int, timeout_s: float, *, texts: bool = True) -> list[Candidate]:
+        found = await super().search(query, k, timeout_s, texts=texts)
+        return [replace(each, place=self.places[each.doc_id]) for each in found]
+
+    async def locate(self, doc_ids: Sequence[str], timeout_s: float) -> list[int | None]:
+        self.located += doc_ids
+        return [self.places.get(doc_id) for doc_id in doc_ids]
+
+
+async def test_places_are_those_beside_the_first_member_that_keeps_anything() -> None:
+    kept = KeptStage("b", {"x": 1.0, "y": 3.0}, {"x": 70, "y": 71, "z": 72})
+    members = {"a": TableStage("a", {"x": 2.0, "z": 1.5, "v": 1.0}), "b": kept}
+    fusion = await fused(members, method="linear", weights=(1.0, 1.0))
+    assert fusion.stores is kept.kept
+    found = await fusion.search("q", 9, TIMEOUT_S)
+    assert {each.doc_id: each.place for each in found} == {"y": 71, "x": 70, "z": 72, "v": None}
+    assert sorted(kept.located) == ["v", "z"]  # it said of the others where they are
+    assert await fusion.locate(["z", "x"], TIMEOUT_S) == [72, 70]
+    without = await fused({"a": members["a"], "c": TableStage("c", {"x": 1.0})})
+    assert without.stores is None
+    assert {each.place for each in await without.search("q", 9, TIMEOUT_S)} == {None}
 
 
 async def test_it_describes_itself_and_its_members() -> None:
