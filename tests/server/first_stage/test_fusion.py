@@ -362,20 +362,3 @@ def test_unknown_members_and_fusions_of_themselves_are_refused() -> None:
         "first_stage.indexes.c.of: a fusion cannot be of itself: c of c",
     )
     assert not any(".of:" in problem for problem in around[3:])
-
-
-@pytest.mark.asyncio(loop_scope="session")
-async def test_lucene_indexes_are_fused(stage: FirstStages) -> None:
-    query = "volcano tiedoc"
-    plain, rm3 = [await stage.stages[name].search(query, 20, 60.0) for name in ("odd", "odd-rm3")]
-    scores = [{each.doc_id: each.score for each in its} for its in (plain, rm3)]
-    assert len(scores[0]) < len(scores[1])
-    expected = {
-        doc_id: expected_score({"method": "mean"}, {"odd": scores[0], "odd-rm3": scores[1]}, doc_id)
-        for doc_id in scores[1]
-    }
-    found = await stage.search("fused", query, 20, 60.0)
-    assert {each.doc_id: each.score for each in found} == pytest.approx(expected)
-    assert {each.doc_id: each.text for each in found} == {each.doc_id: each.text for each in rm3}
-    with pytest.raises(Gone, match="no longer in the index: 'absent'"):
-        await stage.stages["fused"].texts(["emoji", "absent"], 60.0)

@@ -33,7 +33,6 @@ from farrank_server.first_stage.fusion import FusionConfig
 from farrank_server.first_stage.impact import ImpactConfig, ImpactStage
 from farrank_server.first_stage.kinds import IndexConfig, Surroundings
 from farrank_server.first_stage.lucene import LuceneHost
-from farrank_server.first_stage.lucene_fields import NO_EXPANSIONS, NO_IMPACTS, NO_VECTORS
 from farrank_server.first_stage.query_encoders import OwnEncoders
 from farrank_server.first_stage.stages import FirstStages, check_indexes, open_first_stages
 from farrank_server.indexing.index_builder import Document, Options, build_index
@@ -355,26 +354,6 @@ async def test_descriptions_say_how_each_ranks(learned: FirstStages, masked_mode
             ("bm25", "scanned"),
         ),
     }
-
-
-async def test_an_index_without_the_fields_is_refused_by_kinds_that_rank_by_them(toy_index: Path) -> None:
-    indexes: dict[str, IndexConfig] = {
-        "plain": Bm25Config(toy_index),
-        "expanded": Doc2QueryConfig(toy_index),
-        "weights": ImpactConfig(toy_index, tokenizer=str(TOKENIZER)),
-    }
-    with pytest.raises(ConfigError) as caught:
-        await open_first_stages(FirstStageConfig(indexes=indexes)).start()
-    assert caught.value.problems == (
-        f"first_stage.indexes.expanded.path: {toy_index}: {NO_EXPANSIONS}",
-        f"first_stage.indexes.weights.path: {toy_index}: {NO_IMPACTS}",
-    )
-    with pytest.raises(ConfigError) as caught:
-        check_indexes(FirstStageConfig(indexes={"d": DenseConfig(toy_index, encoder="tiny")}), ["maxp"])
-    assert caught.value.problems == (
-        f"first_stage.indexes.d.path: {toy_index}: {NO_VECTORS}",
-        "first_stage.indexes.d.encoder: no ranker 'tiny' is configured; known are: maxp",
-    )
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from farrank_server.config.schema import FirstStageConfig
-from farrank_server.errors import InvalidArgument
+from farrank_server.errors import Gone, InvalidArgument
 from farrank_server.first_stage.bm25 import Bm25Config
 from farrank_server.first_stage.stages import FirstStages, open_first_stages
 
@@ -156,6 +156,20 @@ async def test_texts_come_back_byte_for_byte(
     [candidate] = await stage.search("odd", query, 1, TIMEOUT_S)
     assert candidate.doc_id == doc_id
     assert candidate.text == odd_texts[doc_id]
+
+
+async def test_indexes_are_fused(stage: FirstStages) -> None:
+    query = "volcano tiedoc"
+    plain, rm3 = [await stage.stages[name].search(query, 20, TIMEOUT_S) for name in ("odd", "odd-rm3")]
+    scores = {each.doc_id: each.score for each in plain}
+    lowest = min(scores.values())
+    assert len(plain) < len(rm3)
+    expected = {each.doc_id: (each.score + scores.get(each.doc_id, lowest)) / 2 for each in rm3}
+    found = await stage.search("fused", query, 20, TIMEOUT_S)
+    assert {each.doc_id: each.score for each in found} == pytest.approx(expected)
+    assert {each.doc_id: each.text for each in found} == {each.doc_id: each.text for each in rm3}
+    with pytest.raises(Gone, match="no longer in the index: 'absent'"):
+        await stage.stages["fused"].texts(["emoji", "absent"], TIMEOUT_S)
 
 
 async def test_descriptions_say_how_each_index_ranks(stage: FirstStages, odd_texts: dict[str, str]) -> None:

