@@ -27,6 +27,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "serve": Command("answer rerank calls over gRPC", ("server",)),
+    "reload": Command("have a running server open its indexes anew"),
     "index": Command("build an index for the server to search", ("lucene",)),
     "rerank": Command("order documents by a query"),
     "search": Command("search an index of a server and rerank what it finds"),

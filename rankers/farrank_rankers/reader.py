@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
 
@@ -98,14 +99,14 @@ class Reader:
         Raises: ValueError if max_chunks is less than 1.
         """
         bounds = chunk_bounds(self.spec.chunking, len(document), max_chunks)
+        if not len(document):
+            return tuple(Chunk(index, document.ids, 0, 0) for index, _ in enumerate(bounds))
+        starts = document.starts[[first for first, _ in bounds]].tolist()
+        # The largest end between each pair of bounds, all at once: every call of numpy costs.
+        ends = np.maximum.reduceat(np.append(document.ends, 0), np.ravel(bounds))[::2].tolist()
         return tuple(
-            Chunk(
-                index=index,
-                ids=document.ids[first:end],
-                start=int(document.starts[first]) if end > first else 0,
-                end=int(document.ends[first:end].max()) if end > first else 0,
-            )
-            for index, (first, end) in enumerate(bounds)
+            Chunk(index, document.ids[first:end], start, last)
+            for index, ((first, end), start, last) in enumerate(zip(bounds, starts, ends, strict=True))
         )
 
     def query_input(self, query: TokenizedText) -> EncoderInput:
@@ -172,6 +173,38 @@ class Reader:
                 f"tokenizer.json uses token type {max(self._frame.text_types)}; "
                 f"config.json has type_vocab_size {self.backbone.token_types}"
             )
+
+
+class ChunkFramer:
+    """Frames chunks as `Reader.chunk_input` does, many of them with one query; several threads may share it.
+
+    Arrays of different inputs may be the same ones.
+    Raises: as `Reader.chunk_input`.
+    """
+
+    def __init__(self, reader: Reader, query: TokenizedText | None) -> None:
+        self._reader, self._query = reader, query
+        # By the chunk's length: an input, and where its chunk starts.
+        self._alike: dict[int, tuple[EncoderInput, int]] = {}
+
+    def inputs(self, chunks: Sequence[Chunk]) -> list[EncoderInput]:
+        """Frame chunks, in their order."""
+        framed: list[EncoderInput] = []
+        for length, some in groupby(chunks, key=len):
+            alike = list(some)
+            pattern, start = self._pattern(length, alike[0])
+            rows = np.empty((len(alike), pattern.tokens), dtype=np.int32)  # (P, L)
+            rows[:] = pattern.input_ids
+            for ids, chunk in zip(rows, alike, strict=True):
+                ids[start : start + length] = chunk.ids
+                framed.append(EncoderInput(ids, pattern.roles, pattern.token_type_ids))
+        return framed
+
+    def _pattern(self, length: int, chunk: Chunk) -> tuple[EncoderInput, int]:
+        if length not in self._alike:
+            pattern = self._reader.chunk_input(self._query, chunk)
+            self._alike[length] = pattern, int(np.argmax(pattern.roles == int(Role.DOCUMENT)))
+        return self._alike[length]
 
 
 def _frame_of(family: Family, tokenizer: TextTokenizer) -> Frame:

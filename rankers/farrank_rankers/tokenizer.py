@@ -160,7 +160,8 @@ class Frame:
         first, *others = self.parts
         pieces: list[tuple[IntArray, IntArray | int, IntArray | int]] = [tuple(first)]
         for runs, kind, part in zip(texts, self.text_types, others, strict=True):
-            pieces += [(ids, role, kind) for ids, role in runs]
+            # A plain number: numpy asks an enum's member for what it has not, and is told so slowly.
+            pieces += [(ids, int(role), kind) for ids, role in runs]
             pieces.append(tuple(part))
         # Into one array: every call of numpy costs, and a small request waits for it.
         framed = np.empty((3, sum(len(ids) for ids, *_ in pieces)), dtype=np.int32)

@@ -5,11 +5,16 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NoReturn
 
 from prometheus_client import disable_created_metrics
 
 from farrank_server.config.schema import ServerConfig
 from farrank_server.errors import ConfigError
+from farrank_server.pid_file import PidFile, Reloads, held
 from farrank_server.replica import Replica
 
 log = logging.getLogger(__name__)
@@ -23,8 +28,10 @@ EXIT_DEVICE_LOST = 1
 EXIT_CONFIG = 2
 
 
-def run(config: ServerConfig) -> int:
+def run(config: ServerConfig, pid_file: Path | None = None) -> int:
     """Serve until SIGTERM or SIGINT, then drain, and return the process's exit status.
+
+    SIGHUP has the indexes opened anew; `pid_file` names a file that says how that went (see there).
 
     The status is 0 after a drain, 1 if the device was lost (a supervisor should restart the process), and 2
     if the configuration cannot be served; the reason is then on standard error.
@@ -35,18 +42,36 @@ def run(config: ServerConfig) -> int:
     # Otherwise every counter gets a `_created` sample, which doubles the metrics page and which nobody reads.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     try:
-        return asyncio.run(_serve(config))
+        with _held(pid_file) as file:
+            return asyncio.run(_serve(config, file))
     except ConfigError as error:
         for problem in error.problems:
             print(f"farrank serve: {problem}", file=sys.stderr)
         return EXIT_CONFIG
 
 
-async def _serve(config: ServerConfig) -> int:
-    told_to_end = asyncio.Event()
+@contextmanager
+def _held(path: Path | None) -> Iterator[PidFile | None]:
+    """Hold the file of the process's id, if there is to be one. Raises: ConfigError if it cannot be held."""
+    if path is None:
+        yield None
+        return
+    with ExitStack() as opened:
+        try:
+            file = opened.enter_context(held(path))
+        except BlockingIOError:
+            raise ConfigError(f"--pid-file: {path} is another running server's") from None
+        except OSError as error:
+            raise ConfigError(f"--pid-file: {path}: {error.strerror}") from error
+        yield file
+
+
+async def _serve(config: ServerConfig, pid_file: PidFile | None) -> int:
+    told_to_end, told_to_reload = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told_to_end.set)
+    loop.add_signal_handler(signal.SIGHUP, told_to_reload.set)
     ending = asyncio.create_task(told_to_end.wait())
     replica = Replica(config)
     starting = asyncio.create_task(replica.__aenter__())
@@ -58,6 +83,7 @@ async def _serve(config: ServerConfig) -> int:
         # search process ends by itself when its pipe closes.
         os._exit(EXIT_OK)
     await starting
+    reloading = asyncio.create_task(_reload(replica, told_to_reload, pid_file))
     try:
         # A program that started this one reads the ports here. Logs go to standard error.
         addresses = {"grpc": replica.address, "metrics": replica.metrics_url, "http": replica.http_url}
@@ -74,4 +100,25 @@ async def _serve(config: ServerConfig) -> int:
         log.info("told to end; draining")
         return EXIT_OK
     finally:
+        reloading.cancel()
+        await asyncio.wait((reloading,))
         await replica.__aexit__(None, None, None)
+
+
+async def _reload(replica: Replica, told: asyncio.Event, pid_file: PidFile | None) -> NoReturn:
+    """Reload the indexes whenever told to, and say in the file how that went."""
+    number = 0
+    problem = ""
+    while True:
+        await told.wait()
+        told.clear()
+        if pid_file is not None:
+            pid_file.write(Reloads(number + 1, number, problem))
+        number += 1
+        try:
+            await replica.indexes.reload()
+            problem = ""
+        except Exception as error:  # the log has it; the old indexes are still there
+            problem = str(error) or type(error).__name__
+        if pid_file is not None:
+            pid_file.write(Reloads(number, number, problem))

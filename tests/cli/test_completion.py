@@ -36,7 +36,7 @@ def complete(farrank: Callable[..., Outcome]) -> Callable[..., list[str]]:
 
 def test_commands_flags_and_choices_are_offered(complete: Callable[..., list[str]]) -> None:
     assert {"serve", "rerank", "loadtest", "completion"} <= set(complete(""))
-    assert complete("re") == ["rerank"]
+    assert complete("re") == ["reload", "rerank"]
     assert complete("loadtest", "l") == ["latency"]
     assert "--score-scale" in complete("search", "--")
     assert "--climb" in complete("loadtest", "latency", "--")

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from farrank_rankers.errors import SourceError, SpecError
 from farrank_rankers.files.open import open_reader
-from farrank_rankers.reader import Reader
+from farrank_rankers.reader import ChunkFramer, Reader
 from farrank_rankers.tokens import EncoderInput, Role, collate
 
 MakeModel = Callable[..., Path]
@@ -198,3 +198,17 @@ def test_reading_needs_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("family", ["maxp", "cross-encoder", "biencoder"])
+def test_chunks_framed_together_are_framed_as_each_alone(tiny_rankers: dict[str, Path], family: str) -> None:
+    reader = open_reader(str(tiny_rankers[family]), window=6, stride=4)
+    query = None if reader.spec.plan == "dual" else reader.read_query(QUERY)
+    framer = ChunkFramer(reader, query)
+    for text in (DOCUMENT, "", "Neural", "Neural models score passages"):
+        chunks = reader.split(reader.read_document(text))
+        for framed, chunk in zip(framer.inputs(chunks), chunks, strict=True):
+            alone = reader.chunk_input(query, chunk)
+            for name in ("input_ids", "roles", "token_type_ids"):
+                assert getattr(framed, name).tolist() == getattr(alone, name).tolist()
+                assert getattr(framed, name).dtype == getattr(alone, name).dtype

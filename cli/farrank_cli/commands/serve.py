@@ -49,6 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for form, (_, meaning) in _KEYS.items():
         add(form, meaning)
     add("--set KEY=VALUE", "any key, such as listen.port=0", repeated=True)
+    add("--pid-file FILE", "where to write the process id; farrank reload finds the server by it", Path)
     add("--print-config", "print the effective configuration as YAML, and end")
     add("--dry-run", "check everything that can be checked without loading, and end")
     add("--log-level", "how much to log", choices=_LEVELS, default="info")
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     logging.basicConfig(
         level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    return serve(config)
+    return serve(config, args.pid_file)
 
 
 def read_settings(args: argparse.Namespace, environment: Mapping[str, str]) -> list[Setting]:

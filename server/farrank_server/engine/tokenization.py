@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from farrank_rankers.chunking import readable_tokens
 from farrank_rankers.errors import ReadingStopped
 from farrank_rankers.features import Features
+from farrank_rankers.reader import ChunkFramer
 from farrank_rankers.tokens import TokenizedText
 from farrank_server.engine.admission.estimates import Speed
 from farrank_server.engine.admission.reservations import Reservations
@@ -48,11 +49,11 @@ class TokenizerPool:
         started_ns = time.perf_counter_ns()
         loop = asyncio.get_running_loop()
         slices = iter(list(_slices(call)))
-        query: list[TokenizedText] = []
+        framer: list[ChunkFramer] = []
 
         def read(indices: Sequence[int]) -> Tally:
-            brought = Tally() if query else self._read_query(call, query)
-            return brought + self._read_slice(call, query[0], indices)
+            brought = Tally() if framer else self._read_query(call, framer)
+            return brought + self._read_slice(call, framer[0], indices)
 
         # The first slice brings the query; the others then go side by side, a few at a time.
         total = await loop.run_in_executor(self.pool, read, next(slices))
@@ -75,20 +76,21 @@ class TokenizerPool:
         """
         await asyncio.get_running_loop().run_in_executor(self.pool, self._read_query, call, [])
 
-    def _read_query(self, call: ActiveCall, query: list[TokenizedText]) -> Tally:
-        query.append(call.ranker.reader.read_query(call.call.query))
-        if len(query[0]) == 0:
+    def _read_query(self, call: ActiveCall, framer: list[ChunkFramer]) -> Tally:
+        query = call.ranker.reader.read_query(call.call.query)
+        if len(query) == 0:
             raise InvalidArgument(
                 f"query: holds no token that ranker {call.ranker.name} can read; it needs at least 1"
             )
-        brought = Tally(query_tokens_cut=query[0].tokens_cut or 0)
+        brought = Tally(query_tokens_cut=query.tokens_cut or 0)
         if call.ranker.is_dual:
-            encoder_input = call.ranker.reader.query_input(query[0])
+            encoder_input = call.ranker.reader.query_input(query)
             brought.tokens = encoder_input.tokens
             self._submit(call, [QueuedInput(encoder_input.tokens, call, encoder_input)], [])
+        framer.append(ChunkFramer(call.ranker.reader, None if call.ranker.is_dual else query))
         return brought
 
-    def _read_slice(self, call: ActiveCall, query: TokenizedText, indices: Sequence[int]) -> Tally:
+    def _read_slice(self, call: ActiveCall, framer: ChunkFramer, indices: Sequence[int]) -> Tally:
         inputs: list[QueuedInput] = []
         documents: list[PendingDocument] = []
         brought = Tally()
@@ -102,7 +104,7 @@ class TokenizerPool:
                 brought.stored_documents += 1
                 brought.stored_chunks += len(held.spans)
             elif held is None:
-                document, its_inputs = self._read_document(call, query, index, source.tokens)
+                document, its_inputs = self._read_document(call, framer, index, source.tokens)
                 inputs += its_inputs
                 brought.stored_documents += source.tokens is not None
             else:
@@ -116,7 +118,7 @@ class TokenizerPool:
         return brought
 
     def _read_document(
-        self, call: ActiveCall, query: TokenizedText, index: int, stored: StoredTokens | None
+        self, call: ActiveCall, framer: ChunkFramer, index: int, stored: StoredTokens | None
     ) -> tuple[PendingDocument, list[QueuedInput]]:
         ranker, limit, brought = call.ranker, call.call.max_chunks, call.call.documents[index]
         length = brought.characters
@@ -129,8 +131,7 @@ class TokenizerPool:
                 brought.text, limit, should_stop=call.finished.done, count_tokens=call.call.count_tokens
             )
         chunks = ranker.reader.split(read, limit)
-        with_query = None if ranker.is_dual else query
-        inputs = [ranker.reader.chunk_input(with_query, chunk) for chunk in chunks]
+        inputs = framer.inputs(chunks)
         if stored is None:
             readable = ranker.readable(length, call.call.count_tokens)
             self._reading.observe(readable * self._threads, time.perf_counter() - started_s)

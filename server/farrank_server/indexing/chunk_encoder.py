@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from farrank_rankers.files.open import Overrides
+from farrank_rankers.reader import ChunkFramer
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokens import EncoderInput, TokenizedText
 from farrank_runtimes.choose import ServableRanker, open_ranker_runtime
@@ -58,7 +59,8 @@ class ChunkEncoder:
         reader = self._served.reader
         read = list(self._threads.map(self._read, texts))
         split = [reader.split(each) for each in read]
-        inputs = [reader.chunk_input(None, chunk) for chunks in split for chunk in chunks]
+        framer = ChunkFramer(reader, None)
+        inputs = [each for chunks in split for each in framer.inputs(chunks)]
         vectors = self._vectors(inputs)
         ends = np.cumsum([len(chunks) for chunks in split])
         return [

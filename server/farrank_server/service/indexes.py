@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from farrank_server.engine.engine import Engine
 from farrank_server.engine.rankers.loaded import LoadedRanker
 from farrank_server.engine.stored import NOTHING, Sources
-from farrank_server.errors import ConfigError
 from farrank_server.first_stage.stages import FirstStages
 from farrank_server.metrics import Metrics
 
@@ -86,7 +85,7 @@ class Indexes:
     async def reload(self) -> None:
         """Open all indexes anew beside the old ones, and then let calls have the new.
 
-        Raises: ConfigError saying why they cannot be opened; the old ones stay.
+        Raises: ConfigError, or what else a first stage raises, if they cannot be opened; the old ones stay.
         """
         async with self._reloading:
             try:
@@ -97,7 +96,7 @@ class Indexes:
                 except BaseException:
                     await fresh.stop()
                     raise
-            except ConfigError as error:
+            except Exception as error:
                 self._metrics.reloads.labels("failed").inc()
                 log.error("the indexes stay as they are: %s", error)
                 raise
@@ -107,7 +106,7 @@ class Indexes:
             old, self._now = self._now, opened
             opened.show(self._metrics)
             self._metrics.reloads.labels("done").inc()
-            log.info("the indexes are reloaded: %s", ", ".join(map(str, opened.first_stages.describe())))
+            log.info("the indexes are opened anew")
             if old.calls:
                 self._old.add(old)
             else:

@@ -1,0 +1,198 @@
+"""Indexes are opened anew under load, over real sockets: no call is dropped, and none mixes old and new."""
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from farrank.v1 import rerank_pb2 as pb
+from farrank.v1 import rerank_pb2_grpc
+from farrank_cli.spawn import spawned_server
+from farrank_client import Client
+from farrank_rankers.files.open import open_reader
+from farrank_server.config.schema import FirstStageConfig, ListenConfig, RankerConfig, ServerConfig
+from farrank_server.errors import ConfigError
+from farrank_server.first_stage.bm25 import Bm25Config
+from farrank_server.indexing.index_builder import Document, Options, Store, change_index
+from farrank_server.replica import Replica
+from farrank_server.stores.token_store import TokensOf, key_of
+from support.engine_bench import until
+from support.kept_index import kept_index
+
+TEXTS = {f"d{n}": f"the river number{n} rises in the mountains " * (n + 1) for n in range(6)}
+ASKED = pb.SearchAndRerankRequest(query="river", options=pb.RerankOptions(return_texts=True))
+
+
+@pytest.fixture(scope="module")
+def stores(tiny_rankers: dict[str, Path]) -> list[Store]:
+    return [TokensOf(open_reader(str(tiny_rankers["maxp"])).tokenizer)]
+
+
+@pytest.fixture(scope="module")
+def made(stores: list[Store], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return kept_index(tmp_path_factory.mktemp("reloaded") / "index", TEXTS, stores)
+
+
+@pytest.fixture
+def index(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made, tmp_path / "index")
+    return tmp_path / "index"
+
+
+def add(index: Path, stores: list[Store], *names: str) -> None:
+    change_index(index, [Document(name, f"a river called {name}") for name in names], [], Options(stores))
+
+
+def configured(tiny_rankers: dict[str, Path], index: Path) -> ServerConfig:
+    return ServerConfig(
+        rankers={"maxp": RankerConfig(str(tiny_rankers["maxp"]))},
+        listen=ListenConfig(port=0, metrics_port=None),
+        first_stage=FirstStageConfig(indexes={"it": Bm25Config(index)}),
+    )
+
+
+async def test_no_call_is_dropped_while_indexes_are_reloaded(
+    tiny_rankers: dict[str, Path], index: Path, stores: list[Store]
+) -> None:
+    async with (
+        Replica(configured(tiny_rankers, index)) as replica,
+        grpc.aio.insecure_channel(replica.address) as channel,
+    ):
+        stub = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+        is_over = False
+        found: list[Any] = []
+
+        async def caller() -> None:
+            while not is_over:
+                found.append(await stub.SearchAndRerank(ASKED, timeout=30))
+
+        callers = [asyncio.ensure_future(caller()) for _ in range(3)]
+        with replica.indexes.held() as first:
+            await asyncio.to_thread(add, index, stores, "new")
+            before = first.first_stages.lucene.process_id
+            await replica.indexes.reload()
+            # A call in flight keeps what it began with.
+            assert len(await first.first_stages.search("it", "river", 10, 30.0)) == len(TEXTS)
+        await until(lambda: first.first_stages.lucene.process_id is None)
+        seen = len(found)
+        await until(lambda: len(found) > seen + 20)
+        is_over = True
+        await asyncio.gather(*callers)
+
+        sizes = [len(each.results) for each in found]
+        assert set(sizes) == {len(TEXTS), len(TEXTS) + 1}
+        assert sizes == sorted(sizes)
+        for each in found:
+            assert each.usage.stored_documents == len(each.results)
+            assert all(result.text for result in each.results)
+        listed = await stub.ListRankers(pb.ListRankersRequest())
+        assert [(each.documents, each.generation) for each in listed.indexes] == [(len(TEXTS) + 1, 1)]
+        with replica.indexes.held() as second:
+            assert second.first_stages.lucene.process_id not in (None, before)
+        read = replica.metrics.registry.get_sample_value
+        assert read("farrank_index_generation", {"index": "it"}) == 1
+        assert read("farrank_index_reloads_total", {"outcome": "done"}) == 1
+
+
+async def test_a_reload_that_fails_leaves_the_old_indexes(
+    tiny_rankers: dict[str, Path], index: Path, tmp_path: Path
+) -> None:
+    async with (
+        Replica(configured(tiny_rankers, index)) as replica,
+        grpc.aio.insecure_channel(replica.address) as channel,
+    ):
+        stub = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+        aside = tmp_path / "aside"
+        os.rename(index, aside)
+        with pytest.raises(ConfigError, match="there is no Lucene index here"):
+            await replica.indexes.reload()
+        os.rename(aside, index)
+        tokens = key_of(open_reader(str(tiny_rankers["maxp"])).tokenizer)
+        (index / tokens / "part-000000000000" / "characters.u32").unlink()
+        with pytest.raises(ConfigError, match=r"characters\.u32: is damaged \(it is missing\)"):
+            await replica.indexes.reload()
+        answer = await stub.SearchAndRerank(ASKED, timeout=30)
+        assert len(answer.results) == answer.usage.stored_documents == len(TEXTS)
+        read = replica.metrics.registry.get_sample_value
+        assert read("farrank_index_reloads_total", {"outcome": "failed"}) == 2
+        assert read("farrank_index_reloads_total", {"outcome": "done"}) == 0
+
+
+async def test_stores_of_an_index_that_was_replaced_are_not_read_with_the_new_one(
+    tiny_rankers: dict[str, Path], index: Path, stores: list[Store], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        Replica(configured(tiny_rankers, index)) as replica,
+        grpc.aio.insecure_channel(replica.address) as channel,
+    ):
+        stub = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+        with replica.indexes.held() as opened:
+            lucene = opened.first_stages.lucene
+            before = lucene.process_id
+            assert before is not None
+            await asyncio.to_thread(add, index, stores, "new")
+            os.kill(before, signal.SIGKILL)
+            await until(lambda: lucene.process_id not in (None, before))
+        answer = await stub.SearchAndRerank(ASKED, timeout=30)
+        assert (len(answer.results), answer.usage.stored_documents) == (len(TEXTS) + 1, 0)
+        named = [pb.Document(id=doc_id, index="it") for doc_id in (*TEXTS, "new")]
+        by_id = await stub.Rerank(pb.RerankRequest(query="river", documents=named), timeout=30)
+        assert by_id.usage.stored_documents == 0
+        assert {each.id: each.score for each in by_id.results} == {
+            each.id: each.score for each in answer.results
+        }
+        assert [each.message for each in caplog.records if "was replaced" in each.message]
+
+        await replica.indexes.reload()
+        again = await stub.SearchAndRerank(ASKED, timeout=30)
+        assert [(each.id, each.score) for each in again.results] == [
+            (each.id, each.score) for each in answer.results
+        ]
+        assert again.usage.stored_documents == len(TEXTS) + 1
+
+
+def farrank(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "farrank_cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_farrank_reload_says_how_it_went(
+    tiny_rankers: dict[str, Path], index: Path, stores: list[Store], tmp_path: Path
+) -> None:
+    pid_file = tmp_path / "farrank.pid"
+    arguments = [f"--ranker=maxp={tiny_rankers['maxp']}", f"--index=it={index}", f"--pid-file={pid_file}"]
+    reload = ("reload", "--pid-file", pid_file)
+    with spawned_server(arguments) as server, Client(server.address) as client:
+        pid = int(pid_file.read_text().splitlines()[0])
+        add(index, stores, "new")
+        assert len(client.search_and_rerank("river").results) == len(TEXTS)
+
+        done = farrank(*reload)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "reloaded\n", "")
+        assert len(client.search_and_rerank("river").results) == len(TEXTS) + 1
+
+        index.rename(tmp_path / "aside")
+        failed = farrank(*reload)
+        assert failed.returncode == 1
+        assert failed.stderr.startswith("farrank: the server goes on with the old indexes: first_stage.")
+        assert "there is no Lucene index here" in failed.stderr
+        assert len(client.search_and_rerank("river").results) == len(TEXTS) + 1
+
+        (tmp_path / "aside").rename(index)
+        second = farrank("serve", *arguments, "--port=0", "--metrics-port=none")
+        assert (second.returncode, second.stdout) == (2, "")
+        assert second.stderr == f"farrank serve: --pid-file: {pid_file} is another running server's\n"
+        assert int(pid_file.read_text().splitlines()[0]) == pid
+    assert not pid_file.exists()
+    gone = farrank(*reload)
+    assert gone.returncode == 3
+    pid_file.write_text(f"{os.getpid()}\n{{}}\n")
+    left = farrank(*reload)
+    assert (left.returncode, left.stderr) == (3, f"farrank: {pid_file}: no server runs with it\n")
