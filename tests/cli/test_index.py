@@ -12,7 +12,8 @@ import pytest
 
 from farrank_cli.commands import index
 from farrank_server.errors import ConfigError
-from farrank_server.indexing.index_builder import Document, IndexingError, Options
+from farrank_server.indexing.index_builder import Document, Options
+from farrank_server.indexing.index_process import IndexingError
 
 if TYPE_CHECKING:
     from support.commands import Outcome
@@ -157,3 +158,32 @@ def test_failures_are_one_line(
     assert outcome.exit_code == exit_code
     assert message in outcome.err
     assert outcome.err.count("\n") == 1
+
+
+def test_ids_to_delete_stand_one_a_line_or_in_json_lines(
+    farrank: Farrank, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    changed: list[list[str]] = []
+
+    def change(out: Path, documents: object, delete: list[str], options: Options, *, replacing: bool) -> int:
+        changed.append(delete)
+        return 1
+
+    monkeypatch.setattr(index, "change_index", change)
+    given = tmp_path / "ids"
+    command = ["index", "--delete", given, "--out", tmp_path / "out"]
+    given.write_text('a\n{3F2504E0}\n{"docid": "b", "text": "x y"}\n\n { "id":"c"}\n', encoding="utf-8")
+    assert farrank(*command).exit_code == 0
+    given.write_text('{"url": "b", "id": "no"}\n', encoding="utf-8")
+    assert farrank(*command, "--fields", "id=url").exit_code == 0
+    assert changed == [["a", "{3F2504E0}", "b", "c"], ["b"]]
+    for line, message in (
+        ('{"text": "x"}', "ids:1: 'id' or 'docid' or"),
+        ('{"id": "x"', "ids:1: not JSON"),
+        ('{"id": "x y"}', "ids:1: the id 'x y' holds white space"),
+        ('{"id": 7}', "ids:1: 'id' must be a string, not int"),
+    ):
+        given.write_text(line, encoding="utf-8")
+        outcome = farrank(*command)
+        assert outcome.exit_code == 2
+        assert message in outcome.err

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
+from farrank_cli.commands import index
 from farrank_rankers.files.open import open_reader
-from farrank_server.stores.index_manifest import read_manifest
+from farrank_server.indexing.index_builder import Options
+from farrank_server.indexing.index_folder import Scratch
+from farrank_server.java_process.jvm import child_environment
+from farrank_server.stores.encodings_store import EncodingsStore
+from farrank_server.stores.index_manifest import IndexManifest, read_manifest
 from farrank_server.stores.token_store import TokenStore, key_of
 
 if TYPE_CHECKING:
@@ -69,6 +79,119 @@ def test_a_ranker_that_cannot_be_opened_is_named(farrank: Farrank, tmp_path: Pat
     outcome = farrank("index", given, "--tokens", tmp_path / "none", "--out", tmp_path / "out")
     assert outcome.exit_code == 2
     assert outcome.err.startswith(f"farrank: --tokens {tmp_path / 'none'}: ")
+
+
+def test_encodings_lucene_and_manifest_stay_in_step(
+    farrank: Farrank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, encode = tmp_path / "out", ("--encode", "embedded", "--encode-precision", "fp32")
+    built = collection(tmp_path / "a.jsonl", "The Rhine rises in the Alps. " * 99, "Rye.", "Salt.", "Yeast.")
+    assert farrank("index", built, *encode, "--out", out).exit_code == 0
+    manifest, store = kept(out)
+    assert manifest.vectors is not None
+    assert store.read(0).features.vectors.shape[0] > 2
+    chunks = sum(chunks_at(store, place) for place in range(4))
+    assert (manifest.vectors.chunks, manifest.vectors.places) == (chunks, chunks)
+
+    # d2 is replaced and saved. Of d1 Lucene has what takes its place already, when the saving is interrupted.
+    changed = {"d2": "Sea salt. " * 200, "d1": "Rye bread. " * 300, "d0": "The Rhone.", "d4": "Flour."}
+    lines = [json.dumps({"id": doc_id, "text": text}) for doc_id, text in changed.items()]
+    (tmp_path / "b.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    deleted = tmp_path / "deleted.jsonl"
+    deleted.write_text('{"id": "d0", "text": "old"}\n{"_id": "d3"}\n', encoding="utf-8")
+    change = ["index", tmp_path / "b.jsonl", "--append", *encode, "--out", out]
+    same = [*change, "--replace", "--delete", deleted]
+    with monkeypatch.context() as patch:
+        patch.setattr("farrank_server.indexing.index_builder._BATCH_DOCUMENTS", 1)
+        patch.setattr(index, "Options", partial(Options, save_every_s=0.0))
+        patch.setattr(Scratch, "save", interrupted_at(2))
+        assert farrank(*same).exit_code == 130
+    assert kept(out)[0] == manifest
+
+    for other, message in (
+        ([*change, "--replace"], "other documents were to be deleted before the interruption"),
+        ([*change, "--delete", deleted], "before the interruption documents were to be replaced"),
+    ):
+        refused = farrank(*other, "--resume")
+        assert refused.exit_code == 2
+        assert message in refused.err
+    resumed = farrank(*same, "--resume")
+    assert resumed.out == f"{out}: 4 documents\n", resumed.err
+
+    manifest, store = kept(out)
+    assert (manifest.generation, manifest.documents, manifest.places) == (1, 4, 8)
+    assert store.characters(5) == len(changed["d1"])
+    places = dict(zip(changed, range(4, 8), strict=True))
+    held = lucene_of(out)
+    assert dict(held["documents"]) == places
+    of_each = {doc_id: chunks_at(store, place) for doc_id, place in places.items()}
+    assert Counter(doc_id for doc_id, _, _ in held["chunks"]) == of_each
+    assert of_each["d1"] > 1
+    expected = np.concatenate([store.read(place).features.vectors.numpy() for place in places.values()])
+    assert [place for _, place, _ in held["chunks"]] == list(range(chunks, chunks + len(expected)))
+    assert np.array_equal(np.array([vector for *_, vector in held["chunks"]], np.float32), expected)
+    assert manifest.vectors is not None
+    assert (manifest.vectors.chunks, manifest.vectors.places) == (len(expected), chunks + len(expected))
+
+
+def kept(out: Path) -> tuple[IndexManifest, EncodingsStore]:
+    """What an index says of itself, and its encodings."""
+    manifest = read_manifest(out)
+    assert manifest is not None
+    (key,) = manifest.stores
+    return manifest, EncodingsStore(out / key, manifest.id)
+
+
+def chunks_at(store: EncodingsStore, place: int) -> int:
+    return len(store.read(place).spans)
+
+
+def interrupted_at(number: int) -> Callable[[Scratch, Mapping[str, Any]], None]:
+    """Save what an interrupted preparation needs, until Ctrl-C comes before the nth time."""
+    calls, save = 0, Scratch.save
+
+    def interrupted(scratch: Scratch, state: Mapping[str, Any]) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            raise KeyboardInterrupt
+        save(scratch, state)
+
+    return interrupted
+
+
+LUCENE = """
+import json, sys
+from farrank_server.first_stage.lucene_fields import ID, PLACE, VECTOR, java
+from farrank_server.java_process.jvm import start_jvm
+
+def held(folder, vectors):
+    path = java("java.nio.file.Paths").get(folder)
+    reader = java("index.DirectoryReader").open(java("store.FSDirectory").open(path))
+    for leaf in reader.leaves().toArray():
+        leaf = leaf.reader()
+        live, places = leaf.getLiveDocs(), leaf.getNumericDocValues(PLACE)
+        numbers = leaf.getFloatVectorValues(VECTOR) if vectors else None
+        for number in range(leaf.maxDoc()):
+            assert places.advanceExact(number)
+            if live is None or live.get(number):
+                assert not vectors or numbers.advance(number) == number
+                vector = [list(numbers.vectorValue())] if vectors else []
+                yield [leaf.storedFields().document(number).get(ID), places.longValue(), *vector]
+
+start_jvm(256)
+documents, chunks = held(sys.argv[1], False), held(sys.argv[1] + "/vectors", True)
+print(json.dumps({"documents": list(documents), "chunks": sorted(chunks, key=lambda each: each[1])}))
+"""
+
+
+def lucene_of(out: Path) -> dict[str, list[Any]]:
+    """What Lucene holds: documents' ids and places, chunks' ids, places and vectors."""
+    command = [sys.executable, "-c", LUCENE, str(out)]
+    asked = subprocess.run(command, env=child_environment(), capture_output=True, text=True, check=False)
+    assert asked.returncode == 0, asked.stderr
+    held: dict[str, list[Any]] = json.loads(asked.stdout)
+    return held
 
 
 def _ids(folder: Path, *doc_ids: str) -> Path:

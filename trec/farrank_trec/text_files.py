@@ -100,6 +100,10 @@ class DocumentKeys:
         self._texts = (named["text"],) if "text" in named else DOC_TEXTS
         self._title = named.get("title", "title")
 
+    def doc_id(self, where: str, values: dict[str, Any]) -> str:
+        """Read the id alone of a line's object. Raises: InputError naming the place if it has none."""
+        return named_string(where, values, self._ids)
+
     def read(self, where: str, line: bytes, wanted: Collection[str] | None = None) -> tuple[str, str] | None:
         """Read a line's id, and its text with the title in front; None if the id is not wanted.
 
@@ -112,7 +116,7 @@ class DocumentKeys:
         self, where: str, values: dict[str, Any], wanted: Collection[str] | None = None
     ) -> tuple[str, str] | None:
         """As `read`, of a line's object."""
-        doc_id = named_string(where, values, self._ids)
+        doc_id = self.doc_id(where, values)
         if wanted is not None and doc_id not in wanted:
             return None
         check_id(where, "the id", doc_id)

@@ -2,7 +2,8 @@
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,17 +19,20 @@ from farrank_server.errors import ConfigError
 from farrank_server.indexing.index_builder import (
     CollectionError,
     Document,
-    IndexingError,
     Options,
     Store,
     build_index,
     change_index,
 )
+from farrank_server.indexing.index_process import IndexingError
 from farrank_server.indexing.pydoc_corpus import read_pydoc
 from farrank_server.stores.token_store import TokensOf
 from farrank_trec import read_documents
 from farrank_trec.errors import InputError
-from farrank_trec.lines import check_id, numbered_lines
+from farrank_trec.lines import check_id, json_object, numbered_lines
+from farrank_trec.text_files import DocumentKeys
+
+_OBJECT = re.compile(r'\s*\{\s*"')
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--resume", "go on where the same command was interrupted")
     add("--append", "add the documents to the index that stands there")
     add("--replace", "with --append: a document whose id is there takes the other's place")
-    add("--delete FILE", "take the documents out whose ids FILE lists, one a line", Path)
+    add("--delete FILE", "take the documents out whose ids FILE lists, one a line or as JSON lines", Path)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -102,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
         )
         try:
             if changes:
-                deleted = _ids_of(args.delete) if args.delete else []
+                deleted = _ids_of(args.delete, args.fields) if args.delete else []
                 held = change_index(
                     args.out, documents if args.append else None, deleted, options, replacing=args.replace
                 )
@@ -149,9 +153,18 @@ def _named_flag(flag_name: str, source: str) -> Iterator[None]:
         raise CommandError(f"{flag_name} {source}: {error}") from error
 
 
-def _ids_of(path: Path) -> list[str]:
-    """Read ids, one a line. Raises: InputError."""
-    return [check_id(where, "the id", line.strip()) for where, line in numbered_lines(path)]
+def _ids_of(path: Path, fields: Mapping[str, str] | None) -> list[str]:
+    """Read ids, one a line: as it stands, or as a collection's line has it. Raises: InputError."""
+    keys = DocumentKeys(fields)
+    # An id may begin with a brace, as a GUID does; a JSON object begins with a name.
+    return [
+        check_id(
+            where,
+            "the id",
+            keys.doc_id(where, json_object(where, line)) if _OBJECT.match(line) else line.strip(),
+        )
+        for where, line in numbered_lines(path)
+    ]
 
 
 def _open_list(path: Path | None) -> IO[str]:

@@ -1,12 +1,10 @@
 """Build a Lucene index from documents or change one, whole or not at all, in a process of its own."""
 
-import asyncio
 import json
 import logging
-import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
@@ -19,12 +17,11 @@ from numpy.typing import NDArray
 
 from farrank_server.indexing.index_child import batch_frame
 from farrank_server.indexing.index_folder import Scratch, check_place, link_index, scratch_beside
-from farrank_server.java_process.process import JavaProcess, ProcessEnded
+from farrank_server.indexing.index_process import IndexingError, IndexProcess
 from farrank_server.stores.index_manifest import IndexManifest, VectorsManifest, read_manifest
 from farrank_trec.ranking_fields import NO_FIELDS, RankingFields
 
 _log = logging.getLogger(__name__)
-_HEAP_MIB = 1536
 _BATCH_DOCUMENTS = 64
 _BATCH_CHARACTERS = 2**20
 # Seconds of a core's encoding, in which no progress is told.
@@ -54,10 +51,6 @@ class Document:
 
 class CollectionError(ValueError):
     """The documents cannot be indexed as they are: says what is wrong with them."""
-
-
-class IndexingError(RuntimeError):
-    """Lucene could not write the index: says why."""
 
 
 class StoreWriter(Protocol):
@@ -133,9 +126,9 @@ def build_index(
     """
     options = options or Options()
     out = out.absolute()
-    check_place(out, overwrite=overwrite)
     out.parent.mkdir(parents=True, exist_ok=True)
     with scratch_beside(out) as scratch:
+        check_place(out, overwrite=overwrite)
         manifest = IndexManifest(0, 0, _created_by(), id=uuid.uuid4().hex)
         writing = _Writing(scratch, options, manifest)
         with writing.opened(scratch.begin):
@@ -167,26 +160,20 @@ def change_index(
     """
     options = options or Options()
     index = index.absolute()
-    old = read_manifest(index)
-    if old is None:
+    if not index.parent.is_dir():
         raise FileNotFoundError(f"{index} holds no index that Farrank made")
-    if not old.id:
-        raise CollectionError(f"{index} was made by {old.created_by}, which cannot be changed; index anew")
-    keys = [store.key for store in options.stores]
-    if documents is not None and sorted(keys) != sorted(old.stores):
-        raise CollectionError(
-            f"{index} keeps {_listed(old.stores)} of each document, and {_listed(keys)} would be written"
-        )
     with scratch_beside(index) as scratch:
+        old = _changeable(index, [store.key for store in options.stores], adding=documents is not None)
         changed = replace(old, generation=old.generation + 1, created_by=_created_by())
-        writing = _Writing(scratch, options, changed, before=old, replacing=replacing)
+        change = _Change(index, old, tuple(dict.fromkeys(delete)), replacing)
+        writing = _Writing(scratch, options, changed, change)
 
         def begin() -> None:
             scratch.begin()
             link_index(index, scratch.new)
 
         with writing.opened(begin):
-            writing.delete(delete)
+            writing.delete()
             writing.write(documents or ())
             if not writing.manifest.documents:
                 raise CollectionError(f"{index} would hold no document any more")
@@ -197,20 +184,56 @@ def change_index(
     return writing.manifest.documents
 
 
+def _changeable(index: Path, keys: Sequence[str], *, adding: bool) -> IndexManifest:
+    """Read the manifest of an index that may be changed, with stores of these keys.
+
+    Raises: as `change_index`.
+    """
+    old = read_manifest(index)
+    if old is None:
+        raise FileNotFoundError(f"{index} holds no index that Farrank made")
+    if not old.id:
+        raise CollectionError(f"{index} was made by {old.created_by}, which cannot be changed; index anew")
+    if (adding or keys) and sorted(keys) != sorted(old.stores):
+        raise CollectionError(
+            f"{index} keeps {_listed(old.stores)} of each document, and {_listed(keys)} would be written"
+        )
+    return old
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What is done to an index beside adding documents; `before` is what it holds until then."""
+
+    index: Path
+    before: IndexManifest
+    deleted: tuple[str, ...]
+    replacing: bool
+
+    def said(self) -> dict[str, Any]:
+        """Write it down, so that another change is told from it."""
+        deleted = blake2b(json.dumps(sorted(self.deleted)).encode(), digest_size=16)
+        return {
+            "of": f"{self.before.id}/{self.before.generation}",
+            "deleted": deleted.hexdigest(),
+            "replacing": self.replacing,
+        }
+
+
 @dataclass(slots=True)
 class _Writing:
-    """One index as it is written. `manifest` is what it holds so far, `before` what it was."""
+    """One index as it is written. `manifest` is what it holds so far; a new one has no `change`."""
 
     scratch: Scratch
     options: Options
     manifest: IndexManifest
-    before: IndexManifest | None = None
-    replacing: bool = False
+    change: _Change | None = None
     _chunks: int = 0
     _read: int = 0
     _deleted: bool = False
+    _taken_out: Set[str] = frozenset()
     _digest: "blake2b" = field(default_factory=lambda: blake2b(digest_size=16))
-    _process: "_IndexProcess | None" = None
+    _process: IndexProcess | None = None
     _stores: dict[str, StoreWriter] = field(default_factory=dict)
     _resumed: Mapping[str, Any] | None = None
 
@@ -221,12 +244,11 @@ class _Writing:
         if saved is not None and not self.options.resume:
             _log.warning("what an interrupted build left is taken away; --resume would have gone on with it")
         state = saved if self.options.resume else None
-        if state is not None and state["before"] != self._before_key():
-            raise CollectionError("what is there to resume is a change of another index; leave out --resume")
         if state is None:
             begin()
-            self._chunks = self.manifest.vectors.chunks if self.manifest.vectors else 0
+            self._chunks = self.manifest.vectors.places if self.manifest.vectors else 0
         else:
+            self._check_same_change(state.get("change"))
             self.manifest = IndexManifest.of(state["manifest"])
             self._chunks, self._deleted, self._resumed = state["chunks"], True, state
         states = state["stores"] if state else {}
@@ -234,24 +256,26 @@ class _Writing:
             raise CollectionError(
                 f"{_listed(states)} were kept until the interruption; name the same to resume"
             )
-        for store in self.options.stores:
-            place = self.manifest.places
-            self._stores[store.key] = store.open(self.scratch.new, place, states.get(store.key))
-        self.manifest = replace(self.manifest, stores=tuple(sorted({*self.manifest.stores, *self._stores})))
+        self._taken_out = frozenset(self.change.deleted) if self.change else frozenset()
+        place, before = self.manifest.places, self.change.index if self.change else None
         try:
-            with _IndexProcess.running(self.scratch.new, self.manifest.places, self._chunks) as self._process:
+            for store in self.options.stores:
+                self._stores[store.key] = store.open(self.scratch.new, place, states.get(store.key))
+            stores = {*self.manifest.stores, *self._stores}
+            self.manifest = replace(self.manifest, stores=tuple(sorted(stores)))
+            with IndexProcess.running(self.scratch.new, place, self._chunks, before) as self._process:
                 yield
         finally:
             for writer in self._stores.values():
                 writer.close()
 
-    def delete(self, doc_ids: Sequence[str]) -> None:
-        """Take documents out. Raises: CollectionError naming those that are not there."""
-        if self._deleted or not doc_ids:
+    def delete(self) -> None:
+        """Take out what the change deletes. Raises: CollectionError naming what is not there."""
+        if self._deleted or self.change is None or not self.change.deleted:
             return
-        wanted = list(dict.fromkeys(doc_ids))
-        present = self._ask({"present": wanted})["present"]
-        if unknown := [each for each in wanted if each not in set(present)]:
+        wanted = self.change.deleted
+        present = set(self._ask({"present": wanted})["present"])
+        if unknown := [each for each in wanted if each not in present]:
             raise CollectionError(f"not in the index, so that nothing is deleted: {_named(unknown)}")
         self._ask({"delete": wanted})
         self.manifest = replace(self.manifest, documents=self.manifest.documents - len(wanted))
@@ -286,7 +310,7 @@ class _Writing:
                 f"{self._process.last_lines}"
             )
         if self.manifest.vectors is not None:
-            vectors = replace(self.manifest.vectors, chunks=self._chunks)
+            vectors = replace(self.manifest.vectors, chunks=held["chunks"], places=self._chunks)
             self.manifest = replace(self.manifest, vectors=vectors)
         if blank := self.manifest.skipped_blank_documents:
             _log.warning("left out %d document%s without text", blank, "" if blank == 1 else "s")
@@ -318,12 +342,13 @@ class _Writing:
 
     def _check_known(self, batch: Sequence[Document]) -> None:
         """Refuse documents that the index has already, or take the old ones out."""
-        if self.before is None:
+        if self.change is None:
             return
-        present = self._ask({"present": [each.doc_id for each in batch]})["present"]
+        asked = [each.doc_id for each in batch if each.doc_id not in self._taken_out]
+        present = self._ask({"present": asked})["present"]
         if not present:
             return
-        if not self.replacing:
+        if not self.change.replacing:
             raise CollectionError(f"in the index already: {_named(present)}")
         self._ask({"delete": present})
         self.manifest = replace(self.manifest, documents=self.manifest.documents - len(present))
@@ -414,7 +439,7 @@ class _Writing:
         stores = {key: dict(store.flush()) for key, store in self._stores.items()}
         self.scratch.save(
             {
-                "before": self._before_key(),
+                "change": self.change.said() if self.change else None,
                 "manifest": asdict(self.manifest),
                 "chunks": self._chunks,
                 "read": self._read,
@@ -423,76 +448,26 @@ class _Writing:
             }
         )
 
-    def _before_key(self) -> str:
-        return f"{self.before.id}/{self.before.generation}" if self.before else ""
+    def _check_same_change(self, was: Mapping[str, Any] | None) -> None:
+        """Raise CollectionError if what was interrupted did something else than what is asked for now."""
+        now = self.change.said() if self.change else None
+        if was == now:
+            return
+        if was is None or now is None or was["of"] != now["of"]:
+            raise CollectionError("what is there to resume is a change of another index; leave out --resume")
+        if was["deleted"] != now["deleted"]:
+            raise CollectionError(
+                "other documents were to be deleted before the interruption; delete the same, or leave out "
+                "--resume to begin the change anew"
+            )
+        raise CollectionError(
+            f"before the interruption documents were {'' if was['replacing'] else 'not '}to be replaced; "
+            "leave out --resume to begin the change anew"
+        )
 
     def _ask(self, header: Mapping[str, Any]) -> dict[str, Any]:
         assert self._process is not None
         return self._process.ask(header)
-
-
-class _IndexProcess:
-    """The indexing process, spoken to from outside any event loop.
-
-    One frame is on its way while the next is made: reading and indexing overlap. The private event loop runs
-    only while something is awaited, so that Ctrl-C stops the reading at once.
-    """
-
-    def __init__(self, loop: asyncio.Runner) -> None:
-        self._loop = loop
-        self._process = loop.run(JavaProcess.start("farrank_server.indexing.index_child", "indexing process"))
-        self._unanswered = 0
-
-    @classmethod
-    @contextmanager
-    def running(cls, index: Path, places: int, chunks: int) -> "Iterator[_IndexProcess]":
-        """Run one that writes into a folder, until the block is left."""
-        with asyncio.Runner(loop_factory=asyncio.new_event_loop) as loop:
-            made = cls(loop)
-            try:
-                threads = min(os.cpu_count() or 1, 8)
-                setup = {"path": str(index), "threads": threads, "heap_mib": _HEAP_MIB}
-                made.send({**setup, "places": places, "chunks": chunks}, ())
-                yield made
-            finally:
-                loop.run(made._process.kill())
-
-    @property
-    def last_lines(self) -> str:
-        """The end of what the process printed."""
-        return self._process.last_lines
-
-    def send(self, header: Mapping[str, Any], texts: Sequence[str]) -> None:
-        """Send a frame, and receive the answer to the one before. Raises: IndexingError."""
-        self._loop.run(self._send(header, texts))
-
-    def ask(self, header: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a frame, and receive its answer. Raises: IndexingError."""
-        self.send(header, ())
-        return self._loop.run(self._answer())
-
-    def finish(self, *, merge: bool) -> dict[str, Any]:
-        """Have the index written whole; say how many documents and chunks it holds."""
-        return self.ask({"finish": True, "merge": merge})
-
-    async def _send(self, header: Mapping[str, Any], texts: Sequence[str]) -> None:
-        try:
-            await self._process.send(header, texts)
-        except ProcessEnded:
-            raise IndexingError(await self._process.last_words()) from None
-        self._unanswered += 1
-        while self._unanswered > 1:
-            await self._answer()
-
-    async def _answer(self) -> dict[str, Any]:
-        try:
-            header, _ = await self._process.receive()
-        except ProcessEnded:
-            raise IndexingError(await self._process.last_words()) from None
-        self._unanswered -= 1
-        if "failed" in header:
-            raise IndexingError(f"Lucene cannot write the index: {header['failed']}")
-        return header
 
 
 def _created_by() -> str:

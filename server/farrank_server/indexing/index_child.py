@@ -2,8 +2,10 @@
 
 Run as `python -m farrank_server.indexing.index_child` by `index_builder`, which speaks `frames` with it:
 
-    parent → child    {path, threads, heap_mib, places, chunks}   once, first; what of the index stays
-                      {present: [doc_id]}                         which of these the index held before
+    parent → child    {path, threads, heap_mib, places, chunks, before}
+                                                                  once, first: what of the index stays,
+                                                                  the folder of what is changed, or null
+                      {present: [doc_id]}                         which of these that one holds
                       {delete: [doc_id]}                          take these out
                       {ids, expansions, impacts, chunks, vectors} + texts     a batch, see `batch_frame`
                       {commit: true}                              keep what was sent so far
@@ -86,8 +88,9 @@ def main() -> None:
         try:
             if writer is None:
                 start_jvm(header["heap_mib"])
-                folder = Path(header["path"])
-                writer = LuceneWriter(folder, header["threads"], header["places"], header["chunks"])
+                folder, before = Path(header["path"]), header["before"] and Path(header["before"])
+                kept = header["places"], header["chunks"]
+                writer = LuceneWriter(folder, header["threads"], *kept, before)
                 answer: dict[str, Any] = {}
             else:
                 answer = _do(writer, header, texts)

@@ -64,8 +64,10 @@ class Scratch:
             return None
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Keep what is needed to go on after an interruption."""
+        """Keep what is needed to go on after an interruption, and the names of the files so far."""
+        _sync_folders(self.new)
         write_json(self.folder / _STATE, state)
+        _sync(self.folder)
 
     def begin(self) -> None:
         """Take away what an interrupted preparation left."""
@@ -81,23 +83,31 @@ class Scratch:
         """
         old = self.folder / _OLD
         shutil.rmtree(old, ignore_errors=True)
-        sync_folder(self.new)
-        if out.exists() and not _exchange(self.new, out):
-            try:
-                out.rename(old)
-                self.new.rename(out)
-            except BaseException:
-                if old.exists() and not out.exists():
-                    old.rename(out)
-                raise
-        elif not out.exists():
+        _sync_folders(self.new)
+        # From the exchange on `new` is the old index, with which no preparation may go on.
+        (self.folder / _STATE).unlink(missing_ok=True)
+        _sync(self.folder)
+        if not out.exists():
             self.new.rename(out)
-        sync_folder(out.parent)
+        elif not _exchange(self.new, out):
+            # Where this stops half way, `scratch_beside` puts the old index back.
+            out.rename(old)
+            self.new.rename(out)
+        _sync(out.parent)
+
+    def put_back(self, out: Path) -> None:
+        """Put the old index back where a crash came between the two renames of `take_place`."""
+        old = self.folder / _OLD
+        if old.exists() and not out.exists():
+            old.rename(out)
+            _sync(out.parent)
 
 
 @contextmanager
 def scratch_beside(out: Path) -> Iterator[Scratch]:
     """Open the scratch folder of a place. It stays only where an interrupted preparation can go on.
+
+    An index that a crash left there in the midst of an exchange is in its place again.
 
     Raises: FileExistsError if another process prepares an index there now.
     """
@@ -109,11 +119,13 @@ def scratch_beside(out: Path) -> Iterator[Scratch]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise FileExistsError(f"{out} is being written by another process") from None
+        scratch.put_back(out)
         whole = False
         try:
             yield scratch
             whole = True
         finally:
+            scratch.put_back(out)
             if whole or scratch.saved() is None:
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -126,6 +138,7 @@ def link_index(index: Path, to: Path) -> None:
             os.link(source, target)
         except OSError:
             shutil.copy2(source, target)
+            _sync(target)
 
     def left_out(folder: str, names: list[str]) -> list[str]:
         return [name for name in names if name == "write.lock" or name == MANIFEST]
@@ -133,9 +146,15 @@ def link_index(index: Path, to: Path) -> None:
     shutil.copytree(index, to, copy_function=link, ignore=left_out, dirs_exist_ok=True)
 
 
-def sync_folder(folder: Path) -> None:
-    """Have the names of a folder on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync_folders(folder: Path) -> None:
+    """Have the names of a folder and of all in it on the disk."""
+    for each, _, _ in os.walk(folder):
+        _sync(each)
+
+
+def _sync(path: Path | str) -> None:
+    """Have a file on the disk, or the names of a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -51,10 +51,10 @@ class LuceneWriter:
     """Writes one index on several threads, from the place `places` and the chunk `chunks` on.
 
     What the folder holds up to there stays, what follows is taken back. Nothing is kept without `commit` or
-    `finish`.
+    `finish`. `before` is the folder of the index that is changed, if one is.
     """
 
-    def __init__(self, folder: Path, threads: int, places: int, chunks: int) -> None:
+    def __init__(self, folder: Path, threads: int, places: int, chunks: int, before: Path | None) -> None:
         self._folder = folder
         self._threads = ThreadPoolExecutor(threads)
         self._most_waiting = 2 * threads
@@ -63,10 +63,11 @@ class LuceneWriter:
         self._fields = _Fields()
         self._text_writer = _open(folder, places)
         self._chunk_writer = _open(folder / VECTORS, chunks) if chunks else None
-        self._before = _searcher(folder) if places else None
+        # Not of what is written: a commit before an interruption may hold more than is taken up again.
+        self._before = _searcher(before) if before is not None else None
 
     def present(self, doc_ids: Iterable[str]) -> list[str]:
-        """Say which of the documents the index held when it was opened."""
+        """Say which of the documents the index held before it was changed."""
         if self._before is None:
             return []
         return [each for each in doc_ids if self._before.count(_found_by(each))]

@@ -84,7 +84,9 @@ class EncodingsWriter:
         self._width = 0 if state is None else int(state["width"])
         self._chunks = 0 if state is None else int(state["chunks"])
         first = place if state is None else state["first"]
-        self._part = PartWriter(index / key_of(encoder.version), first, _FILES, state)
+        facts = {"format": _FORMAT, "version": encoder.version, "precision": encoder.precision}
+        store = index / key_of(encoder.version)
+        self._part = PartWriter(store, _MANIFEST, facts, first, _FILES, state)
 
     def add(self, texts: Sequence[str]) -> list[NDArray[np.float32]]:
         """Take the next documents; give their chunks' vectors as they are kept. Shapes: -> D times (C, H).
@@ -112,13 +114,7 @@ class EncodingsWriter:
 
     def finish(self, index_id: str) -> None:
         """Write the part whole, and the manifest, for the index of this id."""
-        facts = {"version": self._encoder.version, "precision": self._encoder.precision}
-        self._part.finish(
-            _MANIFEST,
-            {"format": _FORMAT, "index": index_id, **facts},
-            chunks=self._chunks,
-            width=self._width,
-        )
+        self._part.finish(index_id, chunks=self._chunks, width=self._width)
 
     def close(self) -> None:
         """Let go of its files and the encoder."""

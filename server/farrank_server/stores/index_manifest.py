@@ -14,12 +14,14 @@ MANIFEST = "farrank-index.json"
 class VectorsManifest:
     """The chunk vectors of an index: how many, how wide, and what made them.
 
-    `version` is the bi-encoder's, None where the collection brought the vectors.
+    `version` is the bi-encoder's, None where the collection brought the vectors. `places` is the first place
+    that was never given to a chunk.
     """
 
     chunks: int
     width: int
     version: str | None = None
+    places: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,9 @@ class IndexManifest:
         known = _known(cls, values)
         known["stores"] = tuple(known.get("stores", ()))
         if known.get("vectors") is not None:
-            known["vectors"] = VectorsManifest(**_known(VectorsManifest, known["vectors"]))
+            vectors = _known(VectorsManifest, known["vectors"])
+            # Where no places stand, the chunks that were deleted were counted with the others.
+            known["vectors"] = VectorsManifest(**{"places": vectors["chunks"], **vectors})
         return cls(**known)
 
     def write(self, folder: Path) -> None:

@@ -22,13 +22,31 @@ from farrank_server.stores.index_manifest import write_json
 class PartWriter:
     """Writes the files of the documents from the place `first` on. `documents` counts those that are written.
 
-    `state` is what `flush` said before an interruption; what was written since is taken back.
+    `manifest` is the name of the store's, `facts` say how it is written. `state` is what `flush` said before
+    an interruption; what was written since is taken back.
+    Raises: ConfigError if what is there was written otherwise.
     """
 
     def __init__(
-        self, store: Path, first: int, names: Sequence[str], state: Mapping[str, Any] | None = None
+        self,
+        store: Path,
+        manifest: str,
+        facts: Mapping[str, Any],
+        first: int,
+        names: Sequence[str],
+        state: Mapping[str, Any] | None = None,
     ) -> None:
-        self._store, self._first = store, first
+        self._store, self._manifest, self._facts, self._first = store, store / manifest, dict(facts), first
+        self._listed: list[Any] = []
+        if self._manifest.is_file():
+            try:
+                there = json.loads(self._manifest.read_text(encoding="utf-8"))
+                self._listed = list(there["parts"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise damaged(self._manifest, f"{type(error).__name__}: {error}") from error
+            _check_alike(self._manifest, there, self._facts)
+        if state is not None:
+            _check_alike(self._manifest, state["facts"], self._facts)
         self._folder = store / f"part-{first:012}"
         self.documents = 0 if state is None else int(state["documents"])
         if state is None:
@@ -51,23 +69,21 @@ class PartWriter:
             file.flush()
             os.fsync(file.fileno())
         sizes = {name: file.tell() for name, file in self._files.items()}
-        return {"first": self._first, "documents": self.documents, "sizes": sizes}
+        return {"first": self._first, "documents": self.documents, "sizes": sizes, "facts": self._facts}
 
     def close(self) -> None:
         """Close the files."""
         for file in self._files.values():
             file.close()
 
-    def finish(self, manifest: str, facts: Mapping[str, Any], **of_part: Any) -> None:
+    def finish(self, index_id: str, **of_part: Any) -> None:
         """Close the files and list the part in the store's manifest, behind those that stand there.
 
-        `facts` are the store's own, `of_part` those of the part.
+        `index_id` is that of the index whose store it is, `of_part` says what the part holds.
         """
         sizes = self.flush()["sizes"]
         self.close()
-        parts: list[Any] = []
-        if (self._store / manifest).is_file():
-            parts = json.loads((self._store / manifest).read_text(encoding="utf-8"))["parts"]
+        parts = list(self._listed)
         if self.documents:
             files = {
                 name: {"bytes": size, "sha256": _digest(self._folder / name)} for name, size in sizes.items()
@@ -76,7 +92,7 @@ class PartWriter:
             parts = [*parts, {"folder": self._folder.name, **part}]
         else:
             shutil.rmtree(self._folder)
-        write_json(self._store / manifest, {**facts, "parts": parts})
+        write_json(self._manifest, {"index": index_id, **self._facts, "parts": parts})
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +158,16 @@ def open_parts(folder: Path, manifest: Mapping[str, Any], *, verify: bool) -> It
 def damaged(path: Path, why: str) -> ConfigError:
     """Say that a store's file cannot be used."""
     return ConfigError(f"{path}: is damaged ({why}); index the collection anew")
+
+
+def _check_alike(manifest: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """Hold what is added to a store to what stands in it: one manifest speaks of all its parts."""
+    for name, fact in here.items():
+        if there.get(name) != fact:
+            raise ConfigError(
+                f"{manifest}: its {name} is {there.get(name)!r}, and would be {fact!r} for what is added; "
+                "write it as the rest was, or index the collection anew"
+            )
 
 
 def _digest(path: Path) -> str:

@@ -59,12 +59,19 @@ class TokenStoreWriter:
         self, tokenizer: TextTokenizer, index: Path, place: int, state: Mapping[str, Any] | None
     ) -> None:
         self._tokenizer = tokenizer
-        self._store = index / key_of(tokenizer)
         self._threads = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="farrank-tokenizer")
         vocabulary = tokenizer.tokenizer.get_vocab_size()
         self._ids = np.dtype("<u2") if vocabulary <= 2**16 else np.dtype("<u4")
         first = place if state is None else state["first"]
-        self._part = PartWriter(self._store, first, [*_FILES, _ids_file(self._ids)], state)
+        facts = {
+            "format": _FORMAT,
+            "tokenizer": tokenizer_digest(tokenizer),
+            "tokenizers": version("tokenizers"),
+            "vocabulary": vocabulary,
+            "ids": self._ids.name,
+        }
+        names = [*_FILES, _ids_file(self._ids)]
+        self._part = PartWriter(index / key_of(tokenizer), _MANIFEST, facts, first, names, state)
         self._tokens = 0 if state is None else state["tokens"]
 
     def add(self, texts: Sequence[str]) -> None:
@@ -78,13 +85,7 @@ class TokenStoreWriter:
 
     def finish(self, index_id: str) -> None:
         """Write the part whole, and the manifest, for the index of this id."""
-        facts = {
-            "tokenizer": tokenizer_digest(self._tokenizer),
-            "tokenizers": version("tokenizers"),
-            "vocabulary": self._tokenizer.tokenizer.get_vocab_size(),
-            "ids": self._ids.name,
-        }
-        self._part.finish(_MANIFEST, {"format": _FORMAT, "index": index_id, **facts}, tokens=self._tokens)
+        self._part.finish(index_id, tokens=self._tokens)
 
     def close(self) -> None:
         """Let go of its files and threads."""

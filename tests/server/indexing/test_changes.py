@@ -17,12 +17,12 @@ from farrank_server.first_stage.stages import open_first_stages
 from farrank_server.indexing.index_builder import (
     CollectionError,
     Document,
-    IndexingError,
     Options,
     build_index,
     change_index,
 )
 from farrank_server.indexing.index_folder import scratch_beside
+from farrank_server.indexing.index_process import IndexingError
 from farrank_server.stores.index_manifest import read_manifest
 from farrank_trec.ranking_fields import RankingFields
 

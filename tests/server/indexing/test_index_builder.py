@@ -16,10 +16,10 @@ from farrank_server.first_stage.stages import open_first_stages
 from farrank_server.indexing.index_builder import (
     CollectionError,
     Document,
-    IndexingError,
     Options,
     build_index,
 )
+from farrank_server.indexing.index_process import IndexingError
 from farrank_server.stores.index_manifest import IndexManifest, read_manifest
 
 DOCUMENTS = [Document(f"doc-{n}", f"number{n} word") for n in range(150)]
@@ -138,7 +138,7 @@ def test_nothing_is_left_after_a_failure(
 
 
 def test_an_index_that_cannot_be_written_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("farrank_server.indexing.index_builder._HEAP_MIB", 1)
+    monkeypatch.setattr("farrank_server.indexing.index_process._HEAP_MIB", 1)
     with pytest.raises(IndexingError, match=r"(?s)last lines:.*heap"):
         build_index(DOCUMENTS, tmp_path / "index")
     assert names(tmp_path) == []
