@@ -23,10 +23,14 @@ _SERVICE = pb.DESCRIPTOR.services_by_name["RerankService"].full_name
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One candidate: the caller's name for it, unique within a call, and its whole text."""
+    """One candidate: the caller's name for it, unique within a call, and its whole text.
+
+    With `index` it brings no text: the server's index of that name has the document under this id.
+    """
 
     id: str
-    text: str
+    text: str = ""
+    index: str = ""
 
 
 # Plain strings travel without an id; their place tells them apart.
@@ -111,21 +115,26 @@ def documents_to_pb(documents: Documents) -> list[pb.Document]:
 
 
 def _document_to_pb(place: int, document: object) -> pb.Document:
+    doc_id = text = index = ""
     match document:
         case str():
-            doc_id, text = "", document
-        case Document(id=str(doc_id), text=str(text)) | [str(doc_id), str(text)]:
+            text = document
+        case Document(id=str(doc_id), text=str(text), index=str(index)):
+            pass
+        case [str(doc_id), str(text)]:
+            pass
+        case {"id": str(doc_id), "index": str(index), **others} if not others:
             pass
         case {"id": str(doc_id), "text": str(text), **others} if not others:
             pass
         case {"text": str(text), **others} if not others:
-            doc_id = ""
+            pass
         case _:
             raise TypeError(
                 f"documents[{place}]: must be a text, a Document, a pair (id, text) or a mapping with text "
-                f"and maybe id, each a str; it is {document!r:.100}"
+                f"and maybe id, or with id and index, each a str; it is {document!r:.100}"
             )
-    return pb.Document(id=doc_id, text=text)
+    return pb.Document(id=doc_id, text=text, index=index)
 
 
 # The standard health check (grpc.health.v1), asked without the package that carries its stubs. That package

@@ -200,6 +200,15 @@ def test_documents_may_be_pairs_and_mappings(call: Caller, scripted: ScriptedSer
     assert [(each.id, each.text) for each in request.documents] == [("a", TEXT), ("b", "x")]
 
 
+def test_documents_may_be_named_by_index_and_id(call: Caller, scripted: ScriptedServer) -> None:
+    documents = [Document("a", index="pydoc"), {"id": "b", "index": "pydoc"}, ("c", "x")]
+    call(scripted.target, lambda client: client.rerank("q", documents))
+
+    (request,) = scripted.requests
+    sent = [(each.id, each.text, each.index) for each in request.documents]
+    assert sent == [("a", "", "pydoc"), ("b", "", "pydoc"), ("c", "x", "")]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -209,6 +218,8 @@ def test_documents_may_be_pairs_and_mappings(call: Caller, scripted: ScriptedSer
         ("a", "b", "c"),
         ("a", 1),
         {"id": "a"},
+        {"index": "pydoc"},
+        {"id": "a", "text": "x", "index": "pydoc"},
         {"text": "x", "title": "t"},
         {"text": b"x"},
         b"x",
