@@ -93,8 +93,8 @@ def test_encodings_lucene_and_manifest_stay_in_step(
     chunks = sum(chunks_at(store, place) for place in range(4))
     assert (manifest.vectors.chunks, manifest.vectors.places) == (chunks, chunks)
 
-    # d2 is replaced and saved. Of d1 Lucene has what takes its place already, when the saving is interrupted.
-    changed = {"d2": "Sea salt. " * 200, "d1": "Rye bread. " * 300, "d0": "The Rhone.", "d4": "Flour."}
+    # Two are saved; the others Lucene has already, when their saving is interrupted: d1 anew, and d4.
+    changed = {"d2": "Sea salt. " * 200, "d0": "The Rhone.", "d1": "Rye bread. " * 300, "d4": "Flour."}
     lines = [json.dumps({"id": doc_id, "text": text}) for doc_id, text in changed.items()]
     (tmp_path / "b.jsonl").write_text("\n".join(lines), encoding="utf-8")
     deleted = tmp_path / "deleted.jsonl"
@@ -102,7 +102,7 @@ def test_encodings_lucene_and_manifest_stay_in_step(
     change = ["index", tmp_path / "b.jsonl", "--append", *encode, "--out", out]
     same = [*change, "--replace", "--delete", deleted]
     with monkeypatch.context() as patch:
-        patch.setattr("farrank_server.indexing.index_builder._BATCH_DOCUMENTS", 1)
+        patch.setattr("farrank_server.indexing.index_builder._BATCH_DOCUMENTS", 2)
         patch.setattr(index, "Options", partial(Options, save_every_s=0.0))
         patch.setattr(Scratch, "save", interrupted_at(2))
         assert farrank(*same).exit_code == 130
@@ -120,7 +120,7 @@ def test_encodings_lucene_and_manifest_stay_in_step(
 
     manifest, store = kept(out)
     assert (manifest.generation, manifest.documents, manifest.places) == (1, 4, 8)
-    assert store.characters(5) == len(changed["d1"])
+    assert store.characters(6) == len(changed["d1"])
     places = dict(zip(changed, range(4, 8), strict=True))
     held = lucene_of(out)
     assert dict(held["documents"]) == places
