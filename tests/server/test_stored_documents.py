@@ -274,8 +274,8 @@ def changed(path: Path) -> None:
 
 
 def foreign(path: Path) -> None:
-    text = path.read_text()
-    path.write_text(text.replace('"index": "', '"index": "f'))
+    index = path.parents[2] / "farrank-index.json"
+    index.write_text(index.read_text().replace('"id": "', '"id": "f'))
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def foreign(path: Path) -> None:
     [
         (changed, "part-000000000000/ids.u16", "its bytes have changed"),
         (Path.unlink, "part-000000000000/ends.i64", "it is missing"),
-        (foreign, "tokens.json", "belongs to the index f"),
+        (foreign, "tokens.json", "belongs to the index .*, and lies beside f"),
     ],
 )
 async def test_damaged_or_foreign_tokens_refuse_the_start(

@@ -39,11 +39,8 @@ class PartWriter:
         self._store, self._manifest, self._facts, self._first = store, store / manifest, dict(facts), first
         self._listed: list[Any] = []
         if self._manifest.is_file():
-            try:
-                there = json.loads(self._manifest.read_text(encoding="utf-8"))
-                self._listed = list(there["parts"])
-            except (ValueError, KeyError, TypeError) as error:
-                raise damaged(self._manifest, f"{type(error).__name__}: {error}") from error
+            there = _read_sealed(self._manifest)
+            self._listed = there["parts"]
             _check_alike(self._manifest, there, self._facts)
         if state is not None:
             _check_alike(self._manifest, state["facts"], self._facts)
@@ -92,7 +89,8 @@ class PartWriter:
             parts = [*parts, {"folder": self._folder.name, **part}]
         else:
             shutil.rmtree(self._folder)
-        write_json(self._manifest, {"index": index_id, **self._facts, "parts": parts})
+        said = {"index": index_id, **self._facts, "parts": parts}
+        write_json(self._manifest, {**said, "sha256": _seal(said)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,18 +122,31 @@ def read_store_manifest(folder: Path, name: str, known_format: int, index_id: st
     Raises: ConfigError if it is damaged, of a later version, or belongs to another index.
     """
     path = folder / name
+    found = _read_sealed(path)
+    if found["format"] != known_format:
+        raise ConfigError(
+            f"{path}: is of format {found['format']}; this version of Farrank reads {known_format}"
+        )
+    if found["index"] != index_id:
+        raise ConfigError(f"{path}: belongs to the index {found['index']}, and lies beside {index_id}")
+    return found
+
+
+def _read_sealed(path: Path) -> dict[str, Any]:
+    """Read a manifest. Raises: ConfigError if it is not as it was written."""
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        of_format, index = found["format"], found["index"]
-        if not isinstance(found["parts"], list):
-            raise TypeError("its parts are no list")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        seal = found.pop("sha256")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise damaged(path, f"{type(error).__name__}: {error}") from error
-    if of_format != known_format:
-        raise ConfigError(f"{path}: is of format {of_format}; this version of Farrank reads {known_format}")
-    if index != index_id:
-        raise ConfigError(f"{path}: belongs to the index {index}, and lies beside {index_id}")
+    if seal != _seal(found):
+        raise damaged(path, "its values have changed")
     return found
+
+
+def _seal(said: Mapping[str, Any]) -> str:
+    """Hash a manifest's values: a wrong place in it would give documents the tokens of others."""
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def open_parts(folder: Path, manifest: Mapping[str, Any], *, verify: bool) -> Iterator[OpenPart]:
