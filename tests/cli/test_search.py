@@ -64,6 +64,9 @@ def test_rankers_as_json(farrank: Farrank, server: Server) -> None:
         "default_k": 20,
         "kind": "bm25",
         "members": [],
+        "tokens_for": [],
+        "encodings_for": [],
+        "generation": 0,
     }
     assert (joined["kind"], joined["members"]) == ("fusion", ["stored", "x"])
     assert catalog["limits"]["max_documents"] == 1000

@@ -73,9 +73,10 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[ServerConfig]:
     served: list[ServerConfig] = []
     module = types.ModuleType("farrank_server.run")
 
-    def run(config: ServerConfig) -> int:
+    def run(config: ServerConfig, pid_file: Path | None = None) -> int:
         served.append(config)
-        return 7
+        # Where it would say that it is up.
+        return 7 if pid_file is None else int(pid_file.name)
 
     vars(module)["run"] = run
     monkeypatch.setitem(sys.modules, "farrank_server.run", module)
@@ -85,6 +86,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[ServerConfig]:
 def test_the_servers_exit_code_is_the_commands(farrank: Farrank, served: list[ServerConfig]) -> None:
     assert farrank("serve", "--port", "0").exit_code == 7
     assert served[0].listen.port == 0
+    assert farrank("serve", "--pid-file", "8").exit_code == 8
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ async def test_an_idle_replica_keeps_nothing_of_the_call_that_it_answered_last(
     async with Replica(config) as replica, grpc.aio.insecure_channel(replica.address) as channel:
         service = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]
         await service.Rerank(request, timeout=30)
-        await until(lambda: not any(isinstance(each, ActiveCall) for each in gc.get_objects()))
+        await until(lambda: not in_flight())
 
 
 @pytest.mark.parametrize("ranker", ["maxp", "both"])
@@ -134,9 +134,39 @@ async def test_calls_that_fail_leave_nothing_to_a_collection(
             replica.engine.device.abandon(Unavailable("enough"))
             with pytest.raises(grpc.aio.AioRpcError, match="enough"):
                 await waiting
-            await until(lambda: not any(isinstance(each, ActiveCall) for each in gc.get_objects()))
+            await until(lambda: not in_flight())
         finally:
             gc.enable()
+
+
+async def test_a_member_that_is_cancelled_for_anothers_failure_leaves_nothing(
+    tiny_rankers: dict[str, Path], tmp_path: Path
+) -> None:
+    ensemble = tmp_path / "ensemble"
+    save_ensemble(Ensemble({name: open_ranker(tiny_rankers[name]) for name in ("maxp", "avgp")}), ensemble)
+    config = ServerConfig(
+        rankers={"both": RankerConfig(str(ensemble))}, listen=ListenConfig(port=0, metrics_port=None)
+    )
+    request = pb.RerankRequest(query="sea", documents=[pb.Document(text=text) for text in TEXTS])
+    async with Replica(config) as replica, grpc.aio.insecure_channel(replica.address) as channel:
+        service = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]
+        for loaded in replica.engine.loaded.values():
+            loaded.runtime = Faulty(loaded.runtime, lambda inputs: time.sleep(0.4))
+        gc.collect()
+        gc.disable()
+        try:
+            waiting = asyncio.ensure_future(service.Rerank(request, timeout=30))
+            await until(lambda: len(in_flight()) == 2)
+            in_flight()[0].settle(Unavailable("one is enough"))
+            with pytest.raises(grpc.aio.AioRpcError, match="one is enough"):
+                await waiting
+            await until(lambda: not in_flight())
+        finally:
+            gc.enable()
+
+
+def in_flight() -> list[ActiveCall]:
+    return [each for each in gc.get_objects() if isinstance(each, ActiveCall)]
 
 
 async def test_both_doors_of_a_replica_lead_to_one_engine(tiny_rankers: dict[str, Path]) -> None:

@@ -67,8 +67,9 @@ class Guard:
             code = error.code
             self._count_failure(ranker, error)
             # A call that waited is in a circle with its error. Without this its texts would stay until a full
-            # collection, and those are rare here.
+            # collection, and those are rare here. gRPC keeps the last error until the next call comes.
             forget_locals(error)
+            error.__cause__ = error.__context__ = None
             return error.with_traceback(None)
         except Exception as error:
             code = grpc.StatusCode.INTERNAL

@@ -1,6 +1,8 @@
 """What a caller is told when something fails, and what is counted."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -86,6 +88,33 @@ async def test_an_answer_passes_and_is_counted(channel: grpc.aio.Channel, metric
     assert answer.query_tokens_cut == 7
     assert await counted(metrics, "requests_total", method="Rerank", ranker="maxp", code="OK") == 1
     assert await counted(metrics, "requests_in_flight", method="Rerank") == 0
+
+
+async def test_an_error_keeps_nothing_of_its_call(scripted: Scripted, channel: grpc.aio.Channel) -> None:
+    """The door keeps the last error until the next call: not what is behind it, with texts in a closure."""
+    held: list[weakref.ref[Metrics]] = []
+
+    async def fail() -> pb.RerankResponse:
+        texts = Metrics()
+        held.append(weakref.ref(texts))
+
+        def read() -> None:
+            raise ValueError(type(texts).__name__)
+
+        try:
+            read()
+        except ValueError as error:
+            raise Unavailable("the reader ended") from error
+        raise AssertionError("it was read")
+
+    scripted.behave = fail
+    gc.disable()
+    try:
+        await refusal(channel)
+        await asyncio.sleep(0.05)
+        assert held[0]() is None
+    finally:
+        gc.enable()
 
 
 async def test_a_request_of_too_many_bytes_is_refused(channel: grpc.aio.Channel, metrics: Metrics) -> None:
