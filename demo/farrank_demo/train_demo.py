@@ -42,7 +42,8 @@ from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
 from farrank_runtimes.openvino_runtime import computes_bf16
-from farrank_server.indexing.index_builder import Document, build_index
+from farrank_server.indexing.document import Document
+from farrank_server.indexing.index_builder import build_index
 from farrank_server.indexing.pydoc_corpus import read_pydoc
 from farrank_training.configuration import TrainingConfig
 from farrank_training.errors import TrainingError

@@ -12,7 +12,8 @@ import pytest
 
 from farrank_cli.commands import index
 from farrank_server.errors import ConfigError
-from farrank_server.indexing.index_builder import Document, Options
+from farrank_server.indexing.document import Document
+from farrank_server.indexing.index_builder import Options
 from farrank_server.indexing.index_process import IndexingError
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from farrank_rankers.files.open import open_reader
 from farrank_server.config.schema import FirstStageConfig, ListenConfig, RankerConfig, ServerConfig
 from farrank_server.errors import ConfigError
 from farrank_server.first_stage.bm25 import Bm25Config
-from farrank_server.indexing.index_builder import Document, Options, Store, change_index
+from farrank_server.indexing.document import Document
+from farrank_server.indexing.index_builder import Options, Store, change_index
 from farrank_server.replica import Replica
 from farrank_server.stores.token_store import TokensOf, key_of
 from support.engine_bench import until

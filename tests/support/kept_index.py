@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from farrank_server.indexing.index_builder import Document, Options, Store, build_index
+from farrank_server.indexing.document import Document
+from farrank_server.indexing.index_builder import Options, Store, build_index
 from farrank_server.stores.index_manifest import read_manifest
 
 

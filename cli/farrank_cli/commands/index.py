@@ -16,14 +16,8 @@ from farrank_rankers.errors import RankerError
 from farrank_rankers.files.open import open_reader
 from farrank_runtimes.runtime import Precision, PrecisionAbsent, RuntimeAbsent
 from farrank_server.errors import ConfigError
-from farrank_server.indexing.index_builder import (
-    CollectionError,
-    Document,
-    Options,
-    Store,
-    build_index,
-    change_index,
-)
+from farrank_server.indexing.document import CollectionError, Document
+from farrank_server.indexing.index_builder import Options, Store, build_index, change_index
 from farrank_server.indexing.index_process import IndexingError
 from farrank_server.indexing.pydoc_corpus import read_pydoc
 from farrank_server.stores.token_store import TokensOf

@@ -11,12 +11,24 @@ from pathlib import Path
 from farrank_runtimes.runtime import Packing, Precision
 from farrank_runtimes.runtime_table import AUTO, RUNTIMES
 from farrank_server.config.checked import Checked, above_0, at_least, between, must
-from farrank_server.first_stage.kinds import IndexConfig
+
+DEFAULT_KIND = "bm25"
 
 
 def _is_origin(text: str) -> bool:
     scheme, _, host = text.partition("://")
     return text == "*" or (scheme in ("http", "https") and bool(host) and "/" not in host)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexConfig(Checked):
+    """What the options of every kind have; each kind adds its own in a frozen dataclass of its own.
+
+    Fields may be of the types that this file has; `farrank_server.config.checked` declares limits. An entry
+    of the configuration has the options of the kind that it names.
+    """
+
+    kind: str = DEFAULT_KIND
 
 
 @dataclass(frozen=True, slots=True)

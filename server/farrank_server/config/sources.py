@@ -14,8 +14,9 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from farrank_server.config.schema import DEFAULT_KIND, IndexConfig
 from farrank_server.errors import ConfigError
-from farrank_server.first_stage.kinds import DEFAULT_KIND, KINDS, IndexConfig, kind_named
+from farrank_server.first_stage.kinds import KINDS, kind_named
 
 Tree = TypeVar("Tree")
 

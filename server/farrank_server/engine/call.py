@@ -4,27 +4,16 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from operator import add, attrgetter
-from typing import TYPE_CHECKING
 
 from farrank_rankers.ensemble import mean_score
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
 from farrank_server.batching.batcher import Queued
 from farrank_server.engine.admission.reservations import Reservation
+from farrank_server.engine.rankers.document_cache import KnownDocuments
+from farrank_server.engine.rankers.loaded import LoadedRanker
+from farrank_server.engine.spans import Cut, Span
 from farrank_server.engine.stored import NOTHING, Source, Sources
-
-if TYPE_CHECKING:
-    from farrank_server.engine.rankers.document_cache import KnownDocuments
-    from farrank_server.engine.rankers.loaded import LoadedRanker
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Characters of a document, in Unicode code points: start inclusive, end exclusive."""
-
-    start: int
-    end: int
-
 
 # A text's score differs in the seventh digit with its place in a batch. Rounded, equal documents are equal
 # again, and keep the order they came in.
@@ -72,14 +61,6 @@ class RerankCall:
     arrival_s: float
     deadline_s: float
     count_tokens: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """What of a text was not read. `tokens` is an estimate unless the call asked for the count; 0 if none."""
-
-    characters: int = 0
-    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +143,9 @@ class ActiveCall:
 
     id: int
     call: RerankCall
-    ranker: "LoadedRanker"
+    ranker: LoadedRanker
     reservation: Reservation
-    known: "KnownDocuments"
+    known: KnownDocuments
     finished: asyncio.Future[None]
 
     query_features: Features | None = None

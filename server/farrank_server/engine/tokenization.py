@@ -12,8 +12,9 @@ from farrank_rankers.reader import ChunkFramer
 from farrank_rankers.tokens import TokenizedText
 from farrank_server.engine.admission.estimates import Speed
 from farrank_server.engine.admission.reservations import Reservations
-from farrank_server.engine.call import ActiveCall, Cut, PendingDocument, QueuedInput, Span, Tally
+from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput, Tally
 from farrank_server.engine.rankers.document_cache import EncodedDocument
+from farrank_server.engine.spans import Cut, Span
 from farrank_server.engine.stored import Source, StoredTokens
 from farrank_server.errors import InvalidArgument
 

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from farrank_server.config.checked import Checked, at_least, between
-from farrank_server.first_stage.kinds import Configured, IndexConfig, Kind, Surroundings
-from farrank_server.first_stage.lucene import LuceneStage, check_lucene
+from farrank_server.config.schema import IndexConfig
+from farrank_server.first_stage.kinds import Configured, Kind, Surroundings
+from farrank_server.first_stage.lucene_stage import LuceneStage, check_lucene
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from farrank_server.config.checked import at_least
+from farrank_server.config.schema import IndexConfig
 from farrank_server.errors import ConfigError
-from farrank_server.first_stage.kinds import Configured, IndexConfig, Kind, QueryEncoder, Surroundings
-from farrank_server.first_stage.lucene import LuceneStage, check_lucene
+from farrank_server.first_stage.kinds import Configured, Kind, QueryEncoder, Surroundings
 from farrank_server.first_stage.lucene_fields import NO_VECTORS, VECTORS
+from farrank_server.first_stage.lucene_stage import LuceneStage, check_lucene
 from farrank_server.stores.index_manifest import read_manifest
 
 # What is encoded at the start, to see how wide vectors are.

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from farrank_server.config.checked import at_least
+from farrank_server.config.schema import IndexConfig
 from farrank_server.engine.stored import DocumentStores
 from farrank_server.errors import ConfigError, Gone
 from farrank_server.first_stage import Candidate, FirstStage, IndexDescription
-from farrank_server.first_stage.kinds import Configured, IndexConfig, Kind, Surroundings
+from farrank_server.first_stage.kinds import Configured, Kind, Surroundings
 
 Answer = TypeVar("Answer")
 Method = Literal["rrf", "linear", "mean"]

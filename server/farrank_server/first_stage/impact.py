@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farrank_server.config.checked import must
+from farrank_server.config.schema import IndexConfig
 from farrank_server.errors import ConfigError, InvalidArgument
-from farrank_server.first_stage.kinds import Configured, IndexConfig, Kind, Surroundings
-from farrank_server.first_stage.lucene import LuceneStage, check_lucene
+from farrank_server.first_stage.kinds import Configured, Kind, Surroundings
+from farrank_server.first_stage.lucene_stage import LuceneStage, check_lucene
 
 if TYPE_CHECKING:
     from farrank_rankers.tokenizer import TextTokenizer

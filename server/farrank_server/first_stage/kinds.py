@@ -11,18 +11,15 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol
 
-from farrank_server.config.checked import Checked
+from farrank_server.config.schema import FirstStageConfig, IndexConfig
 from farrank_server.errors import ConfigError
 from farrank_server.first_stage import FirstStage
+from farrank_server.first_stage.lucene_host import LuceneHost
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from farrank_server.config.schema import FirstStageConfig
-    from farrank_server.first_stage.lucene import LuceneHost
-
-DEFAULT_KIND = "bm25"
 
 KINDS: Mapping[str, str] = {
     "bm25": "farrank_server.first_stage.bm25:BM25",
@@ -36,17 +33,6 @@ KINDS: Mapping[str, str] = {
 }
 
 ENTRY_POINTS = "farrank.first_stages"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexConfig(Checked):
-    """What the options of every kind have; each kind adds its own in a frozen dataclass of its own.
-
-    Fields may be of the types of `farrank_server.config.schema`; `farrank_server.config.checked` declares
-    limits. An entry of the configuration has the options of the kind that it names.
-    """
-
-    kind: str = DEFAULT_KIND
 
 
 class QueryEncoder(Protocol):
@@ -81,8 +67,8 @@ class Surroundings:
     """
 
     name: str
-    config: "FirstStageConfig"
-    lucene: "LuceneHost"
+    config: FirstStageConfig
+    lucene: LuceneHost
     stage: Callable[[str], FirstStage]
     encoder: Callable[[str], Awaitable[QueryEncoder]] = no_encoders
 

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from farrank_server.config.checked import above_0, must
+from farrank_server.config.schema import IndexConfig
 from farrank_server.errors import ConfigError, FarrankError, Gone, Unavailable
 from farrank_server.first_stage import Candidate, FirstStage, IndexDescription
 from farrank_server.first_stage.engine_clients import (
@@ -34,7 +35,7 @@ from farrank_server.first_stage.engine_messages import (
     ranking_in,
     text_of,
 )
-from farrank_server.first_stage.kinds import Configured, IndexConfig, Kind, Surroundings
+from farrank_server.first_stage.kinds import Configured, Kind, Surroundings
 
 _log = logging.getLogger(__name__)
 

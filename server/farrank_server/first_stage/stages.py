@@ -23,7 +23,7 @@ from farrank_server.first_stage.kinds import (
     kind_named,
     no_encoders,
 )
-from farrank_server.first_stage.lucene import HEAP_MIB, LuceneHost
+from farrank_server.first_stage.lucene_host import HEAP_MIB, LuceneHost
 
 Answer = TypeVar("Answer")
 

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from farrank_server.indexing.index_child import batch_frame
+from farrank_server.indexing.document import CollectionError, Document, Vectors, batch_frame
 from farrank_server.indexing.index_folder import Scratch, check_place, link_index, scratch_beside
 from farrank_server.indexing.index_process import IndexingError, IndexProcess
 from farrank_server.stores.index_manifest import IndexManifest, VectorsManifest, read_manifest
-from farrank_trec.ranking_fields import NO_FIELDS, RankingFields
+from farrank_trec.ranking_fields import RankingFields
 
 _log = logging.getLogger(__name__)
 _BATCH_DOCUMENTS = 64
@@ -30,27 +29,7 @@ _ENCODED_CHARACTERS = 2**17
 SAVE_EVERY_S = 60.0
 _NAMED = 5
 
-Vectors = NDArray[np.float32]
 _NO_VECTORS: Vectors = np.zeros((0, 0), dtype=np.float32)
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """One document to index; its text comes back from the index byte for byte."""
-
-    doc_id: str
-    text: str
-    ranking: RankingFields = NO_FIELDS
-
-    def digested(self) -> bytes:
-        """Write down all of it, so that another document has other bytes."""
-        impacts = None if self.ranking.impacts is None else dict(self.ranking.impacts)
-        whole = (self.doc_id, self.text, self.ranking.expansions, impacts, self.ranking.vector)
-        return json.dumps(whole).encode()
-
-
-class CollectionError(ValueError):
-    """The documents cannot be indexed as they are: says what is wrong with them."""
 
 
 class StoreWriter(Protocol):

@@ -7,7 +7,7 @@ Run as `python -m farrank_server.indexing.index_child` by `index_builder`, which
                                                                   the folder of what is changed, or null
                       {present: [doc_id]}                         which of these that one holds
                       {delete: [doc_id]}                          take these out
-                      {ids, expansions, impacts, chunks, vectors} + texts     a batch, see `batch_frame`
+                      {ids, expansions, impacts, chunks, vectors} + texts     see `document.batch_frame`
                       {commit: true}                              keep what was sent so far
                       {finish: true, merge: bool}                 write the whole index
     child → parent    {} or {failed: why}, once for each frame; {present: [doc_id]};
@@ -22,35 +22,15 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from farrank_server.indexing.lucene_writer import LuceneWriter, WrittenDocument
 from farrank_server.java_process.frames import claim_pipes, read_frame, write_frame
 from farrank_server.java_process.jvm import start_jvm
 
-if TYPE_CHECKING:
-    from farrank_server.indexing.index_builder import Document
-
 _log = logging.getLogger(__name__)
-Vectors = NDArray[np.float32]
-
-
-def batch_frame(
-    documents: "Sequence[Document]", vectors: Sequence[Vectors]
-) -> tuple[dict[str, Any], list[str]]:
-    """Pack documents and their chunks' vectors for a frame. Shapes: vectors D times (C, H)."""
-    rankings = [each.ranking for each in documents]
-    header = {
-        "ids": [each.doc_id for each in documents],
-        "expansions": [None if each.expansions is None else len(each.expansions) for each in rankings],
-        "impacts": [each.impacts for each in rankings],
-        "chunks": [len(each) for each in vectors],
-        "vectors": base64.b64encode(b"".join(each.astype("<f4").tobytes() for each in vectors)).decode(),
-    }
-    return header, [text for each in documents for text in (each.text, *(each.ranking.expansions or ()))]
 
 
 def unpack_batch(

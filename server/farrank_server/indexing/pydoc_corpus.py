@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from farrank_server.indexing.index_builder import CollectionError, Document
+from farrank_server.indexing.document import CollectionError, Document
 
 _SCRIPT = Path(__file__).with_name("pydoc_render.py")
 

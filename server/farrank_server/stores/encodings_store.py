@@ -23,8 +23,8 @@ import torch
 from numpy.typing import NDArray
 
 from farrank_rankers.features import Features
-from farrank_server.engine.call import Cut, Span
 from farrank_server.engine.rankers.document_cache import EncodedDocument
+from farrank_server.engine.spans import Cut, Span
 from farrank_server.stores.parts import PartWriter, damaged, open_parts, read_store_manifest
 
 FOLDER = "encodings"

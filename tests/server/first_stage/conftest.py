@@ -10,7 +10,8 @@ from farrank_server.config.schema import FirstStageConfig
 from farrank_server.first_stage.bm25 import Bm25Config, Rm3Config
 from farrank_server.first_stage.fusion import FusionConfig
 from farrank_server.first_stage.stages import FirstStages, open_first_stages
-from farrank_server.indexing.index_builder import Document, build_index
+from farrank_server.indexing.document import Document
+from farrank_server.indexing.index_builder import build_index
 
 # Words that no stemmer or stop list changes. "long" has more tokens than Lucene keeps exact lengths for.
 TOY = {

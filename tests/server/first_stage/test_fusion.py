@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from farrank_server.config.schema import FirstStageConfig
+from farrank_server.config.schema import FirstStageConfig, IndexConfig
 from farrank_server.errors import ConfigError, DeadlineExceeded, Gone, Unavailable
 from farrank_server.first_stage import Candidate, FirstStage, IndexDescription
 from farrank_server.first_stage.bm25 import Bm25Config
 from farrank_server.first_stage.fusion import FusionConfig, FusionStage
-from farrank_server.first_stage.kinds import IndexConfig, Surroundings
-from farrank_server.first_stage.lucene import LuceneHost
+from farrank_server.first_stage.kinds import Surroundings
+from farrank_server.first_stage.lucene_host import LuceneHost
 from farrank_server.first_stage.stages import FirstStages, check_indexes
 
 TIMEOUT_S = 5.0

@@ -24,18 +24,25 @@ from farrank_cli.main import main
 from farrank_client import AsyncClient
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.lean_transformers import transformers
-from farrank_server.config.schema import FirstStageConfig, ListenConfig, RankerConfig, ServerConfig
+from farrank_server.config.schema import (
+    FirstStageConfig,
+    IndexConfig,
+    ListenConfig,
+    RankerConfig,
+    ServerConfig,
+)
 from farrank_server.errors import ConfigError, InvalidArgument
 from farrank_server.first_stage import FirstStage
 from farrank_server.first_stage.bm25 import Bm25Config, Bm25Rm3Config, Doc2QueryConfig
 from farrank_server.first_stage.dense import DenseConfig, DenseStage
 from farrank_server.first_stage.fusion import FusionConfig
 from farrank_server.first_stage.impact import ImpactConfig, ImpactStage
-from farrank_server.first_stage.kinds import IndexConfig, Surroundings
-from farrank_server.first_stage.lucene import LuceneHost
+from farrank_server.first_stage.kinds import Surroundings
+from farrank_server.first_stage.lucene_host import LuceneHost
 from farrank_server.first_stage.query_encoders import OwnEncoders
 from farrank_server.first_stage.stages import FirstStages, check_indexes, open_first_stages
-from farrank_server.indexing.index_builder import Document, Options, build_index
+from farrank_server.indexing.document import Document
+from farrank_server.indexing.index_builder import Options, build_index
 from farrank_server.replica import Replica
 from farrank_server.stores.index_manifest import read_manifest
 from farrank_trec.ranking_fields import RankingFields

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from farrank_server.config.schema import FirstStageConfig
-from farrank_server.first_stage import lucene
-from farrank_server.first_stage.lucene import LuceneHost, restart_delay_s
+from farrank_server.first_stage import lucene_host
+from farrank_server.first_stage.lucene_host import LuceneHost, restart_delay_s
 
 
 class Child:
@@ -30,7 +30,7 @@ class Child:
 async def test_a_start_may_fail_more_than_a_thousand_times(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: type[Exception]
 ) -> None:
-    monkeypatch.setattr(lucene, "_LONGEST_DELAY_S", 0.0)
+    monkeypatch.setattr(lucene_host, "_LONGEST_DELAY_S", 0.0)
     failures = 1100  # 0.25 * 2**1024 is too large for a float
     attempts = 0
     children: asyncio.Queue[Child] = asyncio.Queue()
@@ -44,7 +44,7 @@ async def test_a_start_may_fail_more_than_a_thousand_times(
         children.put_nowait(child)
         return child
 
-    monkeypatch.setattr(lucene.SearchProcess, "open", start)
+    monkeypatch.setattr(lucene_host.SearchProcess, "open", start)
     host, first = LuceneHost(FirstStageConfig()), Child()
     keeping: Any = host._keep_running(first)  # type: ignore[arg-type]  # all it asks of it is `ended`
     host._keeping = asyncio.create_task(keeping)

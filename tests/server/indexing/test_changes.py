@@ -14,13 +14,8 @@ import pytest
 from farrank_server.config.schema import FirstStageConfig
 from farrank_server.first_stage.bm25 import Bm25Config
 from farrank_server.first_stage.stages import open_first_stages
-from farrank_server.indexing.index_builder import (
-    CollectionError,
-    Document,
-    Options,
-    build_index,
-    change_index,
-)
+from farrank_server.indexing.document import CollectionError, Document
+from farrank_server.indexing.index_builder import Options, build_index, change_index
 from farrank_server.indexing.index_folder import scratch_beside
 from farrank_server.indexing.index_process import IndexingError
 from farrank_server.stores.index_manifest import read_manifest

@@ -13,12 +13,8 @@ from farrank_server.config.schema import FirstStageConfig
 from farrank_server.errors import ConfigError
 from farrank_server.first_stage.bm25 import Bm25Config
 from farrank_server.first_stage.stages import open_first_stages
-from farrank_server.indexing.index_builder import (
-    CollectionError,
-    Document,
-    Options,
-    build_index,
-)
+from farrank_server.indexing.document import CollectionError, Document
+from farrank_server.indexing.index_builder import Options, build_index
 from farrank_server.indexing.index_process import IndexingError
 from farrank_server.stores.index_manifest import IndexManifest, read_manifest
 
@@ -156,8 +152,8 @@ def test_without_pyserini_the_error_says_how_to_get_it(
 BUILDER = """
 import sys, time
 from pathlib import Path
+from farrank_server.indexing.document import Document
 from farrank_server.indexing.index_builder import build_index
-from farrank_server.indexing.index_builder import Document
 
 def documents():
     for n in range(200):

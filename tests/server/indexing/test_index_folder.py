@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from farrank_server.indexing import index_folder
-from farrank_server.indexing.index_builder import CollectionError, Document, build_index, change_index
+from farrank_server.indexing.document import CollectionError, Document
+from farrank_server.indexing.index_builder import build_index, change_index
 from farrank_server.indexing.index_folder import Scratch, link_index, scratch_beside
 from farrank_server.stores.index_manifest import IndexManifest, read_manifest
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from farrank_server.indexing import pydoc_corpus
-from farrank_server.indexing.index_builder import CollectionError
+from farrank_server.indexing.document import CollectionError
 from farrank_server.indexing.pydoc_corpus import read_pydoc
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from farrank_rankers.files.open import open_ranker
 from farrank_runtimes.torch_runtime import TorchRuntime
-from farrank_server.engine.call import Cut, Span
+from farrank_server.engine.spans import Cut, Span
 from farrank_server.errors import ConfigError
 from farrank_server.indexing.chunk_encoder import ChunkEncoder
 from farrank_server.stores.encodings_store import (

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cachetools import LRUCache
 
 from farrank_rankers.features import Features
-from farrank_server.engine.call import Cut, Span
+from farrank_server.engine.spans import Cut, Span
 
 # What an entry costs beside its tensor: key, spans, and their Python objects.
 _OVERHEAD_BYTES = 400

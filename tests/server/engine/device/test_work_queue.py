@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from farrank_server.batching.batcher import BatchPolicy
 from farrank_server.engine.admission.estimates import Speeds
 from farrank_server.engine.admission.reservations import Reservation
-from farrank_server.engine.call import ActiveCall, Cut, PendingDocument, QueuedInput, RerankCall, brought
+from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput, RerankCall, brought
 from farrank_server.engine.device.work_queue import (
     Close,
     Inbox,
@@ -25,6 +25,7 @@ from farrank_server.engine.device.work_queue import (
 )
 from farrank_server.engine.rankers.document_cache import KnownDocuments
 from farrank_server.engine.rankers.loaded import LoadedRanker
+from farrank_server.engine.spans import Cut
 
 CALLS = 5
 TOKENS = 40

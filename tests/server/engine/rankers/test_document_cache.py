@@ -1,8 +1,8 @@
 import torch
 
 from farrank_rankers.features import Features
-from farrank_server.engine.call import Cut, Span
 from farrank_server.engine.rankers.document_cache import DocumentCache, EncodedDocument, KnownDocuments
+from farrank_server.engine.spans import Cut, Span
 
 
 def encoded(chunks: int = 2, width: int = 8) -> EncodedDocument:

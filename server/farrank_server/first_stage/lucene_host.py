@@ -1,14 +1,15 @@
-"""Lucene indexes: searched in a process of their own, which is kept running."""
+"""The process that searches all Lucene indexes, which is kept running."""
 
 import asyncio
 import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from farrank_server.config.schema import FirstStageConfig
 from farrank_server.errors import (
     ConfigError,
     FarrankError,
@@ -19,15 +20,11 @@ from farrank_server.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from farrank_server.first_stage import Candidate, FirstStage, IndexDescription
-from farrank_server.first_stage.kinds import Surroundings
 from farrank_server.java_process.frames import Frame
-from farrank_server.java_process.jvm import child_environment
 from farrank_server.java_process.process import JavaProcess, ProcessEnded
 from farrank_server.stores.index_manifest import read_manifest
 
 if TYPE_CHECKING:
-    from farrank_server.config.schema import FirstStageConfig
     from farrank_server.stores.index_stores import IndexStores
 
 _log = logging.getLogger(__name__)
@@ -44,7 +41,7 @@ class LuceneHost:
     With no index added there is no process either. `opened` is what each index holds.
     """
 
-    def __init__(self, config: "FirstStageConfig", heap_mib: int = HEAP_MIB) -> None:
+    def __init__(self, config: FirstStageConfig, heap_mib: int = HEAP_MIB) -> None:
         self._config = config
         self._heap_mib = heap_mib
         self._indexes: dict[str, Mapping[str, Any]] = {}
@@ -172,7 +169,7 @@ class SearchProcess(JavaProcess):
 
     @classmethod
     async def open(
-        cls, indexes: Mapping[str, Mapping[str, Any]], config: "FirstStageConfig", heap_mib: int
+        cls, indexes: Mapping[str, Mapping[str, Any]], config: FirstStageConfig, heap_mib: int
     ) -> "SearchProcess":
         """Start a process and wait until it has opened every index.
 
@@ -250,80 +247,6 @@ class SearchProcess(JavaProcess):
             self.pending.clear()
 
 
-class LuceneStage(FirstStage):
-    """One index in the search process. A kind says how it ranks, and what a query is to it (`query_of`)."""
-
-    def __init__(
-        self, around: Surroundings, kind: str, path: Path, ranks: Mapping[str, Any], ranking: str
-    ) -> None:
-        self._name, self._host, self._kind, self._ranking = around.name, around.lucene, kind, ranking
-        self._path, self._key = path, around.key
-        self._stores: IndexStores | None = None
-        around.lucene.add(around.name, path, ranks)
-
-    async def start(self) -> None:
-        """Open what is kept beside the index; the index itself the host has opened.
-
-        Raises: ConfigError if it is damaged, or belongs to another index.
-        """
-        try:
-            self._stores = await self._host.stores(self._name, self._path)
-        except ConfigError as error:
-            raise ConfigError(*(f"{self._key}.path: {problem}" for problem in error.problems)) from None
-
-    @property
-    def stores(self) -> "IndexStores | None":
-        """What is kept beside the index."""
-        return self._stores
-
-    async def stop(self) -> None:
-        """Do nothing: the host ends the process."""
-
-    def describe(self) -> IndexDescription:
-        """Say what the index holds."""
-        opened = self._host.opened[self._name]
-        documents, mean_characters = opened["documents"], opened["mean_characters"]
-        return IndexDescription(
-            self._name,
-            documents,
-            self._ranking,
-            mean_characters,
-            self._kind,
-            generation=opened["generation"],
-        )
-
-    async def query_of(self, query: str, timeout_s: float) -> Mapping[str, Any]:
-        """Say what is searched for. The whole query is plain text: Lucene's operators mean nothing in it."""
-        return {"query": query}
-
-    async def search(self, query: str, k: int, timeout_s: float, *, texts: bool = True) -> list[Candidate]:
-        """Return at most `k` candidates, best first, equal scores in the order of doc_id."""
-        asked = await self.query_of(query, timeout_s)
-        header, found = await self._host.ask(self._name, {**asked, "k": k, "texts": texts})
-        read: Iterator[str] = iter(found) if texts else itertools.repeat("")
-        places = _places(header["places"]) or [None] * len(header["doc_ids"])
-        hits = zip(header["doc_ids"], header["scores"], places, strict=True)
-        return [Candidate(doc_id, next(read), score, place=place) for doc_id, score, place in hits]
-
-    async def texts(self, doc_ids: Sequence[str], timeout_s: float) -> list[str]:
-        """Return the texts of documents that it found, in the order given."""
-        _, found = await self._host.ask(self._name, {"read": list(doc_ids)})
-        return found
-
-    async def locate(self, doc_ids: Sequence[str], timeout_s: float) -> list[int | None]:
-        """Return the places of documents, in the order given; None for what it has not, or has no place."""
-        header, _ = await self._host.ask(self._name, {"locate": list(doc_ids)})
-        return _places(header["places"])
-
-    async def scores(self, query: str, doc_ids: Sequence[str], timeout_s: float) -> Mapping[str, float]:
-        """Score these documents as `search` would; those that it would not find are left out."""
-        if not doc_ids:
-            return {}
-        asked = await self.query_of(query, timeout_s)
-        header, _ = await self._host.ask(self._name, {**asked, "only": list(doc_ids)})
-        return dict(zip(header["doc_ids"], header["scores"], strict=True))
-
-
 def _open_stores(index: Path, verify: bool) -> "IndexStores | None":
     """Open what is kept beside an index; None if nothing is. Raises: as `IndexStores`."""
     # Imported here: the configuration is read without torch.
@@ -336,20 +259,6 @@ def _open_stores(index: Path, verify: bool) -> "IndexStores | None":
     if read_manifest(index) != manifest:
         raise ConfigError(f"{index}: was replaced while it was opened; open it again")
     return stores
-
-
-def _places(numbers: Iterable[int]) -> list[int | None]:
-    return [None if number < 0 else number for number in numbers]
-
-
-def check_lucene(key: str, path: Path) -> Iterator[str]:
-    """Find, without starting anything, whether an index is there and what searches it is installed."""
-    try:
-        child_environment()
-    except ConfigError as error:
-        yield from error.problems
-    if not any(path.glob("segments_*")):
-        yield f"{key}.path: {path}: there is no Lucene index here"
 
 
 def _error_of(kind: str, max_query_terms: int) -> FarrankError:

@@ -1,0 +1,102 @@
+"""What all kinds have in common that search a Lucene index."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farrank_server.errors import ConfigError
+from farrank_server.first_stage import Candidate, FirstStage, IndexDescription
+from farrank_server.first_stage.kinds import Surroundings
+from farrank_server.java_process.jvm import child_environment
+
+if TYPE_CHECKING:
+    from farrank_server.stores.index_stores import IndexStores
+
+
+class LuceneStage(FirstStage):
+    """One index in the search process. A kind says how it ranks, and what a query is to it (`query_of`)."""
+
+    def __init__(
+        self, around: Surroundings, kind: str, path: Path, ranks: Mapping[str, Any], ranking: str
+    ) -> None:
+        self._name, self._host, self._kind, self._ranking = around.name, around.lucene, kind, ranking
+        self._path, self._key = path, around.key
+        self._stores: IndexStores | None = None
+        around.lucene.add(around.name, path, ranks)
+
+    async def start(self) -> None:
+        """Open what is kept beside the index; the index itself the host has opened.
+
+        Raises: ConfigError if it is damaged, or belongs to another index.
+        """
+        try:
+            self._stores = await self._host.stores(self._name, self._path)
+        except ConfigError as error:
+            raise ConfigError(*(f"{self._key}.path: {problem}" for problem in error.problems)) from None
+
+    @property
+    def stores(self) -> "IndexStores | None":
+        """What is kept beside the index."""
+        return self._stores
+
+    async def stop(self) -> None:
+        """Do nothing: the host ends the process."""
+
+    def describe(self) -> IndexDescription:
+        """Say what the index holds."""
+        opened = self._host.opened[self._name]
+        documents, mean_characters = opened["documents"], opened["mean_characters"]
+        return IndexDescription(
+            self._name,
+            documents,
+            self._ranking,
+            mean_characters,
+            self._kind,
+            generation=opened["generation"],
+        )
+
+    async def query_of(self, query: str, timeout_s: float) -> Mapping[str, Any]:
+        """Say what is searched for. The whole query is plain text: Lucene's operators mean nothing in it."""
+        return {"query": query}
+
+    async def search(self, query: str, k: int, timeout_s: float, *, texts: bool = True) -> list[Candidate]:
+        """Return at most `k` candidates, best first, equal scores in the order of doc_id."""
+        asked = await self.query_of(query, timeout_s)
+        header, found = await self._host.ask(self._name, {**asked, "k": k, "texts": texts})
+        read: Iterator[str] = iter(found) if texts else itertools.repeat("")
+        places = _places(header["places"]) or [None] * len(header["doc_ids"])
+        hits = zip(header["doc_ids"], header["scores"], places, strict=True)
+        return [Candidate(doc_id, next(read), score, place=place) for doc_id, score, place in hits]
+
+    async def texts(self, doc_ids: Sequence[str], timeout_s: float) -> list[str]:
+        """Return the texts of documents that it found, in the order given."""
+        _, found = await self._host.ask(self._name, {"read": list(doc_ids)})
+        return found
+
+    async def locate(self, doc_ids: Sequence[str], timeout_s: float) -> list[int | None]:
+        """Return the places of documents, in the order given; None for what it has not, or has no place."""
+        header, _ = await self._host.ask(self._name, {"locate": list(doc_ids)})
+        return _places(header["places"])
+
+    async def scores(self, query: str, doc_ids: Sequence[str], timeout_s: float) -> Mapping[str, float]:
+        """Score these documents as `search` would; those that it would not find are left out."""
+        if not doc_ids:
+            return {}
+        asked = await self.query_of(query, timeout_s)
+        header, _ = await self._host.ask(self._name, {**asked, "only": list(doc_ids)})
+        return dict(zip(header["doc_ids"], header["scores"], strict=True))
+
+
+def _places(numbers: Iterable[int]) -> list[int | None]:
+    return [None if number < 0 else number for number in numbers]
+
+
+def check_lucene(key: str, path: Path) -> Iterator[str]:
+    """Find, without starting anything, whether an index is there and what searches it is installed."""
+    try:
+        child_environment()
+    except ConfigError as error:
+        yield from error.problems
+    if not any(path.glob("segments_*")):
+        yield f"{key}.path: {path}: there is no Lucene index here"

@@ -1,0 +1,48 @@
+"""A document as it is indexed, and the frame that takes a batch of them to the indexing process."""
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from farrank_trec.ranking_fields import NO_FIELDS, RankingFields
+
+Vectors = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document to index; its text comes back from the index byte for byte."""
+
+    doc_id: str
+    text: str
+    ranking: RankingFields = NO_FIELDS
+
+    def digested(self) -> bytes:
+        """Write down all of it, so that another document has other bytes."""
+        impacts = None if self.ranking.impacts is None else dict(self.ranking.impacts)
+        whole = (self.doc_id, self.text, self.ranking.expansions, impacts, self.ranking.vector)
+        return json.dumps(whole).encode()
+
+
+class CollectionError(ValueError):
+    """The documents cannot be indexed as they are: says what is wrong with them."""
+
+
+def batch_frame(
+    documents: Sequence[Document], vectors: Sequence[Vectors]
+) -> tuple[dict[str, Any], list[str]]:
+    """Pack documents and their chunks' vectors for a frame. Shapes: vectors D times (C, H)."""
+    rankings = [each.ranking for each in documents]
+    header = {
+        "ids": [each.doc_id for each in documents],
+        "expansions": [None if each.expansions is None else len(each.expansions) for each in rankings],
+        "impacts": [each.impacts for each in rankings],
+        "chunks": [len(each) for each in vectors],
+        "vectors": base64.b64encode(b"".join(each.astype("<f4").tobytes() for each in vectors)).decode(),
+    }
+    return header, [text for each in documents for text in (each.text, *(each.ranking.expansions or ()))]
