@@ -50,6 +50,12 @@ def test_fields_are_read(tmp_path: Path) -> None:
         ({"vector": ["1"]}, "'vector' holds '1'; it must hold finite numbers"),
         ({"vector": [float("nan")]}, "'vector' holds nan"),
         ({"vector": [0, 0.0]}, "'vector' holds zeros alone"),
+        (
+            {"vector": [1.0, -1e39]},
+            "the largest number of 'vector' is 1e\\+39; it must be between 1e-15 and 1e\\+15",
+        ),
+        ({"vector": [1e-30, 0.0]}, "the largest number of 'vector' is 1e-30"),
+        ({"vector": [10**400]}, "the largest number of 'vector' is a number of 401 digits"),
     ],
 )
 def test_a_bad_field_is_refused_with_its_line(tmp_path: Path, line: dict[str, Any], message: str) -> None:

@@ -5,6 +5,7 @@
 """
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from farrank_trec.errors import InputError
 MAX_IMPACT = 65_535
 MAX_TOKEN_CHARACTERS = 200
 MAX_VECTOR_WIDTH = 1024  # Lucene's own limit
+MAX_VECTOR_NUMBER = 1e15  # squares of more, or of its inverse, leave the range of 32 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +109,22 @@ def _vector(where: str, value: Any) -> tuple[float, ...] | None:
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_VECTOR_WIDTH:
         raise InputError(f"{where}: 'vector' must be a list of 1 to {MAX_VECTOR_WIDTH:,} numbers")
     for each in value:
-        if type(each) not in (int, float) or not math.isfinite(each):
+        if type(each) not in (int, float) or abs(each) == math.inf or each != each:
             raise InputError(f"{where}: 'vector' holds {each!r}; it must hold finite numbers")
     if not any(value):
         raise InputError(f"{where}: 'vector' holds zeros alone; it would have no direction")
+    longest = max(map(abs, value))
+    if not 1 / MAX_VECTOR_NUMBER <= longest <= MAX_VECTOR_NUMBER:
+        raise InputError(
+            f"{where}: the largest number of 'vector' is {_short(longest)}; it must be between "
+            f"{1 / MAX_VECTOR_NUMBER:g} and {MAX_VECTOR_NUMBER:g} (scale all vectors alike)"
+        )
     return tuple(map(float, value))
+
+
+def _short(number: float) -> str:
+    """Write a number short, also a whole one that is too large for a float."""
+    return f"{number:g}" if number <= sys.float_info.max else f"a number of {len(str(number))} digits"
 
 
 def _check_encodable(where: str, name: str, text: str) -> None:

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         or not (args.jsonl or args.pydoc or args.delete)
         or (args.pydoc and changes)
     ):
-        raise CommandError("index: give either JSONL files or --pydoc")
+        raise CommandError("index: give JSONL files or --pydoc, or --delete")
     if changes and args.overwrite:
         raise CommandError("index: --overwrite makes an index anew; --append and --delete change it")
     if args.jsonl and args.delete and not args.append:
