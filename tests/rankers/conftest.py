@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -18,7 +19,14 @@ from farrank_rankers.files.open import open_ranker, open_reader
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokenizer import TextTokenizer, TokenizerFiles
-from support.tiny_tokenizers import byte_level, metaspace, save_tokenizer, sentence_starts, wordpiece
+from support.tiny_tokenizers import (
+    byte_level,
+    byte_pairs,
+    metaspace,
+    save_tokenizer,
+    sentence_starts,
+    wordpiece,
+)
 
 TINY: dict[str, Any] = {
     "hidden_size": 32,
@@ -51,8 +59,11 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     },
     "longformer": {"attention_window": 32},
     "big_bird": {},
+    # As answerdotai/ModernBERT-base, with a narrower window; the last layer is global, as there.
+    "modernbert": {"num_hidden_layers": 4, "local_attention": 16},
     "llama": {"num_key_value_heads": 2, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": None},
 }
+MODERNBERT = ARCHITECTURES["modernbert"]
 WORDPIECE = ("bert", "electra", "distilbert", "deberta-v2", "big_bird", "jina", "mosaic")
 
 # What config.json says of the backbones that are written out here, where it differs from BERT's.
@@ -69,6 +80,13 @@ OWN: dict[str, dict[str, Any]] = {
         "alibi_starting_size": 2048,
     },
 }
+
+
+def tokenizer_of(architecture: str) -> Tokenizer:
+    """The kind of tokenizer that an architecture was published with."""
+    if architecture == "modernbert":
+        return byte_pairs()
+    return wordpiece() if architecture in WORDPIECE else byte_level()
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -88,9 +106,7 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
 
     def make(model_type: str = "bert", labels: int = 1, positions: int = 128, **changes: Any) -> Path:
         folder = tmp_path_factory.mktemp(model_type)
-        tokenizer = (
-            wordpiece() if model_type in ("bert", "electra", "distilbert", "deberta-v2") else byte_level()
-        )
+        tokenizer = tokenizer_of(model_type)
         saved = save_tokenizer(tokenizer, folder, model_type)
         pad = tokenizer.token_to_id("[PAD]") or tokenizer.token_to_id("<pad>")
         config = AutoConfig.for_model(
@@ -102,6 +118,7 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
                 "pad_token_id": pad,
                 "num_labels": labels,
             }
+            | (MODERNBERT if model_type == "modernbert" else {})
             | changes,
         )
         with torch.random.fork_rng():
@@ -126,7 +143,7 @@ def make_backbone(tmp_path_factory: pytest.TempPathFactory) -> MakeBackbone:
             )
             saved.save_pretrained(folder)
         else:
-            tokenizer = wordpiece() if architecture in WORDPIECE else byte_level()
+            tokenizer = tokenizer_of(architecture)
             saved = save_tokenizer(tokenizer, folder, "bert" if architecture in OWN else architecture)
         pad = tokenizer.token_to_id("[PAD]") or tokenizer.token_to_id("<pad>")
         values = TINY | {"vocab_size": len(saved), "pad_token_id": pad}
@@ -154,7 +171,7 @@ def cross_encoder(make_model: MakeModel) -> Path:
 def text_tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TextTokenizer]:
     """One tokenizer of each kind that a backbone may bring."""
     opened = {}
-    for build in (wordpiece, byte_level, metaspace):
+    for build in (wordpiece, byte_level, byte_pairs, metaspace):
         folder = tmp_path_factory.mktemp(build.__name__)
         save_tokenizer(build(), folder)
         opened[build.__name__] = TextTokenizer(TokenizerFiles.read(folder))

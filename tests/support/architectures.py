@@ -11,4 +11,5 @@ ARCHITECTURES = (
     "llama",
     "jina",
     "mosaic",
+    "modernbert",
 )

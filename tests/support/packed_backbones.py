@@ -48,6 +48,16 @@ CASES = {
     ),
     "llama with stretched positions": Case("llama", {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}),
     "longformer": Case("longformer", {"attention_window": [16, 48]}),
+    "modernbert": Case("modernbert"),
+    # 10 values to a head, and a last layer that is local.
+    "modernbert of odd heads": Case(
+        "modernbert", {"hidden_size": 60, "num_attention_heads": 6, "num_hidden_layers": 3}
+    ),
+    "modernbert with biases": Case(
+        "modernbert",
+        {"attention_bias": True, "mlp_bias": True, "norm_bias": True, "global_attn_every_n_layers": 2},
+    ),
+    "modernbert of the published window": Case("modernbert", {"local_attention": 128}),
     "mosaic": Case("mosaic", takes_positions=False),
     "roberta": Case("roberta"),
     "xlm-roberta": Case("roberta", model_type="xlm-roberta"),

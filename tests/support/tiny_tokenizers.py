@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES, tokenizer_class_from_name
 
@@ -48,6 +48,25 @@ def byte_level() -> Tokenizer:
     # By position: releases of tokenizers name these parameters differently.
     ends = [(name, tokenizer.token_to_id(name)) for name in ("</s>", "<s>")]
     tokenizer.post_processor = processors.RobertaProcessing(*ends)
+    return tokenizer
+
+
+def byte_pairs() -> Tokenizer:
+    """ModernBERT's pipeline: composed letters, bytes, runs of spaces as tokens, BERT's special tokens."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet)
+    tokenizer.train_from_iterator([WORDS], trainer)
+    tokenizer.add_special_tokens([AddedToken("[MASK]", lstrip=True, special=True)])
+    tokenizer.add_tokens([AddedToken(" " * count, normalized=True) for count in range(8, 1, -1)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B [SEP]",
+        special_tokens=[(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")],
+    )
     return tokenizer
 
 

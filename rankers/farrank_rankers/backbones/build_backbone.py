@@ -8,6 +8,7 @@ from torch import nn
 from farrank_rankers.backbones.alibi_bert import build_alibi_bert
 from farrank_rankers.backbones.big_bird import attention_type
 from farrank_rankers.backbones.facts import own_backbone
+from farrank_rankers.backbones.modernbert import prepared, understood
 from farrank_rankers.errors import SourceError
 from farrank_rankers.lean_transformers import transformers
 from farrank_rankers.spec import RankerSpec
@@ -23,6 +24,8 @@ def transformers_config(config: Mapping[str, Any]) -> Any:
     Raises: SourceError if transformers does not know the architecture, or naming the key beyond its limits.
     """
     model_type = config.get("model_type")
+    if model_type == "modernbert":
+        config = understood(config)
     try:
         built = transformers.AutoConfig.for_model(
             model_type, **{name: value for name, value in config.items() if name != "model_type"}
@@ -68,4 +71,6 @@ def _prepared(spec: RankerSpec, config: Mapping[str, Any]) -> Any:
     built = transformers_config(config)
     if built.model_type == "big_bird":
         built.attention_type = attention_type(spec, built)
+    if built.model_type == "modernbert":
+        built = prepared(built)
     return built

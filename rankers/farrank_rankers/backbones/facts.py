@@ -51,6 +51,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "llama": Architecture("llama:LLAMA", is_causal=True, pooling="mean"),
     "longformer": Architecture("longformer:LONGFORMER", counts_after_pad=True),
     "mobilebert": Architecture(positions=512, token_types=2),
+    "modernbert": Architecture("modernbert:MODERNBERT", positions=8192),
     "mosaic": Architecture("alibi_bert:ALIBI_BERT", token_types=2),
     "mpnet": Architecture(counts_after_pad=True),
     "roberta": Architecture("bert:ROBERTA", counts_after_pad=True),
@@ -64,9 +65,10 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 class BackboneFacts:
     """How many positions, token_types and words a backbone has; None where no limit is known.
 
-    `first_position` is the position id of an input's first token. `architecture` is transformers' model_type,
-    or our own name of a backbone that transformers lacks. ALiBi has no table of positions that could end: how
-    far such a backbone was trained, only its paper says.
+    `first_position` is the position id of an input's first token. `pooling` is how one vector is made of
+    token vectors where the spec does not say: as the backbone was trained to be read. `architecture` is
+    transformers' model_type, or our own name of a backbone that transformers lacks. ALiBi has no table of
+    positions that could end: how far such a backbone was trained, only its paper says.
     """
 
     max_positions: int | None
@@ -76,11 +78,7 @@ class BackboneFacts:
     vocabulary: int | None = None
     architecture: str = ""
     tokenizer_class: str | None = None
-
-    @property
-    def pooling(self) -> Pooling:
-        """How one vector is made of token vectors where the spec does not say."""
-        return ARCHITECTURES.get(self.architecture, Architecture()).pooling
+    pooling: Pooling = "cls"
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "BackboneFacts":
@@ -109,6 +107,7 @@ class BackboneFacts:
             vocabulary=_number(config, "vocab_size"),
             architecture=name,
             tokenizer_class=config.get("tokenizer_class"),
+            pooling=_classifier_pooling(config) or known.pooling,
         )
 
 
@@ -124,6 +123,14 @@ def own_backbone(config: Mapping[str, Any]) -> OwnBackbone | None:
     if isinstance(architectures, list) and any(name in architectures for name in JINA_ARCHITECTURES):
         return "jina"
     return "mosaic" if "alibi_starting_size" in config else None
+
+
+def _classifier_pooling(config: Mapping[str, Any]) -> Pooling | None:
+    """Read how a ModernBERT is pooled below its head; others do not say."""
+    key = "classifier_pooling"
+    pooling: Pooling | None = config.get(key)
+    read_value(Pooling | None, pooling, f"config.json: {key}", SourceError)
+    return pooling
 
 
 def _number(config: Mapping[str, Any], key: str, default: int | None = None) -> int | None:

@@ -20,8 +20,10 @@ class LogitEncoder(Encoder):
     that chunks rank as by its softmax probability.
     """
 
-    # The heads of BERT's kin read nothing else.
-    reads_first_tokens_alone = True
+    def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
+        super().__init__(spec, config)
+        # The heads of BERT's kin read nothing else; ModernBERT's may read the mean.
+        self.reads_first_tokens_alone = self.facts.pooling == "cls"
 
     def build(self, spec: RankerSpec, config: Mapping[str, Any]) -> nn.Module:
         """Build a classifier, whose head is a part of it."""

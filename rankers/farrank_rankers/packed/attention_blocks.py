@@ -46,6 +46,8 @@ def touched_blocks(asking: tuple[int, ...], seen: tuple[int, ...], pattern: Patt
     # Which places of its input a piece may see, from here to before there; they may lie beyond it.
     nothing = np.zeros_like(other)
     spans = [(nothing, other)]
+    if pattern.window is not None:
+        spans = [(places - pattern.window, ends + pattern.window)]
     if pattern.near is not None and pattern.sees is not None:
         sees_all = (places < pattern.far_seen) | (ends > own - pattern.far_seen_last)
         near = np.where(sees_all, 0, places - pattern.near), np.where(sees_all, other, ends + pattern.near)
@@ -59,9 +61,12 @@ def touched_blocks(asking: tuple[int, ...], seen: tuple[int, ...], pattern: Patt
         touched |= _marked(blocks[some], (begins + first)[some] // BLOCK, behind, shape)
     wholly = np.zeros(shape, dtype=bool)
     if pattern.sees is None:
-        # The first token of a block sees the fewest.
-        end = np.minimum(other, places + 1) if pattern.causal else other
-        first, behind = -(-begins // BLOCK), (begins + end) // BLOCK
+        # Behind itself the first token of a block sees the fewest, before itself the last.
+        first, end = nothing, np.minimum(other, places + 1) if pattern.causal else other
+        if pattern.window is not None:
+            first = np.maximum(first, ends - 1 - pattern.window)
+            end = np.minimum(end, places + 1 + pattern.window)
+        first, behind = -(-(begins + first) // BLOCK), (begins + end) // BLOCK
         whole = (ends - places == BLOCK) & (first < behind)
         wholly = _marked(blocks[whole], first[whole], behind[whole], shape)
     return Touched(touched & ~wholly, wholly)

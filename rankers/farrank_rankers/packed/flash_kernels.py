@@ -25,11 +25,11 @@ FLASH_ATTN = "flash_attn"
 OLDEST, TOO_NEW = (2, 4), (3,)
 
 TORCH_VARLEN = "torch's variable-length attention"
-EVERYWHERE, NOT_BEHIND = (-1, -1), (-1, 0)
+ANY_DISTANCE = -1
 
 
 class FlashAttention:
-    """The flash_attn package as a `pattern.Attention`: every token, causally, and with ALiBi's slopes.
+    """The flash_attn package as a `pattern.Attention`: every token, causally, near, and with ALiBi's slopes.
 
     ALiBi is flash_attn's own: -slope · |i + U - T - j| within an input of T tokens that ask and U that are
     seen, which is the distance between two tokens where T = U, causal or not.
@@ -54,13 +54,14 @@ class FlashAttention:
             max_seqlen_k=seen.longest,
             softmax_scale=scale,
             causal=pattern.causal,
+            window_size=_window(pattern),
             alibi_slopes=None if pattern.slopes is None else pattern.slopes.float(),
         )  # (T, A, D or more)
         return mixed[..., : heads.query.shape[-1]]
 
 
 class VarlenAttention:
-    """torch's own variable-length kernel as a `pattern.Attention`: every token, and causally.
+    """torch's own variable-length kernel as a `pattern.Attention`: every token, causally, and near.
 
     Raises: AttentionAbsent if this torch's kernel is too old; ValueError for a dtype or a pattern it cannot
     take.
@@ -89,7 +90,7 @@ class VarlenAttention:
         query, key, value, asking, seen, scale = heads.padded(HEAD_MULTIPLE)
         shared = query.shape[1] // key.shape[1]
         options: dict[str, Any] = {
-            "window_size": NOT_BEHIND if pattern.causal else EVERYWHERE,
+            "window_size": _window(pattern),
             "scale": scale,
         }
         if self._shares_heads:
@@ -118,6 +119,12 @@ def is_for_flash(pattern: Pattern, heads: Heads, takes_slopes: bool) -> bool:
     if pattern.is_general or (pattern.slopes is not None and not takes_slopes):
         return False
     return not pattern.is_placed or heads.asking.lengths == heads.seen.lengths
+
+
+def _window(pattern: Pattern) -> tuple[int, int]:
+    """Say how many tokens before and behind itself a token sees, as both kernels count them."""
+    reach = ANY_DISTANCE if pattern.window is None else pattern.window
+    return reach, 0 if pattern.causal else reach
 
 
 def _check(heads: Heads, pattern: Pattern, kernel: str) -> None:

@@ -53,7 +53,7 @@ TRITON = "triton"
 # The C compilers that Triton looks for where CC names none.
 COMPILERS = ("gcc", "clang", "cc")
 
-Kind = tuple[bool, bool, int | None, int, int]
+Kind = tuple[bool, bool, int | None, int | None, int, int]
 
 
 def check_compiler() -> None:
@@ -106,7 +106,8 @@ class FlexAttention:
             of_asking[seen] = (Standing.of(asking, seen), {})
         standing, blocks = of_asking[seen]
         masked = pattern.sees is not None
-        kind = (pattern.causal, masked, pattern.near, pattern.far_seen, pattern.far_seen_last)
+        far_seen = (pattern.far_seen, pattern.far_seen_last)
+        kind = (pattern.causal, masked, pattern.window, pattern.near, *far_seen)
         if kind not in blocks:
             touched = touched_blocks(asking.lengths, seen.lengths, pattern)
             blocks[kind] = BlockLists.of(touched, masked, asking.offsets.device)
@@ -134,11 +135,15 @@ def _mask(pattern: Pattern, standing: Standing) -> Mask:
     """Let tokens of one input see each other, as far as the pattern does."""
     first, behind, place = standing
     causal, sees = pattern.causal, pattern.sees
+    # On the device: a mask that is compiled for every window must hold no number.
+    window = None if pattern.window is None else place.new_full((), pattern.window)
 
     def mask(batch: Tensor, head: Tensor, asks: Tensor, seen: Tensor) -> Tensor:
         visible = (seen >= first[asks]) & (seen < behind[asks])
         if causal:
             visible = visible & (seen <= place[asks])
+        if window is not None:
+            visible = visible & ((place[asks] - seen).abs() <= window)
         return visible if sees is None else visible & sees(batch, head, asks, seen)
 
     return mask

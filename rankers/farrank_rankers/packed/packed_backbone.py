@@ -133,7 +133,7 @@ class PackedLayer:
         """Attend, by the pattern that all layers share. Shapes: (T, H) -> (T, A, D)."""
         return given.attend(self.projected(hidden).view(len(hidden), 3, self.heads, -1).unbind(1), shared)
 
-    def first(self, hidden: Tensor, given: Reading) -> PackedOutput:
+    def first(self, hidden: Tensor, given: Reading, shared: Any) -> PackedOutput:
         """Compute the first token of each input, which reads all others. Shapes: (T, H) -> (P, H)."""
         tokens, first = given.stream.firsts(), given.stream.first(hidden)  # (P, H)
         width = hidden.shape[1]
@@ -184,17 +184,21 @@ class PackedTransformer:
         """Make what all layers' attention is given: a pattern, if they are plain layers."""
         return EVERY_TOKEN
 
+    def ends_in_firsts(self, shared: Any) -> bool:
+        """Whether the last layer can compute first tokens alone: if they see all others there."""
+        return shared is EVERY_TOKEN
+
     def __call__(self, given: Reading) -> PackedOutput:
         """Shapes: T tokens -> last_hidden_state (T, H), or (P, H) of first tokens."""
         hidden = self.embedded(given)  # (T, H)
         shared = self.shared(given, hidden)
         # The last layer computes first tokens only if nothing reads the others.
-        firsts = given.first_tokens and not given.hidden_states and shared is EVERY_TOKEN
+        firsts = given.first_tokens and not given.hidden_states and self.ends_in_firsts(shared)
         states = [hidden]
         for layer in self.layers[:-1] if firsts else self.layers:
             hidden = layer(hidden, given, shared)  # (T, H)
             if given.hidden_states:
                 states.append(hidden)
         if firsts:
-            return self.layers[-1].first(hidden, given)
+            return self.layers[-1].first(hidden, given, shared)
         return PackedOutput(given.stream, hidden, tuple(states) if given.hidden_states else None)

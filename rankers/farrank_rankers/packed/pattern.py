@@ -21,13 +21,15 @@ Score = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 class Pattern:
     """What attention within an input does beyond softmax(q·k / √D): by itself every token sees all.
 
-    `causal`: a token sees none behind it. `slopes`, (A,) fp32: a head's scores fall by its slope with every
-    token between two (ALiBi). `sees` and `rescored` say the rest; only general kernels take them. `near`
-    promises that `sees` is false for tokens more than so many places apart, unless one of the two is among
-    the first `far_seen` or the last `far_seen_last` of its input.
+    `causal`: a token sees none behind it. `window`: it sees those at most so many tokens away. `slopes`, (A,)
+    fp32: a head's scores fall by its slope with every token between two (ALiBi). `sees` and `rescored` say
+    the rest; only general kernels take them. `near` promises that `sees` is false for tokens more than so
+    many places apart, unless one of the two is among the first `far_seen` or the last `far_seen_last` of its
+    input.
     """
 
     causal: bool = False
+    window: int | None = None
     slopes: Tensor | None = None
     sees: Mask | None = None
     rescored: Score | None = None
@@ -43,7 +45,7 @@ class Pattern:
     @property
     def is_placed(self) -> bool:
         """Whether it matters at which places of their inputs tokens stand."""
-        return self.causal or self.slopes is not None
+        return self.causal or self.window is not None or self.slopes is not None
 
 
 EVERY_TOKEN = Pattern()

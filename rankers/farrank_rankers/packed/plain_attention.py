@@ -20,6 +20,8 @@ def plain_attention(heads: Heads, pattern: Pattern) -> Tensor:
         if pattern.is_general or pattern.slopes is not None:
             scores = q.float() @ k.float().transpose(1, 2) * (heads.scale or q.shape[-1] ** -0.5)  # (A, L, M)
             found = (_weights(scores, starts, pattern) @ v.float()).to(query.dtype)  # (A, L, D)
+        elif pattern.window is not None:
+            found = _near(q, k, v, pattern, pattern.window, heads.scale)  # (A, L, D)
         else:
             found = scaled_dot_product_attention(
                 q[None], k[None], v[None], is_causal=pattern.causal, scale=heads.scale
@@ -27,6 +29,29 @@ def plain_attention(heads: Heads, pattern: Pattern) -> Tensor:
         mixed.append(found.transpose(0, 1))  # (L, A, D)
         starts = (starts[0] + len(query), starts[1] + len(key))
     return torch.cat(mixed)
+
+
+# Queries that attend together to all keys that one of them sees. Fewer would be many small products, more
+# would compute too many scores in vain.
+BLOCK = 128
+
+
+def _near(
+    query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, window: int, scale: float | None
+) -> Tensor:
+    """Attend to keys in a window, block by block. Shapes: (A, L, D), (A, M, D) twice -> (A, L, D)."""
+    mixed = []
+    for start in range(0, query.shape[1], BLOCK):
+        some = query[:, start : start + BLOCK]  # (A, B, D)
+        first, behind = max(0, start - window), start + BLOCK + window
+        asking = torch.arange(start, start + some.shape[1], device=query.device)[:, None]  # (B, 1)
+        seen = torch.arange(first, min(behind, key.shape[1]), device=query.device)  # (N,)
+        sees = (asking - seen).abs() <= window  # (B, N)
+        if pattern.causal:
+            sees &= seen <= asking
+        near = key[None, :, first:behind], value[None, :, first:behind]  # (1, A, N, D) each
+        mixed.append(scaled_dot_product_attention(some[None], *near, attn_mask=sees, scale=scale)[0])
+    return torch.cat(mixed, dim=1)
 
 
 def _weights(scores: Tensor, starts: tuple[int, int], pattern: Pattern) -> Tensor:
@@ -38,6 +63,8 @@ def _weights(scores: Tensor, starts: tuple[int, int], pattern: Pattern) -> Tenso
         scores = scores - pattern.slopes[:, None, None] * distance
     if pattern.causal:
         scores = scores.masked_fill(seen > asking[:, None], -torch.inf)
+    if pattern.window is not None:
+        scores = scores.masked_fill((asking[:, None] - seen).abs() > pattern.window, -torch.inf)
     own, other = asking[:, None] + starts[0], seen + starts[1]  # (L, 1), (M,), places in the streams
     if pattern.rescored is not None:
         scores = pattern.rescored(scores, batch, head, own, other)  # (A, L, M)

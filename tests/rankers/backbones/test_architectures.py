@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ from farrank_rankers.tokens import collate
 MakeBackbone = Callable[..., Path]
 SaveAndOpen = Callable[[Ranker, str, Sequence[str]], Ranker]
 
-PUBLIC = ("bert", "electra", "distilbert", "roberta", "deberta-v2", "longformer", "big_bird", "llama")
+BERTS = ("bert", "electra", "distilbert", "roberta", "deberta-v2", "modernbert")
+PUBLIC = (*BERTS, "longformer", "big_bird", "llama")
 OWN = ("jina", "mosaic")
 CAUSAL = ("llama",)
 QUERY = "neural search query"
@@ -52,7 +54,7 @@ def test_an_inputs_vector_is_transformers_own(folder: Path, architecture: str) -
     if architecture == "big_bird":
         model.set_attention_type("original_full")
     names = ["input_ids", "token_type_ids"]
-    if architecture in ("roberta", "distilbert", "llama", "longformer", "deberta-v2"):
+    if architecture in ("roberta", "distilbert", "llama", "longformer", "deberta-v2", "modernbert"):
         names.remove("token_type_ids")
     for document in ["", *DOCUMENTS]:
         chunk = reader.split(reader.read_document(document))[0]
@@ -125,7 +127,8 @@ def test_every_hidden_state_can_be_had(ranker: Ranker) -> None:
     batch = collate([reader.chunk_input(reader.read_query(QUERY), chunk) for chunk in chunks], reader.pad_id)
     with torch.inference_mode():
         output = ranker.encoder.run(*map(torch.from_numpy, batch), hidden_states=True)
-    assert len(output.hidden_states) == 3
+    config: Any = ranker.encoder.backbone.config
+    assert len(output.hidden_states) == config.num_hidden_layers + 1
     real = torch.from_numpy(batch.roles) > 0
     torch.testing.assert_close(output.hidden_states[-1][real], output.last_hidden_state[real])
 

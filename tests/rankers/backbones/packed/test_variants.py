@@ -36,6 +36,7 @@ def is_packed(encoder: Encoder) -> bool:
         (Case("electra"), {"chunk_size_feed_forward": 8}),
         (Case("distilbert"), {"chunk_size_feed_forward": 8}),
         (Case("llama"), {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}),
+        (Case("modernbert"), {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}),
     ],
     ids=str,
 )
@@ -61,10 +62,10 @@ def test_relative_positions(made_as: str, kind: str, make_encoder: MakeEncoder) 
 
 
 @pytest.mark.parametrize("changed", [Adapted(32, 32), weight_norm(nn.Linear(32, 32)), nn.Identity()], ids=str)
-@pytest.mark.parametrize("name", ["bert", "distilbert", "jina", "llama"])
+@pytest.mark.parametrize("name", ["bert", "distilbert", "jina", "llama", "modernbert"])
 def test_layers_that_are_more_than_linear(name: str, changed: nn.Module, make_encoder: MakeEncoder) -> None:
     encoder = make_encoder(CASES[name])
-    queries = ("query", "q_lin", "q_proj")
+    queries = ("query", "q_lin", "q_proj", "Wqkv")
     path = [name for name, _ in encoder.backbone.named_modules() if name.endswith(queries)][-1]
     parent, _, own = path.rpartition(".")
     setattr(encoder.backbone.get_submodule(parent), own, changed)

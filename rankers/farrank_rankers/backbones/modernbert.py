@@ -1,0 +1,237 @@
+"""ModernBERT: pre-norm layers with rotary positions, of which two in three see near tokens only.
+
+Every third layer attends to the whole input, with another base for its rotations. The vectors of the last
+layer are normed once more.
+
+Source: Warner et al., "Smarter, Better, Faster, Longer", arXiv 2412.13663.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from farrank_rankers.backbones.forms import Forms
+from farrank_rankers.backbones.llama import BY_THE_BATCH, turned
+from farrank_rankers.errors import SourceError
+from farrank_rankers.lean_transformers import transformers
+from farrank_rankers.packed.packed_backbone import (
+    Compile,
+    LayerParts,
+    PackedLayer,
+    PackedOutput,
+    PackedTransformer,
+    Reading,
+)
+from farrank_rankers.packed.pattern import EVERY_TOKEN, Heads, Pattern
+from farrank_rankers.packed.stream import TokenStream
+
+GLOBAL, LOCAL = "full_attention", "sliding_attention"
+
+
+def understood(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Say in the words of transformers 4 what a config.json says in those of 5; 5 understands both.
+
+    Raises: SourceError naming the key that transformers 4 has no word for.
+    """
+    if int(transformers.__version__.split(".")[0]) >= 5:
+        return config
+    words: dict[str, Any] = {}
+    layers = config.get("layer_types")
+    if layers is not None:
+        words["global_attn_every_n_layers"] = _every(layers)
+    for kind, key in ((GLOBAL, "global_rope_theta"), (LOCAL, "local_rope_theta")):
+        rotation = (config.get("rope_parameters") or {}).get(kind) or {}
+        if rotation.get("rope_type", "default") != "default":
+            raise SourceError(
+                f"config.json: rope_parameters.{kind}.rope_type is {rotation['rope_type']!r}; "
+                f"transformers {transformers.__version__} has only 'default' there, 5 has others"
+            )
+        if "rope_theta" in rotation:
+            words[key] = rotation["rope_theta"]
+    return {**config, **words}
+
+
+def _every(layers: Sequence[str]) -> int:
+    """Find the distance between layers of global attention, the first among them."""
+    for distance in range(1, len(layers) + 1):
+        if list(layers) == [LOCAL if number % distance else GLOBAL for number in range(len(layers))]:
+            return distance
+    raise SourceError(
+        f"config.json: layer_types is {list(layers)}; transformers {transformers.__version__} needs "
+        f"{GLOBAL} in the first layer and in every n-th from there on, 5 takes any"
+    )
+
+
+def prepared(config: Any) -> Any:
+    """Have transformers compute in the precision asked for, and compile nothing.
+
+    Where flash_attn is installed transformers 4 would take it also for fp32, and round to bf16; where Triton
+    is, it would compile layers at the first batch on a GPU.
+    """
+    config._attn_implementation = "sdpa"
+    config.reference_compile = False
+    return config
+
+
+def is_local(layer: Any) -> bool:
+    """Whether a layer's tokens see near ones only."""
+    kind = getattr(layer, "attention_type", None)  # of transformers 5
+    return bool(layer.attn.local_attention != (-1, -1) if kind is None else kind == LOCAL)
+
+
+class Rotations(NamedTuple):
+    """Cosines and sines of positions, for layers of one kind. Shapes: (T, D) each, or (P or 1, L, D)."""
+
+    cosine: Tensor
+    sine: Tensor
+
+    @classmethod
+    def of(cls, model: Any, layer: Any, hidden: Tensor, positions: Tensor) -> "Rotations":
+        """Ask the model. Shapes: hidden (P, L, H), positions (P or 1, L) -> (P or 1, L, D)."""
+        if hasattr(model, "rotary_emb"):  # transformers 5
+            return cls(*model.rotary_emb(hidden, positions, layer.attention_type))
+        return cls(*layer.attn.rotary_emb(hidden, position_ids=positions))
+
+
+def with_normed_states(backbone: nn.Module, roles: Tensor, inputs: Mapping[str, Any]) -> Any:
+    """Call ModernBERT; the last of all states is the normed one, as transformers 5 has it and 4 has not."""
+    output = backbone(**inputs)
+    if output.hidden_states is not None and "last_hidden_state" in output:
+        output.hidden_states = (*output.hidden_states[:-1], output.last_hidden_state)
+    return output
+
+
+class Shared(NamedTuple):
+    """What layers of one kind share: which tokens see each other, and how heads are turned.
+
+    Shapes: cosine and sine (T, 1, D).
+    """
+
+    pattern: Pattern
+    cosine: Tensor
+    sine: Tensor
+
+
+class PackedModernBertLayer(PackedLayer):
+    """A pre-norm layer. Shapes: (T, H) -> (T, H)."""
+
+    def __init__(self, layer: Any, parts: LayerParts, compile_by: Compile) -> None:
+        super().__init__(layer, parts, compile_by)
+        self.is_local = is_local(layer)
+        self._asked = compile_by(self.asked)
+
+    def mixed(self, hidden: Tensor, given: Reading, shared: Any) -> Tensor:
+        """Shapes: hidden (T, H) -> (T, A, D)."""
+        own: Shared = shared[self.is_local]
+        return given.attend(self._asked(hidden, own.cosine, own.sine), own.pattern)
+
+    def asked(self, hidden: Tensor, cosine: Tensor, sine: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Make queries, keys and values. Shapes: (T, H), (T, 1, D) twice -> (T, A, D) each."""
+        projected = self.projected(self.layer.attn_norm(hidden))  # (T, 3H)
+        query, key, value = projected.view(len(hidden), 3, self.heads, -1).unbind(1)  # (T, A, D) each
+        return turned(query, cosine, sine), turned(key, cosine, sine), value
+
+    def first(self, hidden: Tensor, given: Reading, shared: Any) -> PackedOutput:
+        """Compute the first token of each input, which reads all others. Shapes: (T, H) -> (P, H)."""
+        own: Shared = shared[self.is_local]
+        stream = given.stream
+        tokens, first, width = stream.firsts(), stream.first(hidden), hidden.shape[1]
+        normed = self.layer.attn_norm(hidden)  # (T, H)
+        query = self.projected(stream.first(normed), slice(width)).view(len(first), self.heads, -1)
+        query = turned(query, stream.first(own.cosine), stream.first(own.sine))  # (P, A, D)
+        both = self.projected(normed, slice(width, None)).view(len(hidden), 2, self.heads, -1)
+        key, value = both.unbind(1)  # (T, A, D) each
+        heads = Heads(query, turned(key, own.cosine, own.sine), value, tokens.bounds, stream.bounds)
+        return PackedOutput(tokens, self.rest(given.attention(heads, EVERY_TOKEN).flatten(1), first))
+
+
+class PackedModernBert(PackedTransformer):
+    """A transformers ModernBERT. Shapes: T tokens -> last_hidden_state (T, H), or (P, H) of first tokens."""
+
+    layer_class = PackedModernBertLayer
+    layers_at = "layers"
+
+    def __init__(self, model: Any, compile_by: Compile) -> None:
+        super().__init__(model, compile_by)
+        window, device = window_of(model), model.embeddings.tok_embeddings.weight.device
+        self._near = Pattern(window=window)
+        # A tensor, (): a mask that is compiled for streams of any length must hold no number.
+        self._reach = torch.tensor(window, device=device)
+
+    @classmethod
+    def serves(cls, model: Any) -> bool:
+        """Whether positions depend on an input alone, and all projections can be fused."""
+        turning = [model.rotary_emb] if hasattr(model, "rotary_emb") else []
+        turning = turning or [layer.attn.rotary_emb for layer in model.layers]
+        kinds = [each.rope_type for each in turning]
+        named = {name for kind in kinds for name in (kind.values() if isinstance(kind, dict) else (kind,))}
+        return super().serves(model) and not named & BY_THE_BATCH
+
+    @staticmethod
+    def parts(layer: Any) -> LayerParts:
+        """Take a pre-norm layer apart."""
+
+        def rest(mixed: Tensor, hidden: Tensor) -> Tensor:
+            hidden = hidden + layer.attn.Wo(mixed)  # (T, H)
+            return hidden + layer.mlp(layer.mlp_norm(hidden))
+
+        return LayerParts([layer.attn.Wqkv], layer.attn.config.num_attention_heads, rest)
+
+    def embedded(self, given: Reading) -> Tensor:
+        """Shapes: T tokens -> (T, H)."""
+        return self.model.embeddings(given.stream.input_ids)
+
+    def shared(self, given: Reading, hidden: Tensor) -> Mapping[bool, Shared]:
+        """Give what layers share, by whether they are local."""
+        shared = {}
+        for layer in self.layers:
+            if layer.is_local not in shared:
+                cosine, sine = Rotations.of(self.model, layer.layer, hidden[None], given.positions[None])
+                pattern = self._near_in(given.stream) if layer.is_local else EVERY_TOKEN
+                shared[layer.is_local] = Shared(pattern, cosine[0, :, None], sine[0, :, None])
+        return shared
+
+    def _near_in(self, stream: TokenStream) -> Pattern:
+        """Let tokens see near ones; padding left out counts, where there is any."""
+        places, reach = stream.places, self._reach
+        if stream.is_dense:
+            return self._near
+
+        def sees(batch: Tensor, head: Tensor, own: Tensor, other: Tensor) -> Tensor:
+            return (places[own] - places[other]).abs() <= reach
+
+        return Pattern(sees=sees, near=self._near.window)
+
+    def ends_in_firsts(self, shared: Any) -> bool:
+        """Whether the last layer can compute first tokens alone: if it is global."""
+        last: PackedModernBertLayer = self.layers[-1]
+        return not last.is_local
+
+    def __call__(self, given: Reading) -> PackedOutput:
+        """Shapes: T tokens -> last_hidden_state (T, H), or (P, H) of first tokens."""
+        output = super().__call__(given)
+        last: Tensor = self.model.final_norm(output.last_hidden_state)
+        return output._replace(
+            last_hidden_state=last,
+            hidden_states=output.hidden_states and (*output.hidden_states[:-1], last),
+        )
+
+
+def window_of(model: Any) -> int:
+    """How many tokens away those are that a local layer's token sees, on each side."""
+    return int(model.config.local_attention) // 2
+
+
+def pooled_by_config(model: Any, tokens: TokenStream, hidden: Tensor) -> Tensor:
+    """Pass first tokens or means to the head, as config.json says. Shapes: (T, H) -> (P, labels)."""
+    if model.config.classifier_pooling == "mean":
+        # A sum of many tokens in bf16 would lose the small differences between them.
+        pooled = tokens.mean(hidden.float()).to(hidden.dtype)  # (P, H)
+    else:
+        pooled = tokens.first(hidden)  # (P, H)
+    return model.classifier(model.head(pooled))
+
+
+MODERNBERT = Forms(call=with_normed_states, packed=PackedModernBert, head=pooled_by_config)
