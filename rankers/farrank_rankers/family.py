@@ -308,4 +308,7 @@ AGGREGATION_BY_NAME: Mapping[str, tuple[Aggregation, ChunkingKind]] = {
     "avgp": ("mean", "disjoint"),
     "maxp": ("max", "sliding"),
     "sump": ("sum", "sliding"),
+    "longp": ("first", "first"),
 }
+# The one among them whose chunk is as long as the backbone reads.
+WHOLE = "longp"

@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from farrank_rankers.backbones.forms import forms_of
 from farrank_rankers.errors import AttentionAbsent, SourceError
 from farrank_rankers.features import Features
 from farrank_rankers.files.weights import place
@@ -183,7 +184,8 @@ def _aggregate(
 def open_torch(ranker: Ranker, precision: Precision, placement: Placement) -> tuple[Runtime, str]:
     """Put a ranker on its device, packed where a fused kernel and its backbone allow; say which in words.
 
-    Attention without a fused kernel takes input after input and gains nothing, so it must be asked for.
+    Attention without a fused kernel takes input after input and gains nothing with most backbones, so it must
+    be asked for there.
     Raises: DeviceAbsent, PrecisionAbsent; PackingAbsent if packed batches are asked for and impossible.
     """
     where = (precision, placement.device, placement.threads)
@@ -192,7 +194,8 @@ def open_torch(ranker: Ranker, precision: Precision, placement: Placement) -> tu
     device = choose_device(placement.device)
     try:
         chosen = choose_attention(device, dtype_of(precision))
-        if chosen.attention is plain_attention and placement.packing == "auto":
+        gains = forms_of(ranker.encoder.facts.architecture).packs_unfused
+        if chosen.attention is plain_attention and placement.packing == "auto" and not gains:
             if device.type == "cpu":  # no CPU has a fused kernel: that needs no explanation at every start
                 return TorchRuntime(ranker, *where), "padded batches"
             raise AttentionAbsent(chosen.missing)
@@ -202,5 +205,5 @@ def open_torch(ranker: Ranker, precision: Precision, placement: Placement) -> tu
         if placement.packing == "packed":
             raise PackingAbsent(f"packed batches cannot be had: {error}") from error
         return TorchRuntime(ranker, *where), f"padded batches ({error})"
-    missing = f" ({chosen.missing})" if chosen.missing else ""
+    missing = f" ({chosen.missing})" if chosen.missing and not gains else ""
     return packed, f"packed batches, {chosen.name} attention{missing}"

@@ -30,7 +30,9 @@ def one_chunk(folder: Path, window: int) -> Ranker:
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # DeBERTa, when imported
-@pytest.mark.parametrize("model_type", ["bert", "electra", "roberta", "distilbert", "deberta-v2"])
+@pytest.mark.parametrize(
+    "model_type", ["bert", "electra", "roberta", "distilbert", "deberta-v2", "modernbert"]
+)
 def test_cross_encoders_of_one_label(make_model: MakeModel, model_type: str) -> None:
     folder = make_model(model_type)
     ranker = one_chunk(folder, window=60)
@@ -42,7 +44,7 @@ def test_cross_encoders_of_one_label(make_model: MakeModel, model_type: str) -> 
     assert len({round(score, 2) for score in found}) == len(found)
 
 
-@pytest.mark.parametrize("model_type", ["bert", "roberta"])
+@pytest.mark.parametrize("model_type", ["bert", "roberta", "modernbert"])
 def test_cross_encoders_of_two_labels_give_log_odds(make_model: MakeModel, model_type: str) -> None:
     folder = make_model(model_type, labels=2)
     ranker = one_chunk(folder, window=60)
@@ -129,11 +131,12 @@ def test_embeddings_of_the_embedded_model(embedded: Ranker) -> None:
         torch.testing.assert_close(found, torch.from_numpy(reference.encode(text)), rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("model_type", ["roberta", "modernbert"])
 @pytest.mark.parametrize(("pooling", "normalized"), [("cls", True), ("mean", False)])
 def test_other_sentence_transformers(
-    make_model: MakeModel, tmp_path: Path, pooling: str, normalized: bool
+    make_model: MakeModel, tmp_path: Path, model_type: str, pooling: str, normalized: bool
 ) -> None:
-    body = Transformer(str(make_model("roberta")))
+    body = Transformer(str(make_model(model_type)))
     prompts = {"query": "query: ", "document": "text: "}
     model = SentenceTransformer(
         modules=[body, Pooling(32, pooling_mode=pooling)],
@@ -154,7 +157,7 @@ def test_other_sentence_transformers(
     assert found == pytest.approx(expected.tolist(), rel=1e-5, abs=1e-5)
 
 
-@pytest.mark.parametrize("model_type", ["bert", "roberta", "distilbert"])
+@pytest.mark.parametrize("model_type", ["bert", "roberta", "distilbert", "modernbert"])
 def test_padding_the_query_keeps_the_chunks_positions(make_model: MakeModel, model_type: str) -> None:
     """Compare with transformers, given by hand what a padded query means."""
     folder = make_model(model_type)
@@ -171,6 +174,7 @@ def test_padding_the_query_keeps_the_chunks_positions(make_model: MakeModel, mod
     inputs = {"input_ids": ids, "attention_mask": mask}
     if model_type != "distilbert":
         inputs["position_ids"] = torch.arange(start, start + ids.shape[1])[None]
+    if model_type in ("bert", "roberta"):
         inputs["token_type_ids"] = torch.from_numpy(item.token_type_ids)[None].long()
     with torch.inference_mode():
         expected = reference(**inputs).logits[0, 0]

@@ -25,7 +25,7 @@ def narrow(cross_encoder: Path) -> Reader:
     return open_reader(cross_encoder, window=6, stride=4, max_query_tokens=5)
 
 
-@pytest.mark.parametrize("model_type", ["bert", "roberta", "distilbert"])
+@pytest.mark.parametrize("model_type", ["bert", "roberta", "distilbert", "modernbert"])
 @pytest.mark.parametrize("document", [DOCUMENT, "", "😀 café"])
 def test_pairs_are_framed_as_transformers_does(make_model: MakeModel, model_type: str, document: str) -> None:
     folder = make_model(model_type)

@@ -117,6 +117,7 @@ UNLIKE_BERT: Sequence[tuple[str, dict[str, int]]] = (
     ("jina", {}),
     ("longformer", {"attention_window": 16}),
     ("big_bird", {"block_size": 8}),
+    ("modernbert", {"num_hidden_layers": 2}),
 )
 LIKE_BERT: Sequence[tuple[str, dict[str, int]]] = tuple(
     (name, {}) for name in ("electra", "distilbert", "roberta", "deberta-v2", "mosaic", "big_bird")
@@ -133,11 +134,11 @@ def test_every_backbone_encodes_alike_in_its_graph(
 ) -> None:
     """Sparse attention over far less than an input; BigBird's usual blocks need none here: it reads fully."""
     long = Chunking("first", 300, 300, 300)
-    folder = make_backbone(architecture, positions=400, num_hidden_layers=1, **changes)
+    folder = make_backbone(architecture, positions=400, **{"num_hidden_layers": 1} | changes)
     ranker = new_ranker("longp", folder, long, seed=2, pretrained=False, max_query_tokens=12).eval()
     trace_encoder(ranker, tmp_path)
     runs = [in_onnx_runtime(tmp_path / "encoder.onnx")]
-    if architecture in ("longformer", "big_bird", "jina"):
+    if architecture in ("longformer", "big_bird", "jina", "modernbert"):
         runs.append(in_openvino(tmp_path / "encoder.onnx"))
     for run in runs:
         check_encoder(ranker, run)

@@ -1,6 +1,7 @@
 """Packed where it gains something, padded elsewhere, and the reason in words."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,17 @@ def test_a_cpu_packs_when_asked_to(
     runtime, told = open_torch(ranker, "fp32", cpu(packing))
     assert (runtime.capabilities().packed, told) == (packed, form)
     assert scores_through(runtime, ranker) == pytest.approx(wanted, abs=1e-5)
+
+
+def test_a_backbone_that_gains_is_packed_on_a_cpu(
+    tiny_rankers: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gaining = replace(forms.forms_of("bert"), packs_unfused=True)
+    monkeypatch.setattr(torch_opening, "forms_of", lambda architecture: gaining)
+    ranker = open_ranker(tiny_rankers["maxp"])
+    runtime, told = open_torch(ranker, "fp32", cpu("auto"))
+    assert (runtime.capabilities().packed, told) == (True, "packed batches, plain attention")
+    assert not open_torch(ranker, "fp32", cpu("padded"))[0].capabilities().packed
 
 
 @pytest.mark.usefixtures("fused")

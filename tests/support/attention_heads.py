@@ -78,6 +78,20 @@ def causal_alibi(heads: Heads) -> Pattern:
     return Pattern(causal=True, slopes=alibi(heads).slopes)
 
 
+def near(heads: Heads) -> Pattern:
+    """ModernBERT's way: near tokens alone."""
+    return Pattern(window=NEAR)
+
+
+def causal_near(heads: Heads) -> Pattern:
+    return Pattern(causal=True, window=NEAR)
+
+
+def near_alibi(heads: Heads) -> Pattern:
+    """What no model does, but a pattern can say."""
+    return Pattern(window=NEAR, slopes=alibi(heads).slopes)
+
+
 def window(heads: Heads) -> Pattern:
     """Longformer's way: near tokens, and an input's first three, which see and are seen by all."""
     own, other = places_of(heads.asking), places_of(heads.seen)
@@ -126,6 +140,9 @@ def rescored(heads: Heads) -> Pattern:
 
 
 MakePattern = Callable[[Heads], Pattern]
+
+# Between streams of different lengths a window may hold nothing.
+WITHIN_INPUTS: dict[str, MakePattern] = {make.__name__: make for make in (near, causal_near, near_alibi)}
 
 PATTERNS: dict[str, MakePattern] = {
     make.__name__: make

@@ -104,11 +104,14 @@ def save_tokenizer(
     bert = tokenizer.token_to_id("[CLS]") is not None
     tokens = ("[CLS]", "[SEP]", "[PAD]", "[UNK]") if bert else ("<s>", "</s>", "<pad>", "<unk>")
     names = ("cls_token", "sep_token", "pad_token", "unk_token")
+    # ModernBERT's tokenizer is of transformers' general class, whose default has token types.
+    inputs = {"model_input_names": ["input_ids", "attention_mask"]}
     kind = tokenizer_class_from_name(TOKENIZER_MAPPING_NAMES[model_type][1]) if model_type else None
     wrapped = (kind or PreTrainedTokenizerFast)(
         tokenizer_object=tokenizer,
         bos_token=tokens[0],
         eos_token=tokens[1],
+        **(inputs if model_type == "modernbert" else {}),
         **dict(zip(names, tokens, strict=True)),
     )
     wrapped.save_pretrained(folder)

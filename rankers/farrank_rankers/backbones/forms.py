@@ -56,14 +56,16 @@ class Forms:
     """How an architecture is called, and what else can be made of it; the defaults fit most of transformers.
 
     `packed` reads streams, `packed_in_classifier` below a classifier where that differs; `head` makes logits
-    of a stream. `dense` lists what must be replaced for a graph with a length of its own, `first_tokens` what
-    lets the last layer compute first tokens only, (P, 1, H).
+    of a stream. `packs_unfused` says that streams are faster even where no fused kernel attends. `dense`
+    lists what must be replaced for a graph with a length of its own, `first_tokens` what lets the last layer
+    compute first tokens only, (P, 1, H).
     """
 
     call: Call = as_it_is
     packed: type[PackedTransformer] | None = None
     packed_in_classifier: type[PackedTransformer] | None = None
     head: Head | None = None
+    packs_unfused: bool = False
     dense: Replace = nothing
     first_tokens: Replace = nothing
 

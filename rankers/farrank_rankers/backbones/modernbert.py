@@ -234,4 +234,8 @@ def pooled_by_config(model: Any, tokens: TokenStream, hidden: Tensor) -> Tensor:
     return model.classifier(model.head(pooled))
 
 
-MODERNBERT = Forms(call=with_normed_states, packed=PackedModernBert, head=pooled_by_config)
+# Two layers in three compute the scores of near tokens alone, where transformers computes all and masks them.
+# On a CPU streams took 0.8 of the time with inputs of 128 tokens, and a third with 8,192.
+MODERNBERT = Forms(
+    call=with_normed_states, packed=PackedModernBert, head=pooled_by_config, packs_unfused=True
+)

@@ -16,6 +16,7 @@ from farrank_rankers.chunking import MAX_QUERY_TOKENS, adjusted, default_chunkin
 from farrank_rankers.errors import SourceError, SpecError, naming
 from farrank_rankers.family import (
     AGGREGATION_BY_NAME,
+    WHOLE,
     BiEncoderOptions,
     CrossEncoderOptions,
     Options,
@@ -47,7 +48,8 @@ class Overrides(Limits, total=False):
     """Keywords of `open_reader` and `open_ranker`; None is the same as not given.
 
     family: how a cross-encoder's or bi-encoder's chunk scores become a document's, by the names firstp (the
-    first), avgp (mean, disjoint chunks), maxp and sump (maximum and sum, sliding windows).
+    first), avgp (mean, disjoint chunks), maxp and sump (maximum and sum, sliding windows), and longp (one
+    chunk, as long as the backbone reads).
     revision, download: for names on the hub.
     """
 
@@ -71,12 +73,16 @@ def overridden(
 ) -> RankerSpec:
     """Change what was given; chunks of another kind than the spec's get that kind's default window.
 
+    Of documents that are read whole, the window follows `max_document_tokens` as far as the backbone reads.
     Raises: SpecError naming field, value and limit, also if the ranker has no chunk scores of its own that
     `family` could aggregate another way.
     """
     changes: dict[str, Any] = {name: limits.get(name) for name in ("max_query_tokens", "pad_query_to")}
     spec = replace(spec, **{name: value for name, value in changes.items() if value is not None})
     options, chunking = spec.options, spec.chunking
+    facts, window = family_named(spec.family), limits.get("window")
+    room = budget.left_for_window(facts, max(spec.max_query_tokens, spec.pad_query_to or 0), options)
+    is_whole = facts.whole
     if family not in (None, spec.family):
         if not isinstance(options, (CrossEncoderOptions, BiEncoderOptions)):
             raise SpecError(
@@ -88,16 +94,20 @@ def overridden(
                 f"family is {family!r}; over a {spec.family}'s chunk scores it must be one of {known}"
             )
         aggregation, kind = AGGREGATION_BY_NAME[family]
-        if kind != chunking.kind:
-            facts = family_named(spec.family)
-            room = budget.left_for_window(facts, max(spec.max_query_tokens, spec.pad_query_to or 0), options)
-            chunking = default_chunking(facts.reads_as, kind, room)
+        is_whole = family == WHOLE
+        if kind != chunking.kind or is_whole:
+            chunking = default_chunking(facts.reads_as, kind, room, whole=is_whole)
+        if is_whole and room is not None:
+            chunking = adjusted(chunking, window=max(1, room), max_document_tokens=max(1, room))
         options = replace(options, aggregation=aggregation)
+    most = limits.get("max_document_tokens")
+    if is_whole and window is None and most is not None:
+        window = most if room is None else max(1, min(most, room))
     chunking = adjusted(
         chunking,
-        window=limits.get("window"),
+        window=window,
         stride=limits.get("stride"),
-        max_document_tokens=limits.get("max_document_tokens"),
+        max_document_tokens=most,
     )
     return replace(spec, options=options, chunking=chunking)
 

@@ -53,6 +53,7 @@ def test_the_embedded_model_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> N
         ("avgp", "mean", Chunking("disjoint", 477, 477, 1431)),
         ("maxp", "max", Chunking("sliding", 150, 100, 1431)),
         ("sump", "sum", Chunking("sliding", 150, 100, 1431)),
+        ("longp", "first", Chunking("first", 477, 477, 477)),
     ],
 )
 def test_cross_encoders_get_the_papers_chunking(
@@ -64,6 +65,32 @@ def test_cross_encoders_get_the_papers_chunking(
     assert spec.options.aggregation == aggregation
     assert spec.chunking == chunking
     assert (spec.max_query_tokens, spec.pad_query_to) == (32, None)
+
+
+@pytest.mark.parametrize(
+    ("limits", "window", "most"),
+    [
+        ({}, 1965, 1965),
+        ({"max_document_tokens": 900}, 900, 900),
+        ({"max_document_tokens": 5000}, 1965, 5000),
+        ({"window": 300}, 300, 1965),
+        ({"pad_query_to": 40}, 1957, 1957),
+    ],
+)
+def test_whole_documents_are_as_long_as_the_backbone_reads(
+    make_model: MakeModel, limits: dict[str, int], window: int, most: int
+) -> None:
+    """Of 2,000 positions 32 are the query's and 3 special tokens'."""
+    folder = make_model("bert", positions=2000)
+    chunking = open_reader(folder, family="longp", **limits).spec.chunking  # type: ignore[arg-type]
+    assert chunking == Chunking("first", window, window, most)
+
+
+def test_a_whole_documents_window_follows_its_limit(make_model: MakeModel) -> None:
+    folder = make_model("bert", positions=2000)
+    for most, window in ((1700, 1700), (3000, 1965), (20, 20)):
+        chunking = new_ranker("longp", folder, max_document_tokens=most).spec.chunking
+        assert (chunking.window, chunking.max_document_tokens) == (window, most)
 
 
 def test_reader_and_ranker_agree(cross_encoder: Path) -> None:
@@ -261,7 +288,8 @@ def test_facts_of_silent_configurations_are_transformers() -> None:
     assert len(silent) >= 5
     for model_type, row in silent.items():
         config = AutoConfig.for_model(model_type)
-        assert (config.max_position_embeddings, config.type_vocab_size) == (row.positions, row.token_types)
+        token_types = getattr(config, "type_vocab_size", 0)  # ModernBERT has no word for it
+        assert (config.max_position_embeddings, token_types) == (row.positions, row.token_types)
 
 
 @pytest.mark.parametrize("model_type", [name for name, row in ARCHITECTURES.items() if row.counts_after_pad])

@@ -28,6 +28,8 @@ def visible(asking: list[int], seen: list[int], pattern: Pattern) -> Flags:
     for own, other in zip(asking, seen, strict=True):
         asks, sees = np.arange(own)[:, None], np.arange(other)[None]
         allowed = np.ones((own, other), dtype=bool)
+        if pattern.window is not None:
+            allowed = abs(asks - sees) <= pattern.window
         if pattern.near is not None:
             allowed = abs(asks - sees) <= pattern.near
             allowed |= (asks < pattern.far_seen) | (asks >= own - pattern.far_seen_last)
@@ -56,7 +58,8 @@ def patterns() -> st.SearchStrategy[Pattern]:
         far_seen=st.integers(0, 200),
         far_seen_last=st.integers(0, 200),
     )
-    return st.one_of(st.builds(Pattern, causal=st.booleans()), windows)
+    reach = st.none() | st.integers(0, 400)
+    return st.one_of(st.builds(Pattern, causal=st.booleans(), window=reach), windows)
 
 
 @given(asking=LENGTHS, seen=st.none() | LENGTHS, pattern=patterns())
@@ -65,6 +68,8 @@ def patterns() -> st.SearchStrategy[Pattern]:
 @example(asking=[1431], seen=None, pattern=Pattern(sees=unused, near=128, far_seen=2))
 @example(asking=[1431], seen=None, pattern=Pattern(sees=unused, near=1, far_seen=129, far_seen_last=152))
 @example(asking=[1431], seen=None, pattern=Pattern(causal=True, sees=unused, near=1))
+@example(asking=[1431], seen=None, pattern=Pattern(window=64))
+@example(asking=[1431, 300], seen=None, pattern=Pattern(causal=True, window=400))
 @example(asking=[2, 2], seen=[600, 600], pattern=Pattern())
 @settings(max_examples=150)
 def test_blocks_are_those_with_a_pair_that_sees(

@@ -85,6 +85,13 @@ def test_slopes_are_given_in_fp32(stand_in: StandIn) -> None:
     assert torch.equal(mixed, heads.query)
 
 
+@pytest.mark.parametrize(("causal", "reach"), [(False, (64, 64)), (True, (64, 0))])
+def test_near_tokens_are_a_window(stand_in: StandIn, causal: bool, reach: tuple[int, int]) -> None:
+    heads = RandomHeads.random((5, 200)).to(torch.bfloat16)
+    heads.through(FlashAttention(), Pattern(causal=causal, window=64))
+    assert (stand_in.given["window_size"], stand_in.given["causal"]) == (reach, causal)
+
+
 def test_what_it_cannot_take_is_refused(stand_in: StandIn) -> None:
     heads = RandomHeads.random((5,), (7,))
     with pytest.raises(ValueError, match=r"^query is in torch.float32; flash_attn takes only float16"):
@@ -92,7 +99,7 @@ def test_what_it_cannot_take_is_refused(stand_in: StandIn) -> None:
     half = heads.to(torch.float16)
     with pytest.raises(ValueError, match=r"^pattern has a mask or scores of its own; flash_attn takes"):
         half.through(FlashAttention(), rescored(half))
-    for placed in (CAUSAL, alibi(half)):
+    for placed in (CAUSAL, alibi(half), Pattern(window=3)):
         with pytest.raises(ValueError, match=r"^asking and seen differ in length; flash_attn counts places"):
             half.through(FlashAttention(), placed)
     assert not stand_in.given

@@ -12,10 +12,20 @@ from torch.nn.attention import flex_attention as torch_flex
 
 from farrank_rankers.packed.flex_attention import FlexAttention
 from farrank_rankers.packed.pattern import CAUSAL, EVERY_TOKEN
-from support.attention_heads import PATTERNS, MakePattern, RandomHeads, alibi, block_by_block, window
+from support.attention_heads import (
+    PATTERNS,
+    WITHIN_INPUTS,
+    MakePattern,
+    RandomHeads,
+    alibi,
+    block_by_block,
+    near,
+    window,
+)
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=4).map(tuple)
 each_pattern = pytest.mark.parametrize("make", PATTERNS.values(), ids=PATTERNS)
+ALL = PATTERNS | WITHIN_INPUTS
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -30,7 +40,7 @@ def attention() -> FlexAttention:
     return FlexAttention(block_by_block)
 
 
-@each_pattern
+@pytest.mark.parametrize("make", ALL.values(), ids=ALL)
 @given(lengths=LENGTHS)
 @example(lengths=(128, 256))
 @example(lengths=(1,))
@@ -79,13 +89,23 @@ def test_layers_share_what_their_inputs_need() -> None:
     flex = FlexAttention(kernel)
     heads = RandomHeads.random((40, 300))
     sliding = window(heads)
-    for pattern in (EVERY_TOKEN, EVERY_TOKEN, CAUSAL, sliding, sliding, alibi(heads)):
+    for pattern in (
+        EVERY_TOKEN,
+        EVERY_TOKEN,
+        CAUSAL,
+        sliding,
+        sliding,
+        alibi(heads),
+        near(heads),
+        near(heads),
+    ):
         heads.through(flex, pattern)
     lists = [mask.kv_indices.data_ptr() for mask in kernel.masks]
     # Slopes change no block.
     assert lists[0] == lists[1] == lists[5]
     assert lists[3] == lists[4]
-    assert len(set(lists)) == 3
+    assert lists[6] == lists[7]
+    assert len(set(lists)) == 4
 
 
 def test_what_a_stream_needed_goes_with_it() -> None:

@@ -8,7 +8,17 @@ from farrank_rankers.packed.attention_choice import choose_attention
 from farrank_rankers.packed.flash_kernels import FlashAttention, VarlenAttention
 from farrank_rankers.packed.flex_attention import FlexAttention
 from farrank_rankers.packed.pattern import Attention
-from support.attention_heads import PATTERNS, MakePattern, RandomHeads, alibi, causal, every_token
+from support.attention_heads import (
+    PATTERNS,
+    WITHIN_INPUTS,
+    MakePattern,
+    RandomHeads,
+    alibi,
+    causal,
+    causal_near,
+    every_token,
+    near,
+)
 
 pytestmark = [
     pytest.mark.gpu,
@@ -24,6 +34,8 @@ LENGTHS = (1, 1431, 2, 127, 128, 129, 512, 3, 700, 64)
 BOUND = 2e-2
 
 each_pattern = pytest.mark.parametrize("make", PATTERNS.values(), ids=PATTERNS)
+ALL = PATTERNS | WITHIN_INPUTS
+within_inputs = pytest.mark.parametrize("make", ALL.values(), ids=ALL)
 
 
 def check(attention: Attention, make: MakePattern, heads: RandomHeads) -> None:
@@ -48,7 +60,7 @@ def flash_attention() -> FlashAttention:
         pytest.skip(str(absent))
 
 
-@pytest.mark.parametrize("make", [every_token, causal])
+@pytest.mark.parametrize("make", [every_token, causal, near, causal_near])
 @pytest.mark.parametrize(("width", "shared_by"), [(64, 1), (32, 1), (26, 1), (64, 4)])
 def test_torch_varlen(make: MakePattern, width: int, shared_by: int) -> None:
     check(VarlenAttention(), make, heads_of(width, shared_by))
@@ -59,13 +71,13 @@ def test_torch_varlen_with_heads_repeated(make: MakePattern) -> None:
     check(VarlenAttention(shares_heads=False), make, heads_of(64, 4))
 
 
-@pytest.mark.parametrize("make", [every_token, causal, alibi, PATTERNS["causal_alibi"]])
+@pytest.mark.parametrize("make", [every_token, causal, near, alibi, PATTERNS["causal_alibi"]])
 @pytest.mark.parametrize(("width", "shared_by"), [(64, 1), (26, 1), (64, 4)])
 def test_flash_attn(make: MakePattern, width: int, shared_by: int) -> None:
     check(flash_attention(), make, heads_of(width, shared_by))
 
 
-@each_pattern
+@within_inputs
 @pytest.mark.parametrize(("width", "shared_by"), [(64, 1), (8, 1), (64, 4)])
 def test_flex(make: MakePattern, width: int, shared_by: int) -> None:
     check(FlexAttention(), make, heads_of(width, shared_by))
@@ -77,7 +89,7 @@ def test_flex_between_two_streams(make: MakePattern) -> None:
     check(FlexAttention(), make, few)
 
 
-@each_pattern
+@within_inputs
 def test_flex_is_compiled_once_for_streams_of_any_length(make: MakePattern) -> None:
     flex = FlexAttention()
     check(flex, make, heads_of(64))
@@ -87,7 +99,7 @@ def test_flex_is_compiled_once_for_streams_of_any_length(make: MakePattern) -> N
             check(flex, make, RandomHeads.random(lengths, heads=12, width=64, device="cuda"))
 
 
-@each_pattern
+@within_inputs
 def test_whatever_is_chosen(make: MakePattern) -> None:
     chosen = choose_attention(torch.device("cuda", 0), torch.bfloat16)
     check(chosen.attention, make, heads_of(64))

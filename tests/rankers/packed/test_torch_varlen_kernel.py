@@ -50,6 +50,14 @@ def test_causal_is_a_window_that_ends_at_the_token() -> None:
     assert kernel.given["scale"] == 0.5
 
 
+@pytest.mark.parametrize(("causal", "reach"), [(False, (64, 64)), (True, (64, 0))])
+def test_near_tokens_are_a_window(causal: bool, reach: tuple[int, int]) -> None:
+    kernel = Recording()
+    heads = RandomHeads.random((5, 200)).to(torch.bfloat16)
+    heads.through(VarlenAttention(kernel), Pattern(causal=causal, window=64))
+    assert kernel.given["window_size"] == reach
+
+
 def test_shared_heads_are_the_kernels_affair_where_it_knows_them() -> None:
     kernel = Recording()
     heads = RandomHeads.random((5, 20), heads=6, shared_by=3).to(torch.float16)
