@@ -134,7 +134,7 @@ def test_every_backbone_encodes_alike_in_its_graph(
 ) -> None:
     """Sparse attention over far less than an input; BigBird's usual blocks need none here: it reads fully."""
     long = Chunking("first", 300, 300, 300)
-    folder = make_backbone(architecture, positions=400, **{"num_hidden_layers": 1} | changes)
+    folder = make_backbone(architecture, positions=400, **{"num_hidden_layers": 1, **changes})
     ranker = new_ranker("longp", folder, long, seed=2, pretrained=False, max_query_tokens=12).eval()
     trace_encoder(ranker, tmp_path)
     runs = [in_onnx_runtime(tmp_path / "encoder.onnx")]

@@ -186,11 +186,12 @@ class PackedModernBert(PackedTransformer):
     def shared(self, given: Reading, hidden: Tensor) -> Mapping[bool, Shared]:
         """Give what layers share, by whether they are local."""
         shared = {}
-        for layer in self.layers:
-            if layer.is_local not in shared:
-                cosine, sine = Rotations.of(self.model, layer.layer, hidden[None], given.positions[None])
-                pattern = self._near_in(given.stream) if layer.is_local else EVERY_TOKEN
-                shared[layer.is_local] = Shared(pattern, cosine[0, :, None], sine[0, :, None])
+        for layer in self.model.layers:
+            near = is_local(layer)
+            if near not in shared:
+                cosine, sine = Rotations.of(self.model, layer, hidden[None], given.positions[None])
+                pattern = self._near_in(given.stream) if near else EVERY_TOKEN
+                shared[near] = Shared(pattern, cosine[0, :, None], sine[0, :, None])
         return shared
 
     def _near_in(self, stream: TokenStream) -> Pattern:
@@ -206,8 +207,7 @@ class PackedModernBert(PackedTransformer):
 
     def ends_in_firsts(self, shared: Any) -> bool:
         """Whether the last layer can compute first tokens alone: if it is global."""
-        last: PackedModernBertLayer = self.layers[-1]
-        return not last.is_local
+        return not is_local(self.model.layers[-1])
 
     def __call__(self, given: Reading) -> PackedOutput:
         """Shapes: T tokens -> last_hidden_state (T, H), or (P, H) of first tokens."""
