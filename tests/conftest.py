@@ -4,9 +4,8 @@ import functools
 import gc
 import json
 import os
-import shutil
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -165,41 +164,10 @@ def operators_read_once() -> None:
 @pytest.fixture(scope="session")
 def tiny_exports(tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Artifacts of some families with an export for CPUs in fp32, whose report nobody measured."""
-    from support.exported_rankers import KINDS
+    from support.exported_rankers import KINDS, export_into
 
     folder = made_once(tmp_path_factory, "tiny-exports", lambda made: export_into(made, tiny_rankers, KINDS))
     return {family: folder / family for family in KINDS}
-
-
-def export_into(folder: Path, tiny_rankers: dict[str, Path], families: Sequence[str]) -> None:
-    """Copy artifacts into a folder, and trace them there."""
-    from farrank_exporters.trace import OPSET, trace_ranker
-    from farrank_rankers.exports.export_folder import MANIFEST, checksums, source_files, writing_export
-    from farrank_rankers.exports.manifest import ExportManifest, Parity
-    from farrank_rankers.files.open import open_ranker
-
-    for family in families:
-        artifact = Path(shutil.copytree(tiny_rankers[family], folder / family))
-        ranker = open_ranker(artifact)
-        with writing_export(artifact, "onnx-fp32") as export:
-            graphs = trace_ranker(ranker, export)
-            manifest = ExportManifest(
-                format="onnx",
-                precision="fp32",
-                stored_as="fp32",
-                family=family,
-                evidence=ranker.aggregator.evidence,
-                opset=OPSET,
-                graphs=graphs,
-                runtimes=("onnx", "openvino"),
-                weights_digest=ranker.weights_digest,
-                source_version=ranker.version,
-                created_with={},
-                sources=checksums(source_files(artifact)),
-                checksums=checksums(export.iterdir()),
-                parity=(Parity("onnx", "cpu", "fp32", 2, 20, 3e-7, 1e-8, 0.5, 1.0, 1.0, "none"),),
-            )
-            (export / MANIFEST).write_text(manifest.to_json())
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,20 @@
 """Texts to measure exports with, and a ranker with its traced graphs."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from farrank_exporters.texts import Texts
-from farrank_rankers.exports.export_folder import find_exports
-from farrank_rankers.exports.manifest import Graph
+from farrank_exporters.trace import OPSET, trace_ranker
+from farrank_rankers.exports.export_folder import (
+    MANIFEST,
+    checksums,
+    find_exports,
+    source_files,
+    writing_export,
+)
+from farrank_rankers.exports.manifest import ExportManifest, Graph, Parity
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
 
@@ -52,3 +59,29 @@ class TracedRanker:
         for graph in self.folder.glob("*.onnx"):
             shutil.copy(graph, folder)
         return dict(self.graphs)
+
+
+def export_into(folder: Path, rankers: Mapping[str, Path], families: Sequence[str]) -> None:
+    """Copy artifacts into a folder, and trace them there."""
+    for family in families:
+        artifact = Path(shutil.copytree(rankers[family], folder / family))
+        ranker = open_ranker(artifact)
+        with writing_export(artifact, "onnx-fp32") as export:
+            graphs = trace_ranker(ranker, export)
+            manifest = ExportManifest(
+                format="onnx",
+                precision="fp32",
+                stored_as="fp32",
+                family=ranker.spec.family,
+                evidence=ranker.aggregator.evidence,
+                opset=OPSET,
+                graphs=graphs,
+                runtimes=("onnx", "openvino"),
+                weights_digest=ranker.weights_digest,
+                source_version=ranker.version,
+                created_with={},
+                sources=checksums(source_files(artifact)),
+                checksums=checksums(export.iterdir()),
+                parity=(Parity("onnx", "cpu", "fp32", 2, 20, 3e-7, 1e-8, 0.5, 1.0, 1.0, "none"),),
+            )
+            (export / MANIFEST).write_text(manifest.to_json())
