@@ -48,10 +48,7 @@ def test_first_tokens_are_what_they_were(encoder: Encoder, inputs: list[EncoderI
         encoder.facts.architecture != "deberta-v2"
     )
     assert less.calls[-1][0] == (len(inputs) if is_less else whole.calls[-1][0])
-    counts, patterns = ([call[part] for call in less.calls[:-1]] for part in (0, 1))
-    assert counts == [count for count, _ in whole.calls[:-1]] or not is_less
-    # A pattern is itself alone; that of a window is made for each encoder.
-    unlike = [
-        (mine, theirs) for mine, (_, theirs) in zip(patterns, whole.calls, strict=False) if mine != theirs
-    ]
-    assert not is_less or all(mine.window == theirs.window is not None for mine, theirs in unlike)
+    for (count, pattern), (expected_count, of_whole) in zip(less.calls[:-1], whole.calls, strict=False):
+        # A pattern is itself alone; that of a window is made for each encoder.
+        same = pattern is of_whole or pattern.window == of_whole.window is not None
+        assert (count == expected_count and same) or not is_less
