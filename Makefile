@@ -3,10 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Over the packages of the first environment, those that differ with transformers 4.57 (docs/decisions/0031).
+OLDER := .venv-transformers-4
+OLDER_READY := $(OLDER)/.ready
 INDEX := .cache/pydoc-index
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo train-demo test client-tests lint check hooks format serve bench bench-gpu experiment clean
+.PHONY: demo train-demo test test-transformers-4 client-tests lint check hooks format serve bench bench-gpu experiment clean
 .DELETE_ON_ERROR:
 
 $(READY): pyproject.toml constraints.txt hatch_build.py proto/farrank/v1/rerank.proto
@@ -31,6 +34,29 @@ serve: $(READY) $(INDEX)  ## keep a server up with the embedded ranker and index
 # slowest files are not last.
 test: $(READY)  ## the whole test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --no-loadscope-reorder $(PYTEST_ARGS)
+
+# The first environment's packages come last on its path, by a line that Python reads at its start. They are put there
+# after pip has done its work, which would else replace them. Made anew each time: it takes seconds.
+$(OLDER_READY): $(READY) constraints-transformers-4.txt
+	rm -rf $(OLDER)
+	$(BIN)/python -m venv --without-pip $(OLDER)
+	grep --invert-match --line-regexp --fixed-strings --file=constraints.txt constraints-transformers-4.txt >$(OLDER)/pins.txt
+	$(BIN)/pip --python $(OLDER)/bin/python install --quiet --no-deps --requirement $(OLDER)/pins.txt
+	packages=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
+		echo "import site; site.addsitedir('$$packages')" >"$$(echo $(OLDER)/lib/python*/site-packages)/first.pth"
+	touch $@
+
+# What depends on transformers most, without the slowest of it. `make test` runs all with transformers 5.
+OLDER_TESTS := tests/rankers tests/runtimes tests/exporters tests/e2e/test_embedded_rankers.py tests/e2e/test_exports.py \
+	tests/server/first_stage/test_learned_kinds.py tests/training/test_ranking_trainer.py tests/docs/test_constraints.py \
+	--ignore=tests/rankers/families --ignore=tests/rankers/packed \
+	--ignore=tests/rankers/backbones/packed/test_compiling.py \
+	--ignore=tests/rankers/backbones/packed/test_compiled_patterns.py \
+	--deselect=tests/rankers/test_traceable.py::test_every_family_scores_alike_in_its_graphs
+
+test-transformers-4: $(OLDER_READY)  ## a part of the test suite with transformers 4.57 and optimum
+	FARRANK_OTHER_PYTHON=$(abspath $(BIN)/python) OMP_NUM_THREADS=1 \
+		$(OLDER)/bin/python -m pytest --numprocesses=auto --no-loadscope-reorder $(OLDER_TESTS) $(PYTEST_ARGS)
 
 client-tests: $(READY)  ## the part of it in which other people's HTTP clients, in environments of their own, ask a server
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/http_clients $(PYTEST_ARGS)
@@ -61,4 +87,4 @@ experiment: $(READY)  ## measure the papers' findings on SQuAD, for hours; the s
 	$(BIN)/python -m farrank_experiments $(EXPERIMENT_ARGS)
 
 clean:  ## remove the environment and everything made from it
-	rm -rf $(VENV) .cache dist
+	rm -rf $(VENV) $(OLDER) .cache dist

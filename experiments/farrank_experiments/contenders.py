@@ -114,7 +114,7 @@ def passage_ranker_of(encoder: str, settings: Settings) -> Ranker:
     if taken.spec.plan != "pair" or getattr(taken.spec.options, "pooling", None) != "mean":
         raise TrainingError(f"--encoder {encoder}: it does not read pairs as the mean of their tokens")
     files = [each.reader.tokenizer.files for each in (taken, ranker)]
-    if dict(taken.config) != dict(ranker.config) or files[0] != files[1]:
+    if dict(taken.backbone_config) != dict(ranker.backbone_config) or files[0] != files[1]:
         raise TrainingError(f"--encoder {encoder}: its backbone or tokenizer is not {settings.backbone}'s")
     ranker.encoder.backbone.load_state_dict(taken.encoder.backbone.state_dict())
     return ranker

@@ -193,10 +193,8 @@ def on_meta(model: PaperModel) -> "nn.ModuleDict":
     """Build encoder and aggregator at full size on torch's meta device: shapes without memory."""
     import torch
 
-    from farrank_rankers.lean_transformers import transformers
-
     family = family_named(model.spec.family)
-    with torch.device("meta"), transformers.modeling_utils.no_init_weights():
+    with torch.device("meta"):
         return torch.nn.ModuleDict(
             {
                 "encoder": family.encoder_class()(model.spec, model.config),

@@ -59,7 +59,7 @@ class Ranker(nn.Module):
     def __init__(self, reader: Reader, config: Mapping[str, Any]) -> None:
         super().__init__()
         self.reader = reader
-        self.config = config
+        self.backbone_config = config
         family = family_named(reader.spec.family)
         self.encoder: Encoder = family.encoder_class()(reader.spec, config)
         self.aggregator: Aggregator[Any] = family.aggregator_class()(reader.spec, config)
@@ -88,7 +88,9 @@ class Ranker(nn.Module):
     @property
     def version(self) -> str:
         """Hash of spec, tokenizer and weights, as they are now."""
-        return content_version(self.spec, self.reader.tokenizer.files, self.config, self.weights_digest)
+        return content_version(
+            self.spec, self.reader.tokenizer.files, self.backbone_config, self.weights_digest
+        )
 
     def train(self, mode: bool = True) -> Self:
         """Switch dropout on or off, as every module does."""
@@ -182,16 +184,23 @@ class Ranker(nn.Module):
         others = [weight for name, weight in trained.items() if not name.startswith("encoder.backbone.")]
         return {"backbone": backbone, "other": others}
 
-    def gradient_checkpointing_enable(
-        self, gradient_checkpointing_kwargs: Mapping[str, Any] | None = None
+    def activation_checkpointing_enable(
+        self, activation_checkpointing_kwargs: Mapping[str, Any] | None = None, **_defaults: Any
     ) -> None:
         """Compute the backbone's layers again in the backward pass, and keep less of them in memory.
 
-        Name and parameter are those that transformers' Trainer calls.
+        Name and parameters are those that transformers' Trainer calls; it always names all of them.
         """
-        keywords = {"use_reentrant": False} | dict(gradient_checkpointing_kwargs or {})
+        keywords = {"use_reentrant": False} | dict(activation_checkpointing_kwargs or {})
         backbone: Any = self.encoder.backbone
-        backbone.gradient_checkpointing_enable(gradient_checkpointing_kwargs=keywords)
+        new = getattr(backbone, "activation_checkpointing_enable", None)
+        (new or backbone.gradient_checkpointing_enable)(keywords)
+
+    def gradient_checkpointing_enable(
+        self, gradient_checkpointing_kwargs: Mapping[str, Any] | None = None
+    ) -> None:
+        """Do the same for the Trainer of transformers 4.57, which has this name for it."""
+        self.activation_checkpointing_enable(gradient_checkpointing_kwargs)
 
     def _read(
         self,

@@ -15,6 +15,9 @@ from farrank_rankers.errors import ReadingStopped, SourceError
 from farrank_rankers.json_values import read_json, read_text
 from farrank_rankers.tokens import EncoderInput, IntArray, Role, TokenizedText
 
+# Which token types models are given, and how texts are normalized, follows the release of transformers that
+# saved the tokenizer, as the model was trained with it, and not the one that is installed.
+
 # The tokenizer classes of transformers that give models no token_type_ids, by their names without "Fast".
 _CLASSES_WITHOUT_TOKEN_TYPES = frozenset(
     """
@@ -23,7 +26,16 @@ _CLASSES_WITHOUT_TOKEN_TYPES = frozenset(
     GPTNeoXTokenizer GemmaTokenizer LEDTokenizer LayoutLMv3Tokenizer LayoutXLMTokenizer LlamaTokenizer
     LongformerTokenizer MBart50Tokenizer MBartTokenizer MPNetTokenizer MT5Tokenizer MvpTokenizer NllbTokenizer
     OpenAIGPTTokenizer PegasusTokenizer Qwen2Tokenizer ReformerTokenizer RetriBertTokenizer RobertaTokenizer
-    SeamlessM4TTokenizer T5Tokenizer UdopTokenizer WhisperTokenizer XGLMTokenizer XLMRobertaTokenizer
+    SeamlessM4TTokenizer T5Tokenizer TokenizersBackend UdopTokenizer WhisperTokenizer XGLMTokenizer
+    XLMRobertaTokenizer
+    """.split()  # noqa: SIM905
+)
+
+# Those that give them in transformers 5.
+_CLASSES_WITH_TOKEN_TYPES_SINCE_5 = frozenset(
+    """
+    BertTokenizer DPRContextEncoderTokenizer DPRQuestionEncoderTokenizer DPRReaderTokenizer DebertaTokenizer
+    DebertaV2Tokenizer FNetTokenizer LayoutLMv2Tokenizer MarkupLMTokenizer
     """.split()  # noqa: SIM905
 )
 
@@ -101,11 +113,16 @@ class TokenizerFiles:
             return self.tokenizer_json
         configured = dict(normalizer)
         for name, (key, default) in _NORMALIZER_OPTIONS.items():
-            if name != "handle_chinese_chars" or self._class() not in _CLASSES_WITHOUT_CHINESE_OPTION:
+            heard = self._saved_by_5 or self._class() not in _CLASSES_WITHOUT_CHINESE_OPTION
+            if name != "handle_chinese_chars" or heard:
                 configured[name] = default if config.get(key) is None else config[key]
         if configured == normalizer:  # as nearly always; a vocabulary takes longer to write than to read
             return self.tokenizer_json
         return json.dumps(parsed | {"normalizer": configured})
+
+    @property
+    def _saved_by_5(self) -> bool:
+        return "backend" in self.config  # earlier releases write no such key
 
     def _class(self, otherwise: str | None = None) -> str | None:
         """Name transformers' class of this tokenizer, without "Fast"."""
@@ -123,6 +140,8 @@ class TokenizerFiles:
         if isinstance(inputs, list):
             return "token_type_ids" in inputs
         name = self._class(class_in_model_config)
+        if name is not None and self._saved_by_5:
+            return name in _CLASSES_WITH_TOKEN_TYPES_SINCE_5
         if name is not None:
             return name not in _CLASSES_WITHOUT_TOKEN_TYPES
         return model_type not in _MODELS_WITHOUT_TOKEN_TYPES

@@ -40,7 +40,7 @@ def test_all_that_a_padded_encoder_multiplies(
     inputs = full_inputs(ranker, long_texts)
     with written_out(), FlopCounterMode(display=False) as counted, torch.no_grad():
         ranker.encoder(*map(torch.from_numpy, collate(inputs, 0)))
-    assert counted.get_total_flops() == encoder_flops(ranker.config, [real_tokens(inputs[0])])
+    assert counted.get_total_flops() == encoder_flops(ranker.backbone_config, [real_tokens(inputs[0])])
 
 
 def test_longformer_by_the_pairs_that_see_each_other(
@@ -57,8 +57,8 @@ def test_longformer_by_the_pairs_that_see_each_other(
     # The plain kernel scores every pair and masks; global tokens it scores twice. Rows mixed in vain are no
     # use, nor are those of global tokens within the window.
     in_vain = length**2 + leading * length - seen_pairs(length, 256, leading)
-    layers, width = ranker.config["num_hidden_layers"], ranker.config["hidden_size"]
-    expected = encoder_flops(ranker.config, [length], leading) + layers * 4 * width * in_vain
+    layers, width = ranker.backbone_config["num_hidden_layers"], ranker.backbone_config["hidden_size"]
+    expected = encoder_flops(ranker.backbone_config, [length], leading) + layers * 4 * width * in_vain
     assert counted.get_total_flops() == pytest.approx(expected)
 
 

@@ -22,7 +22,9 @@ from farrank_rankers.tokenizer import TextTokenizer, TokenizerFiles
 from support.tiny_tokenizers import (
     byte_level,
     byte_pairs,
+    fast_class,
     metaspace,
+    pieces_of,
     save_tokenizer,
     sentence_starts,
     wordpiece,
@@ -86,6 +88,8 @@ def tokenizer_of(architecture: str) -> Tokenizer:
     """The kind of tokenizer that an architecture was published with."""
     if architecture == "modernbert":
         return byte_pairs()
+    if pieces_of(fast_class(architecture)) == "Unigram":  # DeBERTa's and BigBird's, in transformers 5
+        return metaspace()
     return wordpiece() if architecture in WORDPIECE else byte_level()
 
 

@@ -126,7 +126,7 @@ def test_a_half_that_fails_is_told_when_the_other_is_done(graphs: dict[str, Path
     """And the next batch is encoded as if nothing had been."""
     graph = OpenVinoGraph(graphs["maxp"] / "encoder.onnx", "f32", 2, streams=2)
     good, bad = ({name: torch.ones(2, length, dtype=torch.int64) for name in INPUTS} for length in (9, 9))
-    bad["roles"] = torch.ones(3, 5, dtype=torch.int64)
+    bad["token_type_ids"] = torch.ones(3, 5, dtype=torch.int64)
     wanted = graph.run_beside([good, good])
     for parts in ([good, bad], [bad, good]):
         with pytest.raises(RuntimeError):

@@ -124,7 +124,7 @@ def test_exhausted_memory_is_told_and_survived(
 def test_cedr_leaves_every_layer_of_a_token(tiny_rankers: dict[str, Path]) -> None:
     for family, layers in (("cedr-knrm", 3), ("maxp", 1)):
         ranker = open_ranker(tiny_rankers[family])
-        assert ranker.encoder.feature_values == layers * ranker.config["hidden_size"]
+        assert ranker.encoder.feature_values == layers * ranker.backbone_config["hidden_size"]
 
 
 # What follows runs on a GPU alone.

@@ -1,6 +1,8 @@
 """Real tokenizers of every kind over a few words, saved as transformers saves them."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
@@ -97,22 +99,49 @@ def metaspace() -> Tokenizer:
     return tokenizer
 
 
+def fast_class_name(model_type: str) -> str | None:
+    """Name the tokenizer class that transformers has for a type of model; before 5 it has a slow one, too."""
+    names: str | tuple[str | None, str | None] | None = TOKENIZER_MAPPING_NAMES.get(model_type)
+    return names[1] if isinstance(names, tuple) else names
+
+
+def fast_class(model_type: str) -> Any:
+    """Give the class of a model's type that is made of a `Tokenizer`; None where transformers has none."""
+    name = fast_class_name(model_type)
+    kind = tokenizer_class_from_name(name) if name else None
+    return kind if kind is not None and issubclass(kind, PreTrainedTokenizerFast) else None
+
+
+def pieces_of(kind: Any) -> str | None:
+    """Say of which kind of pieces a class makes its tokenizer; None if it takes any, as all before 5 do."""
+    model = getattr(kind, "model", None)
+    return str(model.__name__) if model is not None and "__init__" in vars(kind) else None
+
+
+# Tokenizers whose pieces a class of transformers 5 can take for its own.
+OF_PIECES = {None: wordpiece, "WordPiece": wordpiece, "BPE": byte_level, "Unigram": metaspace}
+
+
 def save_tokenizer(
     tokenizer: Tokenizer, folder: Path, model_type: str | None = None
 ) -> PreTrainedTokenizerFast:
-    """Write a tokenizer's files as transformers does, by the class that it has for a model's type."""
+    """Write a tokenizer's files as transformers does, by the class that it has for a model's type.
+
+    In transformers 5 most classes take the pieces alone: what comes before and behind these is the class's.
+    """
     bert = tokenizer.token_to_id("[CLS]") is not None
     tokens = ("[CLS]", "[SEP]", "[PAD]", "[UNK]") if bert else ("<s>", "</s>", "<pad>", "<unk>")
     names = ("cls_token", "sep_token", "pad_token", "unk_token")
-    # ModernBERT's tokenizer is of transformers' general class, whose default has token types.
-    inputs = {"model_input_names": ["input_ids", "attention_mask"]}
-    kind = tokenizer_class_from_name(TOKENIZER_MAPPING_NAMES[model_type][1]) if model_type else None
-    wrapped = (kind or PreTrainedTokenizerFast)(
-        tokenizer_object=tokenizer,
-        bos_token=tokens[0],
-        eos_token=tokens[1],
-        **(inputs if model_type == "modernbert" else {}),
-        **dict(zip(names, tokens, strict=True)),
-    )
+    kind = (fast_class(model_type) if model_type else None) or PreTrainedTokenizerFast
+    model = json.loads(tokenizer.to_str())["model"]
+    given: dict[str, Any] = {"tokenizer_object": tokenizer}
+    if pieces_of(kind) == model["type"]:
+        pieces = model["vocab"]
+        given = {"vocab": pieces if isinstance(pieces, dict) else [tuple(piece) for piece in pieces]}
+        if "merges" in model:
+            given["merges"] = [tuple(merge) for merge in model["merges"]]
+    if model_type == "modernbert":  # of transformers' general class, whose default before 5 has token types
+        given["model_input_names"] = ["input_ids", "attention_mask"]
+    wrapped = kind(**given, bos_token=tokens[0], eos_token=tokens[1], **dict(zip(names, tokens, strict=True)))
     wrapped.save_pretrained(folder)
     return wrapped

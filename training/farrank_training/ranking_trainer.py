@@ -252,13 +252,16 @@ def rate_factor(step: int, steps_per_epoch: int, config: TrainingConfig) -> floa
 
 def _arguments(config: TrainingConfig, folder: Path, seed: int, cpu: bool) -> TrainingArguments:
     on_cpu = cpu or not torch.cuda.is_available()
+    # transformers 5 has another name for it, and warns of this one.
+    checkpointing = "activation_checkpointing"
+    if not hasattr(TrainingArguments, checkpointing):
+        checkpointing = "gradient_checkpointing"
     arguments = TrainingArguments(
         output_dir=str(folder),
         seed=seed,
         per_device_train_batch_size=config.batch_size,
         num_train_epochs=config.epochs,
         max_grad_norm=0.0,  # the papers clip nothing; the Trainer would at 1
-        gradient_checkpointing=config.gradient_checkpointing,
         ddp_find_unused_parameters=False,
         # Named where there is nobody to talk to, it would be waited for.
         ddp_backend="gloo" if on_cpu and "WORLD_SIZE" in os.environ else None,
@@ -276,6 +279,7 @@ def _arguments(config: TrainingConfig, folder: Path, seed: int, cpu: bool) -> Tr
         disable_tqdm=True,
         log_level="error",
         log_level_replica="error",
+        **{checkpointing: config.gradient_checkpointing},
     )
     # Reading the device sets it up, and counts the GPUs: without torchrun one of them trains.
     assert arguments.device is not None

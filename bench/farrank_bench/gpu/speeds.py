@@ -74,7 +74,7 @@ def measure(
     """
     inputs = Request(ranker.reader, LONG_QUERY, texts).inputs
     lengths = [real_tokens(item) for item in inputs]
-    flops = encoder_flops(ranker.config, lengths, leading_tokens(inputs[0]))
+    flops = encoder_flops(ranker.backbone_config, lengths, leading_tokens(inputs[0]))
     even = min(lengths) == max(lengths)
     span = f"{max(lengths)}" if even else f"{min(lengths)} to {max(lengths)}"
     padded = [SORTED] if even else [SORTED, UNSORTED]

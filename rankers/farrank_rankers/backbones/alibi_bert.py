@@ -203,9 +203,9 @@ class AlibiBert(nn.Module):
             hidden, tuple(states) if output_hidden_states else None
         )
 
-    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Mapping[str, Any]) -> None:
+    def activation_checkpointing_enable(self, activation_checkpointing_kwargs: Mapping[str, Any]) -> None:
         """Compute layers again in the backward pass, by the name that transformers' models have for it."""
-        self.checkpoint_keywords = gradient_checkpointing_kwargs
+        self.checkpoint_keywords = activation_checkpointing_kwargs
 
     def get_input_embeddings(self) -> nn.Embedding:
         """Give out the word embeddings, by the name that transformers' models have for it."""

@@ -8,7 +8,8 @@ from torch import nn
 from farrank_rankers.backbones.alibi_bert import build_alibi_bert
 from farrank_rankers.backbones.big_bird import attention_type
 from farrank_rankers.backbones.facts import own_backbone
-from farrank_rankers.backbones.modernbert import prepared, understood
+from farrank_rankers.backbones.modernbert import prepared
+from farrank_rankers.backbones.published_config import as_installed
 from farrank_rankers.errors import SourceError
 from farrank_rankers.lean_transformers import transformers
 from farrank_rankers.spec import RankerSpec
@@ -23,13 +24,10 @@ def transformers_config(config: Mapping[str, Any]) -> Any:
 
     Raises: SourceError if transformers does not know the architecture, or naming the key beyond its limits.
     """
-    model_type = config.get("model_type")
-    if model_type == "modernbert":
-        config = understood(config)
+    values = as_installed(config)
+    model_type = values.pop("model_type", None)
     try:
-        built = transformers.AutoConfig.for_model(
-            model_type, **{name: value for name, value in config.items() if name != "model_type"}
-        )
+        built = transformers.AutoConfig.for_model(model_type, **values)
     except (ValueError, KeyError, TypeError) as error:
         raise SourceError(f"config.json: model_type {model_type!r} cannot be built: {error}") from error
     for key in LIMITED:

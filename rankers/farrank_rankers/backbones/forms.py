@@ -4,12 +4,14 @@ Each architecture is one file of this folder, which ends with its `Forms`, and o
 `facts.ARCHITECTURES`, which names them. The file is imported when a backbone of its kind is built.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from farrank_rankers.backbones.facts import ARCHITECTURES
@@ -112,9 +114,47 @@ def dense_attention(backbone: nn.Module) -> AbstractContextManager[None]:
 
     For tracing: transformers takes lengths apart in Python and looks at masks' values, which no graph with a
     length of its own can hold. The vectors are the same, the cost grows with the square of the length. For
-    inference: nothing is dropped out, and BigBird has the blocks that it has in evaluation.
+    inference: nothing is dropped out, and BigBird has the blocks that it has in evaluation. Masks are
+    those of `added_mask`.
     """
-    return _replaced(backbone, lambda forms: forms.dense)
+    return _replaced(backbone, lambda forms: lambda model: (*_added_masks(model), *forms.dense(model)))
+
+
+def _added_masks(model: Any) -> Iterator[Replacement]:
+    """Replace what makes masks in a model's module of transformers, since release 5."""
+    module = sys.modules[type(model).__module__]
+    makers = {
+        "create_bidirectional_mask": added_mask,
+        "create_bidirectional_sliding_window_mask": added_window_mask,
+    }
+    yield from (Replacement(module, name, maker) for name, maker in makers.items() if hasattr(module, name))
+
+
+def added_mask(
+    config: Any, inputs_embeds: Tensor, attention_mask: Tensor | None, **_unused: Any
+) -> Tensor | None:
+    """Give 0 for tokens and the lowest number for padding, as transformers 4 does.
+
+    In 5 masks are of truth. In ONNX torch then looks at every weight for rows in which nothing is seen, and
+    finds each pair's mask by its index: OpenVINO and ONNX Runtime took a tenth longer (MiniLM-L6).
+    Shapes: (P, L, H), (P, L) -> (P, 1, 1, L).
+    """
+    if attention_mask is None:
+        return None
+    dtype = inputs_embeds.dtype
+    return (1 - attention_mask[:, None, None].to(dtype)) * torch.finfo(dtype).min
+
+
+def added_window_mask(
+    config: Any, inputs_embeds: Tensor, attention_mask: Tensor, **_unused: Any
+) -> Tensor | None:
+    """Likewise where tokens see near ones only. Shapes: (P, L, H), (P, L) -> (P, 1, L, L)."""
+    padding = added_mask(config, inputs_embeds, attention_mask)
+    if padding is None:
+        return None
+    places = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device)  # (L,)
+    far = (places[:, None] - places).abs() > config.sliding_window  # (L, L)
+    return torch.minimum(padding, far.to(padding.dtype) * torch.finfo(padding.dtype).min)
 
 
 def last_layer_for_first_tokens(backbone: nn.Module) -> AbstractContextManager[None]:

@@ -6,7 +6,7 @@ layer are normed once more.
 Source: Warner et al., "Smarter, Better, Faster, Longer", arXiv 2412.13663.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from farrank_rankers.backbones.forms import Forms
 from farrank_rankers.backbones.llama import BY_THE_BATCH, turned
-from farrank_rankers.errors import SourceError
-from farrank_rankers.lean_transformers import transformers
+from farrank_rankers.backbones.published_config import LOCAL
 from farrank_rankers.packed.packed_backbone import (
     Compile,
     LayerParts,
@@ -26,42 +25,6 @@ from farrank_rankers.packed.packed_backbone import (
 )
 from farrank_rankers.packed.pattern import EVERY_TOKEN, Heads, Pattern
 from farrank_rankers.packed.stream import TokenStream
-
-GLOBAL, LOCAL = "full_attention", "sliding_attention"
-
-
-def understood(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Say in the words of transformers 4 what a config.json says in those of 5; 5 understands both.
-
-    Raises: SourceError naming the key that transformers 4 has no word for.
-    """
-    if int(transformers.__version__.split(".")[0]) >= 5:
-        return config
-    words: dict[str, Any] = {}
-    layers = config.get("layer_types")
-    if layers is not None:
-        words["global_attn_every_n_layers"] = _every(layers)
-    for kind, key in ((GLOBAL, "global_rope_theta"), (LOCAL, "local_rope_theta")):
-        rotation = (config.get("rope_parameters") or {}).get(kind) or {}
-        if rotation.get("rope_type", "default") != "default":
-            raise SourceError(
-                f"config.json: rope_parameters.{kind}.rope_type is {rotation['rope_type']!r}; "
-                f"transformers {transformers.__version__} has only 'default' there, 5 has others"
-            )
-        if "rope_theta" in rotation:
-            words[key] = rotation["rope_theta"]
-    return {**config, **words}
-
-
-def _every(layers: Sequence[str]) -> int:
-    """Find the distance between layers of global attention, the first among them."""
-    for distance in range(1, len(layers) + 1):
-        if list(layers) == [LOCAL if number % distance else GLOBAL for number in range(len(layers))]:
-            return distance
-    raise SourceError(
-        f"config.json: layer_types is {list(layers)}; transformers {transformers.__version__} needs "
-        f"{GLOBAL} in the first layer and in every n-th from there on, 5 takes any"
-    )
 
 
 def prepared(config: Any) -> Any:

@@ -65,7 +65,7 @@ def save_difference(ranker: Ranker, folder: Path, base: str) -> None:
     weight, or a file cannot be written.
     """
     files = ModelFiles.find(locate(base))
-    if dict(files.config) != dict(ranker.config):
+    if dict(files.config) != dict(ranker.backbone_config):
         raise SourceError(f"{base} has another configuration than the ranker: no difference can be kept")
     if TokenizerFiles.read(files.transformer) != ranker.reader.tokenizer.files:
         raise SourceError(f"{base} has another tokenizer than the ranker: no difference can be kept")

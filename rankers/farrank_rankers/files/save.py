@@ -16,7 +16,9 @@ def save_ranker(ranker: Ranker, folder: str | Path) -> None:
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(dict(ranker.config), indent=2) + "\n", encoding="utf-8")
+    (folder / "config.json").write_text(
+        json.dumps(dict(ranker.backbone_config), indent=2) + "\n", encoding="utf-8"
+    )
     ranker.reader.tokenizer.files.write(folder)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in distinct(ranker).items()}
     write_weights(tensors, folder / FILE)

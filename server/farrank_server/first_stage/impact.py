@@ -71,12 +71,21 @@ class MaskedLanguageModel:
     """
 
     def __init__(self, folder: Path, tokenizer: "TextTokenizer") -> None:
+        import torch
+
+        from farrank_rankers.backbones.build_backbone import transformers_config
         from farrank_rankers.errors import SourceError
+        from farrank_rankers.json_values import read_json
         from farrank_rankers.lean_transformers import transformers
 
         self._tokenizer = tokenizer
         self._model, found = transformers.AutoModelForMaskedLM.from_pretrained(
-            folder, local_files_only=True, use_safetensors=True, output_loading_info=True
+            folder,
+            config=transformers_config(read_json(folder / "config.json")),
+            dtype=torch.float32,  # else transformers 5 takes the file's
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
         )
         if found["missing_keys"]:
             missing = ", ".join(sorted(found["missing_keys"])[:3])

@@ -10,9 +10,7 @@ import transformers
 from sentence_transformers import CrossEncoder
 from transformers import AutoModelForSequenceClassification
 
-from farrank_rankers.backbones.build_backbone import transformers_config
 from farrank_rankers.backbones.facts import BackboneFacts
-from farrank_rankers.backbones.modernbert import GLOBAL, LOCAL
 from farrank_rankers.errors import SourceError
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.untrained import new_ranker
@@ -114,46 +112,3 @@ def test_pooling_is_config_jsons() -> None:
         assert BackboneFacts.from_config(config).pooling == pooling
     with pytest.raises(SourceError, match=r"^config\.json: classifier_pooling is 'max'; it must be one of"):
         BackboneFacts.from_config({"model_type": "modernbert", "classifier_pooling": "max"})
-
-
-# What transformers 5 writes where 4 wrote global_attn_every_n_layers, global_rope_theta and local_rope_theta.
-FIVE: dict[str, Any] = {
-    "model_type": "modernbert",
-    "num_hidden_layers": 4,
-    "layer_types": [GLOBAL, LOCAL, GLOBAL, LOCAL],
-    "rope_parameters": {
-        GLOBAL: {"rope_type": "default", "rope_theta": 5000.0},
-        LOCAL: {"rope_type": "default", "rope_theta": 400.0},
-    },
-}
-needs_4 = pytest.mark.skipif(
-    int(transformers.__version__.split(".")[0]) >= 5, reason="transformers 5 understands its own words"
-)
-
-
-@needs_4
-def test_the_words_of_transformers_5_are_understood() -> None:
-    config = transformers_config(FIVE)
-    assert (config.global_attn_every_n_layers, config.global_rope_theta, config.local_rope_theta) == (
-        2,
-        5000.0,
-        400.0,
-    )
-    all_global = transformers_config(FIVE | {"layer_types": [GLOBAL] * 4})
-    assert all_global.global_attn_every_n_layers == 1
-
-
-@needs_4
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"layer_types": [LOCAL, GLOBAL, LOCAL, GLOBAL]}, r"^config\.json: layer_types is \['sliding"),
-        (
-            {"rope_parameters": {LOCAL: {"rope_type": "linear"}}},
-            r"^config\.json: rope_parameters\.sliding_attention\.rope_type is 'linear'",
-        ),
-    ],
-)
-def test_what_transformers_4_has_no_word_for_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(SourceError, match=message):
-        transformers_config(FIVE | changes)

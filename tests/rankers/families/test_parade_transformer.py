@@ -123,8 +123,12 @@ def by_hand(
             vocab_size=1,
             hidden_size=width,
             num_hidden_layers=2 if ranker.spec.family == RAND else 3,
-            num_attention_heads=ranker.config["num_attention_heads"] if ranker.spec.family == RAND else 2,
-            intermediate_size=ranker.config["intermediate_size"] if ranker.spec.family == RAND else 40,
+            num_attention_heads=ranker.backbone_config["num_attention_heads"]
+            if ranker.spec.family == RAND
+            else 2,
+            intermediate_size=ranker.backbone_config["intermediate_size"]
+            if ranker.spec.family == RAND
+            else 40,
             max_position_embeddings=positions,
         ),
         add_pooling_layer=False,

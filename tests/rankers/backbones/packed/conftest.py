@@ -27,7 +27,7 @@ def make_encoder(make_backbone: MakeBackbone) -> MakeEncoder:
             config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             (folder / "config.json").write_text(json.dumps(config | {"model_type": case.model_type}))
         ranker = new_ranker("longp", folder, seed=1, pretrained=False)
-        bare = States(ranker.spec, ranker.config)
+        bare = States(ranker.spec, ranker.backbone_config)
         bare.load_state_dict(ranker.encoder.state_dict())
         assert case.model_type is None or bare.facts.architecture == case.model_type
         generator = torch.Generator().manual_seed(2)

@@ -1,0 +1,106 @@
+"""The files of constraints: what they hold, where they differ, and that this environment is one of theirs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+FILES = {"5": ROOT / "constraints.txt", "4": ROOT / "constraints-transformers-4.txt"}
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+    "optional-dependencies"
+]
+HERE = importlib.metadata.version("transformers").partition(".")[0]
+
+
+def pins_of(path: Path) -> dict[str, str]:
+    lines = path.read_text(encoding="utf-8").splitlines()[1:]  # the first says what the file is
+    pins = dict(line.split("==") for line in lines)
+    assert len(pins) == len(lines)
+    return {canonicalize_name(name): version for name, version in pins.items()}
+
+
+PINS = {release: pins_of(path) for release, path in FILES.items()}
+
+
+def test_they_differ_in_what_the_releases_ask_for() -> None:
+    assert {release: pins["transformers"].partition(".")[0] for release, pins in PINS.items()} == {
+        "5": "5",
+        "4": "4",
+    }
+    newer, older = PINS["5"], PINS["4"]
+    assert newer.keys() - older.keys() == {"shellingham", "typer"}
+    assert older.keys() - newer.keys() == {"httpcore", "httpx", "optimum", "optimum-onnx"}
+    differing = {name for name in newer.keys() & older.keys() if newer[name] != older[name]}
+    assert differing == {"transformers", "tokenizers", "huggingface-hub", "sentence-transformers", "datasets"}
+
+
+@pytest.mark.parametrize("release", PINS)
+def test_the_extras_ask_for_what_they_hold(release: str) -> None:
+    for extra, lines in EXTRAS.items():
+        for requirement in map(Requirement, lines):
+            name = canonicalize_name(requirement.name)
+            if name != "farrank" and not (name == "optimum-onnx" and release == "5"):
+                assert requirement.specifier.contains(PINS[release][name]), f"{extra}: {requirement}"
+    assert "optimum" not in re.findall(r"\w+", EXTRAS["all"][0])
+
+
+def needed(*requirements: str) -> dict[str, list[tuple[str, Requirement]]]:
+    """Every package that comes with some, by name, and who asks for it."""
+    asked: dict[str, list[tuple[str, Requirement]]] = {}
+    waiting = [("the tests", Requirement(each)) for each in requirements]
+    while waiting:
+        asker, requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if (asker, str(requirement)) in {(by, str(each)) for by, each in asked.setdefault(name, [])}:
+            continue
+        asked[name].append((asker, requirement))
+        for line in importlib.metadata.requires(name) or []:
+            each = Requirement(line)
+            if each.marker is None or any(
+                each.marker.evaluate({"extra": extra}) for extra in requirement.extras or {""}
+            ):
+                waiting.append((name, each))
+    return asked
+
+
+def test_this_environment_is_that_of_a_file() -> None:
+    """All that is asked for is installed, in the version of the file and as everybody asks for it."""
+    extras = "all,dev,optimum" if HERE == "4" else "all,dev"
+    for name, askers in needed(f"farrank[{extras}]").items():
+        version = importlib.metadata.version(name)
+        assert name == "farrank" or version.partition("+")[0] == PINS[HERE][name], name
+        for asker, requirement in askers:
+            assert requirement.specifier.contains(version, prereleases=True), f"{asker}: {requirement}"
+
+
+@pytest.mark.index
+@pytest.mark.timeout(1200)
+@pytest.mark.skipif(not os.environ.get("FARRANK_INDEX"), reason="FARRANK_INDEX=1 asks the package indexes")
+@pytest.mark.parametrize(
+    ("release", "extras"), [("5", "all,dev"), ("4", "all,dev,optimum"), ("4", "optimum")]
+)
+def test_the_indexes_have_it_all(release: str, extras: str, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    command = ["install", "--dry-run", "--ignore-installed", "--quiet", "--report", str(report)]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", *command, "--constraint", str(FILES[release]), f"{ROOT}[{extras}]"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    installed = [each["metadata"] for each in json.loads(report.read_text(encoding="utf-8"))["install"]]
+    found = {canonicalize_name(each["name"]): each["version"].partition("+")[0] for each in installed}
+    assert found.pop(canonicalize_name("farrank"))
+    assert "transformers" in found
+    assert found.items() <= PINS[release].items()
