@@ -7,7 +7,6 @@ import pytest
 import pytest_asyncio
 import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer
-from sentence_transformers.models import Pooling, Transformer
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from farrank_client import AsyncClient, Document, Ranking, RetryPolicy
@@ -16,6 +15,7 @@ from farrank_rankers.files.save import save_ranker
 from farrank_server.config.schema import DeviceConfig, ListenConfig, RankerConfig, ServerConfig
 from farrank_server.replica import Replica
 from support.exported_rankers import export_into
+from support.sentence_modules import Pooling, Transformer
 from support.tiny_tokenizers import byte_pairs, save_tokenizer
 
 QUERY = "which search engine ranks a long document"

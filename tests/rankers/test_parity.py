@@ -12,11 +12,7 @@ from farrank_rankers.chunking import Chunking
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import Role
-
-try:
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-except ModuleNotFoundError:  # before 5.4
-    from sentence_transformers.models import Pooling, Transformer
+from support.sentence_modules import Pooling, Transformer
 
 MakeModel = Callable[..., Path]
 TOLERANCE = 1e-5

@@ -76,7 +76,7 @@ def test_companions_leave_an_inputs_blocks_alone(sparse: Ranker) -> None:
         torch.testing.assert_close(vectors(sparse, [document])[0], vector, rtol=0, atol=1e-5)
     naive = AutoModel.from_config(sparse.encoder.backbone.config).eval()
     naive.load_state_dict(sparse.encoder.backbone.state_dict(), strict=False)
-    ids = torch.randint(5, 100, (1, 120))
+    ids = torch.randint(5, 90, (1, 120))
     with torch.inference_mode():
         short, wide = (
             naive(torch.nn.functional.pad(ids, (0, more)), torch.nn.functional.pad(ids > 0, (0, more)).long())
