@@ -13,6 +13,7 @@ from farrank_bench.corpus_calls import call_of, make_calls
 from farrank_bench.event_loops import admission_cost, event_loop_stall, generated_load
 from farrank_bench.exporting import export_fast, write_cross_encoder
 from farrank_bench.fidelity import CANDIDATES, fidelity_of_exports
+from farrank_bench.modernbert import modernbert_beside_peers, write_modernbert
 from farrank_bench.own_server import OwnServer, start_to_healthy
 from farrank_bench.report import Command, Heading, Measure, PartlyFailed, Row
 from farrank_bench.served import serving
@@ -33,18 +34,19 @@ NOTES = (
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is measured; `pair_calls` are how many calls of how many documents."""
+    """How much is measured; `pair_calls` are how many calls of how many documents, `base_calls` likewise."""
 
     calls: int
     repeats: int
     overload_s: float
     stall_s: float
     pair_calls: tuple[int, int]
+    base_calls: tuple[int, int]
     load_s: float
 
 
-FULL = Extent(64, 5, 60.0, 20.0, (24, 16), 30.0)
-QUICK = Extent(32, 1, 15.0, 5.0, (6, 4), 3.0)
+FULL = Extent(64, 5, 60.0, 20.0, (24, 16), (6, 8), 30.0)
+QUICK = Extent(32, 1, 15.0, 5.0, (6, 4), (2, 4), 3.0)
 
 Parts = Iterator[tuple[str, Measure]]
 
@@ -107,6 +109,12 @@ class Bench:
         measure = partial(fidelity_of_exports, given.index, folder, usable_cores())
         yield "Fidelity of exports", partial(measure, given.questions, given.max_chunks)
 
+    def modernbert(self) -> Parts:
+        """Measure ModernBERT-base, in torch and exported, beside sentence-transformers."""
+        made, extent = write_modernbert(self.folder / "modernbert"), self.extent
+        measure = partial(modernbert_beside_peers, made, extent.base_calls, extent.repeats, usable_cores())
+        yield "ModernBERT-base beside sentence-transformers", measure
+
     def generator(self) -> Parts:
         """Measure the load generator itself."""
         yield "The load generator", partial(generated_load, self.extent.load_s)
@@ -122,6 +130,7 @@ SECTIONS: Mapping[str, Callable[[Bench], Parts]] = {
     "engine": Bench.engine,
     "exports": Bench.exports,
     "fidelity": Bench.fidelity,
+    "modernbert": Bench.modernbert,
     "generator": Bench.generator,
 }
 

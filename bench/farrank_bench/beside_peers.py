@@ -12,7 +12,14 @@ import numpy as np
 from farrank_bench.corpus_calls import encoder_inputs, make_calls
 from farrank_bench.exporting import CrossEncoder
 from farrank_bench.offline import Alone, longest_first
-from farrank_bench.peers import VERSION, infinity_command, infinity_server, infinity_versions, predicting
+from farrank_bench.peers import (
+    PREDICT,
+    VERSION,
+    infinity_command,
+    infinity_server,
+    infinity_versions,
+    predicting,
+)
 from farrank_bench.report import Row
 from farrank_bench.rounds import Contender, ContenderFailed, Rounds, Scores, measure_rounds
 from farrank_bench.served import RANKER, score_served, serving
@@ -29,7 +36,6 @@ CALLERS = 4
 MANY_CALLERS, TIMES = 16, 3
 FARRANK, ALONE, INFINITY = "Farrank", "its runtime alone", f"Infinity {VERSION}"
 LOADED = f"Farrank, {MANY_CALLERS} callers"
-PREDICT = "sentence-transformers' CrossEncoder.predict"
 
 # One's speed over another's.
 AIMS = {(FARRANK, PREDICT): 5.0, (FARRANK, INFINITY): 5.0, (LOADED, ALONE): 0.90}

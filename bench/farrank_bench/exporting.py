@@ -42,6 +42,11 @@ def write_cross_encoder(folder: Path) -> CrossEncoder:
         max_document_tokens=MAX_DOCUMENT_TOKENS,
         max_query_tokens=MAX_QUERY_TOKENS,
     )
+    return save_both(ranker, folder)
+
+
+def save_both(ranker: Ranker, folder: Path) -> CrossEncoder:
+    """Write a cross-encoder as an artifact and as transformers would."""
     made = CrossEncoder(ranker, folder / "artifact", folder / "transformers")
     save_ranker(ranker, made.artifact)
     backbone = ranker.encoder.backbone

@@ -11,10 +11,12 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Literal
 
 from farrank_bench.rounds import Contender, ContenderFailed, Scored, child
 from farrank_loadtest.workloads import Call
 
+PREDICT = "sentence-transformers' CrossEncoder.predict"
 VERSION = "0.0.78"
 CONSTRAINTS = Path(__file__).parents[1] / "infinity-constraints.txt"
 NAMED_BY = "FARRANK_INFINITY"
@@ -120,13 +122,17 @@ def _last_line(text: str, otherwise: str) -> str:
 
 
 @contextmanager
-def predicting(model: Path, calls: Sequence[Call], threads: int) -> Iterator[Contender]:
+def predicting(
+    model: Path, calls: Sequence[Call], threads: int, precision: Literal["fp32", "bf16"] = "fp32"
+) -> Iterator[Contender]:
     """Start the process, which is ended when the block is left; a pass is one `predict` with all pairs.
 
     The process times itself, without the way of the texts to it.
     """
     environment = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads)}
-    with child("sentence-transformers", answer_pairs, str(model), threads, **environment) as process:
+    with child(
+        "sentence-transformers", answer_pairs, str(model), threads, precision, **environment
+    ) as process:
 
         def score() -> Scored:
             seconds, found = process.ask([(call.query, text) for call in calls for text in call.texts])
@@ -136,8 +142,8 @@ def predicting(model: Path, calls: Sequence[Call], threads: int) -> Iterator[Con
         yield score
 
 
-def answer_pairs(asked: Connection, folder: str, threads: int) -> None:
-    """Load the model in fp32 on the CPU; answer each list of pairs with seconds and scores."""
+def answer_pairs(asked: Connection, folder: str, threads: int, precision: str) -> None:
+    """Load the model on the CPU; answer each list of pairs with seconds and scores."""
     if not Path(folder).is_dir():
         # Said before packages are imported for seconds; a name would be looked up on the hub.
         sys.exit(f"{folder}: no such folder")
@@ -146,7 +152,8 @@ def answer_pairs(asked: Connection, folder: str, threads: int) -> None:
     from sentence_transformers import CrossEncoder
 
     torch.set_num_threads(threads)
-    model = CrossEncoder(folder, device="cpu")
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+    model = CrossEncoder(folder, device="cpu", model_kwargs={"dtype": dtype})
     while True:
         pairs = asked.recv()
         started_s = time.perf_counter()

@@ -5,6 +5,7 @@ A tiny random model would give all documents nearly the same score, and hide an 
 
 import os
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from farrank_bench.corpus_calls import (
     make_calls,
 )
 from farrank_bench.exporting import CrossEncoder, write_cross_encoder
+from farrank_bench.modernbert import BASE, write_modernbert
 from farrank_bench.offline import Alone
 from farrank_bench.own_server import start_to_healthy
 from farrank_bench.peers import NAMED_BY, infinity_command, infinity_server, infinity_versions, predicting
@@ -27,6 +29,8 @@ from farrank_bench.rounds import ContenderFailed, Scores
 from farrank_bench.served import score_served
 from farrank_cli.spawn import spawned_server
 from farrank_loadtest.workloads import Call
+from farrank_runtimes.choose import open_ranker_runtime
+from farrank_runtimes.runtime import Placement
 from farrank_runtimes.torch_runtime import TorchRuntime
 
 
@@ -86,6 +90,24 @@ def test_all_score_the_same_pairs_alike(made: CrossEncoder, calls: list[Call], e
         assert predict().scores == predicted.scores
     np.testing.assert_allclose(logits(predicted.scores), expected, atol=1e-5)
     assert predicted.per_s == pytest.approx(12 / predicted.seconds)
+
+
+def test_a_modernbert_is_the_same_for_all(tmp_path: Path) -> None:
+    small = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 2}
+    made = write_modernbert(tmp_path, small)
+    backbone: Any = made.ranker.encoder.backbone
+    assert (backbone.config.local_attention, backbone.config.global_attn_every_n_layers) == (128, 3)
+    assert BASE["hidden_size"] == 768
+    calls = make_calls(made.ranker.reader, 2, 3, seed=2, pairs=True)
+    expected = [
+        [each.score for each in made.ranker.score(call.query, call.texts, batch_size=1)] for call in calls
+    ]
+    runtime = open_ranker_runtime(str(made.artifact), {}, placement=Placement("cpu", 1))
+    assert runtime.runtime.capabilities().packed
+    bounds: dict[Literal["fp32", "bf16"], float] = {"fp32": 1e-5, "bf16": 2e-2}
+    for precision, bound in bounds.items():
+        with predicting(made.transformers, calls, 1, precision) as predict:
+            np.testing.assert_allclose(logits(predict().scores), expected, atol=bound)
 
 
 @pytest.mark.peer

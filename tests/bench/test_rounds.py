@@ -3,7 +3,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from farrank_bench.beside_peers import ALONE, FARRANK, INFINITY, LOADED, PREDICT, least_tau, speed_rows, taus
+from farrank_bench.beside_peers import ALONE, FARRANK, INFINITY, LOADED, least_tau, speed_rows, taus
+from farrank_bench.peers import PREDICT
 from farrank_bench.rounds import ContenderFailed, Scored, measure_rounds
 
 

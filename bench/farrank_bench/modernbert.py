@@ -1,0 +1,129 @@
+"""ModernBERT-base with random weights: served by torch and as an export, beside sentence-transformers.
+
+A published checkpoint of its size takes as long: speed does not depend on what weights hold. What rounding
+does to rankings does: exports are written whatever they do to these.
+"""
+
+import json
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from farrank_bench.beside_peers import taus
+from farrank_bench.corpus_calls import MAX_DOCUMENT_TOKENS, MAX_QUERY_TOKENS, encoder_inputs, make_calls
+from farrank_bench.exporting import FAST, CrossEncoder, save_both
+from farrank_bench.peers import PREDICT, predicting
+from farrank_bench.report import Row
+from farrank_bench.rounds import Contender, measure_rounds, whole
+from farrank_bench.served import RANKER, score_served, serving
+from farrank_client import Client
+from farrank_exporters.export import export_ranker
+from farrank_exporters.texts import Texts, divide, python_documentation
+from farrank_rankers.files.model_files import EMBEDDED
+from farrank_rankers.files.open import open_reader
+from farrank_rankers.files.untrained import new_ranker
+
+# As answerdotai/ModernBERT-base was published; what is not here has no influence on speed.
+BASE = {
+    "model_type": "modernbert",
+    "architectures": ["ModernBertForSequenceClassification"],
+    "vocab_size": 50368,
+    "hidden_size": 768,
+    "intermediate_size": 1152,
+    "num_hidden_layers": 22,
+    "num_attention_heads": 12,
+    "max_position_embeddings": 8192,
+    "global_attn_every_n_layers": 3,
+    "local_attention": 128,
+    "global_rope_theta": 160000.0,
+    "local_rope_theta": 10000.0,
+    "classifier_pooling": "mean",
+    "pad_token_id": 0,
+}
+CALLERS = 4
+TORCH, EXPORT = "Farrank, torch bf16", "Farrank, its fastest export"
+PREDICT_BF16, PREDICT_FP32 = f"{PREDICT}, bf16", f"{PREDICT}, fp32"
+# One's speed over another's.
+AIMS = {(TORCH, PREDICT_BF16): 1.0, (EXPORT, PREDICT_BF16): 3.0, (EXPORT, PREDICT_FP32): None}
+
+
+def write_modernbert(folder: Path, sizes: dict[str, object] | None = None) -> CrossEncoder:
+    """Write both forms of a cross-encoder; its tokenizer is MiniLM's, for its own is in no package."""
+    backbone = folder / "backbone"
+    backbone.mkdir(parents=True)
+    (backbone / "config.json").write_text(json.dumps({**BASE, **(sizes or {})}), encoding="utf-8")
+    open_reader(EMBEDDED).tokenizer.files.write(backbone)
+    ranker = new_ranker(
+        "cross-encoder",
+        backbone,
+        seed=1,
+        pretrained=False,
+        window=MAX_DOCUMENT_TOKENS,
+        stride=MAX_DOCUMENT_TOKENS,
+        max_document_tokens=MAX_DOCUMENT_TOKENS,
+        max_query_tokens=MAX_QUERY_TOKENS,
+    )
+    return save_both(ranker.eval(), folder)
+
+
+def export_both(made: CrossEncoder) -> list[Row]:
+    """Export into the artifact what a CPU serves fastest; say how close each comes on a few texts."""
+    measured, calibration = divide(python_documentation(), "the topics of help()")
+    few = Texts(measured.queries[:2], measured.documents[:6])
+    rows = []
+    for precision in FAST:
+        print(f"  exporting {precision}", flush=True)
+        export = export_ranker(
+            made.ranker,
+            made.artifact,
+            "onnx",
+            precision,
+            measured=few,
+            calibration=calibration,
+            allow_drift=True,
+        )
+        told = (
+            f"{each.runtime}: Kendall's tau {each.kendall_tau:.4f} ({each.queries} x {each.documents} pairs)"
+            for each in export.manifest.parity
+        )
+        rows.append(Row(f"export in {precision}, beside torch in fp32, random weights", "; ".join(told)))
+    return rows
+
+
+def modernbert_beside_peers(
+    made: CrossEncoder, size: tuple[int, int], rounds: int, threads: int
+) -> list[Row]:
+    """Let everybody score the same pairs: `size` is how many calls of how many documents a round has."""
+    exported = export_both(made)
+    calls = make_calls(made.ranker.reader, *size, seed=2, pairs=True)
+    lengths = sorted(each.tokens for each in encoder_inputs(made.ranker.reader, calls))
+    contenders: dict[str, Contender] = {}
+    served: dict[str, str] = {}
+    with ExitStack() as stack:
+        device = ("--device", "cpu", "--threads", str(threads))
+        flags = {TORCH: ("--runtime", "torch", "--precision", "bf16"), EXPORT: ()}
+        for name, chosen in flags.items():
+            server = stack.enter_context(serving(made.artifact, *device, *chosen))
+            with Client(server.address) as client:
+                served[name] = client.rankers().rankers[0].runtime_reason
+            contenders[name] = partial(score_served, server.address, RANKER, CALLERS, calls)
+        contenders[PREDICT_BF16] = stack.enter_context(predicting(made.transformers, calls, threads, "bf16"))
+        contenders[PREDICT_FP32] = stack.enter_context(predicting(made.transformers, calls, threads))
+        found = measure_rounds(contenders, rounds)
+    rows = [
+        *exported,
+        Row("pairs in each round", f"{len(lengths)} of {lengths[0]} to {lengths[-1]} tokens"),
+        *(Row(f"the runtime of {name}", reason) for name, reason in served.items()),
+        *(found.speed_row(name, f"pairs/s, {name}") for name in (*flags, PREDICT_BF16, PREDICT_FP32)),
+        *(
+            found.ratio_row(ours, theirs, f"{ours}, over {theirs}", aim, ".2f")
+            for (ours, theirs), aim in AIMS.items()
+        ),
+    ]
+    if PREDICT_FP32 in found.scores:
+        for name in (*flags, PREDICT_BF16):
+            by_call = taus(found.scores[PREDICT_FP32], found.scores[name]) if name in found.scores else []
+            if by_call:
+                what = f"Kendall's tau with {PREDICT_FP32}, mean (the worst): {name}"
+                rows.append(Row(what, f"{sum(by_call) / len(by_call):.4f} ({min(by_call):.4f})"))
+    return whole(rows, found)
