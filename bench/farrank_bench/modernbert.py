@@ -5,6 +5,7 @@ does to rankings does: exports are written whatever they do to these.
 """
 
 import json
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -47,7 +48,7 @@ PREDICT_BF16, PREDICT_FP32 = f"{PREDICT}, bf16", f"{PREDICT}, fp32"
 AIMS = {(TORCH, PREDICT_BF16): 1.0, (EXPORT, PREDICT_BF16): 3.0, (EXPORT, PREDICT_FP32): None}
 
 
-def write_modernbert(folder: Path, sizes: dict[str, object] | None = None) -> CrossEncoder:
+def write_modernbert(folder: Path, sizes: Mapping[str, object] | None = None) -> CrossEncoder:
     """Write both forms of a cross-encoder; its tokenizer is MiniLM's, for its own is in no package."""
     backbone = folder / "backbone"
     backbone.mkdir(parents=True)
