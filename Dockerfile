@@ -51,7 +51,7 @@ RUN pip install --constraint /src/constraints.txt --requirement /src/requirement
 FROM environment-cuda AS environment-tensorrt
 # pyserini asks for onnxruntime, and onnxruntime-gpu writes into the same folder: one goes before the other comes.
 # PyPI's tensorrt-cu13-libs is a placeholder, which fetches the libraries from NVIDIA's own index.
-RUN pip uninstall --yes onnxruntime && pip install --constraint /src/constraints.txt 'onnxruntime-gpu[cuda,cudnn]' tensorrt-cu13-libs
+RUN pip uninstall --yes onnxruntime && pip install --constraint /src/constraints.txt onnx 'onnxruntime-gpu[cuda,cudnn]' tensorrt-cu13-libs
 
 FROM base AS runtime
 # By number below: Kubernetes cannot tell that a name is not root.

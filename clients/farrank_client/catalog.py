@@ -27,7 +27,7 @@ class Parity(FromWire):
 class RankerInfo(FromWire):
     """One ranker: how it reads documents (in tokens), what runs it and why, and its family's own options.
 
-    `parity` is None where the ranker itself is served and no export of it.
+    `parity` is None where torch serves the ranker itself, and where a published export's is unknown.
     """
 
     name: str

@@ -1,14 +1,21 @@
 """Which runtime serves a ranker: the one that is configured, or the fastest that can."""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import get_args
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, get_args
 
-from farrank_rankers.errors import SpecError
+from farrank_rankers.errors import ExportError, SpecError
 from farrank_rankers.exports.export_folder import Export, find_exports, open_exported
 from farrank_rankers.exports.manifest import Parity
+from farrank_rankers.exports.published_files import (
+    PublishedFile,
+    find_published,
+    named_published,
+    processor_instructions,
+)
+from farrank_rankers.exports.published_parity import MeasuredFile, read_measured
 from farrank_rankers.family import EvidenceKind
-from farrank_rankers.files.model_files import SPEC_FILE, locate
+from farrank_rankers.files.model_files import SPEC_FILE, ModelFiles, lists_members, locate
 from farrank_rankers.files.open import Overrides, open_ranker
 from farrank_rankers.reader import Reader
 from farrank_runtimes.devices import choose_device
@@ -22,28 +29,86 @@ from farrank_runtimes.runtime import (
 )
 from farrank_runtimes.runtime_table import AUTO, RUNTIMES, DeviceType, check_here, fastest_first, open_export
 
+if TYPE_CHECKING:
+    from farrank_runtimes.published_runtime import OpenedPublished
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A runtime and the export that it would serve; torch has no export, it runs the ranker itself."""
+    """A runtime and the export that it would serve, Farrank's or a published one.
+
+    torch has no export, it runs the ranker itself.
+    """
 
     runtime: str
     precision: Precision
-    export: Export | None = None
+    export: Export | PublishedFile | None = None
 
     def __str__(self) -> str:
-        """Name both: "openvino with onnx-int8"."""
+        """Name both: "openvino with onnx-int8", "onnx with onnx/model_O3.onnx"."""
         if self.export is None:
             return f"{self.runtime} {self.precision}"
-        return f"{self.runtime} with {self.export.manifest.name}"
+        name = self.export.manifest.name if isinstance(self.export, Export) else str(self.export)
+        return f"{self.runtime} with {name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A model's published graphs, the preferred first, and what was measured of them.
+
+    `named`: the configuration names the only one. `weights`: the model's own may serve, too. `opened` are
+    those that were read so far, by name: several runtimes may be tried on one.
+    """
+
+    files: Sequence[PublishedFile] = ()
+    measured: Sequence[MeasuredFile] = ()
+    named: bool = False
+    weights: bool = True
+    opened: "dict[str, OpenedPublished]" = field(default_factory=dict)
+
+    def serving(self, runtime: str, precision: Precision) -> list[PublishedFile]:
+        """List the graphs whose names say that a runtime can serve them in a precision."""
+        forms = RUNTIMES[runtime].published
+        found = [
+            each
+            for each in self.files
+            if each.format in forms and _served_in(each, runtime, precision, self.named)
+        ]
+        # OpenVINO's own before those that it converts.
+        return sorted(found, key=lambda each: each.format != runtime)
+
+    def is_trusted(self, file: PublishedFile, runtime: str, precision: Precision, device: DeviceType) -> bool:
+        """Tell whether a graph may be served unasked: exact by its precision, or measured to be close.
+
+        On a GPU torch itself computes in bf16, which keeps fewer bits than fp16.
+        """
+        if precision == "fp32" or (device == "cuda" and precision == "fp16"):
+            return True
+        return any(
+            (each.file, each.runtime, each.precision, each.beyond) == (file.file, runtime, precision, None)
+            for each in self.measured
+        )
+
+
+def _served_in(file: PublishedFile, runtime: str, precision: Precision, named: bool) -> bool:
+    if runtime != "openvino":
+        return file.precision == precision
+    if file.format == "onnx":
+        # What is optimised or quantized for ONNX Runtime is full of its own operators.
+        return precision in ("fp32", "bf16") and (named or file.path.stem == "model")
+    return precision == "int8" if file.precision == "int8" else precision in ("fp32", "bf16")
+
+
+NOTHING_PUBLISHED = Published()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServableRanker:
     """A ranker with its runtime loaded.
 
-    `version` is the ranker's, whichever runtime serves it. `reason` says in a line why this runtime does.
-    `parity` says how close an export's scores are to those of torch in fp32; None for torch.
+    `version` is the ranker's, whichever runtime serves it; a published graph's is that of its own files.
+    `reason` says in a line why this runtime does. `parity` says how close an export's scores are to those of
+    torch in fp32; None for torch, and for a published graph that nobody measured.
     """
 
     reader: Reader
@@ -61,9 +126,12 @@ def open_ranker_runtime(
     runtime: str = AUTO,
     precision: Precision | None = None,
     placement: Placement | None = None,
+    export_file: str | None = None,
 ) -> ServableRanker:
     """Open a ranker with the runtime asked for; AUTO takes the fastest, of any precision that is exported.
 
+    Of a published model's graphs AUTO takes those of fp32 and those that were measured to be close; others
+    where their `precision` is asked for, or the model has no weights. `export_file` names the one to serve.
     Serving an export never reads the ranker's weights. Only torch packs batches.
     Raises: RuntimeAbsent, PrecisionAbsent, PackingAbsent, DeviceAbsent, saying what helps; SourceError,
     WeightsError if the ranker cannot be opened, ExportError if an export is damaged or stale, SpecError if
@@ -74,48 +142,115 @@ def open_ranker_runtime(
         if runtime not in (AUTO, "torch"):
             raise PackingAbsent(f"only torch packs batches; {runtime} pads them")
         runtime = "torch"
+    if export_file is not None and runtime == "torch":
+        raise RuntimeAbsent(f"torch serves a model's weights, and export_file names the graph {export_file}")
     if runtime != AUTO:
         check_here(runtime, precision or "fp32", placement)
         if placement.device is None and list(RUNTIMES[runtime].ranks) == ["cpu"]:
             placement = replace(placement, device="cpu")
     device: DeviceType = "cpu" if choose_device(placement.device).type == "cpu" else "cuda"
     exports: list[Export] = []
+    published = NOTHING_PUBLISHED
     if runtime != "torch":  # which can serve a ranker whose exports are damaged
-        folder = locate(source, download=overrides.get("download") or False).folder
-        exports = find_exports(folder) if (folder / SPEC_FILE).is_file() else []
-    found = list(candidates(device, exports, runtime, precision))
+        location = locate(
+            source,
+            revision=overrides.get("revision"),
+            download=overrides.get("download") or False,
+            export_file=export_file,
+        )
+        exports = find_exports(location.folder) if (location.folder / SPEC_FILE).is_file() else []
+        if not lists_members(location.folder):
+            published = _published(ModelFiles.find(location), export_file)
+        if published.named and location.revision:  # all that was asked for is here now
+            overrides = overrides | Overrides(download=False, revision=location.revision)
+        if published.named:
+            published = _as_it_is(published, source, overrides)
+    found = list(candidates(device, exports, runtime, precision, published))
     if not found:
-        raise _nothing_to_serve(source, device, exports, runtime, precision)
+        raise _nothing_to_serve(source, device, exports, runtime, precision, published)
     unusable: list[str] = []
     for candidate in found:
+        passed_over: tuple[type[Exception], ...] = (RuntimeAbsent, PrecisionAbsent, SpecError)
+        if isinstance(candidate.export, PublishedFile) and not published.named:
+            passed_over += (ExportError,)  # nobody here meant it to be served
         try:
             check_here(candidate.runtime, candidate.precision, placement)
-            return _open(candidate, source, overrides, placement, _reason(candidate, runtime, unusable))
-        except (RuntimeAbsent, PrecisionAbsent, SpecError) as error:
-            # A runtime that was named is never replaced; otherwise the last candidate's error is the answer.
-            if runtime != AUTO or candidate is found[-1]:
+            reason = _reason(candidate, published.named or runtime != AUTO, unusable)
+            return _open(candidate, source, overrides, placement, reason, published)
+        except passed_over as error:
+            # What was named is never replaced; otherwise the last candidate's error is the answer.
+            # Of published graphs for one runtime there may be several.
+            is_last = candidate is found[-1]
+            if is_last or not (runtime == AUTO or isinstance(candidate.export, PublishedFile)):
                 raise
             unusable.append(f"{candidate} ({error})")
     raise AssertionError("the last candidate was neither opened nor refused")
 
 
+def _published(files: ModelFiles, export_file: str | None) -> Published:
+    """Find a model's published graphs, the one that is named or those for this processor."""
+    if export_file is not None:
+        return Published((named_published(files, export_file),), read_measured(files.folder), True, False)
+    here = processor_instructions()
+    found = [each for each in find_published(files) if each.instructions in (None, *here)]
+    if not found:
+        return NOTHING_PUBLISHED
+    weights = any(files.transformer.glob("*.safetensors"))
+    return Published(found, read_measured(files.folder), weights=weights)
+
+
+def _as_it_is(published: Published, source: str, overrides: Overrides) -> Published:
+    """Read the graph that is named: what it is in counts, whatever its name says.
+
+    Raises: as `open_published`.
+    """
+    from farrank_runtimes.published_runtime import open_published
+
+    (file,) = published.files
+    opened = open_published(file, source, overrides)
+    file = replace(file, precision=opened.graph.precision)
+    return replace(published, files=(file,), opened={file.file: opened})
+
+
 def candidates(
-    device: DeviceType, exports: Sequence[Export], runtime: str, precision: Precision | None
+    device: DeviceType,
+    exports: Sequence[Export],
+    runtime: str,
+    precision: Precision | None,
+    published: Published = NOTHING_PUBLISHED,
 ) -> Iterator[Candidate]:
-    """List what could serve a ranker on a type of device, the fastest first."""
+    """List what could serve a ranker on a type of device, the fastest first.
+
+    Published graphs that are not trusted come last, unless their precision or one of them was asked for.
+    """
+    untrusted: list[Candidate] = []
     for name, each in fastest_first(device):
         if runtime not in (AUTO, name) or precision not in (None, each):
             continue
-        if RUNTIMES[name].reads is None:
+        if RUNTIMES[name].reads is None and published.weights:
             yield Candidate(name, each)
         for export in exports:
             if export.manifest.precision == each and name in export.manifest.runtimes:
                 yield Candidate(name, each, export)
+        for file in published.serving(name, each):
+            candidate = Candidate(name, each, file)
+            if precision is None and not published.is_trusted(file, name, each, device):
+                untrusted.append(candidate)
+            else:
+                yield candidate
+    yield from untrusted
 
 
 def _open(
-    candidate: Candidate, source: str, overrides: Overrides, placement: Placement, reason: str
+    candidate: Candidate,
+    source: str,
+    overrides: Overrides,
+    placement: Placement,
+    reason: str,
+    published: Published,
 ) -> ServableRanker:
+    if isinstance(candidate.export, PublishedFile):
+        return _open_published(candidate, candidate.export, source, overrides, placement, reason, published)
     if candidate.export is None:
         from farrank_runtimes.torch_runtime import dtype_of, open_torch
 
@@ -131,16 +266,75 @@ def _open(
     return ServableRanker(exported.reader, exported.version, manifest.evidence, opened, reason, parity)
 
 
-def _reason(candidate: Candidate, runtime: str, unusable: Sequence[str]) -> str:
+def _open_published(
+    candidate: Candidate,
+    file: PublishedFile,
+    source: str,
+    overrides: Overrides,
+    placement: Placement,
+    reason: str,
+    published: Published,
+) -> ServableRanker:
+    from farrank_runtimes.published_runtime import open_published, open_published_runtime
+
+    if file.file not in published.opened:
+        published.opened[file.file] = open_published(file, source, overrides)
+    opened = published.opened[file.file]
+    measured = next(
+        (
+            each
+            for each in published.measured
+            if (each.file, each.runtime, each.precision)
+            == (file.file, candidate.runtime, candidate.precision)
+            and each.version == opened.measured_as
+        ),
+        None,
+    )
+    if measured and measured.beyond and not published.named:
+        raise PrecisionAbsent(
+            f"{file.path} is beyond its bound: {measured.beyond}; rankers.NAME.export_file serves it by name"
+        )
+    runtime = open_published_runtime(opened, candidate.runtime, candidate.precision, placement)
+    stored = "" if opened.graph.stored_as in _SAID.get(opened.graph.precision, ()) else opened.graph.stored_as
+    said = f", weights stored as {stored}" if stored else ""
+    if measured is None:
+        said += "; parity unknown: it was not measured beside the weights"
+    elif measured.beyond:
+        said += f"; beyond its bound: {measured.beyond}"
+    return ServableRanker(
+        opened.reader,
+        opened.version,
+        opened.evidence,
+        runtime,
+        f"{reason}{said}",
+        measured.parity if measured else None,
+    )
+
+
+# The types that weights of a precision are stored in.
+_SAID = {
+    "fp32": ("float", "f32"),
+    "fp16": ("float16",),
+    "int8": ("int8", "uint8", "i8", "u8"),
+}
+
+
+def _reason(candidate: Candidate, is_named: bool, unusable: Sequence[str]) -> str:
     """Say in a line why a candidate was chosen."""
-    if runtime != AUTO:
-        return f"{candidate}, as configured"
-    reason = f"{candidate}, the fastest that can serve this ranker here"
-    return f"{reason}; faster but not usable here: {', '.join(unusable)}" if unusable else reason
+    if is_named:
+        reason, better = f"{candidate}, as configured", "preferred"
+    else:
+        reason, better = f"{candidate}, the fastest that can serve this ranker here", "faster"
+    return f"{reason}; {better} but not usable here: {', '.join(unusable)}" if unusable else reason
 
 
 def _nothing_to_serve(
-    source: str, device: DeviceType, exports: Sequence[Export], runtime: str, precision: Precision | None
+    source: str,
+    device: DeviceType,
+    exports: Sequence[Export],
+    runtime: str,
+    precision: Precision | None,
+    published: Published,
 ) -> RuntimeAbsent | PrecisionAbsent:
     """Say what is missing, and what would help."""
     served = {each for name, each in fastest_first(device) if runtime in (AUTO, name)}
@@ -153,7 +347,15 @@ def _nothing_to_serve(
         for each in export.manifest.refused:
             if each.runtime == runtime and precision in (None, export.manifest.precision):
                 return RuntimeAbsent(f"{runtime} may not serve {export.folder}: {each.reason}")
-    there = ", ".join(export.manifest.name for export in exports) or "none"
+    if published.named or (published.files and not published.weights):
+        there = ", ".join(map(str, published.files))
+        return PrecisionAbsent(
+            f"{'export_file' if published.named else 'of the published graphs'} {there}: none is served by "
+            f"{'a runtime here' if runtime == AUTO else runtime} on {device}"
+            + (f" in {precision}" if precision else "")
+        )
+    names = [export.manifest.name for export in exports] + [str(each) for each in published.files]
+    there = ", ".join(names) or "none"
     form = "onnx" if runtime == AUTO else RUNTIMES[runtime].reads
     served_by = "" if runtime == AUTO else f" that {runtime} serves"
     helps = (

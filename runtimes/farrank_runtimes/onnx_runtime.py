@@ -2,7 +2,7 @@
 
 import importlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -115,18 +115,26 @@ _NUMPY = {torch.int64: np.int64, torch.float32: np.float32, torch.bool: np.bool_
 
 
 class OnnxGraph:
-    """A loaded graph. Inputs that the exporter found unused, and left out of the graph, are ignored."""
+    """A loaded graph. Inputs that the exporter found unused, and left out of the graph, are ignored.
 
-    def __init__(self, session: "onnxruntime.InferenceSession", device: torch.device) -> None:
+    It gives the outputs that are named, in that order; else all of them.
+    """
+
+    def __init__(
+        self,
+        session: "onnxruntime.InferenceSession",
+        device: torch.device,
+        outputs: Sequence[str] | None = None,
+    ) -> None:
         self._session = session
         self._device = device
         self._inputs = [item.name for item in session.get_inputs()]
-        self._outputs = [item.name for item in session.get_outputs()]
+        self._outputs = [item.name for item in session.get_outputs()] if outputs is None else list(outputs)
 
     def run(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
         """Run the graph, and wait until it is done.
 
-        Inputs may be on the host or on the device. Outputs are on the device, in the graph's order; the
+        Inputs may be on the host or on the device. Outputs are on the device; the
         session never writes to them again.
         Raises: OutOfMemory, DeviceLost.
         """
@@ -160,18 +168,30 @@ def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
 
     Raises: DeviceAbsent; RuntimeAbsent with the command that installs what is missing.
     """
+    run_encoder, runs = open_encoder(files.encoder, files.precision, placement)
+    return ExportedRuntime(run_encoder, _load(files.aggregator, placement), runs, files)
+
+
+def open_encoder(
+    graph: Path, precision: Precision, placement: Placement, outputs: Sequence[str] | None = None
+) -> tuple[RunGraph, Capabilities]:
+    """Load a graph that encodes; of its `outputs` those that are named, else all.
+
+    Raises: as `open_graphs`.
+    """
+    device = choose_device(placement.device)
+    # A CPU's kernels take fp32; casts stand around them.
+    casts = device.type == "cpu" and precision == "fp16"
+    computed_in = "fp32 between fp16 values" if casts else precision
+    runs = Capabilities(
+        "onnx", str(device), computed_in, batch_tokens(device), max_kept_bytes=max_kept_bytes(device)
+    )
+    return _load(graph, placement, outputs), runs
+
+
+def _load(graph: Path, placement: Placement, outputs: Sequence[str] | None = None) -> RunGraph:
     device = choose_device(placement.device)
     provider: Provider = "cpu" if device.type == "cpu" else "cuda"
     providers = {provider: {} if provider == "cpu" else cuda_options(device.index or 0)}
-    threads = placement.threads or usable_cores()
-    # A CPU's kernels take fp32; casts stand around them.
-    casts = provider == "cpu" and files.precision == "fp16"
-
-    def load(graph: Path) -> RunGraph:
-        return OnnxGraph(open_session(graph, providers, threads), device).run
-
-    precision = "fp32 between fp16 values" if casts else files.precision
-    runs = Capabilities(
-        "onnx", str(device), precision, batch_tokens(device), max_kept_bytes=max_kept_bytes(device)
-    )
-    return ExportedRuntime(load(files.encoder), load(files.aggregator), runs, files)
+    session = open_session(graph, providers, placement.threads or usable_cores())
+    return OnnxGraph(session, device, outputs).run

@@ -34,11 +34,20 @@ class OpenVinoGraph:
     """A graph compiled for the CPU; its floating-point arithmetic is in `float_type`.
 
     Each of several `streams` has its share of the threads and runs a batch of its own. A new shape takes
-    milliseconds when it first comes, so that batches need no padding to a few sizes.
+    milliseconds when it first comes, so that batches need no padding to a few sizes. It gives the outputs
+    that are named, in that order; else all of them.
     """
 
-    def __init__(self, path: Path, float_type: FloatType, threads: int, streams: int = 1) -> None:
+    def __init__(
+        self,
+        path: Path,
+        float_type: FloatType,
+        threads: int,
+        streams: int = 1,
+        outputs: Sequence[str] | None = None,
+    ) -> None:
         self._path = path
+        self._outputs = outputs
         self._loaded = _identity(path)
         self._options = {
             # Without it, OpenVINO rounds to whatever the processor computes in.
@@ -77,9 +86,9 @@ class OpenVinoGraph:
             if failed:
                 raise failed[0]
             self._compiled = compiled
-            outputs = range(len(compiled.outputs))
+            outputs = range(len(compiled.outputs)) if self._outputs is None else self._outputs
             return [
-                [torch.from_numpy(request.get_output_tensor(index).data.copy()) for index in outputs]
+                [torch.from_numpy(_output(request, each).data.copy()) for each in outputs]
                 for request in requests
             ]
 
@@ -102,6 +111,10 @@ def _by_place(compiled: "openvino.CompiledModel", inputs: Mapping[str, Tensor]) 
     # An input has the names of all tensors that turned out to be the same, in no particular order.
     names = [next(name for name in item.names if name in inputs) for item in compiled.inputs]
     return [inputs[name].contiguous().numpy() for name in names]
+
+
+def _output(request: "openvino.InferRequest", which: int | str) -> "openvino.Tensor":
+    return request.get_output_tensor(which) if isinstance(which, int) else request.get_tensor(which)
 
 
 def _failure(request: "openvino.InferRequest") -> Exception | None:
@@ -157,22 +170,32 @@ def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
     Raises: RuntimeAbsent with the command that installs OpenVINO; DeviceAbsent for any device but the CPU;
     PrecisionAbsent if the processor lacks what was asked for.
     """
-    check(files.precision, placement)
+    run_encoder, runs = open_encoder(files.encoder, files.precision, placement)
+    run_aggregator = OpenVinoGraph(files.aggregator, "f32", placement.threads or usable_cores()).run
+    return ExportedRuntime(run_encoder, run_aggregator, runs, files)
+
+
+def open_encoder(
+    graph: Path, precision: Precision, placement: Placement, outputs: Sequence[str] | None = None
+) -> tuple[RunGraph, Capabilities]:
+    """Load a graph that encodes; of its `outputs` those that are named, else all.
+
+    Raises: as `open_graphs`.
+    """
+    check(precision, placement)
     if placement.device is not None and choose_device(placement.device).type != "cpu":
         raise DeviceAbsent(f"{placement.device!r} is not supported by OpenVINO here; use cpu")
-    float_type = float_type_for(files.precision)
+    float_type = float_type_for(precision)
     threads = placement.threads or usable_cores()
     # An int8 encoder rounds twice, and says so.
-    served = "int8+bf16" if (files.precision, float_type) == ("int8", "bf16") else files.precision
-    encoder = OpenVinoGraph(files.encoder, float_type, threads)
-    run_encoder: RunGraph = encoder.run
+    served = "int8+bf16" if (precision, float_type) == ("int8", "bf16") else precision
+    whole = OpenVinoGraph(graph, float_type, threads, outputs=outputs)
+    run: RunGraph = whole.run
     if threads > 1:
-        run_encoder = partial(
-            run_halved, encoder, OpenVinoGraph(files.encoder, float_type, threads, streams=2)
+        run = partial(
+            run_halved, whole, OpenVinoGraph(graph, float_type, threads, streams=2, outputs=outputs)
         )
-    run_aggregator = OpenVinoGraph(files.aggregator, "f32", threads).run
-    runs = Capabilities("openvino", "cpu", served, batch_tokens(torch.device("cpu")))
-    return ExportedRuntime(run_encoder, run_aggregator, runs, files)
+    return run, Capabilities("openvino", "cpu", served, batch_tokens(torch.device("cpu")))
 
 
 def float_type_for(precision: Precision) -> FloatType:

@@ -4,15 +4,19 @@ A new runtime is one module and one row here; another package can put its own ro
 imported when its runtime is first considered, and with it the runtime's library.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 from farrank_rankers.exports.export_folder import Exported
 from farrank_rankers.exports.manifest import ExportFormat
-from farrank_runtimes.runtime import Placement, Precision, Runtime, RuntimeAbsent
+from farrank_rankers.exports.published_files import PublishedFormat
+from farrank_runtimes.runtime import Capabilities, Placement, Precision, Runtime, RuntimeAbsent
+
+if TYPE_CHECKING:
+    from farrank_runtimes.exported_runtime import RunGraph
 
 DeviceType = Literal["cpu", "cuda"]
 
@@ -49,7 +53,7 @@ class GraphFiles:
 
 
 class ExportRuntime(Protocol):
-    """The two functions of a module that serves exports."""
+    """The functions of a module that serves exports."""
 
     def check(self, precision: Precision, placement: Placement) -> None:
         """As `check_here`."""
@@ -58,17 +62,28 @@ class ExportRuntime(Protocol):
         """As `open_export`."""
 
 
+class PublishedRuntime(Protocol):
+    """What a module has beside that serves published graphs, too."""
+
+    def open_encoder(
+        self, graph: Path, precision: Precision, placement: Placement, outputs: Sequence[str]
+    ) -> "tuple[RunGraph, Capabilities]":
+        """Load a graph, to run it and give the outputs that are named; say what it runs on."""
+
+
 @dataclass(frozen=True, slots=True)
 class RuntimeRow:
     """A runtime: its module, the exports that it reads, and how early it is tried.
 
-    `reads` is None for torch, which runs the ranker itself. `ranks` gives the precisions that it serves on a
+    `reads` is None for torch, which runs the ranker itself. `published` are the forms of others' graphs that
+    it reads by a function of its own, `open_encoder`. `ranks` gives the precisions that it serves on a
     type of device, each with a rank: of everything that could serve a ranker, the lowest rank is taken.
     """
 
     module: str
     reads: ExportFormat | None
     ranks: Mapping[DeviceType, Mapping[Precision, int]]
+    published: frozenset[PublishedFormat] = frozenset()
 
     def load(self) -> ExportRuntime:
         """Import the module, which import_module cannot know to be one."""
@@ -87,11 +102,13 @@ RUNTIMES: dict[str, RuntimeRow] = {
         "farrank_runtimes.onnx_runtime",
         "onnx",
         {"cpu": {"int8": 30, "fp32": 50, "fp16": 80}, "cuda": {"fp16": 40, "fp32": 70}},
+        frozenset({"onnx"}),
     ),
     "openvino": RuntimeRow(
         "farrank_runtimes.openvino_runtime",
         "onnx",
         {"cpu": {"int8": 10, "bf16": 20, "fp32": 40}},
+        frozenset({"onnx", "openvino"}),
     ),
     "tensorrt": RuntimeRow(
         "farrank_runtimes.tensorrt_runtime",

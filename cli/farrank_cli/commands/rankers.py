@@ -2,23 +2,39 @@
 
 import argparse
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from farrank_cli.connection import add_connection_flags, connect
 from farrank_cli.exit_codes import DONE, CommandError, missing_extra, told_in_a_line
 from farrank_cli.flags import add_commands, flag
 from farrank_cli.new_ranker import add_new_ranker_flags, make_new_ranker
-from farrank_cli.terminal import print_columns
-from farrank_client import Catalog, Parity
+from farrank_cli.terminal import Progress, print_columns
+from farrank_client import Catalog, Parity, RankerInfo
 
 if TYPE_CHECKING:
     from farrank_rankers.exports.export_folder import Export
+    from farrank_rankers.exports.manifest import Parity as MeasuredParity
 
-_ACTIONS = {"new": "make an untrained ranker on a backbone", "exports": "list the exports of an artifact"}
+_ACTIONS = {
+    "new": "make an untrained ranker on a backbone",
+    "exports": "list the exports of an artifact, or the graphs that a published model brings",
+    "measure": "measure the graphs that a published model brings beside its weights",
+}
+
+# Of `farrank rankers exports`: what the graph is, how close its scores come, and whether it serves.
+_EXPORT_HEADS = (
+    *("export", "stored as", "runtime", "computed in"),
+    *("off by at most", "Kendall's tau", "top-10", "bound", "serves"),
+)
+_PUBLISHED_KEYS = (
+    *("file", "stored_as", "runtime", "computed_in"),
+    *("max_difference", "kendall_tau", "top10_overlap", "bound", "serves"),
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -27,9 +43,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     flag(parser, "--papers", "list the papers' models at full size; asks no server")
     add_connection_flags(parser)
     title = "instead of listing"
-    actions = add_commands(parser, _ACTIONS, title=title, dest="action", metavar="[new | exports]")
-    exported = "a folder that farrank wrote a ranker into"
+    actions = add_commands(parser, _ACTIONS, title=title, dest="action", metavar="[new | exports | measure]")
+    exported = "a folder that farrank wrote a ranker into, or a published model's folder or hub name"
     actions["exports"].add_argument("artifact", metavar="ARTIFACT", help=exported)
+    published = "a published model's folder, or a hub name that is in the local cache"
+    actions["measure"].add_argument("model", metavar="MODEL", help=published)
+    meaning = 'measure with these, one {"text": …} a line, and not with Python\'s documentation'
+    flag(actions["measure"], "--texts JSONL", meaning, Path)
 
     add = partial(flag, actions["new"])
     add_new_ranker_flags(add)
@@ -46,7 +66,12 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(f"rankers: give either {args.action} or --papers")
     asked = args.action or ("--papers" if args.papers else None)
     if asked is not None:
-        local = {"new": _make_new, "exports": _list_exports, "--papers": _list_papers}
+        local = {
+            "new": _make_new,
+            "exports": _list_exports,
+            "measure": _measure_published,
+            "--papers": _list_papers,
+        }
         try:
             local[asked](args)
         except ModuleNotFoundError as error:
@@ -81,7 +106,7 @@ def _print(catalog: Catalog) -> None:
     print()
     print_columns(
         ("ranker", "served by", "scores differ from torch fp32 by"),
-        [(each.name, each.runtime_reason, _parity(each.parity)) for each in catalog.rankers],
+        [(each.name, each.runtime_reason, _parity(each)) for each in catalog.rankers],
     )
     print()
     print_columns(
@@ -96,9 +121,15 @@ def _print(catalog: Catalog) -> None:
     print_columns(("limit", "value"), [(name, f"{value:,}") for name, value in limits.items()])
 
 
-def _parity(parity: Parity | None) -> str:
+def _parity(ranker: RankerInfo) -> str:
+    parity = ranker.parity
     if parity is None:
-        return ""
+        # Of exports only published ones may come without.
+        return "" if ranker.runtime == "torch" or ranker.family == "ensemble" else "unknown"
+    return _parity_in_words(parity)
+
+
+def _parity_in_words(parity: "Parity | MeasuredParity") -> str:
     return (
         f"{parity.max_difference:.1e} at most, {parity.mean_difference:.1e} in the mean; "
         f"tau {parity.kendall_tau:.4f}, top 10 {parity.top10_overlap:.0%}"
@@ -144,17 +175,21 @@ def _list_exports(args: argparse.Namespace) -> None:
         folder = locate(args.artifact).folder
         reason = NO_ENSEMBLES if lists_members(folder) else None
         exports = find_exports(folder)
+        published = [] if reason or exports else _published_rows(args.artifact)
     if args.json:
         manifests = {export.folder.name: json.loads(export.manifest.to_json()) for export in exports}
-        print(json.dumps({"exports": manifests, "cannot_be_exported": reason}, ensure_ascii=False))
+        told: dict[str, Any] = {"exports": manifests, "cannot_be_exported": reason}
+        if published:
+            told["published"] = [dict(zip(_PUBLISHED_KEYS, row, strict=True)) for row in published]
+        print(json.dumps(told, ensure_ascii=False))
     elif reason:
         print(f"{args.artifact} cannot be exported: {reason}")
+    elif published:
+        print_columns(_EXPORT_HEADS, published)
     elif not exports:
         print(f"{args.artifact} holds no export; farrank export {args.artifact} makes one")
     else:
-        runtime = ("export", "stored as", "runtime", "computed in")
-        measured = ("off by at most", "Kendall's tau", "top-10", "bound", "serves")
-        print_columns(runtime + measured, [row for export in exports for row in _export_rows(export)])
+        print_columns(_EXPORT_HEADS, [row for export in exports for row in _export_rows(export)])
 
 
 def _export_rows(export: "Export") -> Iterator[tuple[str, ...]]:
@@ -166,16 +201,77 @@ def _export_rows(export: "Export") -> Iterator[tuple[str, ...]]:
     ]
     refused = [(each.runtime, each.parity, "no, beyond its bound") for each in manifest.refused]
     for runtime, parity, serves in (*served, *refused):
-        # A runtime whose scores were no numbers has no figures.
-        figures = ("-", "nan", "nan", "nan", "-")
-        if parity:
-            differences = (
-                f"{parity.max_difference:.2g}",
-                f"{parity.kendall_tau:.4f}",
-                f"{parity.top10_overlap:.3f}",
-            )
-            figures = (parity.computed_in, *differences, parity.bound)
-        yield (export.folder.name, manifest.stored_as, runtime, *figures, serves)
+        yield (export.folder.name, manifest.stored_as, runtime, *_figures(parity), serves)
+
+
+def _figures(parity: "MeasuredParity | None") -> tuple[str, ...]:
+    """Fill the columns of a report; a runtime whose scores were no numbers has no figures."""
+    if parity is None:
+        return ("-", "nan", "nan", "nan", "-")
+    return (
+        parity.computed_in,
+        f"{parity.max_difference:.2g}",
+        f"{parity.kendall_tau:.4f}",
+        f"{parity.top10_overlap:.3f}",
+        parity.bound,
+    )
+
+
+def _published_rows(source: str) -> list[tuple[str, ...]]:
+    """Give a row to each runtime that a published graph was measured with, or one that says "unknown".
+
+    A graph that cannot be served has a row that says why.
+    """
+    from farrank_rankers.errors import RankerError
+    from farrank_rankers.exports.published_files import find_published
+    from farrank_rankers.exports.published_parity import read_measured
+    from farrank_rankers.files.model_files import ModelFiles, locate
+    from farrank_rankers.files.open import Overrides
+    from farrank_runtimes.published_runtime import open_published
+    from farrank_runtimes.runtime import RuntimeAbsent
+
+    files = ModelFiles.find(locate(source))
+    measured = read_measured(files.folder)
+    rows: list[tuple[str, ...]] = []
+    for file in find_published(files):
+        try:
+            opened = open_published(file, source, Overrides())
+        except (RankerError, RuntimeAbsent) as error:
+            rows.append((str(file), *["-"] * 7, f"no: {error}"))
+            continue
+        stored = opened.graph.stored_as
+        of_file = [each for each in measured if (each.file, each.version) == (file.file, opened.measured_as)]
+        if not of_file:
+            rows.append((str(file), stored, "-", "-", *["unknown"] * 3, "-", "yes, its parity unknown"))
+        for each in of_file:
+            serves = "by name, beyond its bound" if each.beyond else "yes"
+            rows.append((str(file), stored, each.runtime, *_figures(each.parity), serves))
+    return rows
+
+
+def _measure_published(args: argparse.Namespace) -> None:
+    """Measure the published graphs, print how close they come and where that is kept.
+
+    Raises: CommandError if there are none, the weights cannot be read, or the report cannot be kept.
+    """
+    from farrank_exporters.published import measure_published
+    from farrank_exporters.texts import divide, python_documentation, read_texts
+    from farrank_rankers.errors import RankerError
+
+    steps = Progress("steps", every_s=0)
+    counted = itertools.count()
+    with told_in_a_line(RankerError):
+        texts = python_documentation() if args.texts is None else read_texts(args.texts)
+        measured, _ = divide(texts, str(args.texts or "Python's documentation"))
+        found = measure_published(args.model, measured, lambda text: steps(next(counted), text))
+    steps.end()
+    for file, reason in found.skipped.items():
+        print(f"not measured: {file}: {reason}")
+    for each in found.measured:
+        parity = _parity_in_words(each.parity) if each.parity else "scores are no numbers"
+        beyond = f"; BEYOND ITS BOUND: {each.beyond}" if each.beyond else ""
+        print(f"{each.file} with {each.runtime} in {each.precision}: {parity}{beyond}")
+    print(f"kept in {found.kept_in}")
 
 
 def _list_papers(args: argparse.Namespace) -> None:

@@ -40,9 +40,19 @@ class TextEncoder(Encoder):
 
     def read(self, output: Any, tokens: Layout) -> Features:
         """Shapes: last_hidden_state (…, H) -> (P, H)."""
-        hidden = output.last_hidden_state.float()  # (…, H)
-        vectors = tokens.first(hidden) if self.options.pooling == "cls" else tokens.mean(hidden)  # (P, H)
-        return Features(torch.nn.functional.normalize(vectors, dim=-1) if self.options.normalize else vectors)
+        return pooled(output.last_hidden_state, tokens, self.options)
+
+
+def pooled(hidden: Tensor, tokens: Layout, options: BiEncoderOptions) -> Features:
+    """Make one vector of an input's token vectors, in fp32. Shapes: (…, H) -> (P, H)."""
+    hidden = hidden.float()
+    return finished(tokens.first(hidden) if options.pooling == "cls" else tokens.mean(hidden), options)
+
+
+def finished(vectors: Tensor, options: BiEncoderOptions) -> Features:
+    """Bring pooled vectors to unit length if asked. Shapes: (P, H) -> (P, H)."""
+    vectors = vectors.float()
+    return Features(torch.nn.functional.normalize(vectors, dim=-1) if options.normalize else vectors)
 
 
 class SimilarityAggregator(ChunkScoreAggregator):

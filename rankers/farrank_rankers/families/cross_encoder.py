@@ -31,10 +31,12 @@ class LogitEncoder(Encoder):
 
     def read(self, output: Any, tokens: Layout) -> Features:
         """Shapes: logits (P, 1) or (P, 2) -> (P, 1)."""
-        logits: Tensor = output.logits
-        if logits.shape[1] == 1:
-            return Features(logits)
-        return Features(logits[:, 1:] - logits[:, :1])  # (P, 1)
+        return relevance(output.logits)
+
+
+def relevance(logits: Tensor) -> Features:
+    """Take a pair's one logit, or of two the log-odds. Shapes: (P, 1) or (P, 2) -> (P, 1)."""
+    return Features(logits if logits.shape[1] == 1 else logits[:, 1:] - logits[:, :1])
 
 
 class LogitAggregator(ChunkScoreAggregator):

@@ -3,6 +3,7 @@
 A source is a folder, the embedded model, or a snapshot in the hub's cache.
 """
 
+import glob
 import importlib.util
 import re
 from collections.abc import Mapping
@@ -32,9 +33,16 @@ class Location:
     revision: str | None = None
 
 
-def locate(source: str | Path, *, revision: str | None = None, download: bool = False) -> Location:
+def locate(
+    source: str | Path,
+    *,
+    revision: str | None = None,
+    download: bool = False,
+    export_file: str | None = None,
+) -> Location:
     """Find the folder that a source means; a hub name is looked up in the local cache unless `download`.
 
+    With `export_file`, a published graph, that is downloaded in place of the model's weights.
     Raises: SourceError saying what was looked for and what would help.
     """
     if isinstance(source, str) and source.startswith(f"{EMBEDDED}:"):
@@ -51,7 +59,7 @@ def locate(source: str | Path, *, revision: str | None = None, download: bool = 
         return Location(Path(source), Path(source).resolve().name)
     if isinstance(source, Path) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source):
         raise SourceError(f"{str(source)!r} is no folder, and no name of a model on the hub")
-    return _from_hub(source, revision, download)
+    return _from_hub(source, revision, download, export_file)
 
 
 def embedded_rankers() -> list[str]:
@@ -64,13 +72,17 @@ def embedded_sources() -> list[str]:
     return [EMBEDDED, *(f"{EMBEDDED}:{name}" for name in embedded_rankers())]
 
 
-def _from_hub(name: str, revision: str | None, download: bool) -> Location:
+def _from_hub(name: str, revision: str | None, download: bool, export_file: str | None) -> Location:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    wanted = _HUB_FILES
+    if export_file is not None:
+        # Weights beside a graph have its name and an ending of their exporter's.
+        wanted = ["*.json", f"{glob.escape(str(Path(export_file).with_suffix('')))}.*"]
     try:
         found = snapshot_download(
-            name, revision=revision, local_files_only=not download, allow_patterns=_HUB_FILES
+            name, revision=revision, local_files_only=not download, allow_patterns=wanted
         )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
         hint = "" if download else "; nothing is downloaded unless the ranker's `download` is set to true"

@@ -56,8 +56,10 @@ class RankerConfig(Checked):
     """One ranker to load: where from, what runs it, what to change of its spec (None: as the source says).
 
     A hub name is looked up in the local cache only, unless `download` is set. `runtime` auto and `precision`
-    None take the fastest of what the artifact holds. `packing` is torch's: inputs end to end, or padded to
-    the longest; auto packs where a GPU has a fused kernel for it and the backbone a packed form.
+    None take the fastest of what the artifact holds. `export_file` names the one of a published model's
+    graphs to serve, by its path in the model's folder (onnx/model_O3.onnx). `packing` is torch's: inputs end
+    to end, or padded to the longest; auto packs where a GPU has a fused kernel for it and the backbone a
+    packed form.
     """
 
     source: str = must("embedded", bool, "a folder, a hub name, 'embedded' or 'embedded:NAME'")
@@ -65,6 +67,7 @@ class RankerConfig(Checked):
     family: str | None = None
     runtime: str = must(AUTO, lambda name: name in (AUTO, *RUNTIMES), " or ".join((AUTO, *RUNTIMES)))
     precision: Precision | None = None
+    export_file: str | None = must(None, bool, "a file in the model's folder, such as onnx/model.onnx")
     packing: Packing = "auto"
     max_query_tokens: int | None = at_least(1, None)
     max_document_tokens: int | None = at_least(1, None)

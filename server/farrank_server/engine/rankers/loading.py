@@ -6,6 +6,8 @@ from dataclasses import replace
 
 from farrank_rankers.ensemble import is_ensemble, member_folders
 from farrank_rankers.errors import AttentionAbsent, RankerError
+from farrank_rankers.exports.published_files import named_published
+from farrank_rankers.files.model_files import ModelFiles, locate
 from farrank_rankers.files.open import Overrides, open_reader
 from farrank_runtimes.choose import ServableRanker, open_ranker_runtime
 from farrank_runtimes.runtime import (
@@ -63,6 +65,8 @@ def check_rankers(config: ServerConfig) -> None:
         try:
             for member in _members(name, source).values():
                 open_reader(member.source, **_overrides(member))
+                if member.export_file is not None:
+                    named_published(ModelFiles.find(locate(member.source)), member.export_file)
         except ConfigError as error:
             problems += error.problems
         except (RankerError, OSError) as error:
@@ -145,6 +149,7 @@ def _open(name: str, source: RankerConfig, config: ServerConfig) -> ServableRank
             runtime=source.runtime,
             precision=source.precision,
             placement=placement,
+            export_file=source.export_file,
         )
     except (DeviceAbsent, RuntimeAbsent, PrecisionAbsent, PackingAbsent, RankerError, OSError) as error:
         key = TO_BLAME.get(type(error), "rankers.{name}").format(name=name)

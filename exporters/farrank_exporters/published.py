@@ -1,0 +1,92 @@
+"""Measure the graphs that a published model brings beside its weights, and keep the reports with it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from farrank_exporters.parity import BeyondBound, measure, reference
+from farrank_exporters.texts import Texts
+from farrank_rankers.errors import ExportError, RankerError
+from farrank_rankers.exports.manifest import Parity
+from farrank_rankers.exports.published_files import find_published, processor_instructions
+from farrank_rankers.exports.published_parity import MeasuredFile, read_measured, write_measured
+from farrank_rankers.files.model_files import ModelFiles, locate
+from farrank_rankers.files.open import Overrides, open_ranker
+from farrank_runtimes.choose import Published
+from farrank_runtimes.published_runtime import OpenedPublished, open_published, open_published_runtime
+from farrank_runtimes.runtime import DeviceAbsent, Placement, PrecisionAbsent, RuntimeAbsent
+from farrank_runtimes.runtime_table import check_here, fastest_first
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What was measured of a model's published graphs, where that is kept, and what could not be measured."""
+
+    measured: list[MeasuredFile]
+    kept_in: Path
+    skipped: dict[str, str]
+
+
+def measure_published(
+    source: str, texts: Texts, progress: Callable[[str], None] = lambda text: None
+) -> Measurement:
+    """Score texts with the weights in torch, fp32, then with every published graph that runs here on a CPU.
+
+    Each is measured with every runtime and precision that may serve it. Earlier reports of graphs that cannot
+    be measured here are kept.
+    Raises: ExportError if there is no published graph, or the report cannot be kept; SourceError,
+    WeightsError if the model cannot be opened.
+    """
+    files = ModelFiles.find(locate(source))
+    there = find_published(files)
+    if not there:
+        raise ExportError(
+            f"{files.folder} has no published graphs: no onnx/model*.onnx or openvino/openvino_model*.xml "
+            "of a cross-encoder or bi-encoder"
+        )
+    ranker = open_ranker(source)
+    expected = reference(ranker, texts, progress)
+    here = processor_instructions()
+    measured: list[MeasuredFile] = []
+    skipped = {
+        str(each): f"quantized for {each.instructions}, which this processor lacks"
+        for each in there
+        if each.instructions not in (None, *here)
+    }
+    able = Published([each for each in there if str(each) not in skipped])
+    opened: dict[str, OpenedPublished] = {}
+    for runtime, precision in fastest_first("cpu"):
+        for file in able.serving(runtime, precision):
+            try:
+                check_here(runtime, precision, Placement(device="cpu"))
+                opened[file.file] = opened.get(file.file) or open_published(file, source, Overrides())
+                loaded = open_published_runtime(
+                    opened[file.file], runtime, precision, Placement(device="cpu")
+                )
+            except (RankerError, RuntimeAbsent, PrecisionAbsent, DeviceAbsent) as error:
+                skipped[f"{file} with {runtime} in {precision}"] = str(error)
+                continue
+            try:
+                parity: Parity | None = measure(
+                    ranker,
+                    loaded,
+                    texts,
+                    expected,
+                    precision,
+                    lambda text, file=file: progress(f"{file}: {text}"),  # type: ignore[misc]
+                    to_the_end=True,
+                )
+                beyond = None
+            except BeyondBound as error:
+                parity, beyond = error.parity, str(error)
+            finally:
+                loaded.close()
+            version = opened[file.file].measured_as
+            measured.append(
+                MeasuredFile(file.file, runtime, precision, version, ranker.weights_digest, parity, beyond)
+            )
+    new = {(each.file, each.runtime, each.precision) for each in measured}
+    old = [
+        each for each in read_measured(files.folder) if (each.file, each.runtime, each.precision) not in new
+    ]
+    return Measurement(measured, write_measured(files.folder, [*old, *measured]), skipped)

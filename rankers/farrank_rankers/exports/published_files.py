@@ -1,0 +1,167 @@
+"""Exports that a published model brings: graphs beside its configuration, as others' exporters write them.
+
+optimum and sentence-transformers write `onnx/model*.onnx` and `openvino/openvino_model*.xml`; optimum alone
+writes both into the model's own folder. A file's name says what is in it. Nothing here opens a graph.
+"""
+
+import platform
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from farrank_rankers.errors import ExportError
+from farrank_rankers.exports.manifest import ExportPrecision
+from farrank_rankers.files.model_files import ModelFiles, ModelKind
+
+PublishedFormat = Literal["onnx", "openvino"]
+Instructions = Literal["avx2", "avx512", "avx512_vnni", "arm64"]
+
+# What of published models a graph can stand for: the rest of such a ranker holds no weights.
+SERVED_KINDS: tuple[ModelKind, ...] = ("cross-encoder", "biencoder")
+
+_STEMS: Mapping[PublishedFormat, str] = {"onnx": "model", "openvino": "openvino_model"}
+_SUFFIXES: Mapping[str, PublishedFormat] = {".onnx": "onnx", ".xml": "openvino"}
+
+# Words of a file's name, and the precision that they stand for. O1 to O4 are optimum's graph optimisations,
+# of which the last makes fp16 for a GPU.
+_PRECISIONS: Mapping[str, ExportPrecision] = {
+    "fp16": "fp16",
+    "f16": "fp16",
+    "float16": "fp16",
+    "o4": "fp16",
+    "int8": "int8",
+    "qint8": "int8",
+    "quint8": "int8",
+    "uint8": "int8",
+    "quantized": "int8",
+    "fp32": "fp32",
+    "f32": "fp32",
+    "o1": "fp32",
+    "o2": "fp32",
+    "o3": "fp32",
+    "optimized": "fp32",
+}
+# Words that say more of the same, or what a graph was quantized for.
+_OTHER_WORDS = frozenset({"avx2", "avx512", "vnni", "arm64", "static", "dynamic"})
+# Of several graphs that a runtime reads in one precision, the first is served: what was quantized for more of
+# this processor's instructions, what was optimised most, and the shorter name.
+_PREFERRED_INSTRUCTIONS: Sequence[Instructions | None] = ("avx512_vnni", "avx512", "avx2", "arm64", None)
+_PREFERRED_LEVELS = ("o3", "o2", "o1", "optimized")
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFile:
+    """One published graph. `file` is its path in the model's folder, with slashes.
+
+    `precision` is what its name says, None where that says nothing we know. `instructions` are what it was
+    quantized for, None if its name does not say: on a processor without them, sums of int8 may overflow.
+    """
+
+    folder: Path
+    file: str
+    format: PublishedFormat
+    precision: ExportPrecision | None
+    instructions: Instructions | None = None
+
+    @property
+    def path(self) -> Path:
+        """The graph's file."""
+        return self.folder / self.file
+
+    def __str__(self) -> str:
+        """Name it as people and configurations do: "onnx/model_O3.onnx"."""
+        return self.file
+
+
+def find_published(files: ModelFiles) -> list[PublishedFile]:
+    """List a model's published graphs whose names say their precision, the preferred first.
+
+    Models of other kinds than cross-encoder and bi-encoder have none.
+    Raises: ExportError if a folder cannot be read.
+    """
+    if files.kind not in SERVED_KINDS:
+        return []
+    found: list[PublishedFile] = []
+    for where in dict.fromkeys((files.folder, files.transformer)):
+        for below in (where, where / "onnx", where / "openvino"):
+            try:
+                names = sorted(path.name for path in below.iterdir() if path.suffix in _SUFFIXES)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                raise ExportError(f"{below} cannot be read: {error.strerror}") from error
+            named = (_described(files.folder, (below / name).relative_to(files.folder)) for name in names)
+            found += [each for each in named if each is not None and each.precision is not None]
+    return sorted(dict.fromkeys(found), key=_preference)
+
+
+def named_published(files: ModelFiles, name: str) -> PublishedFile:
+    """Find the published graph that a configuration names, whatever its name says.
+
+    Raises: ExportError naming the file, what is wrong with it, and which there are.
+    """
+    place, there = PurePosixPath(name), ", ".join(map(str, find_published(files))) or "none"
+    if files.kind not in SERVED_KINDS:
+        raise ExportError(
+            f"export_file is {name!r}, and {files.folder} is of kind {files.kind}; published graphs of a "
+            f"{' or '.join(SERVED_KINDS)} are served"
+        )
+    if place.is_absolute() or ".." in place.parts or place.suffix not in _SUFFIXES:
+        raise ExportError(
+            f"export_file is {name!r}; it must be an .onnx or .xml file inside {files.folder}, of which "
+            f"there are: {there}"
+        )
+    if not (files.folder / place).is_file():
+        raise ExportError(f"{files.folder / place} is missing; published graphs there: {there}")
+    described = _described(files.folder, Path(place))
+    return described or PublishedFile(files.folder, place.as_posix(), _SUFFIXES[place.suffix], None)
+
+
+def _described(folder: Path, place: Path) -> PublishedFile | None:
+    """Read a file's name; None if it is no model's."""
+    form = _SUFFIXES[place.suffix]
+    stem, *rest = re.split(rf"^{_STEMS[form]}(?=_|$)", place.stem)
+    if stem or not rest:
+        return None
+    words = [word for word in rest[0].lower().split("_") if word]
+    unknown = [word for word in words if word not in _PRECISIONS and word not in _OTHER_WORDS]
+    precisions = [_PRECISIONS[word] for word in words if word in _PRECISIONS]
+    precision: ExportPrecision | None
+    if unknown:
+        precision = None
+    elif "int8" in precisions:
+        precision = "int8"
+    else:
+        precision = precisions[0] if precisions else "fp32"
+    return PublishedFile(folder, place.as_posix(), form, precision, _instructions(words))
+
+
+def _instructions(words: Collection[str]) -> Instructions | None:
+    if "avx512" in words:
+        return "avx512_vnni" if "vnni" in words else "avx512"
+    return "avx2" if "avx2" in words else "arm64" if "arm64" in words else None
+
+
+def _preference(each: PublishedFile) -> tuple[int, int, int, str]:
+    words = each.path.stem.lower().split("_")
+    level = next((rank for rank, word in enumerate(_PREFERRED_LEVELS) if word in words), 9)
+    return _PREFERRED_INSTRUCTIONS.index(each.instructions), level, len(each.file), each.file
+
+
+def processor_instructions() -> frozenset[Instructions]:
+    """Say which of the instructions that graphs are quantized for this processor has."""
+    if platform.machine().lower() in ("arm64", "aarch64"):
+        return frozenset({"arm64"})
+    import torch
+
+    able = torch.cpu.get_capabilities()
+    found: set[Instructions] = set()
+    if able.get("avx2"):
+        found.add("avx2")
+    if able.get("avx512_f"):
+        found.add("avx512")
+    if able.get("avx512_vnni") or able.get("avx_vnni"):
+        found.add("avx512_vnni")
+    return frozenset(found)

@@ -1,0 +1,64 @@
+"""How close published graphs come to their model's weights: measured once, and kept beside them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from farrank_rankers.errors import ExportError
+from farrank_rankers.exports.manifest import DIGEST, ExportPrecision, Parity, sealed
+from farrank_rankers.json_values import read_fields, read_json
+
+MEASURED = "farrank-parity.json"
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredFile:
+    """One runtime's scores of one published graph beside those of the weights in torch, fp32.
+
+    `version` is that of the graph's files, the model's spec and tokenizer, so that a file which changed since
+    counts as not measured; `weights_digest` is the weights'. `beyond` says how the scores are beyond their
+    bound, None where they are within it; `parity` is None where scores were no numbers.
+    """
+
+    file: str
+    runtime: str
+    precision: ExportPrecision
+    version: str
+    weights_digest: str
+    parity: Parity | None
+    beyond: str | None = None
+
+
+def read_measured(folder: Path) -> list[MeasuredFile]:
+    """Read what was measured of a folder's published graphs; nothing, if nobody measured.
+
+    Raises: ExportError naming the file if it was changed since it was written.
+    """
+    path = folder / MEASURED
+    if not path.is_file():
+        return []
+    values = read_json(path)
+    anew = f"delete it, and farrank rankers measure {folder} makes it anew"
+    if values.pop("format", None) != _FORMAT or not isinstance(values.get("measured"), list):
+        raise ExportError(f"{path} is of no format that this version of Farrank reads; {anew}")
+    if values.pop(DIGEST, None) != sealed(values)[DIGEST]:
+        raise ExportError(f"{path} was changed since it was written; {anew}")
+    return [read_fields(MeasuredFile, each, str(path), ExportError) for each in values["measured"]]
+
+
+def write_measured(folder: Path, measured: Sequence[MeasuredFile]) -> Path:
+    """Write what was measured, in place of what stands there.
+
+    Raises: ExportError naming the file if it cannot be written.
+    """
+    path = folder / MEASURED
+    values = sealed({"measured": [asdict(each) for each in measured]})
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        beside.write_text(json.dumps({"format": _FORMAT} | values, indent=2) + "\n", encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        raise ExportError(f"{path} cannot be written: {error.strerror}") from error
+    return path

@@ -1,0 +1,266 @@
+"""A published graph as a runtime: what it is given, what is read of what it gives, and torch behind it.
+
+What follows the encoder of a cross-encoder or bi-encoder holds no weights: logits are taken apart, tokens
+pooled, chunks aggregated by the families' own code.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from farrank_rankers.aggregate import Aggregator
+from farrank_rankers.errors import ExportError, SpecError
+from farrank_rankers.exports.published_files import PublishedFile, processor_instructions
+from farrank_rankers.families.biencoder import SimilarityAggregator, finished, pooled
+from farrank_rankers.families.cross_encoder import LogitAggregator, relevance
+from farrank_rankers.family import BiEncoderOptions, EvidenceKind
+from farrank_rankers.features import Features, Padded
+from farrank_rankers.files.open import Overrides, reader_and_files
+from farrank_rankers.reader import Reader
+from farrank_rankers.spec import content_version
+from farrank_rankers.tokens import Role
+from farrank_runtimes.exported_runtime import ExportedRuntime, RunGraph
+from farrank_runtimes.published_graph import PublishedGraph, Value, read_graph
+from farrank_runtimes.runtime import (
+    DeviceAbsent,
+    Placement,
+    Precision,
+    PrecisionAbsent,
+    Runtime,
+    RuntimeAbsent,
+)
+from farrank_runtimes.runtime_table import RUNTIMES, GraphFiles, PublishedRuntime
+
+# What may be given to a graph. Any other input would have to be guessed.
+INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
+# What is read, the first that is there. Vectors of tokens are pooled as the model's own files say.
+_LOGITS = ("logits",)
+_VECTORS = ("token_embeddings", "last_hidden_state", "sentence_embedding")
+# Their attention depends on which tokens are the query's, or on the longest input: a graph has one fixed.
+_OWN_ATTENTION = frozenset({"longformer", "big_bird"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenedPublished:
+    """A published graph with its ranker's reader and version, which is that of its files.
+
+    `output` is the one that is read; `measured_as` the version without overrides, by which measurements of
+    the graph are kept.
+    """
+
+    graph: PublishedGraph
+    reader: Reader
+    config: Mapping[str, Any]
+    version: str
+    measured_as: str
+    output: str
+
+    def aggregator(self) -> Aggregator[Any]:
+        """Build what follows the encoder."""
+        kind = SimilarityAggregator if self.reader.spec.plan == "dual" else LogitAggregator
+        return kind(self.reader.spec, self.config).eval()
+
+    @property
+    def evidence(self) -> EvidenceKind:
+        """What chunk scores mean."""
+        return self.aggregator().evidence
+
+
+def open_published(file: PublishedFile, source: str, overrides: Overrides) -> OpenedPublished:
+    """Read and check a published graph, each of its files once; no weights of the model's are read.
+
+    Raises: ExportError naming the file, what is wrong and what was expected; SpecError if an override does
+    not fit the graph; RuntimeAbsent if nothing here reads it.
+    """
+    reader, files = reader_and_files(source, overrides)
+    made_for, _ = reader_and_files(
+        source, Overrides(revision=overrides.get("revision"), download=overrides.get("download") or False)
+    )
+    graph = read_graph(file)
+    output = _checked(graph, reader, files.config)
+    digest = graph.digest
+    version, measured_as = (
+        content_version(each.spec, each.tokenizer.files, files.config, digest) for each in (reader, made_for)
+    )
+    return OpenedPublished(graph, reader, files.config, version, measured_as, output)
+
+
+def _checked(graph: PublishedGraph, reader: Reader, config: Mapping[str, Any]) -> str:
+    """Compare a graph with what the ranker gives and reads; return the output to read."""
+    path, spec = graph.file.path, reader.spec
+    if reader.backbone.architecture in _OWN_ATTENTION:
+        raise ExportError(
+            f"{path}: the attention of {reader.backbone.architecture} depends on the query or on the batch, "
+            "and a published graph has one fixed; serve the model with torch, or export it by farrank export"
+        )
+    for name in ("input_ids", "attention_mask"):
+        if name not in graph.inputs:
+            raise ExportError(f"{path} has no input {name}; it has {_named(graph.inputs)}")
+    for name, value in graph.inputs.items():
+        if name not in INPUTS:
+            raise ExportError(f"{path} asks for the input {name}; only {', '.join(INPUTS)} can be given")
+        if value.type != "int64":
+            raise ExportError(f"{path}: input {name} is {value.type}; it must be int64")
+        _check_shape(path, "input", name, value, (None, None))
+    if "token_type_ids" not in graph.inputs and _uses_token_types(reader):
+        raise ExportError(
+            f"{path} has no input token_type_ids; this model tells query and document apart by them "
+            f"(config.json has type_vocab_size {reader.backbone.token_types}), and without them its scores "
+            "would be others. Export it with them"
+        )
+    if spec.pad_query_to and reader.backbone.first_position and "position_ids" not in graph.inputs:
+        raise SpecError(
+            f"pad_query_to is {spec.pad_query_to}; it must be none: {path} has no input position_ids, and "
+            "counts positions without the padding"
+        )
+    wanted = _VECTORS if spec.plan == "dual" else _LOGITS
+    output = next((name for name in wanted if name in graph.outputs), None)
+    if output is None:
+        raise ExportError(f"{path} has no output {' or '.join(wanted)}; it has {_named(graph.outputs)}")
+    value = graph.outputs[output]
+    if value.type not in ("float", "float16"):
+        raise ExportError(f"{path}: output {output} is {value.type}; it must be float or float16")
+    if spec.plan == "dual":
+        width = config.get("hidden_size") or config.get("dim")
+        sizes = (None, width) if output == "sentence_embedding" else (None, None, width)
+    else:
+        labels = config.get("id2label")
+        sizes = (None, len(labels) if isinstance(labels, Mapping) else config.get("num_labels", 2))
+    _check_shape(path, "output", output, value, sizes)
+    return output
+
+
+def _named(values: Mapping[str, Value]) -> str:
+    return ", ".join(values) or "none"
+
+
+def _uses_token_types(reader: Reader) -> bool:
+    """Look whether an input of this reader's has a token type other than 0."""
+    (chunk,) = reader.split(reader.read_document("text"), max_chunks=1)
+    dual = reader.spec.plan == "dual"
+    return bool(reader.chunk_input(None if dual else reader.read_query("query"), chunk).token_type_ids.any())
+
+
+def _check_shape(path: Path, what: str, name: str, value: Value, expected: tuple[int | None, ...]) -> None:
+    """Refuse another number of dimensions, one that is fixed and must be free, and another size."""
+    if value.shape is None:
+        return
+    form = "(" + ", ".join("any" if size is None else str(size) for size in expected) + ")"
+    if len(value.shape) != len(expected):
+        raise ExportError(
+            f"{path}: {what} {name} has {len(value.shape)} dimensions; it must have {len(expected)}, {form}"
+        )
+    for place, (size, wanted) in enumerate(zip(value.shape, expected, strict=True)):
+        if size is not None and size != wanted:
+            how = "fixed at" if wanted is None else "of size"
+            raise ExportError(
+                f"{path}: dimension {place} of {what} {name} is {how} {size}; it must be "
+                f"{'free' if wanted is None else wanted}, so that the whole is {form}"
+            )
+
+
+def check_servable(opened: OpenedPublished, runtime: str, precision: Precision) -> None:
+    """Look whether a runtime can serve a graph as it turned out to be, on this processor.
+
+    Raises: PrecisionAbsent or RuntimeAbsent, saying what helps.
+    """
+    graph, file = opened.graph, opened.graph.file
+    if file.format not in RUNTIMES[runtime].published:
+        raise RuntimeAbsent(f"{runtime} does not read {file.path}")
+    if file.instructions is not None and file.instructions not in (here := processor_instructions()):
+        raise PrecisionAbsent(
+            f"{file.path} was quantized for {file.instructions}, without which sums may overflow; this "
+            f"processor has {', '.join(sorted(here)) or 'none of avx2, avx512, avx512_vnni, arm64'}"
+        )
+    if runtime == "openvino" and file.format == "onnx" and (graph.operators_of or graph.precision != "fp32"):
+        reason = (
+            f"has operators of {', '.join(graph.operators_of)}" if graph.operators_of else graph.precision
+        )
+        raise RuntimeAbsent(f"OpenVINO serves plain ONNX graphs of fp32, and {file.path} is not: {reason}")
+    rounded = runtime == "openvino" and graph.precision == "fp32" and precision == "bf16"
+    if precision != graph.precision and not rounded:
+        raise PrecisionAbsent(
+            f"{file.path} is in {graph.precision}, not in {precision}; rankers.NAME.export_file serves it "
+            "by name"
+        )
+
+
+def open_published_runtime(
+    opened: OpenedPublished, runtime: str, precision: Precision, placement: Placement
+) -> Runtime:
+    """Load a published graph.
+
+    Raises: as `check_servable`, RuntimeAbsent also if the runtime refuses the graph; DeviceAbsent.
+    """
+    check_servable(opened, runtime, precision)
+    graph, reader = opened.graph, opened.reader
+    module = cast(PublishedRuntime, RUNTIMES[runtime].load())
+    try:
+        run, runs = module.open_encoder(graph.file.path, precision, placement, [opened.output])
+    except (RuntimeAbsent, PrecisionAbsent, DeviceAbsent):
+        raise
+    except Exception as error:  # ONNX Runtime's exceptions have no base but this one
+        raise _refused(graph, runtime, error) from error
+    files = GraphFiles(
+        encoder=graph.file.path,
+        aggregator=graph.file.path,
+        precision=precision,
+        longest_input=reader.max_input_tokens,
+        pad_id=reader.pad_id,
+        inputs=tuple(graph.inputs),
+    )
+    encode = _encoder(run, _reading(opened), reader.backbone.first_position)
+    return ExportedRuntime(encode, _aggregator(opened.aggregator()), runs, files)
+
+
+def _refused(graph: PublishedGraph, runtime: str, error: Exception) -> RuntimeAbsent:
+    lines = str(error).strip().splitlines()
+    reason = lines[-1] if lines else repr(error)
+    opset = "" if graph.opset is None else f" (opset {graph.opset})"
+    return RuntimeAbsent(f"{graph.file.path}{opset} cannot be loaded by {runtime} here: {reason}")
+
+
+# Makes features of an output and the roles of what was encoded.
+Reading = Callable[[Tensor, Tensor], Features]
+
+
+def _reading(opened: OpenedPublished) -> Reading:
+    options = opened.reader.spec.options
+    if not isinstance(options, BiEncoderOptions):
+        return lambda logits, roles: relevance(logits.float())
+    if opened.output == "sentence_embedding":
+        return lambda vectors, roles: finished(vectors, options)
+    return lambda hidden, roles: pooled(hidden, Padded(roles), options)
+
+
+def _encoder(run: RunGraph, read: Reading, first_position: int) -> RunGraph:
+    def encode(batch: Mapping[str, Tensor]) -> list[Tensor]:
+        """Shapes: input_ids, roles, token_type_ids (P, L) each -> vectors (P, F)."""
+        roles = batch["roles"]
+        places = torch.arange(first_position, first_position + roles.shape[1])  # (L,)
+        with torch.inference_mode():
+            (output,) = run(
+                {
+                    "input_ids": batch["input_ids"],
+                    "attention_mask": (roles != Role.PADDING).to(torch.int64),
+                    "token_type_ids": batch["token_type_ids"],
+                    "position_ids": places.expand_as(roles),
+                }
+            )
+            return [read(output, roles.to(output.device)).vectors]
+
+    return encode
+
+
+def _aggregator(aggregator: Aggregator[Any]) -> RunGraph:
+    def aggregate(inputs: Mapping[str, Tensor]) -> list[Tensor]:
+        """Shapes: vectors (D, C, F), chunk_mask (D, C) [, query_vectors (D, F)] -> (D,), (D, C)."""
+        query = Features(inputs["query_vectors"]) if "query_vectors" in inputs else None
+        with torch.inference_mode():
+            return list(aggregator.explain(Features(inputs["vectors"]), inputs["chunk_mask"], query))
+
+    return aggregate

@@ -1,0 +1,392 @@
+"""Published graphs served as they are: chosen, checked, and the same scores as their model's weights give."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+from sentence_transformers import CrossEncoder, SentenceTransformer
+
+from farrank_rankers.errors import ExportError
+from farrank_rankers.exports import published_files
+from farrank_rankers.features import stacked
+from farrank_rankers.files.model_files import ModelFiles, locate
+from farrank_rankers.files.open import open_ranker
+from farrank_runtimes import choose, published_runtime
+from farrank_runtimes.choose import ServableRanker, open_ranker_runtime
+from farrank_runtimes.runtime import Placement, PrecisionAbsent, RuntimeAbsent
+from support import published_exports as made
+from support.made_once import made_once
+
+QUERY = "search query"
+# One of them is cut into several chunks.
+DOCUMENTS = ("the long document ranks chunks", "windows slide over text " * 60, "", "neural model of a score")
+CPU = Placement(device="cpu", threads=1)
+
+
+@pytest.fixture(scope="session")
+def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A cross-encoder with graphs of every kind, one of two labels, and bi-encoders."""
+
+    def make(folder: Path) -> None:
+        for name in ("cross-encoder", "two-labels", "biencoder", "pooled"):
+            (folder / name).mkdir()
+        model = made.save_cross_encoder(folder / "cross-encoder")
+        graph = made.write_onnx(model, folder / "cross-encoder" / "onnx" / "model.onnx")
+        for name in ("avx512_vnni", "avx512", "arm64"):
+            made.quantized(graph, f"model_qint8_{name}.onnx")
+        made.quantized(graph, "model_quint8_avx2.onnx")
+        made.write_openvino(graph, folder / "cross-encoder" / "openvino")
+        made.write_onnx(
+            made.save_cross_encoder(folder / "two-labels", labels=2), folder / "two-labels" / "model.onnx"
+        )
+        model = made.save_biencoder(folder / "biencoder")
+        graph = made.write_onnx(model, folder / "biencoder" / "onnx" / "model.onnx", "last_hidden_state")
+        made.with_external_weights(graph)
+        model = made.save_biencoder(folder / "pooled")
+        made.write_onnx(model, folder / "pooled" / "onnx" / "model.onnx", "sentence_embedding")
+
+    folder = made_once(tmp_path_factory, "published", make)
+    return {path.name: path for path in folder.iterdir()}
+
+
+def opened(folder: Path, **asked: Any) -> ServableRanker:
+    return open_ranker_runtime(str(folder), asked.pop("overrides", {}), placement=CPU, **asked)
+
+
+def scores(served: ServableRanker) -> list[float]:
+    reader, runtime = served.reader, served.runtime
+    query = reader.read_query(QUERY)
+    dual = reader.spec.plan == "dual"
+    split = [reader.split(reader.read_document(text)) for text in DOCUMENTS]
+    parts = [
+        stacked(runtime.encode([reader.chunk_input(None if dual else query, each) for each in chunks]).rows())
+        for chunks in split
+    ]
+    [of_query] = runtime.encode([reader.query_input(query)]).rows() if dual else [None]
+    return runtime.score(parts, [of_query] * len(parts) if of_query else None).scores
+
+
+def weights_scores(folder: Path, **overrides: Any) -> list[float]:
+    return [each.score for each in open_ranker(folder, **overrides).score(QUERY, DOCUMENTS)]
+
+
+@pytest.mark.parametrize("family", ["maxp", "firstp", "avgp"])
+@pytest.mark.parametrize("runtime", ["onnx", "openvino"])
+@pytest.mark.parametrize("name", ["cross-encoder", "biencoder"])
+def test_whole_documents_have_the_scores_of_the_weights(
+    published: dict[str, Path], name: str, runtime: str, family: str
+) -> None:
+    overrides = {"family": family, "window": 40, "stride": 30 if family == "maxp" else 40}
+    served = opened(published[name], runtime=runtime, overrides=overrides)
+    assert served.runtime.capabilities().runtime == runtime
+    assert scores(served) == pytest.approx(weights_scores(published[name], **overrides), abs=1e-5)
+
+
+def test_graphs_of_two_labels_in_the_models_own_folder_and_of_pooled_vectors(
+    published: dict[str, Path],
+) -> None:
+    """What optimum writes into the model's own folder, and for sentence-transformers with its pooling."""
+    for name, file in (("two-labels", "model.onnx"), ("pooled", "onnx/model.onnx")):
+        served = opened(published[name], runtime="onnx")
+        assert f"onnx with {file}, as configured" in served.reason
+        assert scores(served) == pytest.approx(weights_scores(published[name]), abs=1e-5)
+
+
+def test_scores_are_those_of_sentence_transformers(published: dict[str, Path]) -> None:
+    short = [text for text in DOCUMENTS if len(text) < 100]
+    at = [place for place, text in enumerate(DOCUMENTS) if len(text) < 100]
+    cross = CrossEncoder(str(published["cross-encoder"]), device="cpu", activation_fn=torch.nn.Identity())
+    wanted = cross.predict([(QUERY, text) for text in short])
+    found = scores(opened(published["cross-encoder"], runtime="onnx"))
+    assert [found[place] for place in at] == pytest.approx(wanted.tolist(), abs=1e-5)
+    encoder = SentenceTransformer(str(published["biencoder"]), device="cpu")
+    vectors = encoder.encode([QUERY, *short])
+    found = scores(opened(published["biencoder"], runtime="onnx"))
+    assert [found[place] for place in at] == pytest.approx((vectors[1:] @ vectors[0]).tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["cross-encoder", "biencoder"])
+@pytest.mark.parametrize("weights", ["none", "unreadable"])
+def test_no_weights_are_read(published: dict[str, Path], tmp_path: Path, name: str, weights: str) -> None:
+    wanted = weights_scores(published[name])
+    folder = made.copied(published[name], tmp_path / name)
+    if weights == "unreadable":
+        made.unreadable_weights(folder)
+        with pytest.raises(Exception, match=r"model\.safetensors"):
+            opened(folder, runtime="torch")
+    else:
+        (folder / "model.safetensors").unlink()
+    served = opened(folder)
+    assert scores(served) == pytest.approx(wanted, abs=1e-5)
+    assert "parity unknown" in served.reason
+    assert served.parity is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "here", "served"),
+    [
+        ({}, {"avx2"}, "openvino with openvino/openvino_model.xml"),
+        ({"runtime": "onnx"}, {"avx2"}, "onnx with onnx/model.onnx"),
+        ({"precision": "int8"}, {"avx2"}, "onnx with onnx/model_quint8_avx2.onnx"),
+        ({"precision": "int8"}, {"avx2", "avx512"}, "onnx with onnx/model_qint8_avx512.onnx"),
+        (
+            {"precision": "int8"},
+            {"avx2", "avx512", "avx512_vnni"},
+            "onnx with onnx/model_qint8_avx512_vnni.onnx",
+        ),
+        ({"precision": "int8"}, {"arm64"}, "onnx with onnx/model_qint8_arm64.onnx"),
+        ({"export_file": "onnx/model_quint8_avx2.onnx"}, {"avx2"}, "onnx with onnx/model_quint8_avx2.onnx"),
+        ({"runtime": "torch"}, {"avx2"}, "torch fp32"),
+    ],
+)
+def test_what_is_served_follows_precision_and_processor(
+    published: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    asked: dict[str, str],
+    here: set[str],
+    served: str,
+) -> None:
+    for module in (choose, published_runtime):
+        monkeypatch.setattr(module, "processor_instructions", lambda: frozenset(here))
+    assert opened(published["cross-encoder"], **asked).reason.startswith(served + ",")
+
+
+def test_a_graph_for_another_processor_is_refused_by_name(published: dict[str, Path]) -> None:
+    here = published_files.processor_instructions()
+    other = "onnx/model_quint8_avx2.onnx" if "arm64" in here else "onnx/model_qint8_arm64.onnx"
+    with pytest.raises(PrecisionAbsent, match=r"was quantized for .* this processor has"):
+        opened(published["cross-encoder"], export_file=other)
+
+
+def test_int8_that_nobody_measured_serves_where_there_is_nothing_else(
+    published: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = made.copied(published["cross-encoder"], tmp_path / "published")
+    for path in (folder / "openvino").iterdir():
+        path.unlink()
+    (folder / "onnx" / "model.onnx").unlink()
+    assert opened(folder).reason.startswith("torch fp32,")
+    (folder / "model.safetensors").unlink()
+    served = opened(folder)
+    assert served.runtime.capabilities().precision == "int8"
+    assert np.isfinite(scores(served)).all()
+
+
+def test_half_precision_is_told_by_the_graph_and_served_if_asked_for(
+    published: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = made.copied(published["cross-encoder"], tmp_path / "published")
+    half = made.in_half_precision(folder / "onnx" / "model.onnx", "model_fp16.onnx")
+    served = opened(folder, precision="fp16")
+    assert served.runtime.capabilities().precision == "fp32 between fp16 values"
+    assert scores(served) == pytest.approx(weights_scores(folder), abs=5e-3)
+    # A name that says something else is not believed.
+    half.rename(folder / "onnx" / "model_O3.onnx")
+    assert "onnx/model_O3.onnx is in fp16, not in fp32" in opened(folder, runtime="onnx").reason
+    named = opened(folder, export_file="onnx/model_O3.onnx")
+    assert named.runtime.capabilities().precision == "fp32 between fp16 values"
+
+
+def test_the_version_is_that_of_all_files(published: dict[str, Path], tmp_path: Path) -> None:
+    before = opened(published["biencoder"], runtime="onnx").version
+    folder = made.copied(published["biencoder"], tmp_path / "elsewhere")
+    assert opened(folder, runtime="onnx").version == before
+    weights = folder / "onnx" / "model.onnx_data"
+    content = bytearray(weights.read_bytes())
+    content[100] ^= 1
+    weights.write_bytes(content)
+    assert opened(folder, runtime="onnx").version != before
+    assert opened(published["biencoder"], runtime="onnx", overrides={"window": 20}).version != before
+
+
+def test_a_hub_name_is_served_from_the_cache_alone(
+    published: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache's files are links to others, named by their content."""
+    cached = tmp_path / "models--acme--published"
+    snapshot, blobs = cached / "snapshots" / ("0" * 40), cached / "blobs"
+    blobs.mkdir(parents=True)
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("0" * 40)
+    for number, path in enumerate(sorted(published["biencoder"].rglob("*"))):
+        if path.is_file() and path.suffix != ".safetensors":
+            link = snapshot / path.relative_to(published["biencoder"])
+            link.parent.mkdir(parents=True, exist_ok=True)
+            (blobs / f"{number:040}").write_bytes(path.read_bytes())
+            link.symlink_to(blobs / f"{number:040}")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    served = open_ranker_runtime("acme/published", {}, runtime="onnx", placement=CPU)
+    assert served.reader.spec.provenance["model"] == "acme/published"
+    assert scores(served) == pytest.approx(weights_scores(published["biencoder"]), abs=1e-5)
+    named = open_ranker_runtime("acme/published", {}, export_file="onnx/model.onnx", placement=CPU)
+    assert named.version == served.version
+    # OpenVINO follows no link out of the folder, where a file beside the graph has its weights.
+    assert named.runtime.capabilities().runtime == "onnx"
+
+
+Change = Callable[[Path], object]
+
+
+def without_token_types(folder: Path) -> None:
+    model = made.save_cross_encoder(folder)
+    made.write_onnx(model, folder / "onnx" / "model.onnx", inputs=("input_ids", "attention_mask"))
+
+
+def of_fixed_shape(folder: Path) -> None:
+    made.write_onnx(made.save_cross_encoder(folder), folder / "onnx" / "model.onnx", fixed=True)
+
+
+def of_more_labels(folder: Path) -> None:
+    model = made.save_cross_encoder(folder, labels=2)
+    made.write_onnx(model, folder / "onnx" / "model.onnx")
+    made.save_cross_encoder(folder, labels=1)
+
+
+def of_hidden_states(folder: Path) -> None:
+    made.save_cross_encoder(folder)
+    biencoder = folder / "other"
+    biencoder.mkdir()
+    made.write_onnx(made.save_biencoder(biencoder), folder / "onnx" / "model.onnx", "last_hidden_state")
+
+
+def cut_short(folder: Path) -> None:
+    graph = made.write_onnx(made.save_cross_encoder(folder), folder / "onnx" / "model.onnx")
+    graph.write_bytes(graph.read_bytes()[:1000])
+
+
+def without_its_weights(folder: Path) -> None:
+    graph = made.write_onnx(made.save_cross_encoder(folder), folder / "onnx" / "model.onnx")
+    made.with_external_weights(graph).unlink()
+
+
+def with_weights_cut_short(folder: Path) -> None:
+    graph = made.write_onnx(made.save_cross_encoder(folder), folder / "onnx" / "model.onnx")
+    weights = made.with_external_weights(graph)
+    weights.write_bytes(weights.read_bytes()[:-8])
+
+
+def with_weights_elsewhere(folder: Path) -> None:
+    graph = made.write_onnx(made.save_cross_encoder(folder), folder / "onnx" / "model.onnx")
+    made.with_external_weights(graph)
+    model = onnx.load(str(graph), load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = "../weights"
+    graph.write_bytes(model.SerializeToString())
+
+
+def of_a_later_opset(folder: Path) -> None:
+    graph = made.write_onnx(made.save_cross_encoder(folder), folder / "onnx" / "model.onnx")
+    model = onnx.load(str(graph))
+    model.opset_import[0].version = 999
+    graph.write_bytes(model.SerializeToString())
+
+
+def with_an_unknown_operator(folder: Path) -> None:
+    graph = made.write_onnx(made.save_cross_encoder(folder), folder / "onnx" / "model.onnx")
+    model = onnx.load(str(graph))
+    model.graph.node[-1].op_type = "Unheard"
+    graph.write_bytes(model.SerializeToString())
+
+
+def with_another_input(folder: Path) -> None:
+    graph = made.write_onnx(made.save_cross_encoder(folder), folder / "onnx" / "model.onnx")
+    model = onnx.load(str(graph))
+    model.graph.input.append(helper.make_tensor_value_info("past_key_values", TensorProto.INT64, ["b", "s"]))
+    graph.write_bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (without_token_types, r"onnx/model\.onnx has no input token_type_ids; .* type_vocab_size 2"),
+        (of_fixed_shape, r"onnx/model\.onnx: dimension 0 of input input_ids is fixed at 2; it must be free"),
+        (of_more_labels, r"dimension 1 of output logits is of size 2; it must be 1, .*\(any, 1\)"),
+        (of_hidden_states, r"onnx/model\.onnx has no output logits; it has last_hidden_state"),
+        (cut_short, r"onnx/model\.onnx is damaged, or no ONNX model"),
+        (without_its_weights, r"onnx/model\.onnx_data is missing, where .*model\.onnx has its weight"),
+        (with_weights_cut_short, r"model\.onnx_data is damaged: it has \d+ bytes, and the weight"),
+        (with_weights_elsewhere, r"lies in '\.\./weights'; it must lie in a file beside it"),
+        (of_a_later_opset, r"onnx/model\.onnx is of opset 999; versions up to \d+ are known here"),
+        (with_an_unknown_operator, r"onnx/model\.onnx \(opset 17\) cannot be loaded by onnx here: .*Unheard"),
+        (with_another_input, r"asks for the input past_key_values; only input_ids, attention_mask"),
+    ],
+)
+def test_what_cannot_be_served_is_said(tmp_path: Path, change: Change, said: str) -> None:
+    change(tmp_path)
+    with pytest.raises((ExportError, RuntimeAbsent), match=said):
+        opened(tmp_path, export_file="onnx/model.onnx", runtime="onnx")
+    # Unasked, the weights serve, and the reason says why.
+    served = opened(tmp_path)
+    assert served.runtime.capabilities().runtime == "torch"
+    assert "faster but not usable here: openvino with onnx/model.onnx" in served.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("onnx/model_O3.onnx", r"model_O3\.onnx is missing; published graphs there: .*onnx/model\.onnx"),
+        ("../model.onnx", r"export_file is '\.\./model\.onnx'; it must be an \.onnx or \.xml file inside"),
+        ("model.safetensors", r"it must be an \.onnx or \.xml file"),
+    ],
+)
+def test_a_file_that_cannot_be_named(published: dict[str, Path], name: str, said: str) -> None:
+    with pytest.raises(ExportError, match=said):
+        opened(published["cross-encoder"], export_file=name)
+
+
+def test_torch_serves_no_file(published: dict[str, Path]) -> None:
+    with pytest.raises(RuntimeAbsent, match=r"export_file names the graph onnx/model\.onnx"):
+        opened(published["cross-encoder"], runtime="torch", export_file="onnx/model.onnx")
+
+
+def test_openvino_without_its_weights(published: dict[str, Path], tmp_path: Path) -> None:
+    folder = made.copied(published["cross-encoder"], tmp_path / "published")
+    (folder / "openvino" / "openvino_model.bin").unlink()
+    with pytest.raises(ExportError, match=r"openvino_model\.bin is missing"):
+        opened(folder, export_file="openvino/openvino_model.xml")
+
+
+def test_names_say_precisions(tmp_path: Path) -> None:
+    made.save_cross_encoder(tmp_path)
+    names = {
+        "onnx/model_qint8_avx512_vnni.onnx": "int8",
+        "onnx/model_qint8_avx512.onnx": "int8",
+        "onnx/model_quint8_avx2.onnx": "int8",
+        "onnx/model_quantized.onnx": "int8",
+        "onnx/model_O3.onnx": "fp32",
+        "onnx/model_O1.onnx": "fp32",
+        "onnx/model.onnx": "fp32",
+        "onnx/model_O4.onnx": "fp16",
+        "onnx/model_fp16.onnx": "fp16",
+        "openvino/openvino_model_qint8_quantized.xml": "int8",
+        "openvino/openvino_model.xml": "fp32",
+        "model.onnx": "fp32",
+    }
+    for name in (
+        *names,
+        "onnx/model_q4f16.onnx",
+        "onnx/decoder.onnx",
+        "onnx/tokenizer.xml",
+        "onnx/model.txt",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = published_files.find_published(ModelFiles.find(locate(tmp_path)))
+    assert {each.file: each.precision for each in found} == names
+    order = [each.file for each in found if each.precision == "int8" and each.format == "onnx"]
+    assert order[:3] == [
+        "onnx/model_qint8_avx512_vnni.onnx",
+        "onnx/model_qint8_avx512.onnx",
+        "onnx/model_quint8_avx2.onnx",
+    ]
+    assert [each.file for each in found if each.precision == "fp32"][:2] == [
+        "onnx/model_O3.onnx",
+        "onnx/model_O1.onnx",
+    ]
