@@ -274,8 +274,32 @@ def changed(path: Path) -> None:
 
 
 def foreign(path: Path) -> None:
+    _of_index(path, '"id": "', '"id": "f')
+
+
+def grown(path: Path) -> None:
+    """As if the store were left over from before documents were added."""
+    _of_index(path, f'"places": {len(TEXTS)}', f'"places": {len(TEXTS) + 1}')
+
+
+def miscounted(path: Path) -> None:
+    """As if Lucene's files were those of another change."""
+    _of_index(path, f'"documents": {len(TEXTS)}', f'"documents": {len(TEXTS) + 1}')
+
+
+def torn(path: Path) -> None:
+    _of_index(path, '"places"', "")
+
+
+def gone(path: Path) -> None:
+    (path.parents[2] / "farrank-index.json").unlink()
+
+
+def _of_index(path: Path, was: str, becomes: str) -> None:
     index = path.parents[2] / "farrank-index.json"
-    index.write_text(index.read_text().replace('"id": "', '"id": "f'))
+    said = index.read_text()
+    assert was in said
+    index.write_text(said.replace(was, becomes, 1))
 
 
 @pytest.mark.parametrize(
@@ -284,6 +308,10 @@ def foreign(path: Path) -> None:
         (changed, "part-000000000000/ids.u16", "its bytes have changed"),
         (Path.unlink, "part-000000000000/ends.i64", "it is missing"),
         (foreign, "tokens.json", "belongs to the index .*, and lies beside f"),
+        (grown, "tokens.json", r"goes up to the place \d+, and the index up to \d+"),
+        (miscounted, "tokens.json", r"the Lucene index holds \d+ documents, and farrank-index.json says"),
+        (torn, "tokens.json", r"farrank-index.json: is damaged \(JSONDecodeError"),
+        (gone, "tokens.json", r"farrank-index.json: is missing, and stores lie beside it"),
     ],
 )
 async def test_damaged_or_foreign_tokens_refuse_the_start(

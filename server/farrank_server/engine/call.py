@@ -42,7 +42,8 @@ class Document:
         if self.text is not None:
             return self.text
         assert self.sources is not None, "a document without a text stands in an index"
-        return f"{self.sources.stores.index_id}\0{self.place}"
+        # Half a surrogate pair: no text that came over the wire can be the same.
+        return f"\ud800{self.sources.stores.index_id}/{self.place}"
 
 
 def brought(texts: Iterable[str]) -> tuple[Document, ...]:

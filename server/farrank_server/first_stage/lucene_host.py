@@ -22,7 +22,7 @@ from farrank_server.errors import (
 )
 from farrank_server.java_process.frames import Frame
 from farrank_server.java_process.process import JavaProcess, ProcessEnded
-from farrank_server.stores.index_manifest import read_manifest
+from farrank_server.stores.index_manifest import MANIFEST, read_manifest
 
 if TYPE_CHECKING:
     from farrank_server.stores.index_stores import IndexStores
@@ -250,9 +250,13 @@ class SearchProcess(JavaProcess):
 def _open_stores(index: Path, verify: bool) -> "IndexStores | None":
     """Open what is kept beside an index; None if nothing is. Raises: as `IndexStores`."""
     # Imported here: the configuration is read without torch.
-    from farrank_server.stores.index_stores import IndexStores
+    from farrank_server.stores.index_stores import STORE_FOLDERS, IndexStores
 
     manifest = read_manifest(index)
+    if manifest is None and any((index / folder).is_dir() for folder in STORE_FOLDERS):
+        raise ConfigError(
+            f"{index / MANIFEST}: is missing, and stores lie beside it; index the collection anew"
+        )
     if manifest is None or not manifest.stores:
         return None
     stores = IndexStores(index, manifest, verify=verify)

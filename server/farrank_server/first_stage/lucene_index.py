@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from farrank_server.errors import ConfigError, Gone
 from farrank_server.first_stage.lucene_fields import CONTENTS, ID, PLACE, bytes_of, java
 from farrank_server.first_stage.lucene_hits import Hit, make_ready, read_hits
-from farrank_server.stores.index_manifest import read_manifest
+from farrank_server.stores.index_manifest import MANIFEST, read_manifest
 
 # Of English prose, with the space behind a word. Rather too low: stop words are no terms, but are characters.
 _CHARACTERS_PER_TERM = 7
@@ -41,14 +41,15 @@ class OpenIndex:
     def __init__(self, path: str) -> None:
         self.path = path
         # A folder may be exchanged for another one between two looks at it.
-        made = None
-        while made is None or made != _made(path):
-            made = _made(path)
+        opened = False
+        while not opened:
+            self.manifest = read_manifest(Path(path))
             self.reader = open_reader(path)
-        self._made = made
+            opened = read_manifest(Path(path)) == self.manifest
         self.documents = int(self.reader.numDocs())
         if not self.documents:
             raise ConfigError(f"{path}: the Lucene index holds no documents")
+        check_count(path, "documents", self.documents, self.manifest.documents if self.manifest else None)
         if _text_of(self._stored(0)) is None:
             raise ConfigError(f"{path}: the Lucene index holds no texts; store them when it is built")
         fields = java("search.SortField")
@@ -66,7 +67,7 @@ class OpenIndex:
         """Say how many documents the index holds, about how many characters one has, and what made it."""
         terms = int(self.reader.getSumTotalTermFreq(CONTENTS))
         characters = max(0, terms) * _CHARACTERS_PER_TERM // self.documents
-        index_id, generation = self._made
+        index_id, generation = (self.manifest.id, self.manifest.generation) if self.manifest else ("", 0)
         held = {"documents": self.documents, "mean_characters": characters}
         return {**held, "id": index_id, "generation": generation}
 
@@ -125,10 +126,16 @@ class OpenIndex:
         return stored.document(number)
 
 
-def _made(path: str) -> tuple[str, int]:
-    """Read which build of an index stands in a folder, and which change of it."""
-    manifest = read_manifest(Path(path))
-    return ("", 0) if manifest is None else (manifest.id, manifest.generation)
+def check_count(path: str, what: str, held: int, said: int | None) -> None:
+    """Hold what Lucene has to what the manifest says, if it does: files of two indexes may have been mixed.
+
+    Raises: ConfigError.
+    """
+    if said is not None and held != said:
+        raise ConfigError(
+            f"{path}: the Lucene index holds {held} {what}, and {MANIFEST} says {said}: they are not of the same "
+            "index; put the whole folder back, or index the collection anew"
+        )
 
 
 def open_reader(path: str) -> Any:

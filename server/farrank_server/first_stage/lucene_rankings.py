@@ -23,6 +23,7 @@ from farrank_server.first_stage.lucene_index import (
     Found,
     OpenIndex,
     among,
+    check_count,
     open_reader,
     searcher_of,
     with_ids,
@@ -144,6 +145,8 @@ class VectorIndex:
         reader = open_reader(str(folder))
         self._searcher = searcher_of(reader)
         self._chunks = int(reader.numDocs())
+        vectors = index.manifest.vectors if index.manifest else None
+        check_count(str(folder), "chunks", self._chunks, vectors.chunks if vectors else None)
         field = java("index.FieldInfos").getMergedFieldInfos(reader).fieldInfo(VECTOR)
         self._width = int(field.getVectorDimension())
         fields = java("search.SortField")

@@ -66,8 +66,10 @@ class FirstStages:
 
     async def stop(self) -> None:
         """Close all of them; searches that still wait get Unavailable."""
-        await asyncio.gather(*(stage.stop() for stage in self.stages.values()))
-        await self.lucene.stop()
+        try:
+            await asyncio.gather(*(stage.stop() for stage in self.stages.values()))
+        finally:
+            await self.lucene.stop()
 
     def describe(self) -> tuple[IndexDescription, ...]:
         """Say which indexes can be searched, in the order of the configuration; none before `start`."""

@@ -104,7 +104,8 @@ def build_index(
     IndexingError, ConfigError if pyserini or Java is missing.
     """
     options = options or Options()
-    out = out.absolute()
+    # Where a link stands, what it points to is the index: exchanged for a folder, the link would be gone.
+    out = out.resolve()
     out.parent.mkdir(parents=True, exist_ok=True)
     with scratch_beside(out) as scratch:
         check_place(out, overwrite=overwrite)
@@ -138,7 +139,7 @@ def change_index(
     deleted that is not there, or one is added that is.
     """
     options = options or Options()
-    index = index.absolute()
+    index = index.resolve()
     if not index.parent.is_dir():
         raise FileNotFoundError(f"{index} holds no index that Farrank made")
     with scratch_beside(index) as scratch:

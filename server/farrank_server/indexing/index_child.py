@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from farrank_server.indexing.lucene_writer import LuceneWriter, WrittenDocument
-from farrank_server.java_process.frames import claim_pipes, read_frame, write_frame
+from farrank_server.java_process.frames import claim_pipes, end_with_parent, read_frame, write_frame
 from farrank_server.java_process.jvm import start_jvm
 
 _log = logging.getLogger(__name__)
@@ -61,6 +61,8 @@ def unpack_batch(
 def main() -> None:
     """Index what the parent sends."""
     from_parent, to_parent = claim_pipes()
+    # Whoever comes next prepares an index in the same folder: nothing may be written into it any more.
+    end_with_parent()
     logging.basicConfig(format="%(levelname)s %(message)s")
     writer: LuceneWriter | None = None
     while (frame := read_frame(from_parent)) is not None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from farrank_server.errors import ConfigError
 from farrank_server.stores.index_manifest import MANIFEST, read_manifest, write_json
 
 _STATE, _NEW, _OLD, _LOCK = "state.json", "new", "old", "lock"
@@ -35,10 +36,17 @@ def check_place(out: Path, *, overwrite: bool) -> None:
         raise FileExistsError(f"{out} is not a folder")
     if not any(out.iterdir()):
         return
-    if read_manifest(out) is None:
+    if _not_ours(out):
         raise FileExistsError(f"{out} is not empty and not an index that Farrank made; it stays as it is")
     if not overwrite:
         raise FileExistsError(f"{out} holds an index already")
+
+
+def _not_ours(folder: Path) -> bool:
+    try:
+        return read_manifest(folder) is None
+    except ConfigError:
+        return False  # damaged, it is ours to replace
 
 
 @dataclass(frozen=True, slots=True)

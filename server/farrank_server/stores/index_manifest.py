@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
+from farrank_server.errors import ConfigError
+
 MANIFEST = "farrank-index.json"
 
 
@@ -60,11 +62,19 @@ class IndexManifest:
 
 
 def read_manifest(folder: Path) -> IndexManifest | None:
-    """Read a folder's manifest; None if it has none, or one that is not ours."""
+    """Read a folder's manifest; None if it has none.
+
+    Raises: ConfigError if it is damaged: passed over, all that it says of the index would be, too.
+    """
+    path = folder / MANIFEST
     try:
-        return IndexManifest.of(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, AttributeError):
+        return IndexManifest.of(json.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{path}: is damaged ({type(error).__name__}: {error}); index the collection anew"
+        ) from error
 
 
 def _known(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,14 +8,17 @@ from farrank_server.errors import ConfigError
 from farrank_server.stores import encodings_store, token_store
 from farrank_server.stores.encodings_store import EncodingsStore
 from farrank_server.stores.index_manifest import IndexManifest
+from farrank_server.stores.parts import first_free
 from farrank_server.stores.token_store import TokenStore
+
+STORE_FOLDERS = (token_store.FOLDER, encodings_store.FOLDER)
 
 
 class IndexStores:
     """The stores of an index. A document is found by its place. Any thread may read.
 
     With `verify` every byte is compared with its digest, once.
-    Raises: ConfigError naming the file if one is damaged, or belongs to another index.
+    Raises: ConfigError naming the file if one is damaged, belongs to another index or to another change of it.
     """
 
     def __init__(self, index: Path, manifest: IndexManifest, *, verify: bool = True) -> None:
@@ -30,6 +33,12 @@ class IndexStores:
                 self._encodings[key] = EncodingsStore(index / key, manifest.id, verify=verify)
             else:
                 raise ConfigError(f"{index / key}: this version of Farrank knows no such store")
+        for key, store in (self._tokens | self._encodings).items():
+            if (places := first_free(index / key, store.manifest["parts"])) != manifest.places:
+                raise ConfigError(
+                    f"{index / key}: goes up to the place {places}, and the index up to {manifest.places}: it is "
+                    "that of an earlier or later change; put the whole folder back, or index the collection anew"
+                )
 
     @property
     def index_id(self) -> str:

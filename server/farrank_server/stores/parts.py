@@ -166,6 +166,16 @@ def open_parts(folder: Path, manifest: Mapping[str, Any], *, verify: bool) -> It
         yield OpenPart(folder / part["folder"], part["first"], part["documents"], part)
 
 
+def first_free(store: Path, parts: Sequence[Mapping[str, Any]]) -> int:
+    """Say how far a store goes: the first place behind its parts. Raises: ConfigError if one is left out."""
+    free = 0
+    for part in parts:
+        if part["first"] != free:
+            raise damaged(store, f"a part begins at the place {part['first']} instead of {free}")
+        free += part["documents"]
+    return free
+
+
 def damaged(path: Path, why: str) -> ConfigError:
     """Say that a store's file cannot be used."""
     return ConfigError(f"{path}: is damaged ({why}); index the collection anew")

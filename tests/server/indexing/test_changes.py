@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from farrank_server.config.schema import FirstStageConfig
@@ -132,6 +133,39 @@ def test_a_killed_build_leaves_no_index_and_goes_on_or_begins_anew(
     assert names(tmp_path) == ["other", "out"]
 
 
+def test_a_killed_build_takes_its_busy_indexing_process_along(tmp_path: Path) -> None:
+    """One that merges for minutes would write into the folder in which the next build is prepared."""
+    script = BUILDER.format(
+        here=str(Path(__file__).parent), stop=200, change=False, out=str(tmp_path / "out")
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as builder:
+        assert builder.stdout is not None
+        assert builder.stdout.readline() == b"here\n"
+        (child,) = children("farrank_server.indexing.index_child")
+        busy = psutil.Process(child)
+        busy.suspend()  # it reads its pipe no more
+        builder.send_signal(signal.SIGKILL)
+        builder.wait(30)
+    try:
+        busy.wait(10)
+    except psutil.TimeoutExpired:
+        busy.kill()
+        pytest.fail("the indexing process outlived its parent")
+
+
+def test_a_link_to_an_index_stays_one(tmp_path: Path) -> None:
+    place, link = tmp_path / "place", tmp_path / "elsewhere" / "link"
+    link.parent.mkdir()
+    link.symlink_to(place)
+    build_index(DOCUMENTS[:2], link)
+    assert change_index(link, NEW) == 4
+    assert link.is_symlink()
+    changed = read_manifest(place)
+    assert changed is not None
+    assert (changed.documents, changed.generation) == (4, 1)
+    assert (names(tmp_path), names(link.parent)) == (["elsewhere", "place"], ["link"])
+
+
 def test_two_do_not_write_one_index(tmp_path: Path) -> None:
     with (
         scratch_beside(tmp_path / "out"),
@@ -206,8 +240,6 @@ def test_a_dead_lucene_is_said_and_what_was_saved_goes_on(tmp_path: Path) -> Non
 
 def children(module: str) -> list[int]:
     """The processes of this one that run a module."""
-    import psutil
-
     found = psutil.Process().children(recursive=True)
     return [each.pid for each in found if module in itertools.chain(each.cmdline())]
 
