@@ -133,8 +133,8 @@ def check_count(path: str, what: str, held: int, said: int | None) -> None:
     """
     if said is not None and held != said:
         raise ConfigError(
-            f"{path}: the Lucene index holds {held} {what}, and {MANIFEST} says {said}: they are not of the same "
-            "index; put the whole folder back, or index the collection anew"
+            f"{path}: the Lucene index holds {held} {what}, and {MANIFEST} says {said}: they are not of the "
+            "same index; put the whole folder back, or index the collection anew"
         )
 
 

@@ -18,7 +18,7 @@ class IndexStores:
     """The stores of an index. A document is found by its place. Any thread may read.
 
     With `verify` every byte is compared with its digest, once.
-    Raises: ConfigError naming the file if one is damaged, belongs to another index or to another change of it.
+    Raises: ConfigError naming what is damaged, belongs to another index or to another change of this one.
     """
 
     def __init__(self, index: Path, manifest: IndexManifest, *, verify: bool = True) -> None:
@@ -36,8 +36,9 @@ class IndexStores:
         for key, store in (self._tokens | self._encodings).items():
             if (places := first_free(index / key, store.manifest["parts"])) != manifest.places:
                 raise ConfigError(
-                    f"{index / key}: goes up to the place {places}, and the index up to {manifest.places}: it is "
-                    "that of an earlier or later change; put the whole folder back, or index the collection anew"
+                    f"{index / key}: goes up to the place {places}, and the index up to {manifest.places}: "
+                    "it is that of another change of the index; put the whole folder back, or index the "
+                    "collection anew"
                 )
 
     @property
