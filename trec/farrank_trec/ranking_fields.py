@@ -15,6 +15,7 @@ from farrank_trec.errors import InputError
 # What Lucene keeps of a term's weight stays an int in the sum over a whole vocabulary.
 MAX_IMPACT = 65_535
 MAX_TOKEN_CHARACTERS = 200
+MAX_ID_BYTES = 32_766  # Lucene's own limit for a term
 MAX_VECTOR_WIDTH = 1024  # Lucene's own limit
 MAX_VECTOR_NUMBER = 1e15  # squares of more, or of its inverse, leave the range of 32 bits
 
@@ -90,11 +91,13 @@ def _impacts(where: str, value: Any) -> Mapping[str, int] | None:
             raise InputError(
                 f"{where}: 'impacts' has the token {token!r}; it must have no white space and be printable"
             )
-        if len(token) > MAX_TOKEN_CHARACTERS:
-            raise InputError(
-                f"{where}: 'impacts' has a token of {len(token)} characters; at most {MAX_TOKEN_CHARACTERS}"
-            )
         _check_encodable(where, "impacts", token)
+        # Java counts characters beyond the first 65,536 twice, and Lucene would cut the token in two.
+        if (length := len(token.encode("utf-16-le")) // 2) > MAX_TOKEN_CHARACTERS:
+            raise InputError(
+                f"{where}: 'impacts' has a token of {length} characters (of UTF-16); "
+                f"at most {MAX_TOKEN_CHARACTERS}"
+            )
         if type(weight) is not int or not 1 <= weight <= MAX_IMPACT:
             raise InputError(
                 f"{where}: 'impacts' gives {token!r} the weight {weight!r}; it must be a whole number "

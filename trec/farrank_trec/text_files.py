@@ -19,7 +19,7 @@ from farrank_trec.lines import (
     numbered_lines,
     raw_lines,
 )
-from farrank_trec.ranking_fields import NO_FIELDS, RankingFields, RankingFieldsReader
+from farrank_trec.ranking_fields import MAX_ID_BYTES, NO_FIELDS, RankingFields, RankingFieldsReader
 
 DOC_IDS = ("id", "docid", "doc_id", "pid", "_id")
 DOC_TEXTS = ("text", "contents", "body")
@@ -157,6 +157,10 @@ def read_documents(
                 doc_id, text = found
                 if doc_id in seen:
                     raise InputError(f"{where}: the id {doc_id!r} stands already at {seen[doc_id]}")
+                if with_ranking and (size := len(doc_id.encode())) > MAX_ID_BYTES:
+                    raise InputError(
+                        f"{where}: the id has {size:,} bytes; an index takes at most {MAX_ID_BYTES:,}"
+                    )
                 ranks_by = ranking.read(where, values) if ranking else NO_FIELDS
             except InputError as error:
                 if on_bad is None:

@@ -42,7 +42,8 @@ class DenseStage(LuceneStage):
         ranks = {"by": "dense", "ef_search": config.ef_search, "exact_below": config.exact_below}
         parameters = f"encoder={config.encoder},ef={config.ef_search},exact_below={config.exact_below}"
         super().__init__(around, config.kind, config.path, ranks, f"dense({parameters})")
-        self._config, self._around = config, around
+        # Not all that is around: that leads to all stages, and none would go before Python collects cycles.
+        self._config, self._encoder_named = config, around.encoder
         self._encoder: QueryEncoder | None = None
 
     async def start(self) -> None:
@@ -51,9 +52,9 @@ class DenseStage(LuceneStage):
         Raises: ConfigError if it is none, or not the one that made them.
         """
         await super().start()
-        key, name = f"{self._around.key}.encoder", self._config.encoder
+        key, name = f"{self._key}.encoder", self._config.encoder
         try:
-            encoder = await self._around.encoder(name)
+            encoder = await self._encoder_named(name)
         except ConfigError as error:
             raise ConfigError(*(f"{key}: {problem}" for problem in error.problems)) from None
         manifest = read_manifest(self._config.path)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
@@ -80,12 +80,16 @@ class FusionStage(FirstStage):
     """The indexes of one `FusionConfig`. Documents are told apart by their doc_id alone."""
 
     def __init__(self, config: FusionConfig, around: Surroundings) -> None:
-        self._config, self._around = config, around
+        self._config, self._name = config, around.name
+        self._stage: Callable[[str], FirstStage] | None = around.stage
         self._members: dict[str, FirstStage] = {}
 
     async def start(self) -> None:
         """Find the members, which are started like any other index."""
-        self._members = {name: self._around.stage(name) for name in self._config.of}
+        assert self._stage is not None, "started once"
+        self._members = {name: self._stage(name) for name in self._config.of}
+        # It leads to all stages, this one too: none would go before Python collects cycles.
+        self._stage = None
 
     async def stop(self) -> None:
         """Do nothing: the members are stopped like any other index."""
@@ -95,7 +99,7 @@ class FusionStage(FirstStage):
         described = [member.describe() for member in self._members.values()]
         largest = max(described, key=lambda each: each.documents)
         return IndexDescription(
-            self._around.name,
+            self._name,
             largest.documents,
             _ranking(self._config),
             largest.mean_characters,

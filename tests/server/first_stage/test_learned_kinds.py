@@ -1,11 +1,13 @@
 """doc2query, impacts and vectors, each compared with a brute-force search of the same documents."""
 
 import asyncio
+import gc
 import json
 import math
 import random
 import shutil
 import threading
+import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
@@ -481,6 +483,26 @@ async def test_a_server_encodes_queries_with_its_ranker(
     with pytest.raises(ConfigError, match="no ranker 'nobody' is configured; known are: biencoder"):
         await own("nobody")
     own.close()
+
+
+async def test_closed_stages_go_at_once(fields_index: Path) -> None:
+    """With them goes what is mapped: full collections are hours apart in a server."""
+    indexes: dict[str, IndexConfig] = {
+        "bm25": Bm25Config(fields_index),
+        "dense": DenseConfig(fields_index, encoder="tiny"),
+        "fused": FusionConfig(of=("bm25", "dense")),
+    }
+    stages = open_first_stages(FirstStageConfig(indexes=indexes), encoders)
+    await stages.start()
+    assert await stages.search("fused", "v5", 3, 30.0)
+    held = {name: weakref.ref(stage) for name, stage in stages.stages.items()}
+    gc.disable()
+    try:
+        await stages.stop()
+        del stages
+        assert [name for name, stage in held.items() if stage() is not None] == []
+    finally:
+        gc.enable()
 
 
 async def test_a_server_does_not_start_with_an_encoder_that_did_not_make_the_vectors(
