@@ -60,7 +60,8 @@ class TokenStoreWriter:
     ) -> None:
         self._tokenizer = tokenizer
         self._threads = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="farrank-tokenizer")
-        vocabulary = tokenizer.tokenizer.get_vocab_size()
+        # Not their number: ids may have gaps.
+        vocabulary = 1 + max(tokenizer.tokenizer.get_vocab().values())
         self._ids = np.dtype("<u2") if vocabulary <= 2**16 else np.dtype("<u4")
         first = place if state is None else state["first"]
         facts = {

@@ -109,6 +109,19 @@ def test_a_text_of_many_pieces_and_a_large_vocabulary(tmp_path: Path) -> None:
     assert same(read, many.read(f"word{2**16 + 8} hello", 10, count_tokens=True))
 
 
+def test_ids_beyond_the_number_of_tokens_are_kept(tmp_path: Path) -> None:
+    parsed = json.loads(tiny_tokenizers.wordpiece().to_str())
+    parsed["model"]["vocab"]["faraway"] = 2**17
+    gap = TextTokenizer(TokenizerFiles(json.dumps(parsed)))
+    writer = TokensOf(gap).open(tmp_path, 0, None)
+    writer.add(["hello faraway"])
+    writer.finish("it")
+    writer.close()
+    read = TokenStore(tmp_path / key_of(gap), "it").read(0, 10)
+    assert read.ids[-1] == 2**17
+    assert same(read, gap.read("hello faraway", 10, count_tokens=True))
+
+
 def test_an_interrupted_writing_goes_on_from_its_last_flush(tmp_path: Path) -> None:
     texts = ["hello world", "", "naïve 😀 " * 50, "world"]
     store = TokensOf(TOKENIZERS["wordpiece"])
