@@ -106,6 +106,22 @@ def test_a_collection_or_pydoc_not_both_not_neither(farrank: Farrank, tmp_path: 
     assert farrank("index", "a.jsonl", "--pydoc", "--out", tmp_path).exit_code == 2
 
 
+def test_what_is_read_is_not_written_over_nor_read_twice(farrank: Farrank, tmp_path: Path) -> None:
+    given = tmp_path / "a.jsonl"
+    given.write_text('{"id": "1", "text": "x"}\n', encoding="utf-8")
+    (tmp_path / "link").symlink_to(given)
+    over = farrank("index", given, "--skip-bad", tmp_path / "link", "--out", tmp_path / "out")
+    assert (over.exit_code, over.err) == (
+        2,
+        f"farrank: --skip-bad {tmp_path / 'link'}: is read, too; it would be written over\n",
+    )
+    assert given.read_text(encoding="utf-8") == '{"id": "1", "text": "x"}\n'
+    twice = farrank("index", "-", "--append", "--delete", "-", "--out", tmp_path / "out")
+    assert (twice.exit_code, "standard input can be read once" in twice.err) == (2, True)
+    pydoc = farrank("index", "--pydoc", "--append", "--out", tmp_path / "out")
+    assert (pydoc.exit_code, "--append and --delete change one" in pydoc.err) == (2, True)
+
+
 def test_a_bad_line_and_a_missing_file_are_named(
     farrank: Farrank, built: list[tuple[list[Document], Path, bool]], tmp_path: Path
 ) -> None:

@@ -63,12 +63,11 @@ def run(args: argparse.Namespace) -> int:
     Raises: CommandError if the collection cannot be read or the index cannot be written.
     """
     changes = args.append or args.delete is not None
-    if (
-        (args.pydoc and args.jsonl)
-        or not (args.jsonl or args.pydoc or args.delete)
-        or (args.pydoc and changes)
-    ):
+    if args.pydoc and changes:
+        raise CommandError("index: --pydoc makes an index; --append and --delete change one")
+    if (args.pydoc and args.jsonl) or not (args.jsonl or args.pydoc or args.delete):
         raise CommandError("index: give JSONL files or --pydoc, or --delete")
+    _check_files(args)
     if changes and args.overwrite:
         raise CommandError("index: --overwrite makes an index anew; --append and --delete change it")
     if args.jsonl and args.delete and not args.append:
@@ -116,6 +115,18 @@ def run(args: argparse.Namespace) -> int:
     skipped = f"; {left_out:,} left out, see {args.skip_bad}" if args.skip_bad and left_out else ""
     print(f"{args.out}: {counted(held, 'document')}{skipped}")
     return DONE
+
+
+def _check_files(args: argparse.Namespace) -> None:
+    """Refuse to read standard input twice, or to write over what is read. Raises: CommandError."""
+    read = [*args.jsonl, *([str(args.delete)] if args.delete else [])]
+    if read.count("-") > 1:
+        raise CommandError("index: - stands more than once, and standard input can be read once")
+    listed: Path | None = args.skip_bad
+    if listed is not None and listed.exists():
+        for each in read:
+            if Path(each).exists() and listed.samefile(each):
+                raise CommandError(f"--skip-bad {listed}: is read, too; it would be written over")
 
 
 def _stores(args: argparse.Namespace) -> list[Store]:

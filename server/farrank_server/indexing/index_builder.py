@@ -298,9 +298,13 @@ class _Writing:
 
     def _add(self, batch: list[Document]) -> None:
         self._check_known(batch)
-        vectors = self._vectors(
-            batch, [store.add([each.text for each in batch]) for store in self._stores.values()]
-        )
+        texts = [each.text for each in batch]
+        try:
+            encoded = [store.add(texts) for store in self._stores.values()]
+        except ValueError as error:
+            first_id, last_id = batch[0].doc_id, batch[-1].doc_id
+            raise CollectionError(f"documents {first_id!r} to {last_id!r}: {error}") from error
+        vectors = self._vectors(batch, encoded)
         first = batch[0].ranking
         if not self.manifest.places:
             widths = [each.shape[1] for each in vectors if len(each)]

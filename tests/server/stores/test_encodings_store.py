@@ -15,6 +15,8 @@ from farrank_runtimes.torch_runtime import TorchRuntime
 from farrank_server.engine.spans import Cut, Span
 from farrank_server.errors import ConfigError
 from farrank_server.indexing.chunk_encoder import ChunkEncoder
+from farrank_server.indexing.document import CollectionError, Document
+from farrank_server.indexing.index_builder import Options, build_index
 from farrank_server.stores.encodings_store import (
     SCORE_WITHIN,
     EncodedText,
@@ -98,6 +100,14 @@ def test_a_number_that_16_bits_cannot_hold_is_refused(tmp_path: Path, number: fl
     with pytest.raises(ValueError, match="not finite, or too large"):
         writer.add(["x"])
     writer.close()
+
+
+def test_the_documents_of_a_refused_number_are_named(tmp_path: Path) -> None:
+    documents = [Document("a", "x"), Document("b", "y")]
+    store = EncodingsOf(Given([1.0], [float("inf")]))
+    with pytest.raises(CollectionError, match="documents 'a' to 'b': a vector holds a number that is not"):
+        build_index(documents, tmp_path / "out", Options([store]))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_parts_follow_each_other_and_an_interrupted_one_goes_on(tmp_path: Path) -> None:
