@@ -50,5 +50,7 @@ def told_in_a_line(*expected: type[Exception], file: object = None) -> Iterator[
     except expected as error:
         raise CommandError(str(error)) from error
     except OSError as error:
-        named = error.filename or file
-        raise CommandError(f"{f'{named}: ' if named else ''}{error.strerror or error}") from error
+        named, problem = error.filename or file, error.strerror or str(error)
+        # One of our own may begin with it.
+        names = error.errno is None and problem.startswith(str(named))
+        raise CommandError(f"{named}: {problem}" if named and not names else problem) from error

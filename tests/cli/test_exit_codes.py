@@ -23,6 +23,7 @@ FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         (FULL, None, "No space left on device"),
         (OSError("the archive is cut off"), "b", "b: the archive is cut off"),
         (OSError("the archive is cut off"), None, "the archive is cut off"),
+        (FileNotFoundError("out/a holds no index"), Path("out/a"), "out/a holds no index"),
     ],
 )
 def test_the_error_of_a_file_says_what_it_knows(error: OSError, file: object, line: str) -> None:

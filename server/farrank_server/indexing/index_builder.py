@@ -292,7 +292,8 @@ class _Writing:
         if self.manifest.vectors is not None:
             vectors = replace(self.manifest.vectors, chunks=held["chunks"], places=self._chunks)
             self.manifest = replace(self.manifest, vectors=vectors)
-        if blank := self.manifest.skipped_blank_documents:
+        before = self.change.before.skipped_blank_documents if self.change else 0
+        if blank := self.manifest.skipped_blank_documents - before:
             _log.warning("left out %d document%s without text", blank, "" if blank == 1 else "s")
         self.manifest.write(self.scratch.new)
 
@@ -367,8 +368,11 @@ class _Writing:
         expected = self.manifest.vectors
         widths = {each.shape[1] for each in vectors if len(each)}
         if self.manifest.places and widths != ({expected.width} if expected else set()):
-            needed = f"vectors of {expected.width} numbers" if expected else "no vectors"
-            raise CollectionError(f"the documents need {needed}, as those of the index have")
+            raise CollectionError(
+                f"the documents need a 'vector' of {expected.width} numbers, as those of the index have it"
+                if expected
+                else "the documents must have no 'vector', as those of the index have none"
+            )
         return vectors
 
     def _batches(self, documents: Iterable[Document]) -> Iterator[tuple[list[Document], int, int]]:

@@ -162,12 +162,17 @@ def is_running(process: psutil.Process) -> bool:
         return False
 
 
-def test_a_link_to_an_index_stays_one(tmp_path: Path) -> None:
+def test_a_link_to_an_index_stays_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     place, link = tmp_path / "place", tmp_path / "elsewhere" / "link"
     link.parent.mkdir()
     link.symlink_to(place)
-    build_index(DOCUMENTS[:2], link)
+    build_index([*DOCUMENTS[:2], Document("blank", " ")], link)
+    said = "left out 1 document without text"
+    assert said in caplog.text
+    caplog.clear()
     assert change_index(link, NEW) == 4
+    # Not by this change.
+    assert "left out" not in caplog.text
     assert link.is_symlink()
     changed = read_manifest(place)
     assert changed is not None
@@ -202,7 +207,7 @@ def test_documents_are_added_deleted_and_replaced(tmp_path: Path) -> None:
         ([Document("d5", "again")], [], "in the index already: 'd5'"),
         ([], ["d0", "d1", "none"], "nothing is deleted: 'd1', 'none'"),
         ([Document("x", "x", RankingFields(impacts={"x": 1}))], [], "no 'impacts'"),
-        ([Document("x", "x", RankingFields(vector=(1.0,)))], [], "need no vectors"),
+        ([Document("x", "x", RankingFields(vector=(1.0,)))], [], "must have no 'vector'"),
     ]
     for documents, deleted, message in refused:
         with pytest.raises(CollectionError, match=message):
