@@ -157,7 +157,7 @@ def test_a_killed_build_takes_its_busy_indexing_process_along(tmp_path: Path) ->
 
 def is_running(process: psutil.Process) -> bool:
     try:
-        return process.status() != psutil.STATUS_ZOMBIE
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 
