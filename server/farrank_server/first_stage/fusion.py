@@ -86,7 +86,8 @@ class FusionStage(FirstStage):
 
     async def start(self) -> None:
         """Find the members, which are started like any other index."""
-        assert self._stage is not None, "started once"
+        if self._stage is None:
+            return
         self._members = {name: self._stage(name) for name in self._config.of}
         # It leads to all stages, this one too: none would go before Python collects cycles.
         self._stage = None

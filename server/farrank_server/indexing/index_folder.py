@@ -46,7 +46,7 @@ def _not_ours(folder: Path) -> bool:
     try:
         return read_manifest(folder) is None
     except ConfigError:
-        return False  # damaged, it is ours to replace
+        return True  # damaged, or somebody else's file of this name: whoever knows may remove it
 
 
 @dataclass(frozen=True, slots=True)
