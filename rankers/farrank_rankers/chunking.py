@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from farrank_rankers.errors import SpecError
-from farrank_rankers.family import ChunkingKind, Plan, check_count
+from farrank_rankers.family import ChunkingKind, ReadAs, check_count
 from farrank_rankers.json_values import read_value
 
 
@@ -85,24 +85,28 @@ def chunk_limit(chunking: Chunking, max_chunks: int | None) -> int | None:
 # The paper's limits: three chunks of 512 - 32 - 3 tokens a document, or the windows of 150 tokens, 100 apart,
 # of FlexNeuART (Dai & Callan have 150 words, 75 apart). Sentence encoders were trained on some 256 tokens at
 # most. Their documents may be longer: chunks do not depend on the query, so that their vectors can be kept.
-_USUAL: Mapping[Plan, Chunking] = {
+# Language models that answer were trained on up to 8,192 tokens, and pay for their prompt with every chunk.
+_USUAL: Mapping[ReadAs, Chunking] = {
     "pair": Chunking("sliding", window=150, stride=100, max_document_tokens=1431),
     "dual": Chunking("sliding", window=200, stride=150, max_document_tokens=4096),
+    "prompt": Chunking("sliding", window=512, stride=384, max_document_tokens=8192),
 }
-_WHOLE_WINDOW: Mapping[Plan, int] = {"pair": 477, "dual": 200}
+_WHOLE_WINDOW: Mapping[ReadAs, int] = {"pair": 477, "dual": 200, "prompt": 512}
 
-MAX_QUERY_TOKENS: Mapping[Plan, int] = {"pair": 32, "dual": 128}
+MAX_QUERY_TOKENS: Mapping[ReadAs, int] = {"pair": 32, "dual": 128, "prompt": 512}
 
 
-def default_chunking(plan: Plan, kind: ChunkingKind, room: int | None, *, whole: bool = False) -> Chunking:
+def default_chunking(
+    read_as: ReadAs, kind: ChunkingKind, room: int | None, *, whole: bool = False
+) -> Chunking:
     """Choose windows of at most `room` tokens, what the backbone has left beside query and special tokens.
 
     With `whole`, a window holds all tokens that are read of a document. A backbone without room gets windows
     of one token, and its reader then refuses them with the whole sum in its message.
     """
-    usual = _USUAL[plan]
+    usual = _USUAL[read_as]
     if kind != "sliding":
-        window = _WHOLE_WINDOW[plan]
+        window = _WHOLE_WINDOW[read_as]
         usual = Chunking(kind, window, window, usual.max_document_tokens)
     if whole:
         usual = adjusted(usual, window=usual.max_document_tokens)

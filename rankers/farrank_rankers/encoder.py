@@ -12,6 +12,7 @@ from farrank_rankers.backbones.build_backbone import build_backbone
 from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.backbones.forms import forms_of, last_layer_for_first_tokens
 from farrank_rankers.features import Features, Layout, Padded
+from farrank_rankers.reader import Reader
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokens import Role
 
@@ -43,6 +44,13 @@ class Encoder(nn.Module):
     def build(self, spec: RankerSpec, config: Mapping[str, Any]) -> nn.Module:
         """Build the backbone, with random weights."""
         return build_backbone(spec, config)
+
+    def own_weights(self, published: Mapping[str, Tensor], reader: Reader) -> dict[str, Tensor]:
+        """Find what the family has beside the backbone, which is filled already, in a published checkpoint.
+
+        Most families find nothing there, and start from random weights.
+        """
+        return {}
 
     def without_unread(self) -> AbstractContextManager[None]:
         """Leave out, for a while, what the last layer computes for tokens that nothing reads.

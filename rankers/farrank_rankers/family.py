@@ -64,6 +64,8 @@ MINILM_L2 = TransformerShape(layers=2)
 
 
 Plan = Literal["pair", "dual"]
+# How texts are framed: as a plan's tokenizer frames them, or by a prompt.
+ReadAs = Literal["pair", "dual", "prompt"]
 ChunkingKind = Literal["first", "disjoint", "sliding"]
 Aggregation = Literal["first", "mean", "max", "sum"]
 Pooling = Literal["mean", "cls"]
@@ -150,6 +152,53 @@ class CrossEncoderOptions(Options):
     aggregation: Aggregation = "max"
 
 
+INSTRUCTION, QUERY, DOCUMENT = "{instruction}", "{query}", "{document}"
+
+
+@dataclass(frozen=True, slots=True)
+class YesNoOptions(CrossEncoderOptions):
+    """What a language model is asked about query and document, and by which tokens it answers.
+
+    `template` is the prompt, in parts that are tokenized each on its own, as the model's published code does;
+    with {query} in one of them, {document} at the end of the same or a later one, and {instruction}, before
+    the query, where it takes one. Without an instruction the line with {instruction} is left out. `yes` and
+    `no` are tokens; a document's score is yes's logit less no's, or yes's alone if `no` is none.
+    Raises: SpecError naming the field and what is missing in it.
+    """
+
+    template: tuple[str, ...] = (
+        "{instruction}\nQuery: {query}\nDocument: {document}",
+        "\nIs the document relevant to the query? Answer yes or no:",
+    )
+    instruction: str = ""
+    yes: str = "yes"
+    no: str | None = "no"
+
+    def __post_init__(self) -> None:
+        """Hold the template to what can be read, too."""
+        CrossEncoderOptions.__post_init__(self)
+        object.__setattr__(self, "template", tuple(self.template))
+        whole = "".join(self.template)
+        for place in (QUERY, DOCUMENT):
+            if whole.count(place) != 1:
+                raise SpecError(f"template has {place} {whole.count(place)} times; it must have it once")
+        if whole.index(DOCUMENT) < whole.index(QUERY):
+            raise SpecError(f"template has {DOCUMENT} before {QUERY}; it must stand behind")
+        if not any(part.endswith(DOCUMENT) for part in self.template):
+            raise SpecError(
+                f"template has text behind {DOCUMENT} in the same part; it must be a part of its own"
+            )
+        if INSTRUCTION in whole[whole.index(QUERY) :] or whole.count(INSTRUCTION) > 1:
+            raise SpecError(f"template has {INSTRUCTION} more than once or behind {QUERY}")
+        if self.instruction and INSTRUCTION not in whole:
+            raise SpecError(f"instruction is {self.instruction!r}; the template has no {INSTRUCTION} for it")
+        (line,) = [line for line in "\n".join(self.template).split("\n") if INSTRUCTION in line] or [""]
+        if not self.instruction and (QUERY in line or DOCUMENT in line):
+            raise SpecError(f"instruction is empty; the line of {INSTRUCTION} must then hold no other text")
+        if not self.yes or self.no in ("", self.yes):
+            raise SpecError(f"yes is {self.yes!r} and no {self.no!r}; they must be two tokens")
+
+
 @dataclass(frozen=True, slots=True)
 class BiEncoderOptions(Options):
     """How token vectors become one vector, and the vectors of a document's chunks its score.
@@ -184,6 +233,7 @@ class Family:
     `framed_as_pairs` is for a dual plan that grew out of a pair's: each text is framed as the second of a
     pair whose first is empty ("[CLS] [SEP] text [SEP]"), and has a pair's default limits.
     `classifier` says that the backbone is a published cross-encoder: it has its head, and a pair's frame.
+    `prompted` says that a template stands around the texts (see `YesNoOptions`), not special tokens.
     `places_chunks` says that the aggregator has a table of positions for chunks, `compares_tokens` that it
     compares the query's tokens with those of all chunks. `rounding` is how far another order of additions,
     which is what batching changes, may move a score in fp32.
@@ -197,13 +247,16 @@ class Family:
     whole: bool = False
     framed_as_pairs: bool = False
     classifier: bool = False
+    prompted: bool = False
     places_chunks: bool = False
     compares_tokens: bool = False
     rounding: float = 1e-5
 
     @property
-    def reads_as(self) -> Plan:
-        """The plan by whose special tokens and default limits texts are read."""
+    def reads_as(self) -> ReadAs:
+        """By whose special tokens and default limits texts are read."""
+        if self.prompted:
+            return "prompt"
         return "pair" if self.framed_as_pairs else self.plan
 
     def encoder_class(self) -> "type[Encoder]":
@@ -264,6 +317,14 @@ FAMILIES: Mapping[str, Family] = {
         ".cross_encoder:LogitEncoder",
         ".cross_encoder:LogitAggregator",
         classifier=True,
+    ),
+    "yes-no": Family(
+        "pair",
+        "sliding",
+        YesNoOptions,
+        ".yes_no:AnswerEncoder",
+        ".cross_encoder:LogitAggregator",
+        prompted=True,
     ),
     "biencoder": Family(
         "dual", "sliding", BiEncoderOptions, ".biencoder:TextEncoder", ".biencoder:SimilarityAggregator"

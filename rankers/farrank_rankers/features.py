@@ -119,6 +119,10 @@ class Layout(Protocol):
         """Take each input's first token. Shapes: (…, F…) -> (P, F…)."""
         ...
 
+    def last(self, values: Tensor) -> Tensor:
+        """Take each input's last token that is no padding. Shapes: (…, F…) -> (P, F…)."""
+        ...
+
     def mean(self, values: Tensor) -> Tensor:
         """Average over each input's tokens, padding left out. Shapes: (…, H) -> (P, H)."""
         ...
@@ -140,6 +144,13 @@ class Padded:
     def first(self, values: Tensor) -> Tensor:
         """Shapes: (P, L, F…) -> (P, F…)."""
         return values[:, 0]
+
+    def last(self, values: Tensor) -> Tensor:
+        """Shapes: (P, L, F…) -> (P, F…)."""
+        places = torch.arange(values.shape[1], device=values.device)  # (L,)
+        last = (places * (self.roles != Role.PADDING)).amax(dim=1)  # (P,)
+        rows = torch.arange(values.shape[0], device=values.device)  # (P,)
+        return values[rows, last]
 
     def mean(self, values: Tensor) -> Tensor:
         """Shapes: (P, L, H) -> (P, H)."""

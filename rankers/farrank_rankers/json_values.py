@@ -88,7 +88,7 @@ def read_value(hint: Any, value: Any, name: str, error: type[Exception]) -> Any:
         (other,) = (each for each in arguments if each is not type(None))
         return None if value is None else read_value(other, value, name, error)
     if origin is tuple:
-        if not isinstance(value, list):
+        if not isinstance(value, (list, tuple)):
             raise error(f"{name} is {value!r}; it must be a list")
         return tuple(
             read_value(arguments[0], each, f"{name}[{index}]", error) for index, each in enumerate(value)

@@ -9,7 +9,8 @@ import numpy as np
 from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.chunking import chunk_bounds, readable_tokens
 from farrank_rankers.errors import SourceError, SpecError
-from farrank_rankers.family import BiEncoderOptions, Family, Options, family_named
+from farrank_rankers.family import BiEncoderOptions, Family, Options, YesNoOptions, family_named
+from farrank_rankers.prompt import Prompt
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokenizer import Frame, Run, TextTokenizer
 from farrank_rankers.tokens import Chunk, EncoderInput, Role, TokenizedText
@@ -24,7 +25,11 @@ class PositionBudget:
 
     def left_for_window(self, family: Family, query_positions: int, options: Options) -> int | None:
         """Count the document tokens that fit into one input; None if there is no limit, ≤ 0 if none fit."""
-        return self._left(family, _prefixes(options)[1], query_positions if family.plan == "pair" else 0)
+        taken = query_positions if family.plan == "pair" else 0
+        if (prompt := _prompt_of(options, self.tokenizer)) is not None:
+            most = self.backbone.max_positions
+            return None if most is None else most - prompt.special_tokens - taken
+        return self._left(family, _prefixes(options)[1], taken)
 
     def left_for_query(self, family: Family, options: Options) -> int | None:
         """Count the query tokens that fit into an input of their own; None if there is no limit."""
@@ -60,7 +65,8 @@ class Reader:
         self.backbone = backbone
         self.pad_id = tokenizer.pad_id(backbone.pad_token_id)
         family = family_named(spec.family)
-        self._frame = _frame_of(family, tokenizer)
+        self._prompt = _prompt_of(spec.options, tokenizer)
+        self._frame = self._prompt.frame if self._prompt else _frame_of(family, tokenizer)
         self._framed_as_pairs = family.framed_as_pairs
         self._has_token_types = backbone.token_types > 1 and tokenizer.files.gives_token_types(
             backbone.architecture, backbone.tokenizer_class
@@ -74,6 +80,8 @@ class Reader:
 
         Raises: ValueError if the text has a lone surrogate.
         """
+        if self._prompt is not None:
+            return self._prompt.read_query(text, self.spec.max_query_tokens)
         return self.tokenizer.read(text, self.spec.max_query_tokens, count_tokens=True)
 
     def read_document(
@@ -91,7 +99,14 @@ class Reader:
         Raises: ReadingStopped if it says yes; ValueError if the text has a lone surrogate or max_chunks < 1.
         """
         limit = readable_tokens(self.spec.chunking, max_chunks)
-        return self.tokenizer.read(text, limit, should_stop, count_tokens=count_tokens)
+        return self.tokenizer.read(
+            text, limit, should_stop, count_tokens=count_tokens, spaces=self.document_spaces
+        )
+
+    @property
+    def document_spaces(self) -> str:
+        """The spaces before a document in its prompt, which belong to its first token; mostly none."""
+        return "" if self._prompt is None else self._prompt.document_spaces
 
     def split(self, document: TokenizedText, max_chunks: int | None = None) -> tuple[Chunk, ...]:
         """Split a document into chunks, at least one.
@@ -134,6 +149,8 @@ class Reader:
         # Padded to the length that the ranker was trained with, if it was.
         padding = np.full(max(0, (self.spec.pad_query_to or 0) - len(query)), self.pad_id, dtype=np.int32)
         asked = [(query.ids, Role.QUERY), (padding, Role.PADDING)]
+        if query.behind is not None:
+            asked.append((query.behind, Role.SPECIAL))
         return self._framed(asked, [(chunk.ids, Role.DOCUMENT)])
 
     def _alone(self, *runs: Run) -> EncoderInput:
@@ -150,7 +167,8 @@ class Reader:
         query = max(self.spec.max_query_tokens, self.spec.pad_query_to or 0)
         window = min(self.spec.chunking.window, self.spec.chunking.max_document_tokens)
         apart = max(len(self._query_prefix) + query, len(self._chunk_prefix) + window)
-        return self._frame.special_tokens + (query + window if self.spec.plan == "pair" else apart)
+        special = (self._prompt or self._frame).special_tokens
+        return special + (query + window if self.spec.plan == "pair" else apart)
 
     def _check_fit(self) -> None:
         """Refuse inputs that the backbone cannot take."""
@@ -205,6 +223,11 @@ class ChunkFramer:
             pattern = self._reader.chunk_input(self._query, chunk)
             self._alike[length] = pattern, int(np.argmax(pattern.roles == int(Role.DOCUMENT)))
         return self._alike[length]
+
+
+def _prompt_of(options: Options, tokenizer: TextTokenizer) -> Prompt | None:
+    """Tokenize a template, where the family has one."""
+    return Prompt.of(options, tokenizer) if isinstance(options, YesNoOptions) else None
 
 
 def _frame_of(family: Family, tokenizer: TextTokenizer) -> Frame:

@@ -133,12 +133,19 @@ class RankerSpec:
         return read_fields(cls, values, "the spec", SpecError, kinds)
 
 
-def family_options(family: str, backbone: BackboneFacts, changes: Mapping[str, Any] | None = None) -> Options:
+def family_options(
+    family: str,
+    backbone: BackboneFacts,
+    changes: Mapping[str, Any] | None = None,
+    preset: Options | None = None,
+) -> Options:
     """Give a family its options, pooled as the backbone was trained to be, with changes as in `ranker.json`.
+
+    `preset` stands for the family's own.
 
     Raises: SpecError if the family is unknown, or naming the option that is unknown or out of its limits.
     """
-    options = family_named(family).options()
+    options = preset or family_named(family).options()
     if isinstance(options, VectorOptions):
         options = replace(options, pooling=backbone.pooling)
     return read_fields(type(options), asdict(options) | dict(changes or {}), "options", SpecError)

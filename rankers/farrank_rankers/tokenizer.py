@@ -215,6 +215,13 @@ PIECE_CHARACTERS = 32_768
 CHARACTERS_PER_TOKEN = 8
 FEWEST_CHARACTERS = 1_024
 
+# How Qwen2 and 3, and Llama 3, split words: a space begins a match, and none goes on over it.
+_SPACES_BEGIN = frozenset(
+    rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{number}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    for number in (r"\p{N}", r"\p{N}{1,3}")
+)
+
 # The matched character begins the next piece, so that a run of white space is never torn and byte-level
 # tokenizers find the space that belongs to the next word. Control characters that Python counts as white
 # space are left out: some normalizers drop them and join the words on both sides.
@@ -237,6 +244,8 @@ def cut_pattern(tokenizer_json: str) -> re.Pattern[str] | None:
         case {"type": "ByteLevel", "use_regex": True}:
             return _BEFORE_WHITE_SPACE
         case {"type": "Metaspace", "split": True}:
+            return _BEFORE_SPACE
+        case {"type": "Split", "pattern": {"Regex": regex}, "invert": False} if regex in _SPACES_BEGIN:
             return _BEFORE_SPACE
         case _:
             return None
@@ -301,15 +310,19 @@ class TextTokenizer:
         should_stop: Callable[[], bool] | None = None,
         *,
         count_tokens: bool = False,
+        spaces: str = "",
     ) -> TokenizedText:
         """Keep a text's first `limit` tokens; with `count_tokens`, tokenize the rest to count it.
 
-        A long text is read in pieces, and `should_stop` is asked between two of them.
+        A long text is read in pieces, and `should_stop` is asked between two of them. `spaces` are those that
+        stand before the text in its prompt: they belong to its first token. Before no text they are nothing.
         Raises: ReadingStopped if it says yes; ValueError if what is read of the text has a lone surrogate.
         """
         ids: list[int] = []
         spans: list[IntArray] = [np.empty((0, 2), dtype=np.int32)]
         total, first_cut = 0, None  # where the first token that is not kept starts
+        lead = len(spaces) if text else 0
+        text = spaces[:lead] + text
         usual = min(PIECE_CHARACTERS, max(FEWEST_CHARACTERS, limit * CHARACTERS_PER_TOKEN))
         for offset, piece in text_pieces(text, self._cut, PIECE_CHARACTERS if count_tokens else usual):
             if offset and should_stop is not None and should_stop():
@@ -330,6 +343,8 @@ class TextTokenizer:
             if first_cut is not None and not count_tokens:
                 break
         joined = np.concatenate(spans)
+        if lead:
+            joined = np.maximum(joined - lead, 0)
         return TokenizedText(
             ids=np.array(ids, dtype=np.int32),
             starts=np.ascontiguousarray(joined[:, 0]),

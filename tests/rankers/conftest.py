@@ -20,6 +20,7 @@ from farrank_rankers.files.save import save_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokenizer import TextTokenizer, TokenizerFiles
 from support.tiny_tokenizers import (
+    answering,
     byte_level,
     byte_pairs,
     fast_class,
@@ -64,8 +65,30 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     # As answerdotai/ModernBERT-base, with a narrower window; the last layer is global, as there.
     "modernbert": {"num_hidden_layers": 4, "local_attention": 16},
     "llama": {"num_key_value_heads": 2, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": None},
+    # Heads that are not the hidden size's share, as published. Normed or scaled, narrower weights do.
+    "qwen2": {"num_key_value_heads": 2, "eos_token_id": 2, "initializer_range": 0.15},
+    "qwen3": {"num_key_value_heads": 2, "head_dim": 16, "eos_token_id": 2, "initializer_range": 0.15},
+    "gemma": {
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "initializer_range": 0.1,
+    },
+    "gemma2": {
+        "initializer_range": 0.1,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "query_pre_attn_scalar": 24,
+        "sliding_window": 24,
+        "attn_logit_softcapping": 4.0,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+    },
 }
-MODERNBERT = ARCHITECTURES["modernbert"]
+DECODERS = ("llama", "qwen2", "qwen3", "gemma", "gemma2")
+# Those whose classifiers need it, too.
+SHAPED = {name: ARCHITECTURES[name] for name in ("modernbert", "qwen2", "qwen3", "gemma", "gemma2")}
 WORDPIECE = ("bert", "electra", "distilbert", "deberta-v2", "big_bird", "jina", "mosaic")
 
 # What config.json says of the backbones that are written out here, where it differs from BERT's.
@@ -122,7 +145,7 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
                 "pad_token_id": pad,
                 "num_labels": labels,
             }
-            | (MODERNBERT if model_type == "modernbert" else {})
+            | SHAPED.get(model_type, {})
             | changes,
         )
         with torch.random.fork_rng():
@@ -140,7 +163,7 @@ def make_backbone(tmp_path_factory: pytest.TempPathFactory) -> MakeBackbone:
 
     def make(architecture: str, positions: int = 2048, **changes: Any) -> Path:
         folder = tmp_path_factory.mktemp(architecture)
-        if architecture == "llama":
+        if architecture in DECODERS:
             tokenizer = sentence_starts()
             saved = PreTrainedTokenizerFast(
                 tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
@@ -175,7 +198,7 @@ def cross_encoder(make_model: MakeModel) -> Path:
 def text_tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TextTokenizer]:
     """One tokenizer of each kind that a backbone may bring."""
     opened = {}
-    for build in (wordpiece, byte_level, byte_pairs, metaspace):
+    for build in (wordpiece, byte_level, byte_pairs, metaspace, answering):
         folder = tmp_path_factory.mktemp(build.__name__)
         save_tokenizer(build(), folder)
         opened[build.__name__] = TextTokenizer(TokenizerFiles.read(folder))

@@ -10,7 +10,7 @@ from farrank_rankers import tokenizer as module
 from farrank_rankers.errors import ReadingStopped
 from farrank_rankers.tokenizer import TextTokenizer
 
-KINDS = ("wordpiece", "byte_level", "byte_pairs", "metaspace")
+KINDS = ("wordpiece", "byte_level", "byte_pairs", "metaspace", "answering")
 NO_LIMIT = 10**9
 
 # Pieces that have broken offsets or word boundaries somewhere before.

@@ -220,7 +220,7 @@ def test_gradient_checkpoints_change_no_gradient(
     without_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     if architecture == "distilbert":
         without_dropout = {"dropout": 0.0, "attention_dropout": 0.0}
-    elif architecture == "llama":
+    elif architecture in ("llama", "qwen2", "qwen3", "gemma", "gemma2"):
         without_dropout = {}
     folder = make_backbone(architecture, **without_dropout)
     ranker = new_ranker(

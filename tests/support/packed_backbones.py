@@ -47,6 +47,14 @@ CASES = {
         "llama", {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4, "head_dim": 16}
     ),
     "llama with stretched positions": Case("llama", {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}),
+    "qwen2": Case("qwen2"),
+    "qwen2 of near layers": Case(
+        "qwen2", {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}
+    ),
+    "qwen3": Case("qwen3"),
+    "gemma": Case("gemma"),
+    "gemma2": Case("gemma2"),
+    "gemma2 without soft caps": Case("gemma2", {"attn_logit_softcapping": None}),
     "longformer": Case("longformer", {"attention_window": [16, 48]}),
     "modernbert": Case("modernbert"),
     # 10 values to a head, and a last layer that is local.

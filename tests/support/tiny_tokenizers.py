@@ -4,7 +4,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import PreTrainedTokenizerFast
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES, tokenizer_class_from_name
 
@@ -68,6 +78,50 @@ def byte_pairs() -> Tokenizer:
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B [SEP]",
         special_tokens=[(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")],
+    )
+    return tokenizer
+
+
+# As Qwen2's and Qwen3's tokenizer.json has it.
+QWEN_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+# Answers, and what templates have around texts: a question mark and the line's end are one token, as there.
+ANSWERS = "yes no Yes No yes no Yes No query document? query document.\n what?\n why?\n how.\n A: B: query: "
+
+
+def answering() -> Tokenizer:
+    """Qwen's way: words begin with their space, no token around a text, marks of a chat's turns."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(QWEN_WORDS), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False, trim_offsets=False),
+        ]
+    )
+    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    tokenizer.train_from_iterator([f"{WORDS} {ANSWERS}\nyes\nno\n?\n?\n?\n"], trainer)
+    tokenizer.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def unsplit() -> Tokenizer:
+    """Gemma's way: spaces are letters, words are not split, a token before each text."""
+    tokenizer = Tokenizer(models.BPE(byte_fallback=True))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    # Merges are learnt word by word, as in a vocabulary whose pieces hold a space in front alone.
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=special)
+    tokenizer.train_from_iterator([f"{WORDS} {ANSWERS} Yes\nNo\nYes"], trainer)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<bos> $A",
+        pair="<bos> $A <bos> $B",
+        special_tokens=[("<bos>", tokenizer.token_to_id("<bos>"))],
     )
     return tokenizer
 

@@ -134,7 +134,13 @@ def _stores(args: argparse.Namespace) -> list[Store]:
     stores: dict[str, Store] = {}
     for source in args.tokens:
         with _named_flag("--tokens", source):
-            store = TokensOf(open_reader(source).tokenizer)
+            reader = open_reader(source)
+            if reader.document_spaces:
+                raise CommandError(
+                    f"index: --tokens {source}: tokens are kept of bare texts, and this ranker's prompt has "
+                    "a space before a document, which the first token holds"
+                )
+            store = TokensOf(reader.tokenizer)
             stores[store.key] = store
     if args.encode:
         # Imported here: an index without vectors needs no torch.

@@ -71,4 +71,7 @@ def _prepared(spec: RankerSpec, config: Mapping[str, Any]) -> Any:
         built.attention_type = attention_type(spec, built)
     if built.model_type == "modernbert":
         built = prepared(built)
+    if getattr(built, "attn_logit_softcapping", None) is not None:
+        # torch's own attention has no soft cap, and transformers 4 would leave it out without a word.
+        built._attn_implementation = "eager"
     return built

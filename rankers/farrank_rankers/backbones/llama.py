@@ -15,7 +15,7 @@ from farrank_rankers.packed.packed_backbone import (
     PackedTransformer,
     Reading,
 )
-from farrank_rankers.packed.pattern import CAUSAL
+from farrank_rankers.packed.pattern import CAUSAL, Pattern, counting_places
 from farrank_rankers.packed.stream import TokenStream
 
 # Ways to stretch rotary positions by the longest input of a batch: companions would change scores.
@@ -23,30 +23,48 @@ BY_THE_BATCH = frozenset({"dynamic", "longrope"})
 
 
 def without_cache(backbone: nn.Module, roles: Tensor, inputs: Mapping[str, Any]) -> Any:
-    """Call a Llama without keeping keys and values for tokens to come: there are none."""
+    """Call a decoder without keeping keys and values for tokens to come: there are none."""
     return backbone(**inputs, use_cache=False)
 
 
 class PackedLlamaLayer(PackedLayer):
-    """A pre-norm layer of Llama. Shapes: (T, H) -> (T, H)."""
+    """A pre-norm layer of Llama and its kin. Shapes: (T, H) -> (T, H)."""
 
     def __init__(self, layer: Any, parts: LayerParts, compile_by: Compile) -> None:
         super().__init__(layer, parts, compile_by)
-        self._size = int(layer.self_attn.head_dim)
+        own = layer.self_attn
+        self._size = int(own.head_dim)
+        self._scale: float = own.scaling
+        self._pattern = self.pattern(own)
         # Queries and keys, which are turned, and values.
         self._counts = [each.out_features // self._size for each in parts.projections]
         self._asked = compile_by(self.asked)
 
+    @staticmethod
+    def pattern(attention: Any) -> Pattern:
+        """Say which tokens see each other: none behind itself, and in some layers near ones only."""
+        window = getattr(attention, "sliding_window", None)
+        # transformers counts the token itself.
+        return CAUSAL if window is None else Pattern(causal=True, window=window - 1)
+
     def mixed(self, hidden: Tensor, given: Reading, shared: Any) -> Tensor:
         """Shapes: hidden (T, H), shared (T, 1, D) twice -> (T, A, D)."""
-        return given.attend(self._asked(hidden, *shared), CAUSAL)
+        pattern, stream = self._pattern, given.stream
+        if pattern.window is not None and not stream.is_dense:
+            pattern = counting_places(pattern, stream.places)
+        return given.attend(self._asked(hidden, *shared), pattern, self._scale)
 
     def asked(self, hidden: Tensor, cosine: Tensor, sine: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Make queries, keys and values. Shapes: (T, H), (T, 1, D) each -> (T, A, D), (T, B, D) each."""
         projected = self.projected(self.layer.input_layernorm(hidden))  # (T, (A + 2B)·D)
         heads = projected.view(len(hidden), -1, self._size)  # (T, A + 2B, D)
         query, key, value = torch.split(heads, self._counts, dim=1)  # (T, A, D), (T, B, D) each
+        query, key = self.normed(query, key)
         return turned(query, cosine, sine), turned(key, cosine, sine), value
+
+    def normed(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Norm queries and keys head by head, where the architecture does. Shapes: (T, A or B, D) each."""
+        return query, key
 
 
 class PackedLlama(PackedTransformer):

@@ -9,7 +9,6 @@ Source: Warner et al., "Smarter, Better, Faster, Longer", arXiv 2412.13663.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from farrank_rankers.backbones.forms import Forms
@@ -23,7 +22,7 @@ from farrank_rankers.packed.packed_backbone import (
     PackedTransformer,
     Reading,
 )
-from farrank_rankers.packed.pattern import EVERY_TOKEN, Heads, Pattern
+from farrank_rankers.packed.pattern import EVERY_TOKEN, Heads, Pattern, counting_places
 from farrank_rankers.packed.stream import TokenStream
 
 
@@ -118,10 +117,7 @@ class PackedModernBert(PackedTransformer):
 
     def __init__(self, model: Any, compile_by: Compile) -> None:
         super().__init__(model, compile_by)
-        window, device = window_of(model), model.embeddings.tok_embeddings.weight.device
-        self._near = Pattern(window=window)
-        # A tensor, (): a mask that is compiled for streams of any length must hold no number.
-        self._reach = torch.tensor(window, device=device)
+        self._near = Pattern(window=window_of(model))
 
     @classmethod
     def serves(cls, model: Any) -> bool:
@@ -159,14 +155,7 @@ class PackedModernBert(PackedTransformer):
 
     def _near_in(self, stream: TokenStream) -> Pattern:
         """Let tokens see near ones; padding left out counts, where there is any."""
-        places, reach = stream.places, self._reach
-        if stream.is_dense:
-            return self._near
-
-        def sees(batch: Tensor, head: Tensor, own: Tensor, other: Tensor) -> Tensor:
-            return (places[own] - places[other]).abs() <= reach
-
-        return Pattern(sees=sees, near=self._near.window)
+        return self._near if stream.is_dense else counting_places(self._near, stream.places)
 
     def ends_in_firsts(self, shared: Any) -> bool:
         """Whether the last layer can compute first tokens alone: if it is global."""

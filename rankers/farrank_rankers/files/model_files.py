@@ -14,6 +14,7 @@ from typing import Any, Literal
 from farrank_rankers.backbones.facts import own_backbone
 from farrank_rankers.errors import SourceError
 from farrank_rankers.family import ENSEMBLE, BiEncoderOptions, Pooling
+from farrank_rankers.files.answering_models import answers_by_logit
 from farrank_rankers.json_values import parse_json, read_json
 
 EMBEDDED = "embedded"
@@ -21,7 +22,7 @@ EMBEDDED = "embedded"
 _TRAINED = Path(__file__).parents[1] / "embedded"
 
 # Enough to read text and weights; no pickles, no code.
-_HUB_FILES = ["*.json", "model*.safetensors", "*/model*.safetensors"]
+_HUB_FILES = ["*.json", "*.jinja", "model*.safetensors", "*/model*.safetensors"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def _from_hub(name: str, revision: str | None, download: bool, export_file: str 
     return Location(Path(found), name, Path(found).name)
 
 
-ModelKind = Literal["artifact", "difference", "cross-encoder", "biencoder", "backbone"]
+ModelKind = Literal["artifact", "difference", "cross-encoder", "yes-no", "biencoder", "backbone"]
 SPEC_FILE = "ranker.json"
 DIFFERENCE_FILE = "difference.json"
 
@@ -139,6 +140,8 @@ class ModelFiles:
         names = config.get("architectures") or []
         if any(str(name).endswith("ForSequenceClassification") for name in names):
             return cls("cross-encoder", location, folder, config)
+        if answers_by_logit(folder, config):
+            return cls("yes-no", location, folder, _read_config(folder))
         if (folder / "modules.json").is_file():
             transformer = folder / str(_modules(folder)[0]["path"])
             return cls("biencoder", location, transformer, _read_config(transformer))

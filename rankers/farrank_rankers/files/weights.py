@@ -32,7 +32,22 @@ def load_published(reader: Reader, files: ModelFiles) -> Ranker:
     """
     ranker = build_empty(reader, files)
     fill_published(ranker.encoder.backbone, files)
+    fill_own(ranker, files)
     return ranker
+
+
+def fill_own(ranker: Ranker, files: ModelFiles) -> None:
+    """Copy what a family's encoder has beside the backbone, as far as a published checkpoint holds it.
+
+    Raises: WeightsError naming the file, the tensor and what was expected; SpecError if the ranker names what
+    the checkpoint's tokenizer does not have.
+    """
+    targets = ranker.encoder.state_dict(keep_vars=True)
+    if not any(not name.startswith("backbone.") for name in targets):
+        return
+    found = ranker.encoder.own_weights(read_weights(files.transformer), ranker.reader)
+    for name, tensor in found.items():
+        copy(name, tensor, targets[name], files.transformer / FILE)
 
 
 def build_empty(reader: Reader, files: ModelFiles) -> Ranker:

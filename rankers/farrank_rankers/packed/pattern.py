@@ -1,7 +1,7 @@
 """Which tokens of an input see each other, and how much: one description for every kernel."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from torch import Tensor
@@ -46,6 +46,19 @@ class Pattern:
     def is_placed(self) -> bool:
         """Whether it matters at which places of their inputs tokens stand."""
         return self.causal or self.window is not None or self.slopes is not None
+
+
+def counting_places(pattern: Pattern, places: Tensor) -> Pattern:
+    """Count a window in places of the input, where padding that was left out of the stream has some, too.
+
+    Shapes: places (T,).
+    """
+    reach = places.new_full((), pattern.window)  # a mask that is compiled for every window holds no number
+
+    def sees(batch: Tensor, head: Tensor, own: Tensor, other: Tensor) -> Tensor:
+        return (places[own] - places[other]).abs() <= reach
+
+    return replace(pattern, window=None, sees=sees, near=pattern.window)
 
 
 EVERY_TOKEN = Pattern()

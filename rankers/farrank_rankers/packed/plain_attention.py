@@ -61,13 +61,14 @@ def _weights(scores: Tensor, starts: tuple[int, int], pattern: Pattern) -> Tenso
     if pattern.slopes is not None:
         distance = (asking[:, None] - seen).abs()  # (L, M)
         scores = scores - pattern.slopes[:, None, None] * distance
+    own, other = asking[:, None] + starts[0], seen + starts[1]  # (L, 1), (M,), places in the streams
+    if pattern.rescored is not None:
+        scores = pattern.rescored(scores, batch, head, own, other)  # (A, L, M)
+    # Behind what changes scores, which may make finite ones of infinite ones.
     if pattern.causal:
         scores = scores.masked_fill(seen > asking[:, None], -torch.inf)
     if pattern.window is not None:
         scores = scores.masked_fill((asking[:, None] - seen).abs() > pattern.window, -torch.inf)
-    own, other = asking[:, None] + starts[0], seen + starts[1]  # (L, 1), (M,), places in the streams
-    if pattern.rescored is not None:
-        scores = pattern.rescored(scores, batch, head, own, other)  # (A, L, M)
     if pattern.sees is not None:
         scores = scores.masked_fill(~pattern.sees(batch, head, own, other), -torch.inf)
     return scores.softmax(dim=-1)

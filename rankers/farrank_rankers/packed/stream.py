@@ -126,6 +126,10 @@ class TokenStream:
         """Shapes: (T, F…) -> (P, F…)."""
         return values.index_select(0, self.bounds.offsets[:-1])
 
+    def last(self, values: Tensor) -> Tensor:
+        """Shapes: (T, F…) -> (P, F…)."""
+        return values.index_select(0, self.bounds.offsets[1:] - 1)
+
     def mean(self, values: Tensor) -> Tensor:
         """Shapes: (T, H) -> (P, H)."""
         # "Unsafe" leaves out checks that would have to wait for the device.

@@ -59,7 +59,7 @@ class RankerConfig(Checked):
     None take the fastest of what the artifact holds. `export_file` names the one of a published model's
     graphs to serve, by its path in the model's folder (onnx/model_O3.onnx). `packing` is torch's: inputs end
     to end, or padded to the longest; auto packs where a GPU has a fused kernel for it and the backbone a
-    packed form.
+    packed form. `instruction` is what a language model that answers is told to find.
     """
 
     source: str = must("embedded", bool, "a folder, a hub name, 'embedded' or 'embedded:NAME'")
@@ -73,6 +73,7 @@ class RankerConfig(Checked):
     max_document_tokens: int | None = at_least(1, None)
     window: int | None = at_least(1, None)
     stride: int | None = at_least(1, None)
+    instruction: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

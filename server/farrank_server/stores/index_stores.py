@@ -59,13 +59,17 @@ class IndexStores:
 
     def tokens_for(self, reader: Reader) -> TokenStore | None:
         """Find the tokens that a ranker would make; None if there are none of its tokenizer."""
-        return next((store for store in self._tokens.values() if not store.why_not(reader.tokenizer)), None)
+        return next((store for store in self._tokens.values() if not _why_not(store, reader)), None)
 
     def why_no_tokens(self, reader: Reader) -> str:
         """Say why none of the tokens are a ranker's; empty if some are, or there are none at all."""
-        reasons = [store.why_not(reader.tokenizer) for store in self._tokens.values()]
+        reasons = [_why_not(store, reader) for store in self._tokens.values()]
         return "; ".join(reasons) if all(reasons) else ""
 
     def encodings_for(self, ranker: LoadedRanker) -> EncodingsStore | None:
         """Find the encodings that a ranker would make; None if there are none of its version and chunking."""
         return self._encodings.get(encodings_store.key_of(ranker.version))
+
+
+def _why_not(store: TokenStore, reader: Reader) -> str:
+    return store.why_not(reader.tokenizer, reader.document_spaces)

@@ -179,8 +179,10 @@ class TokenStore:
             self._parts.append(opened)
         self._firsts = [part.first for part in self._parts]
 
-    def why_not(self, tokenizer: TextTokenizer) -> str:
-        """Say why the tokens are not this tokenizer's; empty if they are."""
+    def why_not(self, tokenizer: TextTokenizer, spaces: str = "") -> str:
+        """Say why they are not a tokenizer's tokens of texts behind `spaces`; empty if they are."""
+        if spaces:
+            return "they are of bare texts, and the ranker's prompt has a space before a document"
         if self.manifest["tokenizer"] != tokenizer_digest(tokenizer):
             return "the stored tokens are another tokenizer's"
         if self.manifest["tokenizers"] != (here := version("tokenizers")):

@@ -159,6 +159,7 @@ def _open(name: str, source: RankerConfig, config: ServerConfig) -> ServableRank
 def _overrides(source: RankerConfig) -> Overrides:
     return Overrides(
         family=source.family,
+        instruction=source.instruction,
         max_query_tokens=source.max_query_tokens,
         max_document_tokens=source.max_document_tokens,
         window=source.window,

@@ -1,0 +1,67 @@
+"""Gemma and Gemma 2: Llamas with scaled embeddings; in Gemma 2 attention's scores have a soft cap."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from farrank_rankers.backbones.forms import Forms
+from farrank_rankers.backbones.llama import PackedLlama, PackedLlamaLayer, last_token, without_cache
+from farrank_rankers.packed.packed_backbone import LayerParts, Reading
+from farrank_rankers.packed.pattern import Pattern, Score
+
+
+def soft_capped(cap: float) -> Score:
+    """Keep attention's scores between -cap and cap.
+
+    Source: Gemma Team, "Gemma 2", arXiv 2408.00118.
+    """
+
+    def capped(score: Tensor, batch: Tensor, head: Tensor, asks: Tensor, seen: Tensor) -> Tensor:
+        return cap * (score / cap).tanh()
+
+    return capped
+
+
+class PackedGemma(PackedLlama):
+    """A transformers Gemma. Shapes: T tokens -> last_hidden_state (T, H)."""
+
+    def embedded(self, given: Reading) -> Tensor:
+        """Scale embeddings by √H, as rounded to their type. Shapes: T tokens -> (T, H)."""
+        hidden = super().embedded(given)  # (T, H)
+        if hasattr(self.model.embed_tokens, "embed_scale"):  # transformers 5 scales in the embedding itself
+            return hidden
+        return hidden * float(torch.tensor(self.model.config.hidden_size**0.5, dtype=hidden.dtype))
+
+
+class PackedGemma2Layer(PackedLlamaLayer):
+    """A layer of Gemma 2, whose attention may be capped and near. Shapes: (T, H) -> (T, H)."""
+
+    @staticmethod
+    def pattern(attention: Any) -> Pattern:
+        """Say which tokens see each other, and cap their scores."""
+        cap = attention.attn_logit_softcapping
+        pattern = PackedLlamaLayer.pattern(attention)
+        return pattern if cap is None else Pattern(True, pattern.window, rescored=soft_capped(cap))
+
+
+class PackedGemma2(PackedGemma):
+    """A transformers Gemma 2. Shapes: T tokens -> last_hidden_state (T, H)."""
+
+    layer_class = PackedGemma2Layer
+
+    @staticmethod
+    def parts(layer: Any) -> LayerParts:
+        """Take a layer apart that norms what attention and feed-forward read, and what they give."""
+        own = layer.self_attn
+
+        def rest(mixed: Tensor, hidden: Tensor) -> Tensor:
+            hidden = hidden + layer.post_attention_layernorm(own.o_proj(mixed))  # (T, H)
+            inner = layer.mlp(layer.pre_feedforward_layernorm(hidden))  # (T, H)
+            return hidden + layer.post_feedforward_layernorm(inner)
+
+        return LayerParts([own.q_proj, own.k_proj, own.v_proj], own.config.num_attention_heads, rest)
+
+
+GEMMA = Forms(call=without_cache, packed=PackedGemma, head=last_token)
+GEMMA2 = Forms(call=without_cache, packed=PackedGemma2, head=last_token)

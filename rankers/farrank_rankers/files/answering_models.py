@@ -1,0 +1,177 @@
+"""What published language models that answer are asked, and by which tokens they answer.
+
+A folder says it itself by a chat template with the roles query and document and by sentence-transformers'
+files; where it is silent, the preset of its architecture says it. Nothing here imports torch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from farrank_rankers.errors import SourceError
+from farrank_rankers.family import DOCUMENT, INSTRUCTION, QUERY, YesNoOptions
+from farrank_rankers.json_values import parse_json, read_json, read_text
+from farrank_rankers.tokenizer import TextTokenizer
+
+# Qwen/Qwen3-Reranker-0.6B, -4B and -8B: the prompt of their model cards.
+QWEN3_RERANKER = YesNoOptions(
+    template=(
+        "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the "
+        'Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n',
+        "<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}",
+        "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+    ),
+    instruction="Given a web search query, retrieve relevant passages that answer the query",
+)
+
+# mixedbread-ai/mxbai-rerank-base-v2 and -large-v2: the prompt of the package mxbai-rerank.
+MXBAI_RERANK_V2 = YesNoOptions(
+    template=(
+        "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+        "<|im_start|>user\n",
+        "instruction: {instruction}\nquery: {query}",
+        "\n",
+        "document: {document}",
+        "\n",
+        "You are a search relevance expert who evaluates how well documents match search queries. For each "
+        "query-document pair, carefully analyze the semantic relationship between them, then provide your "
+        "binary relevance judgment (0 for not relevant, 1 for relevant).\nRelevance:",
+        "<|im_end|>\n<|im_start|>assistant\n",
+    ),
+    yes="1",
+    no="0",
+)
+
+# BAAI/bge-reranker-v2-gemma: the prompt of the package FlagEmbedding. Its score is the logit of yes alone.
+BGE_RERANKER_V2_GEMMA = YesNoOptions(
+    template=(
+        "<bos>",
+        "A: {query}",
+        "\n",
+        "B: {document}",
+        "\n",
+        "Given a query A and a passage B, determine whether the passage contains an answer to the query by "
+        "providing a prediction of either 'Yes' or 'No'.",
+    ),
+    yes="Yes",
+    no=None,
+)
+
+# By transformers' model_type.
+PRESETS: Mapping[str, YesNoOptions] = {
+    "qwen3": QWEN3_RERANKER,
+    "qwen2": MXBAI_RERANK_V2,
+    "gemma": BGE_RERANKER_V2_GEMMA,
+}
+
+LOGIT_SCORE = "LogitScore"
+
+
+def answers_by_logit(folder: Path, config: Mapping[str, Any]) -> bool:
+    """Whether a folder holds a language model that is published to answer, or one that has a preset."""
+    modules = folder / "modules.json"
+    if modules.is_file():
+        return _logit_score(modules) is not None
+    names = config.get("architectures") or []
+    return config.get("model_type") in PRESETS and any(str(name).endswith("ForCausalLM") for name in names)
+
+
+def yes_no_options(folder: Path, config: Mapping[str, Any], tokenizer: TextTokenizer) -> YesNoOptions:
+    """Read what a model is asked and how it answers, as far as its folder says it.
+
+    Raises: SourceError naming the file that is damaged, or what neither it nor a preset says.
+    """
+    options = PRESETS.get(str(config.get("model_type")))
+    if (template := _chat_template(folder, tokenizer)) is not None:
+        options = _of_chat_template(template, options, folder, tokenizer)
+    if options is None:
+        raise SourceError(
+            f"{folder}: nothing says what the model is asked: model_type {config.get('model_type')!r} has no "
+            f"preset ({', '.join(PRESETS)} have), and no chat template has the roles query and document"
+        )
+    modules = folder / "modules.json"
+    if modules.is_file() and (module := _logit_score(modules)) is not None:
+        values = read_json(folder / str(module["path"]) / "config.json")
+        yes = _token(tokenizer, values, "true_token_id")
+        if yes is None:
+            raise SourceError(f"{folder / str(module['path']) / 'config.json'} lacks true_token_id")
+        options = replace(options, yes=yes, no=_token(tokenizer, values, "false_token_id"))
+    config_path = folder / "config_sentence_transformers.json"
+    if config_path.is_file():
+        values = read_json(config_path)
+        instruction = (values.get("prompts") or {}).get(values.get("default_prompt_name"))
+        if instruction and any(INSTRUCTION in part for part in options.template):
+            options = replace(options, instruction=str(instruction))
+    return options
+
+
+def _logit_score(modules: Path) -> dict[str, Any] | None:
+    listed = parse_json(modules)
+    for module in listed if isinstance(listed, list) else []:
+        if isinstance(module, dict) and str(module.get("type")).rsplit(".", 1)[-1] == LOGIT_SCORE:
+            return module
+    return None
+
+
+def _token(tokenizer: TextTokenizer, values: Mapping[str, Any], key: str) -> str | None:
+    number = values.get(key)
+    if number is None:
+        return None
+    token = tokenizer.tokenizer.id_to_token(number) if isinstance(number, int) and number >= 0 else None
+    if token is None:
+        raise SourceError(f"{key} is {number!r}; the tokenizer has no such token")
+    return token
+
+
+def _chat_template(folder: Path, tokenizer: TextTokenizer) -> str | None:
+    """Find a template that is written for a query and a document; a chat's own knows neither."""
+    path = folder / "chat_template.jinja"
+    template = read_text(path) if path.is_file() else tokenizer.files.config.get("chat_template")
+    is_pairs = isinstance(template, str) and "query" in template and "document" in template
+    return template if is_pairs else None
+
+
+def _of_chat_template(
+    template: str, preset: YesNoOptions | None, folder: Path, tokenizer: TextTokenizer
+) -> YesNoOptions | None:
+    """Render a chat template around placeholders; what follows the document is tokenized apart.
+
+    Its default instruction is what it writes where no system message stands.
+    Raises: SourceError if it cannot be rendered.
+    """
+    bare = _rendered(template, None, folder, tokenizer)
+    if bare.count(QUERY) != 1 or bare.count(DOCUMENT) != 1:
+        return preset  # it knows the words for another reason
+    instructed = _rendered(template, INSTRUCTION, folder, tokenizer)
+    instruction = ""
+    if instructed.count(INSTRUCTION) == 1:
+        before, behind = instructed.split(INSTRUCTION)
+        if bare.startswith(before) and bare.endswith(behind) and len(bare) >= len(before) + len(behind):
+            instruction = bare[len(before) : len(bare) - len(behind)]
+    whole = instructed if instruction else bare
+    end = whole.index(DOCUMENT) + len(DOCUMENT)
+    parts = tuple(part for part in (whole[:end], whole[end:]) if part)
+    answers = preset or YesNoOptions()
+    return YesNoOptions(template=parts, instruction=instruction, yes=answers.yes, no=answers.no)
+
+
+def _rendered(template: str, system: str | None, folder: Path, tokenizer: TextTokenizer) -> str:
+    """Render as transformers does, where a folder's template can reach nothing else."""
+    from jinja2 import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    messages = [{"role": "system", "content": system}] if system else []
+    messages += [{"role": "query", "content": QUERY}, {"role": "document", "content": DOCUMENT}]
+    special = {
+        name: token.get("content") if isinstance(token, Mapping) else token
+        for name, token in tokenizer.files.config.items()
+        if name.endswith("_token")
+    }
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    try:
+        return environment.from_string(template).render(
+            messages=messages, add_generation_prompt=True, **special
+        )
+    except TemplateError as error:
+        raise SourceError(f"{folder}: the chat template cannot be rendered: {error}") from error

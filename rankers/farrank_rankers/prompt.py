@@ -1,0 +1,118 @@
+"""The prompt around query and document of a language model that answers, as tokens."""
+
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from farrank_rankers.errors import SpecError
+from farrank_rankers.family import DOCUMENT, INSTRUCTION, QUERY, YesNoOptions
+from farrank_rankers.tokenizer import Frame, TextTokenizer
+from farrank_rankers.tokens import IntArray, Role, TokenizedText
+
+_SPACES = re.compile(" *$")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prompt:
+    """A template, tokenized once: what stands around query and document, and how the two are read.
+
+    A template's parts are tokenized each on its own. Inside a part, spaces right before a placeholder are
+    read with the query (`query_spaces`) or the document (`document_spaces`), and what stands before them
+    without it: language models' tokenizers begin a word with its space. What follows the query in its part,
+    `tail`, is read together with it, for many tokenizers join a question mark and the line's end; `tail_ids`
+    are its tokens by itself.
+    """
+
+    tokenizer: TextTokenizer
+    frame: Frame
+    query_spaces: str
+    document_spaces: str
+    tail: str
+    tail_ids: IntArray
+
+    @classmethod
+    def of(cls, options: YesNoOptions, tokenizer: TextTokenizer) -> "Prompt":
+        """Tokenize a template."""
+        template = [_instructed(part, options.instruction) for part in options.template]
+        of_query = next(index for index, part in enumerate(template) if QUERY in part)
+        of_document = next(index for index, part in enumerate(template) if DOCUMENT in part)
+        before, tail = template[of_query].split(QUERY)
+        before, query_spaces = _at_spaces(before)
+        head = [*template[:of_query], before]
+        between: list[str] = []
+        if of_document == of_query:
+            tail, document_spaces = _at_spaces(tail.removesuffix(DOCUMENT))
+        else:
+            last, document_spaces = _at_spaces(template[of_document].removesuffix(DOCUMENT))
+            between = [*template[of_query + 1 : of_document], last]
+        end = template[of_document + 1 :]
+        return cls(
+            tokenizer,
+            Frame(tuple(_special(tokenizer, texts) for texts in (head, between, end)), text_types=(0, 0)),
+            query_spaces,
+            document_spaces,
+            tail,
+            tokenizer.ids(tail),
+        )
+
+    @property
+    def special_tokens(self) -> int:
+        """Count the positions that the template takes, at most."""
+        return self.frame.special_tokens + len(self.tail_ids)
+
+    def read_query(self, text: str, limit: int) -> TokenizedText:
+        """Tokenize a query with what follows it, and keep `limit` tokens of it; those that are joined count.
+
+        Raises: ValueError if the text has a lone surrogate.
+        """
+        alone = self.tokenizer.read(text, limit, count_tokens=True, spaces=self.query_spaces)
+        if self.tail and len(alone) and not alone.tokens_cut:
+            most = len(alone) + len(self.tail_ids)
+            joint = self.tokenizer.read(text + self.tail, most, count_tokens=True, spaces=self.query_spaces)
+            own = int((joint.starts < len(text)).sum())
+            if not joint.tokens_cut and own <= limit:
+                return TokenizedText(
+                    ids=joint.ids[:own],
+                    starts=joint.starts[:own],
+                    ends=np.minimum(joint.ends[:own], len(text)),
+                    characters_cut=0,
+                    total_tokens=own,
+                    behind=joint.ids[own:],
+                )
+        return replace(alone, behind=self.tail_ids)
+
+
+def check_answer(tokenizer: TextTokenizer, name: str, answer: str) -> int:
+    """Find the id of the token that is an answer, by its name in the vocabulary or as a text.
+
+    Raises: SpecError if it is another number of tokens.
+    """
+    named = tokenizer.tokenizer.token_to_id(answer)
+    if named is not None:
+        return int(named)
+    ids = tokenizer.ids(answer)
+    if len(ids) != 1:
+        raise SpecError(f"{name} is {answer!r}, which is {len(ids)} tokens; it must be one")
+    return int(ids[0])
+
+
+def _instructed(part: str, instruction: str) -> str:
+    """Put the instruction in its place; without one, leave out the line it would stand in."""
+    if not instruction:
+        return "".join(line for line in re.split(r"(?<=\n)", part) if INSTRUCTION not in line)
+    # The instruction may hold the placeholder of another.
+    return instruction.join(part.split(INSTRUCTION))
+
+
+def _at_spaces(text: str) -> tuple[str, str]:
+    """Cut a text before the spaces that it ends with."""
+    spaces = _SPACES.search(text)
+    end = spaces.start() if spaces else len(text)
+    return text[:end], text[end:]
+
+
+def _special(tokenizer: TextTokenizer, texts: list[str]) -> IntArray:
+    """Tokenize texts each on its own, as a frame's part. Shapes: -> (3, special tokens)."""
+    ids = np.concatenate([np.empty(0, dtype=np.int32), *(tokenizer.ids(text) for text in texts if text)])
+    return np.stack([ids, np.full_like(ids, Role.SPECIAL), np.zeros_like(ids)])
