@@ -1,5 +1,8 @@
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 
 from farrank_bench import shared_prefixes
 from farrank_bench.shared_prefixes import Size, build, encode_shared, encode_whole, measure
@@ -22,10 +25,10 @@ def test_both_ways_give_the_same_vectors(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_ways_that_differ_are_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_prefixes, "VOCABULARY", 50)
-    monkeypatch.setattr(
-        shared_prefixes,
-        "encode_shared",
-        lambda model, before, behind: encode_whole(model, before.flip(1), behind),
-    )
+
+    def turned(model: Any, before: Tensor, behind: Tensor) -> Tensor:
+        return encode_whole(model, before.flip(1), behind)
+
+    monkeypatch.setattr(shared_prefixes, "encode_shared", turned)
     with pytest.raises(AssertionError, match="last vectors differ"):
         measure(build(TINY, torch.float32), 7, 5, 3, 1)
