@@ -86,8 +86,8 @@ TINY_BERT = {
 # Aggregators that are transformers themselves, small like the backbone.
 TINY_TRANSFORMER = TransformerShape(layers=2, heads=4, width=24, intermediate=48, positions=128)
 TINY_OPTIONS: dict[str, dict[str, Any]] = {
-    # Words of every vocabulary here.
-    "yes-no": {"yes": "query", "no": "text"},
+    # Tokens of every vocabulary here.
+    "yes-no": {"yes": "a", "no": "s"},
     "parade-transf-pretr": {"transformer": TINY_TRANSFORMER},
     # With the query it takes longest to trace; what more layers do, the others tell.
     "parade-transf-pretr-q": {"transformer": replace(TINY_TRANSFORMER, layers=1)},

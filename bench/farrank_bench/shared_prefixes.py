@@ -19,7 +19,6 @@ from torch import Tensor
 
 from farrank_bench.report import Command, Heading, Measure, Row
 from farrank_rankers.lean_transformers import transformers
-from farrank_runtimes.cores import usable_cores
 
 NOTES = (
     "Qwen3 as transformers has it, random weights, {precision}, {threads} threads, {chunks} chunks of a call "
@@ -62,7 +61,7 @@ def main() -> int:
     add("--repeats", type=int, default=5)
     add("--precision", choices=("fp32", "bf16"), default="fp32")
     given = command.parse(None)
-    notes = NOTES.format(threads=usable_cores(), **vars(given))
+    notes = NOTES.format(threads=torch.get_num_threads(), **vars(given))
     heading = Heading("Shared prefixes", notes, one_table="Chunks")
     return command.report(heading, parts(given), given.out)
 

@@ -118,6 +118,9 @@ def unsplit() -> Tokenizer:
     trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=special)
     tokenizer.train_from_iterator([f"{WORDS} {ANSWERS} Yes\nNo\nYes"], trainer)
     tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<bos> $A",
         pair="<bos> $A <bos> $B",
