@@ -7,7 +7,7 @@ from torch import Tensor
 
 from farrank_rankers.backbones.forms import Forms
 from farrank_rankers.backbones.llama import PackedLlama, PackedLlamaLayer, last_token, without_cache
-from farrank_rankers.packed.packed_backbone import LayerParts, Reading
+from farrank_rankers.packed.packed_backbone import Compile, LayerParts, Reading
 from farrank_rankers.packed.pattern import Pattern, Score
 
 
@@ -26,12 +26,16 @@ def soft_capped(cap: float) -> Score:
 class PackedGemma(PackedLlama):
     """A transformers Gemma. Shapes: T tokens -> last_hidden_state (T, H)."""
 
+    def __init__(self, model: Any, compile_by: Compile) -> None:
+        super().__init__(model, compile_by)
+        embedding = model.embed_tokens
+        # transformers 5 scales in the embedding itself. Rounded to the embedding's type, as transformers does.
+        scale = 1.0 if hasattr(embedding, "embed_scale") else model.config.hidden_size**0.5
+        self._embedding_scale = float(torch.tensor(scale, dtype=embedding.weight.dtype))
+
     def embedded(self, given: Reading) -> Tensor:
-        """Scale embeddings by √H, as rounded to their type. Shapes: T tokens -> (T, H)."""
-        hidden = super().embedded(given)  # (T, H)
-        if hasattr(self.model.embed_tokens, "embed_scale"):  # transformers 5 scales in the embedding itself
-            return hidden
-        return hidden * float(torch.tensor(self.model.config.hidden_size**0.5, dtype=hidden.dtype))
+        """Scale embeddings by √H. Shapes: T tokens -> (T, H)."""
+        return super().embedded(given) * self._embedding_scale
 
 
 class PackedGemma2Layer(PackedLlamaLayer):
