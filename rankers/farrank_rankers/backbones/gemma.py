@@ -29,7 +29,7 @@ class PackedGemma(PackedLlama):
     def __init__(self, model: Any, compile_by: Compile) -> None:
         super().__init__(model, compile_by)
         embedding = model.embed_tokens
-        # transformers 5 scales in the embedding itself. Rounded to the embedding's type, as transformers does.
+        # transformers 5 scales in the embedding itself. It is rounded to the embedding's type, as there.
         scale = 1.0 if hasattr(embedding, "embed_scale") else model.config.hidden_size**0.5
         self._embedding_scale = float(torch.tensor(scale, dtype=embedding.weight.dtype))
 
