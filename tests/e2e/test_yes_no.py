@@ -98,7 +98,7 @@ async def test_a_served_score_and_its_passage_are_the_rankers(
         assert (passage.start, passage.end) == (deciding.start, deciding.end)
         # What the model read there is what the span says.
         tokens = ranker.reader.tokenizer.tokenizer
-        read = tokens.decode(deciding.ids.tolist())
+        read = tokens.decode(deciding.ids.tolist(), skip_special_tokens=False)  # bytes count as such
         assert read.removeprefix(" ") == text[deciding.start : deciding.end].removeprefix(" ")
 
 
