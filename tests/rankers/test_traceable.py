@@ -1,7 +1,7 @@
 """Every family and every backbone as graphs: traced at one size, right at others, in other runtimes."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from torch import Tensor
 from farrank_exporters.trace import AggregatorGraph, trace_aggregator, trace_encoder
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.exports.export_folder import find_exports
-from farrank_rankers.family import FAMILIES
+from farrank_rankers.family import FAMILIES, TransformerShape
 from farrank_rankers.features import Features, batched, stacked
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.untrained import new_ranker
@@ -162,7 +162,8 @@ def one_layer(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, A
     """Make every transformer of aggregators as quick to trace as it can be."""
     return {
         family: {
-            name: replace(value, layers=1) if is_dataclass(value) else value for name, value in each.items()
+            name: replace(value, layers=1) if isinstance(value, TransformerShape) else value
+            for name, value in each.items()
         }
         for family, each in options.items()
     }

@@ -50,7 +50,7 @@ class PackedLlamaLayer(PackedLayer):
     def mixed(self, hidden: Tensor, given: Reading, shared: Any) -> Tensor:
         """Shapes: hidden (T, H), shared (T, 1, D) twice -> (T, A, D)."""
         pattern, stream = self._pattern, given.stream
-        if pattern.window is not None and not stream.is_dense:
+        if not stream.is_dense:
             pattern = counting_places(pattern, stream.places)
         return given.attend(self._asked(hidden, *shared), pattern, self._scale)
 

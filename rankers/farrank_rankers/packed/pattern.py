@@ -51,8 +51,12 @@ class Pattern:
 def counting_places(pattern: Pattern, places: Tensor) -> Pattern:
     """Count a window in places of the input, where padding that was left out of the stream has some, too.
 
+    A pattern without a window stays as it is.
+
     Shapes: places (T,).
     """
+    if pattern.window is None:
+        return pattern
     reach = places.new_full((), pattern.window)  # a mask that is compiled for every window holds no number
 
     def sees(batch: Tensor, head: Tensor, own: Tensor, other: Tensor) -> Tensor:
