@@ -82,8 +82,9 @@ class Replica:
         encoders = EngineEncoders()
         opening = partial(open_first_stages, config.first_stage, encoders)
         first_stages = opening()
-        # Until `indexes` has them, which stops them, too.
-        opened.push_async_callback(first_stages.stop)
+        # Until `indexes` has them, which stops them, too, and lets go of them when it has others.
+        unowned = await opened.enter_async_context(AsyncExitStack())
+        unowned.push_async_callback(first_stages.stop)
         device = DeviceThread()
         self._door = GrpcListener(config.listen, config.limits)
         # Opening indexes waits for another process: rankers load meanwhile.
@@ -120,6 +121,7 @@ class Replica:
             self.metrics.show_ranker(ranker, doors)
         self.indexes = Indexes(first_stages, opening, self.engine, self.metrics)
         opened.push_async_callback(self.indexes.stop)
+        unowned.pop_all()
         service = RerankService(config, self.engine, self.indexes, self.metrics)
         names = self.engine.rankers.keys()
         guard = partial(Guard, metrics=self.metrics, rankers=names, default_ranker=config.default_ranker)

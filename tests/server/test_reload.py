@@ -102,6 +102,25 @@ async def test_no_call_is_dropped_while_indexes_are_reloaded(
         assert read("farrank_index_reloads_total", {"outcome": "done"}) == 1
 
 
+async def test_files_of_old_indexes_are_let_go(
+    tiny_rankers: dict[str, Path], index: Path, stores: list[Store]
+) -> None:
+    def mapped() -> list[str]:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+        return [line for line in lines if str(index.parent) in line]
+
+    async with Replica(configured(tiny_rankers, index)) as replica:
+        expected = [first := len(mapped())]
+        assert first > 0
+        for generation in (1, 2):
+            await asyncio.to_thread(add, index, stores, f"new{generation}")
+            await replica.indexes.reload()
+            # Each change adds a part with as many files.
+            expected.append(first * (generation + 1))
+            await until(lambda: len(mapped()) == expected[-1])
+            assert not [line for line in mapped() if line.endswith("(deleted)")]
+
+
 async def test_a_reload_that_fails_leaves_the_old_indexes(
     tiny_rankers: dict[str, Path], index: Path, tmp_path: Path
 ) -> None:

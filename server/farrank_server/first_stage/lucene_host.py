@@ -74,6 +74,8 @@ class LuceneHost:
         if self._process is not None:
             await self._process.stop()
             self._process = None
+        # What refers to each other in a circle is found late or never; mapped files would stay as long.
+        self._stores.clear()
 
     @property
     def process_id(self) -> int | None:

@@ -41,7 +41,8 @@ class LuceneStage(FirstStage):
         return self._stores
 
     async def stop(self) -> None:
-        """Do nothing: the host ends the process."""
+        """Let go of what is kept beside the index, whose files are mapped no more."""
+        self._stores = None
 
     def describe(self) -> IndexDescription:
         """Say what the index holds."""
