@@ -19,7 +19,7 @@ $(READY): pyproject.toml constraints.txt hatch_build.py proto/farrank/v1/rerank.
 
 # Order only: a newer environment does not make the corpus older.
 $(INDEX): | $(READY)
-	$(BIN)/farrank index --pydoc --tokens embedded --encode embedded --encode-precision quick --out $@
+	$(BIN)/farrank index --pydoc --tokens embedded --encode embedded --export auto --out $@
 
 demo: $(READY) $(INDEX)  ## index the embedded corpus, serve it with the evidence page, rerank real questions, print figures
 	$(BIN)/python -m farrank_demo --index $(INDEX)
@@ -28,7 +28,7 @@ train-demo: $(READY) $(INDEX)  ## train two rankers on the embedded corpus, serv
 	$(BIN)/python -m farrank_demo.train_demo --index $(INDEX) --out .cache/train-demo
 
 serve: $(READY) $(INDEX)  ## keep a server up with the embedded ranker and index, and the evidence page
-	$(BIN)/farrank serve --index pydoc=$(INDEX) --http-port 8080
+	$(BIN)/farrank serve --export auto --index pydoc=$(INDEX) --http-port 8080
 
 # How many workers there are, tests/conftest.py says; each computes on one thread. In the order of the folders: the
 # slowest files are not last.

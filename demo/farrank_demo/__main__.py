@@ -70,7 +70,7 @@ def main() -> None:
 
     questions, qrels = load_questions(), load_qrels()
     started_s = time.monotonic()
-    flags = ["--index", f"pydoc={arguments.index}", "--http-port", "0"]
+    flags = ["--index", f"pydoc={arguments.index}", "--http-port", "0", "--export", "auto"]
     with spawned_server(flags) as server, Client(server.address) as client:
         client.wait_until_healthy(TIMEOUT_S)
         print(f"server healthy after {time.monotonic() - started_s:.1f} s on {server.address}")

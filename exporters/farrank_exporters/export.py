@@ -7,6 +7,7 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Unpack
 
 from farrank_exporters.int8 import leave_out, quantize
 from farrank_exporters.parity import BeyondBound, measure, reference
@@ -32,7 +33,7 @@ from farrank_rankers.exports.manifest import (
     export_name,
 )
 from farrank_rankers.files.model_files import DIFFERENCE_FILE, SPEC_FILE, lists_members, locate
-from farrank_rankers.files.open import open_ranker
+from farrank_rankers.files.open import Overrides, open_ranker
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_runtimes.runtime import DeviceAbsent, Placement, PrecisionAbsent, Runtime, RuntimeAbsent
@@ -40,14 +41,17 @@ from farrank_runtimes.runtime_table import RUNTIMES, check_here, open_export, re
 
 
 @contextmanager
-def artifact_of(source: str, out: Path | None, *, download: bool = False) -> Iterator[tuple[Ranker, Path]]:
-    """Open a ranker and give the artifact that holds it.
+def artifact_of(
+    source: str, out: Path | None, **overrides: Unpack[Overrides]
+) -> Iterator[tuple[Ranker, Path]]:
+    """Open a ranker, changed as `open_ranker` does, and give the artifact that holds it.
 
     Without `out` the source must be an artifact. With it, an artifact of the ranker is written there, and
     stays only if the block raises nothing; an artifact of the same ranker that is there already is used.
     Raises: ExportError if there is no place for the artifact; whatever opening the source raises.
     """
-    folder = locate(source, download=download).folder
+    revision, download = overrides.get("revision"), overrides.get("download") or False
+    folder = locate(source, revision=revision, download=download).folder
     if lists_members(folder):
         raise ExportError(f"{source} cannot be exported: {NO_ENSEMBLES}")
     if out is None:
@@ -55,7 +59,7 @@ def artifact_of(source: str, out: Path | None, *, download: bool = False) -> Ite
             raise ExportError(f"--out is missing: {source} is no artifact, and an export is kept in one")
         yield open_ranker(folder), folder
         return
-    ranker = open_ranker(source, download=download)
+    ranker = open_ranker(source, **overrides)
     out = out.resolve()  # "." has no name, and ".." not its own
     if (out / SPEC_FILE).is_file():
         standing = open_ranker(out)
@@ -138,7 +142,7 @@ def export_ranker(
             runtimes=runtimes,
             weights_digest=ranker.weights_digest,
             source_version=ranker.version,
-            created_with=_versions(),
+            created_with=versions(),
             sources=sources,
             checksums=checksums(folder.iterdir()),
         )
@@ -181,12 +185,13 @@ def export_ranker(
     return Export(artifact / EXPORTS / name, manifest)
 
 
-def _versions() -> dict[str, str]:
-    versions = {}
+def versions() -> dict[str, str]:
+    """Name the packages that decide on an export, each with its version."""
+    found = {}
     for package in _PACKAGES:
         with suppress(PackageNotFoundError):
-            versions[package] = version(package)
-    return versions
+            found[package] = version(package)
+    return found
 
 
 def runtimes_for(form: ExportFormat, precision: ExportPrecision) -> tuple[str, ...]:

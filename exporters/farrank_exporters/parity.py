@@ -14,8 +14,9 @@ from farrank_rankers.family import family_named
 from farrank_rankers.features import Features, stacked
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
-from farrank_rankers.tokens import EncoderInput
+from farrank_rankers.tokens import Chunk, EncoderInput, TokenizedText
 from farrank_runtimes.runtime import Capabilities, Runtime
+from farrank_runtimes.torch_runtime import TorchRuntime
 
 Scores = NDArray[np.float64]
 
@@ -95,28 +96,40 @@ def spread(scores: Sequence[Scores]) -> float:
 DOCUMENTS_TOGETHER = 4
 
 
-def score_documents(runtime: Runtime, reader: Reader, query: str, documents: Sequence[str]) -> Scores:
-    """Give documents their scores, NaN to one whose evidence is NaN.
+class TextScores:
+    """Scores the same documents for one query after the other. A dual ranker encodes them once."""
 
-    Shapes: -> (D,).
-    """
-    read_query = reader.read_query(query)
-    asked = None if reader.spec.plan == "dual" else read_query
-    query_features = None if asked else encode_all(runtime, [reader.query_input(read_query)])[0]
-    scores: list[float] = []
-    for start in range(0, len(documents), DOCUMENTS_TOGETHER):
-        split = [
-            reader.split(reader.read_document(text)) for text in documents[start : start + DOCUMENTS_TOGETHER]
+    def __init__(self, runtime: Runtime, reader: Reader, documents: Sequence[str]) -> None:
+        self._runtime, self._reader = runtime, reader
+        split = [reader.split(reader.read_document(text)) for text in documents]
+        self._groups = [
+            split[start : start + DOCUMENTS_TOGETHER] for start in range(0, len(split), DOCUMENTS_TOGETHER)
         ]
-        inputs = [reader.chunk_input(asked, chunk) for chunks in split for chunk in chunks]
-        features = iter(encode_all(runtime, inputs))
-        parts = [stacked([next(features) for _ in chunks]) for chunks in split]
-        found = runtime.score(parts, [query_features] * len(split) if query_features else None)
-        scores += [
-            float("nan") if np.isnan(of_chunks).any() else score
-            for score, of_chunks in zip(found.scores, found.chunk_scores, strict=True)
-        ]
-    return np.array(scores, dtype=np.float64)
+        self._kept = [self._encoded(group) for group in self._groups] if reader.spec.plan == "dual" else None
+
+    def score(self, query: str) -> Scores:
+        """Give each document its score, NaN to one whose evidence is NaN. Shapes: -> (D,)."""
+        reader, runtime = self._reader, self._runtime
+        read_query = reader.read_query(query)
+        scores: list[float] = []
+        if self._kept is not None:
+            [of_query] = encode_all(runtime, [reader.query_input(read_query)])
+            found = [runtime.score(parts, [of_query] * len(parts)) for parts in self._kept]
+        else:
+            found = [runtime.score(self._encoded(group, read_query)) for group in self._groups]
+        for each in found:
+            scores += [
+                float("nan") if np.isnan(of_chunks).any() else score
+                for score, of_chunks in zip(each.scores, each.chunk_scores, strict=True)
+            ]
+        return np.array(scores, dtype=np.float64)
+
+    def _encoded(
+        self, group: Sequence[Sequence[Chunk]], query: TokenizedText | None = None
+    ) -> list[Features]:
+        inputs = [self._reader.chunk_input(query, chunk) for chunks in group for chunk in chunks]
+        features = iter(encode_all(self._runtime, inputs))
+        return [stacked([next(features) for _ in chunks]) for chunks in group]
 
 
 def encode_all(runtime: Runtime, inputs: Sequence[EncoderInput]) -> list[Features]:
@@ -167,10 +180,18 @@ def reference(ranker: Ranker, texts: Texts, progress: Callable[[str], None]) -> 
 
     Raises: ExportError if a score is not a number.
     """
+    encoded_once = None
+    if ranker.spec.plan == "dual":
+        torch = TorchRuntime(ranker, "fp32", device="cpu")
+        encoded_once = TextScores(torch, ranker.reader, texts.documents)
     scores: list[Scores] = []
     for number, query in enumerate(texts.queries, 1):
         progress(f"scoring with torch, query {number} of {len(texts.queries)}")
-        scores.append(np.array([each.score for each in ranker.score(query, texts.documents, batch_size=4)]))
+        if encoded_once:
+            scores.append(encoded_once.score(query))
+        else:
+            scored = ranker.score(query, texts.documents, batch_size=4)
+            scores.append(np.array([each.score for each in scored]))
         if not np.isfinite(scores[-1]).all():
             raise ExportError(
                 "the ranker itself gives scores that are not finite: no export can be compared with them"
@@ -195,11 +216,12 @@ def measure(
     """
     capabilities = runtime.capabilities()
     bound = bound_for(precision, ranker.spec.family, expected)
+    documents = TextScores(runtime, ranker.reader, texts.documents)
     found: list[Scores] = []
     queries, so_far = len(texts.queries), ""
     for number, query in enumerate(texts.queries, 1):
         progress(f"scoring with {capabilities.runtime}, query {number} of {queries}{so_far}")
-        found.append(score_documents(runtime, ranker.reader, query, texts.documents))
+        found.append(documents.score(query))
         parity = _compare(expected[:number], found, capabilities, bound)
         measured = f"{bound.measure} is {getattr(parity, bound.measure):.3g}"
         so_far = "" if bound.holds(parity) else f" ({measured} so far, and must be {bound})"

@@ -154,7 +154,7 @@ def _trace(module: nn.Module, example: Mapping[str, Tensor], outputs: tuple[str,
     weights = sum(tensor.nbytes for tensor in module.state_dict().values())
     # What torch would remember of every operator's shape costs more, where sizes are unknown, than it saves.
     unremembered = torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
-    with quiet("torch.onnx"), torch.no_grad(), unremembered:
+    with quiet("torch.onnx"), quiet("onnx_ir"), torch.no_grad(), unremembered:
         try:
             torch.onnx.export(
                 module.eval(),

@@ -98,3 +98,42 @@ def test_a_provider_that_is_absent_stops_the_start(
     said = start(capsys, f"--ranker=mine={tiny_exports['maxp']}", "--runtime=tensorrt")
     assert "farrank serve: rankers.mine.runtime: the installed ONNX Runtime has no Tensorrt" in said
     assert "pip install 'farrank[tensorrt]'" in said
+
+
+async def test_rankers_are_exported_at_the_first_start_and_kept_for_the_next(
+    tiny_rankers: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("FARRANK_CACHE", str(tmp_path))
+    given: list[ServerConfig] = []
+
+    def serve(config: ServerConfig, pid_file: Path | None) -> int:
+        given.append(config)
+        return 0
+
+    monkeypatch.setattr("farrank_server.run.run", serve)
+    maxp = tiny_rankers["maxp"]
+    flags = ["serve", "--device", "cpu", "--threads", "1", "--port", "0", "--metrics-port", "none"]
+    flags += ["--ranker", f"short={maxp}", "--ranker", f"plain={maxp}", "--export", "auto"]
+    flags += ["--set", "rankers.short.max_query_tokens=3", "--set", "rankers.short.precision=fp32"]
+    flags += ["--set", "rankers.plain.runtime=torch"]
+    assert main(flags) == 0
+    assert "fp32: tracing the encoder" in capsys.readouterr().err
+    [artifact] = [path for path in (tmp_path / "exports").iterdir() if path.is_dir()]
+    assert main(flags) == 0
+    assert capsys.readouterr().err == ""
+    first, second = given
+    assert first == second
+    assert first.rankers["short"] == RankerConfig(str(artifact), precision="fp32")
+    assert first.rankers["plain"].source == str(maxp)
+
+    wanted = open_ranker(maxp, max_query_tokens=3)
+    scores = [each.score for each in wanted.score(QUERY, DOCUMENTS)]
+    async with Replica(second) as replica, AsyncClient(replica.address, retry=ONCE) as client:
+        answer = await client.rerank(QUERY, DOCUMENTS, ranker="short")
+        [served] = [each for each in (await client.rankers()).rankers if each.name == "short"]
+    assert (served.runtime, served.version) == ("openvino", wanted.version)
+    for result in answer.results:
+        assert result.score == pytest.approx(scores[result.index], abs=1e-5)

@@ -2,12 +2,19 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import farrank_exporters.export
+import farrank_exporters.parity
+from farrank_exporters.int8 import quantize
+from farrank_exporters.parity import LEAST_TAU
 from farrank_exporters.trace import trace_encoder
 from farrank_rankers.exports.export_folder import Export
+from farrank_rankers.exports.manifest import Graph
 from farrank_rankers.files.open import open_ranker
+from farrank_rankers.ranker import Ranker
 from support.exported_rankers import CALIBRATION, MEASURED, TracedRanker
 
 
@@ -36,3 +43,47 @@ def exported(tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPathFac
     shutil.copytree(tiny_rankers["biencoder"], artifact)
     ranker = open_ranker(artifact)
     return export_ranker(ranker, artifact, "onnx", "fp32", measured=MEASURED, calibration=CALIBRATION)
+
+
+@pytest.fixture
+def traced_before(traced_rankers: dict[str, TracedRanker], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copy graphs that were traced for another test: the steps after it are what is tested."""
+
+    def copy(ranker: Ranker, folder: Path, *, half: bool = False, progress: Any) -> dict[str, Graph]:
+        return traced_rankers["maxp-fp16" if half else "maxp"].copied_to(folder)
+
+    monkeypatch.setattr(farrank_exporters.export, "trace_ranker", copy)
+
+
+@pytest.fixture(scope="session")
+def quantized() -> dict[str, tuple[Path, dict[str, Graph]]]:
+    """What was quantized before, by the format."""
+    return {}
+
+
+@pytest.fixture
+def quantized_once(
+    quantized: dict[str, tuple[Path, dict[str, Graph]]],
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Quantize the graphs, which are always the same, for the first test that asks; copy for others."""
+
+    def once(graphs: Any, traced: Path, folder: Path, reader: Any, texts: Any, form: Any) -> dict[str, Graph]:
+        if form not in quantized:
+            kept = tmp_path_factory.mktemp(form)
+            made = quantize(graphs, traced, folder, reader, texts, form)
+            for path in filter(Path.is_file, folder.iterdir()):
+                shutil.copy(path, kept)
+            quantized[form] = kept, made
+        kept, made = quantized[form]
+        shutil.copytree(kept, folder, dirs_exist_ok=True)
+        return dict(made)
+
+    monkeypatch.setattr(farrank_exporters.export, "quantize", once)
+
+
+@pytest.fixture
+def any_tau(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every ranking pass: what a tiny untrained ranker scores is mostly rounding."""
+    monkeypatch.setattr(farrank_exporters.parity, "LEAST_TAU", dict.fromkeys(LEAST_TAU, -1.0))

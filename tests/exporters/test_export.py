@@ -12,13 +12,11 @@ import farrank_exporters.export
 import farrank_exporters.parity
 import farrank_exporters.trace
 from farrank_exporters.export import export_ranker, open_runtime
-from farrank_exporters.int8 import quantize
-from farrank_exporters.parity import LEAST_TAU, BeyondBound, measure, score_documents
+from farrank_exporters.parity import BeyondBound, TextScores, measure
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.export_folder import Export, Exported, open_exported
-from farrank_rankers.exports.manifest import Graph, Parity
+from farrank_rankers.exports.manifest import Parity
 from farrank_rankers.files.open import open_ranker
-from farrank_rankers.ranker import Ranker
 from farrank_runtimes import onnx_runtime
 from farrank_runtimes.openvino_runtime import computes_bf16
 from farrank_runtimes.runtime import Placement, Runtime
@@ -54,57 +52,13 @@ def test_an_export_opens_and_scores_as_its_ranker(exported: Export) -> None:
     documents = [text(70, 2), "", text(300, 1), text(2, 0)]
     expected = [each.score for each in ranker.score("another query", documents)]
     for name in ("onnx", "openvino"):
-        found = score_documents(open_runtime(name, opened), opened.reader, "another query", documents)
+        found = TextScores(open_runtime(name, opened), opened.reader, documents).score("another query")
         assert found.tolist() == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.fixture
 def artifact(tiny_rankers: dict[str, Path], tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_rankers["maxp"], tmp_path / "maxp"))
-
-
-@pytest.fixture
-def traced_before(traced_rankers: dict[str, TracedRanker], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copy graphs that were traced for another test: the steps after it are what is tested."""
-
-    def copy(ranker: Ranker, folder: Path, *, half: bool = False, progress: Any) -> dict[str, Graph]:
-        return traced_rankers["maxp-fp16" if half else "maxp"].copied_to(folder)
-
-    monkeypatch.setattr(farrank_exporters.export, "trace_ranker", copy)
-
-
-@pytest.fixture(scope="module")
-def quantized() -> dict[str, tuple[Path, dict[str, Graph]]]:
-    """What was quantized before, by the format."""
-    return {}
-
-
-@pytest.fixture
-def quantized_once(
-    quantized: dict[str, tuple[Path, dict[str, Graph]]],
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Quantize the graphs, which are always the same, for the first test that asks; copy for others."""
-
-    def once(graphs: Any, traced: Path, folder: Path, reader: Any, texts: Any, form: Any) -> dict[str, Graph]:
-        if form not in quantized:
-            kept = tmp_path_factory.mktemp(form)
-            made = quantize(graphs, traced, folder, reader, texts, form)
-            for path in filter(Path.is_file, folder.iterdir()):
-                shutil.copy(path, kept)
-            quantized[form] = kept, made
-        kept, made = quantized[form]
-        shutil.copytree(kept, folder, dirs_exist_ok=True)
-        return dict(made)
-
-    monkeypatch.setattr(farrank_exporters.export, "quantize", once)
-
-
-@pytest.fixture
-def any_tau(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every ranking pass: what a tiny untrained ranker scores is mostly rounding."""
-    monkeypatch.setattr(farrank_exporters.parity, "LEAST_TAU", dict.fromkeys(LEAST_TAU, -1.0))
 
 
 def export(artifact: Path, precision: Any = "fp32", form: Any = "onnx", **arguments: Any) -> Export:
@@ -204,7 +158,7 @@ def test_in_int8_a_runtime_beyond_its_bound_is_left_out(
     assert set(manifest.checksums) == {*encoder, "aggregator.onnx"}
     assert {path.name for path in made.folder.iterdir()} == {*manifest.checksums, "manifest.json"}
     opened = open_exported(made)
-    found = score_documents(open_runtime(kept, opened), opened.reader, "neural query", MEASURED.documents)
+    found = TextScores(open_runtime(kept, opened), opened.reader, MEASURED.documents).score("neural query")
     expected = [each.score for each in open_ranker(artifact).score("neural query", MEASURED.documents)]
     assert found.tolist() == pytest.approx(expected, abs=0.1)
 
@@ -257,7 +211,7 @@ def test_drift_cannot_be_allowed_where_scores_are_no_numbers(
     def nothing(*_: Any) -> Any:
         return np.full(len(MEASURED.documents), np.nan)
 
-    monkeypatch.setattr(farrank_exporters.parity, "score_documents", nothing)
+    monkeypatch.setattr(TextScores, "score", nothing)
     with pytest.raises(ExportError, match="with onnx query 1, document 1 has the score nan"):
         export(artifact, allow_drift=True)
     assert not (artifact / "exports").exists()
@@ -266,7 +220,7 @@ def test_drift_cannot_be_allowed_where_scores_are_no_numbers(
 @pytest.mark.usefixtures("traced_before")
 def test_a_hopeless_export_is_given_up_early(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A ranking turned around: after the first of two queries the mean can no longer reach the bound."""
-    monkeypatch.setattr(farrank_exporters.parity, "score_documents", lambda *_: -np.arange(12.0))
+    monkeypatch.setattr(TextScores, "score", lambda *_: -np.arange(12.0))
     lines: list[str] = []
     with pytest.raises(ExportError, match=r"with onnx kendall_tau is \S+ after 1 of 2 queries, and it must"):
         export(artifact, "fp16", progress=lambda text, *_: lines.append(text))

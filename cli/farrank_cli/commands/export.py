@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import get_args
 
 from farrank_cli.exit_codes import DONE, told_in_a_line
+from farrank_cli.exporting import steps_shown
 from farrank_cli.flags import flag
-from farrank_cli.terminal import Progress
-from farrank_cli.terminated import sigterm_interrupts
 from farrank_exporters.export import artifact_of, export_ranker
 from farrank_exporters.texts import divide, python_documentation, read_texts
 from farrank_rankers.errors import RankerError
@@ -46,20 +45,11 @@ def run(args: argparse.Namespace) -> int:
         texts = python_documentation() if args.texts is None else read_texts(args.texts)
         measured, calibration = divide(texts, str(args.texts or "Python's documentation"))
         with (
-            sigterm_interrupts() as interrupts,
+            steps_shown() as progress,
             artifact_of(args.ranker, args.out, download=args.download) as (ranker, artifact),
         ):
             if args.precision == "int8" and not args.allow_drift:
                 print(_INT8, file=sys.stderr)
-            steps = Progress("steps", every_s=0)
-
-            def progress(text: str, done: int, total: int) -> None:
-                # torch's exporter and the runtimes call Python from C++, which may drop an interrupt.
-                interrupts.raise_swallowed()
-                if done == 0:
-                    steps.begin("steps", total)
-                steps(done, text)
-
             export = export_ranker(
                 ranker,
                 artifact,
@@ -71,7 +61,6 @@ def run(args: argparse.Namespace) -> int:
                 allow_drift=args.allow_drift,
                 progress=progress,
             )
-            steps.end()
     folder = (args.out or artifact) / "exports" / export.folder.name
     print(f"{folder}: {args.format} {args.precision}, version {ranker.version}")
     for parity in export.manifest.parity:

@@ -49,6 +49,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "compute them so instead of as `farrank serve` would; quick: bf16 where the processor has it",
         choices=("quick", *get_args(Precision)),
     )
+    add(
+        "--export WHEN",
+        "auto: encode with the ranker's fastest export that keeps its bound, as in farrank serve",
+        choices=("auto", "never"),
+        default="never",
+    )
     add("--out DIR", "folder of the index", Path, required=True)
     add("--overwrite", "replace an index that stands there")
     add("--resume", "go on where the same command was interrupted")
@@ -148,11 +154,18 @@ def _stores(args: argparse.Namespace) -> list[Store]:
         from farrank_server.stores.encodings_store import EncodingsOf
 
         with _named_flag("--encode", args.encode):
-            encoder = ChunkEncoder(args.encode, args.encode_precision)
+            source = args.encode
+            if args.export == "auto":
+                from farrank_cli.exporting import exported_source
+
+                source = exported_source(f"--encode {source}", source)
+            encoder = ChunkEncoder(source, args.encode_precision)
         encodings = EncodingsOf(encoder)
         stores[encodings.key] = encodings
-    elif args.encode_precision:
-        raise CommandError("index: --encode-precision is for --encode")
+    elif args.encode_precision or args.export == "auto":
+        raise CommandError(
+            f"index: {'--encode-precision' if args.encode_precision else '--export'} is for --encode"
+        )
     return list(stores.values())
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from farrank_cli.exit_codes import DONE, told_in_a_line
 from farrank_cli.flags import flag, pair
+from farrank_rankers.errors import RankerError
 from farrank_server.config import sources as config_sources
 from farrank_server.config.schema import ServerConfig
 from farrank_server.config.sources import EVERY, Setting
@@ -48,6 +49,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--index NAME=PATH", "an index to search; see farrank index", repeated=True)
     for form, (_, meaning) in _KEYS.items():
         add(form, meaning)
+    add(
+        "--export WHEN",
+        "auto: export each ranker in its fastest precision that keeps its bound, at the first start; "
+        "never: serve what there is",
+        choices=("auto", "never"),
+        default="never",
+    )
     add("--set KEY=VALUE", "any key, such as listen.port=0", repeated=True)
     add("--pid-file FILE", "where to write the process id; farrank reload finds the server by it", Path)
     add("--print-config", "print the effective configuration as YAML, and end")
@@ -80,6 +88,12 @@ def run(args: argparse.Namespace) -> int:
     logging.basicConfig(
         level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    if args.export == "auto":
+        from farrank_cli.exporting import exported_rankers
+        from farrank_runtimes.runtime import DeviceAbsent
+
+        with told_in_a_line(RankerError, DeviceAbsent):
+            config = exported_rankers(config)
     return serve(config, args.pid_file)
 
 

@@ -1,0 +1,125 @@
+"""How commands export rankers: each step is shown, and an interrupt ends them between two steps."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Unpack
+
+from farrank_cli.exit_codes import missing_extra
+from farrank_cli.terminal import Progress
+from farrank_cli.terminated import sigterm_interrupts
+from farrank_rankers.exports.export_folder import find_exports
+from farrank_rankers.files.model_files import SPEC_FILE, lists_members, locate
+from farrank_rankers.files.open import Overrides
+from farrank_runtimes.devices import choose_device
+from farrank_server.config.schema import RankerConfig, ServerConfig
+
+if TYPE_CHECKING:
+    from farrank_exporters.export import Progress as Steps
+
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def steps_shown() -> Iterator["Steps"]:
+    """Give what shows the steps of exports, and raises KeyboardInterrupt where one was told to end."""
+    steps = Progress("steps", every_s=0)
+
+    def progress(text: str, done: int, total: int) -> None:
+        # torch's exporter and the runtimes call Python from C++, which may drop an interrupt.
+        interrupts.raise_swallowed()
+        if done == 0:
+            steps.begin("steps", total)
+        steps(done, text)
+
+    with sigterm_interrupts() as interrupts:
+        try:
+            yield progress
+        finally:
+            steps.end()
+
+
+def exported_rankers(config: ServerConfig) -> ServerConfig:
+    """Have every ranker served from its fastest export that keeps its bound, made now or kept from before.
+
+    A ranker that needs none, or can have none, is left as it is, with a line in the log that says why.
+    Raises: CommandError if the export extra is not installed; whatever opening a ranker raises; OSError if
+    the cache cannot be written.
+    """
+    rankers = {
+        name: _exported(f"ranker {name}", ranker, config.device.name)
+        for name, ranker in config.rankers.items()
+    }
+    return replace(config, rankers=rankers)
+
+
+def _exported(who: str, ranker: RankerConfig, device: str | None) -> RankerConfig:
+    if ranker.runtime == "torch" or ranker.packing == "packed":
+        _log.info("%s is not exported: torch is configured to serve it", who)
+        return ranker
+    changes = Overrides(
+        family=ranker.family,
+        max_query_tokens=ranker.max_query_tokens,
+        max_document_tokens=ranker.max_document_tokens,
+        window=ranker.window,
+        stride=ranker.stride,
+        download=ranker.download,
+    )
+    runtime = None if ranker.runtime == "auto" else ranker.runtime
+    source = exported_source(who, ranker.source, device, runtime, ranker.precision, **changes)
+    if source == ranker.source:
+        return ranker
+    # The changes are the artifact's own now.
+    return RankerConfig(source, runtime=ranker.runtime, precision=ranker.precision, packing=ranker.packing)
+
+
+def exported_source(
+    who: str,
+    source: str,
+    device: str | None = None,
+    runtime: str | None = None,
+    precision: str | None = None,
+    **overrides: Unpack[Overrides],
+) -> str:
+    """Find or make a ranker's fastest export that keeps its bound, and say where it is served from.
+
+    Without one it is `source` itself. The log says what was found, made or refused.
+    Raises: as `exported_rankers`.
+    """
+    if reason := _no_export(source, device, download=overrides.get("download") or False):
+        _log.info("%s is not exported: %s", who, reason)
+        return source
+    try:
+        from farrank_exporters.kept import kept_export, precisions_for
+        from farrank_exporters.texts import divide, python_documentation
+    except ModuleNotFoundError as error:
+        raise missing_extra("--export auto", error, "export") from error
+    with steps_shown() as progress:
+        kept = kept_export(
+            source,
+            [each for each in precisions_for(runtime) if precision in (None, each)],
+            divide(python_documentation(), "Python's documentation"),
+            progress=progress,
+            waiting=lambda: _log.info("%s: another process exports it; waiting", who),
+            **overrides,
+        )
+    for refused, reason in kept.refused.items():
+        _log.warning("%s is not served in %s: %s", who, refused, reason)
+    if kept.export is None:
+        _log.warning("%s is served by torch: no export of it keeps its bound", who)
+    else:
+        _log.info("%s: %s in %s", who, kept.export.manifest.name, kept.source)
+    return kept.source
+
+
+def _no_export(source: str, device: str | None, *, download: bool) -> str | None:
+    """Say why a ranker needs no export of this machine's, or can have none."""
+    if choose_device(device).type != "cpu":
+        return "here exports are made for a CPU; `farrank export` makes TensorRT's"
+    folder = locate(source, download=download).folder
+    if lists_members(folder):
+        return "it is an ensemble; `farrank export` exports its members"
+    if (folder / SPEC_FILE).is_file() and find_exports(folder):
+        return "its artifact holds exports"
+    return None

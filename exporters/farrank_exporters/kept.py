@@ -1,0 +1,150 @@
+"""Rankers that are exported once for this machine and kept: what a later start serves at once.
+
+They lie in the user's cache, by content: a ranker's files, what it is told to read, the packages that export
+it and what the processor can do. Another of these makes another export.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Unpack
+
+import torch
+
+from farrank_exporters.export import Progress, artifact_of, export_ranker, versions
+from farrank_exporters.texts import Texts
+from farrank_rankers.errors import ExportError
+from farrank_rankers.exports.export_folder import Export, checksum, find_exports
+from farrank_rankers.exports.manifest import ExportPrecision
+from farrank_rankers.files.model_files import Location, ModelFiles, locate
+from farrank_rankers.files.open import Overrides
+from farrank_runtimes.runtime_table import RUNTIMES, fastest_first
+
+_REFUSED = "refused.json"
+# What a ranker's scores may depend on, whoever saved it.
+_FILES = ("*.json", "*/*.json", "*.safetensors", "*/*.safetensors")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A ranker's fastest export that keeps its bound, or why there is none in each precision.
+
+    `source` opens the ranker from now on: with an export the kept artifact, which has no weights.
+    """
+
+    source: str
+    export: Export | None
+    refused: dict[str, str]
+
+
+def cache_folder() -> Path:
+    """Name the folder: `FARRANK_CACHE`, else `farrank` in `XDG_CACHE_HOME`, else `~/.cache/farrank`."""
+    if own := os.environ.get("FARRANK_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "farrank"
+
+
+def precisions_for(runtime: str | None = None) -> list[ExportPrecision]:
+    """List what may serve faster than torch on a CPU, the fastest first, with `runtime` or any."""
+    torch_rank = RUNTIMES["torch"].ranks["cpu"]["fp32"]
+    found = [
+        precision
+        for name, precision in fastest_first("cpu")
+        if runtime in (None, name)
+        and RUNTIMES[name].reads == "onnx"
+        and RUNTIMES[name].ranks["cpu"][precision] < torch_rank
+    ]
+    return list(dict.fromkeys(found))
+
+
+def kept_export(
+    source: str,
+    precisions: Sequence[ExportPrecision],
+    texts: tuple[Texts, Texts],
+    *,
+    folder: Path | None = None,
+    progress: Progress = lambda text, done, total: None,
+    waiting: Callable[[], None] = lambda: None,
+    **overrides: Unpack[Overrides],
+) -> Kept:
+    """Find a ranker's export in the cache, or make the first of `precisions` that keeps its bound.
+
+    `texts` are those that it is measured and calibrated with. What was refused once is not tried again. Of
+    several processes one exports, and the others wait; `waiting` hears of it.
+    Raises: SourceError and the like if the ranker cannot be opened; OSError if the cache cannot be written.
+    """
+    location = locate(source, revision=overrides.get("revision"), download=overrides.get("download") or False)
+    name = re.sub(r"[^\w.-]+", "--", location.name)
+    place = (folder or cache_folder()) / "exports" / f"{name}-{_key(location, precisions, overrides)}"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(place, waiting):
+        if not place.exists():
+            _make(source, place, precisions, texts, progress, overrides)
+    refused = json.loads((place / _REFUSED).read_text(encoding="utf-8"))
+    exports = find_exports(place)
+    return Kept(str(place) if exports else source, exports[0] if exports else None, refused)
+
+
+def _make(
+    source: str,
+    place: Path,
+    precisions: Sequence[ExportPrecision],
+    texts: tuple[Texts, Texts],
+    progress: Progress,
+    overrides: Overrides,
+) -> None:
+    refused: dict[str, str] = {}
+    measured, calibration = texts
+    with artifact_of(source, place, **overrides) as (ranker, artifact):
+        for precision in precisions:
+
+            def step(text: str, done: int, total: int, precision: str = precision) -> None:
+                progress(f"{precision}: {text}", done, total)
+
+            try:
+                export_ranker(
+                    ranker,
+                    artifact,
+                    "onnx",
+                    precision,
+                    measured=measured,
+                    calibration=calibration,
+                    progress=step,
+                )
+                break
+            except ExportError as error:
+                refused[precision] = str(error)
+        for weights in artifact.glob("*.safetensors"):  # nothing that is served from here reads them
+            weights.unlink()
+        (artifact / _REFUSED).write_text(json.dumps(refused, indent=2), encoding="utf-8")
+
+
+@contextmanager
+def _alone(place: Path, waiting: Callable[[], None]) -> Iterator[None]:
+    """Hold the place until left; processes that end let go of it, however they end."""
+    with place.with_name(f".{place.name}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _key(location: Location, precisions: Sequence[str], overrides: Overrides) -> str:
+    """Hash all that decides on an export. Weights are read once, at the speed of the disk."""
+    told = {name: value for name, value in overrides.items() if value is not None and name != "download"}
+    processor = {name: able for name, able in torch.cpu.get_capabilities().items() if able is True}
+    digest = hashlib.sha256(json.dumps([told, precisions, versions(), processor], sort_keys=True).encode())
+    files: ModelFiles | None = ModelFiles.find(location)
+    while files is not None:
+        for path in sorted({each for form in _FILES for each in files.folder.glob(form)}):
+            digest.update(f"{path.relative_to(files.folder)} {checksum(path)}".encode())
+        files = files.base
+    return digest.hexdigest()[:16]

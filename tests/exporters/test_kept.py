@@ -1,0 +1,149 @@
+"""Exports that are made once for a machine and kept in its cache."""
+
+import json
+import multiprocessing
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import farrank_exporters.kept
+import farrank_exporters.parity
+from farrank_exporters.export import export_ranker
+from farrank_exporters.kept import Kept, cache_folder, kept_export, precisions_for
+from farrank_exporters.parity import TextScores
+from farrank_rankers.exports.export_folder import open_exported
+from farrank_rankers.files.open import open_ranker
+from farrank_runtimes.choose import open_ranker_runtime
+from support.exported_rankers import CALIBRATION, MEASURED
+
+pytestmark = pytest.mark.usefixtures("traced_before", "quantized_once")
+
+
+@pytest.fixture
+def ranker(tiny_rankers: dict[str, Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_rankers["maxp"], tmp_path / "maxp"))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FARRANK_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The precisions that were exported, in their order."""
+    precisions: list[str] = []
+
+    def noted(ranker: Any, artifact: Any, form: Any, precision: Any, **named: Any) -> Any:
+        precisions.append(precision)
+        return export_ranker(ranker, artifact, form, precision, **named)
+
+    monkeypatch.setattr(farrank_exporters.kept, "export_ranker", noted)
+    return precisions
+
+
+def kept(source: Path, precisions: Any = ("int8", "fp32"), **more: Any) -> Kept:
+    return kept_export(str(source), precisions, (MEASURED, CALIBRATION), **more)
+
+
+def test_the_cache_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FARRANK_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / ".cache" / "farrank"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder() == tmp_path / "xdg" / "farrank"
+    monkeypatch.setenv("FARRANK_CACHE", str(tmp_path / "own"))
+    assert cache_folder() == tmp_path / "own"
+
+
+def test_what_is_tried_is_faster_than_torch() -> None:
+    assert precisions_for() == ["int8", "bf16", "fp32"]
+    assert precisions_for("onnx") == ["int8", "fp32"]
+    assert precisions_for("tensorrt") == []
+
+
+def test_an_export_is_made_once(ranker: Path, cache: Path, made: list[str], any_tau: None) -> None:
+    first, again = kept(ranker), kept(ranker)
+    assert first == again
+    assert made == ["int8"]
+    assert first.export is not None
+    assert first.export.folder.parents[2] == cache / "exports"
+    assert not list(Path(first.source).glob("*.safetensors"))
+    served = open_ranker_runtime(first.source, {}, runtime="openvino")
+    original = open_ranker(ranker)
+    assert served.version == original.version
+    found = TextScores(served.runtime, served.reader, MEASURED.documents).score("neural query")
+    expected = [each.score for each in original.score("neural query", MEASURED.documents)]
+    assert found.tolist() == pytest.approx(expected, abs=0.1)
+
+
+def test_another_content_is_another_export(ranker: Path, cache: Path, made: list[str], any_tau: None) -> None:
+    whole = kept(ranker, ["fp32"])
+    less = kept(ranker, ["fp32"], max_query_tokens=4)
+    assert less.export is not None
+    assert open_exported(less.export).reader.spec.max_query_tokens == 4
+    weights = ranker / "model.safetensors"
+    changed = bytearray(weights.read_bytes())
+    changed[-3] ^= 1
+    weights.write_bytes(changed)
+    other = kept(ranker, ["fp32"])
+    assert len({whole.source, less.source, other.source}) == 3
+    assert made == ["fp32"] * 3
+
+
+def test_what_was_refused_is_not_tried_again(
+    ranker: Path, cache: Path, made: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(farrank_exporters.parity, "LEAST_TAU", {"int8": 1.1, "bf16": 1.1, "fp16": 1.1})
+    for _ in range(2):
+        found = kept(ranker)
+        assert found.export is not None
+        assert found.export.manifest.precision == "fp32"
+        assert list(found.refused) == ["int8"]
+        assert "kendall_tau" in found.refused["int8"]
+        nothing = kept(ranker, ["int8"])
+        assert (nothing.source, nothing.export) == (str(ranker), None)
+    assert made == ["int8", "fp32", "int8"]
+
+
+def test_an_interrupted_export_leaves_nothing(ranker: Path, cache: Path, any_tau: None) -> None:
+    def interrupted(text: str, done: int, total: int) -> None:
+        if "scoring" in text:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        kept(ranker, ["fp32"], progress=interrupted)
+    assert [path for path in (cache / "exports").iterdir() if path.is_dir()] == []
+    assert kept(ranker, ["fp32"]).export is not None
+
+
+def _hold(lock: str, held: Any, let_go: Any) -> None:
+    import fcntl
+
+    with open(lock, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        held.set()
+        let_go.wait(30)
+
+
+def test_of_two_processes_one_exports(ranker: Path, cache: Path, made: list[str], any_tau: None) -> None:
+    place = Path(kept(ranker, ["fp32"]).source)
+    shutil.rmtree(place)
+    lock = place.with_name(f".{place.name}.lock")
+    assert lock.exists()
+    spawning = multiprocessing.get_context("spawn")
+    held, let_go = spawning.Event(), spawning.Event()
+    other = spawning.Process(target=_hold, args=(str(lock), held, let_go))
+    other.start()
+    try:
+        assert held.wait(30)
+        assert kept(ranker, ["fp32"], waiting=let_go.set).export is not None
+        assert let_go.is_set()
+    finally:
+        let_go.set()
+        other.join(30)
+    assert json.loads((place / "refused.json").read_text()) == {}
