@@ -91,21 +91,25 @@ def exported_source(
         _log.info("%s is not exported: %s", who, reason)
         return source
     try:
-        from farrank_exporters.kept import kept_export, precisions_for
+        from farrank_exporters.kept import faster_than_torch, kept_export
         from farrank_exporters.texts import divide, python_documentation
     except ModuleNotFoundError as error:
         raise missing_extra("--export auto", error, "export") from error
     with steps_shown() as progress:
         kept = kept_export(
             source,
-            [each for each in precisions_for(runtime) if precision in (None, each)],
+            [
+                each
+                for each in faster_than_torch()
+                if runtime in (None, each.runtime) and precision in (None, each.precision)
+            ],
             divide(python_documentation(), "Python's documentation"),
             progress=progress,
             waiting=lambda: _log.info("%s: another process exports it; waiting", who),
             **overrides,
         )
     for refused, reason in kept.refused.items():
-        _log.warning("%s is not served in %s: %s", who, refused, reason)
+        _log.warning("%s is not served by %s: %s", who, refused, reason)
     if kept.export is None:
         _log.warning("%s is served by torch: no export of it keeps its bound", who)
     else:

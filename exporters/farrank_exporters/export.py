@@ -1,7 +1,7 @@
 """The steps from a ranker to an export in its artifact, in their order."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -99,20 +99,22 @@ def export_ranker(
     *,
     measured: Texts,
     calibration: Texts,
+    served_by: Sequence[str] | None = None,
     replace_existing: bool = False,
     allow_drift: bool = False,
     progress: Progress = lambda text, done, total: None,
 ) -> Export:
     """Export a ranker, opened in fp32 from an artifact, into that artifact.
 
-    `measured` are the texts of the parity report, `calibration` those of int8, which are others.
+    `measured` are the texts of the parity report, `calibration` those of int8, which are others. `served_by`
+    names the runtimes that it is for; None: all that read it.
     In int8 each runtime has a graph of its own, and one whose graph is beyond its bound is left out. With
     `allow_drift` it serves all the same, and the manifest says so, unless a score is not a number.
     Raises: ExportError if it exists and is not to be replaced, something that it needs is not here, the model
     cannot be traced, or its scores are beyond their bound, in int8 with every runtime; the artifact is left
     as it was.
     """
-    runtimes = runtimes_for(form, precision)
+    runtimes = runtimes_for(form, precision, served_by)
     name = export_name(form, precision)
     queries = len(measured.queries)
     counter = itertools.count()
@@ -127,7 +129,7 @@ def export_ranker(
             with TemporaryDirectory(dir=folder) as scratch:
                 traced = trace_ranker(ranker, Path(scratch), progress=step)
                 step("quantizing the encoder")
-                graphs = quantize(traced, Path(scratch), folder, ranker.reader, calibration, form)
+                graphs = quantize(traced, Path(scratch), folder, ranker.reader, calibration, runtimes)
         else:
             graphs = trace_ranker(ranker, folder, half=precision == "fp16", progress=step)
         manifest = ExportManifest(
@@ -194,12 +196,14 @@ def versions() -> dict[str, str]:
     return found
 
 
-def runtimes_for(form: ExportFormat, precision: ExportPrecision) -> tuple[str, ...]:
+def runtimes_for(
+    form: ExportFormat, precision: ExportPrecision, only: Sequence[str] | None = None
+) -> tuple[str, ...]:
     """Name the runtimes that will serve an export. All must be here: each is measured, no other serves it.
 
     Raises: ExportError with the command that installs what is absent.
     """
-    names = readers_of(form, precision)
+    names = tuple(name for name in readers_of(form, precision) if only is None or name in only)
     for name in names:
         try:
             check_here(name, precision, _placement(name))

@@ -13,7 +13,7 @@ import onnx
 
 from farrank_exporters.texts import Texts, calibration_batches
 from farrank_exporters.trace import quiet
-from farrank_rankers.exports.manifest import ExportFormat, Graph
+from farrank_rankers.exports.manifest import Graph
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokens import Batch
 
@@ -199,20 +199,28 @@ _FILES = {"onnx": (FILE, FILE + DATA_SUFFIX), "openvino": (OPENVINO_FILE, "encod
 
 
 def quantize(
-    graphs: Mapping[str, Graph], traced: Path, folder: Path, reader: Reader, texts: Texts, form: ExportFormat
+    graphs: Mapping[str, Graph],
+    traced: Path,
+    folder: Path,
+    reader: Reader,
+    texts: Texts,
+    runtimes: Collection[str],
 ) -> dict[str, Graph]:
     """Write the encoder that was traced in fp32 as int8 into a folder; the aggregator stays as it is.
 
-    As ONNX the encoder's variant for OpenVINO is a file of its own.
+    Each of `runtimes` has an encoder of its own.
     """
     encoder = graphs["encoder"]
     batches = calibration_batches(reader, texts.queries, texts.documents)
-    if form == "tensorrt":
+    if "tensorrt" in runtimes:
         quantize_tensorrt(traced / encoder.file, folder, batches)
-    else:
+    if "onnx" in runtimes:
         quantize_onnx(traced / encoder.file, folder)
+    if "openvino" in runtimes:
         quantize_openvino(traced / encoder.file, folder, batches)
         encoder = replace(encoder, variants={"openvino": OPENVINO_FILE})
+        if "onnx" not in runtimes:
+            encoder = replace(encoder, file=OPENVINO_FILE, variants={})
     aggregator = graphs["aggregator"]
     (traced / aggregator.file).rename(folder / aggregator.file)
     return {"encoder": encoder, "aggregator": aggregator}

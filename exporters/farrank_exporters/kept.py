@@ -33,7 +33,7 @@ _FILES = ("*.json", "*/*.json", "*.safetensors", "*/*.safetensors")
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A ranker's fastest export that keeps its bound, or why there is none in each precision.
+    """A ranker's fastest export that keeps its bound, or why there is none.
 
     `source` opens the ranker from now on: with an export the kept artifact, which has no weights.
     """
@@ -50,22 +50,30 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "farrank"
 
 
-def precisions_for(runtime: str | None = None) -> list[ExportPrecision]:
-    """List what may serve faster than torch on a CPU, the fastest first, with `runtime` or any."""
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A runtime that could serve a ranker, and in which precision."""
+
+    runtime: str
+    precision: ExportPrecision
+
+    def __str__(self) -> str:
+        return f"{self.runtime} in {self.precision}"
+
+
+def faster_than_torch() -> list[Form]:
+    """List what may serve a ranker faster than torch on a CPU, the fastest first."""
     torch_rank = RUNTIMES["torch"].ranks["cpu"]["fp32"]
-    found = [
-        precision
+    return [
+        Form(name, precision)
         for name, precision in fastest_first("cpu")
-        if runtime in (None, name)
-        and RUNTIMES[name].reads == "onnx"
-        and RUNTIMES[name].ranks["cpu"][precision] < torch_rank
+        if RUNTIMES[name].reads == "onnx" and RUNTIMES[name].ranks["cpu"][precision] < torch_rank
     ]
-    return list(dict.fromkeys(found))
 
 
 def kept_export(
     source: str,
-    precisions: Sequence[ExportPrecision],
+    forms: Sequence[Form],
     texts: tuple[Texts, Texts],
     *,
     folder: Path | None = None,
@@ -73,7 +81,7 @@ def kept_export(
     waiting: Callable[[], None] = lambda: None,
     **overrides: Unpack[Overrides],
 ) -> Kept:
-    """Find a ranker's export in the cache, or make the first of `precisions` that keeps its bound.
+    """Find a ranker's export in the cache, or make the first of `forms` that keeps its bound.
 
     `texts` are those that it is measured and calibrated with. What was refused once is not tried again. Of
     several processes one exports, and the others wait; `waiting` hears of it.
@@ -81,11 +89,11 @@ def kept_export(
     """
     location = locate(source, revision=overrides.get("revision"), download=overrides.get("download") or False)
     name = re.sub(r"[^\w.-]+", "--", location.name)
-    place = (folder or cache_folder()) / "exports" / f"{name}-{_key(location, precisions, overrides)}"
+    place = (folder or cache_folder()) / "exports" / f"{name}-{_key(location, forms, overrides)}"
     place.parent.mkdir(parents=True, exist_ok=True)
     with _alone(place, waiting):
         if not place.exists():
-            _make(source, place, precisions, texts, progress, overrides)
+            _make(source, place, forms, texts, progress, overrides)
     refused = json.loads((place / _REFUSED).read_text(encoding="utf-8"))
     exports = find_exports(place)
     return Kept(str(place) if exports else source, exports[0] if exports else None, refused)
@@ -94,7 +102,7 @@ def kept_export(
 def _make(
     source: str,
     place: Path,
-    precisions: Sequence[ExportPrecision],
+    forms: Sequence[Form],
     texts: tuple[Texts, Texts],
     progress: Progress,
     overrides: Overrides,
@@ -102,24 +110,25 @@ def _make(
     refused: dict[str, str] = {}
     measured, calibration = texts
     with artifact_of(source, place, **overrides) as (ranker, artifact):
-        for precision in precisions:
+        for form in forms:
 
-            def step(text: str, done: int, total: int, precision: str = precision) -> None:
-                progress(f"{precision}: {text}", done, total)
+            def step(text: str, done: int, total: int, form: Form = form) -> None:
+                progress(f"{form}: {text}", done, total)
 
             try:
                 export_ranker(
                     ranker,
                     artifact,
                     "onnx",
-                    precision,
+                    form.precision,
                     measured=measured,
                     calibration=calibration,
+                    served_by=[form.runtime],
                     progress=step,
                 )
                 break
             except ExportError as error:
-                refused[precision] = str(error)
+                refused[str(form)] = str(error)
         for weights in artifact.glob("*.safetensors"):  # nothing that is served from here reads them
             weights.unlink()
         (artifact / _REFUSED).write_text(json.dumps(refused, indent=2), encoding="utf-8")
@@ -137,11 +146,13 @@ def _alone(place: Path, waiting: Callable[[], None]) -> Iterator[None]:
         yield
 
 
-def _key(location: Location, precisions: Sequence[str], overrides: Overrides) -> str:
+def _key(location: Location, forms: Sequence[Form], overrides: Overrides) -> str:
     """Hash all that decides on an export. Weights are read once, at the speed of the disk."""
     told = {name: value for name, value in overrides.items() if value is not None and name != "download"}
     processor = {name: able for name, able in torch.cpu.get_capabilities().items() if able is True}
-    digest = hashlib.sha256(json.dumps([told, precisions, versions(), processor], sort_keys=True).encode())
+    digest = hashlib.sha256(
+        json.dumps([told, list(map(str, forms)), versions(), processor], sort_keys=True).encode()
+    )
     files: ModelFiles | None = ModelFiles.find(location)
     while files is not None:
         for path in sorted({each for form in _FILES for each in files.folder.glob(form)}):

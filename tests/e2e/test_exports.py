@@ -120,7 +120,7 @@ async def test_rankers_are_exported_at_the_first_start_and_kept_for_the_next(
     flags += ["--set", "rankers.short.max_query_tokens=3", "--set", "rankers.short.precision=fp32"]
     flags += ["--set", "rankers.plain.runtime=torch"]
     assert main(flags) == 0
-    assert "fp32: tracing the encoder" in capsys.readouterr().err
+    assert "openvino in fp32: tracing the encoder" in capsys.readouterr().err
     [artifact] = [path for path in (tmp_path / "exports").iterdir() if path.is_dir()]
     assert main(flags) == 0
     assert capsys.readouterr().err == ""

@@ -57,7 +57,7 @@ def traced_before(traced_rankers: dict[str, TracedRanker], monkeypatch: pytest.M
 
 @pytest.fixture(scope="session")
 def quantized() -> dict[str, tuple[Path, dict[str, Graph]]]:
-    """What was quantized before, by the format."""
+    """What was quantized before, by the runtimes."""
     return {}
 
 
@@ -69,14 +69,17 @@ def quantized_once(
 ) -> None:
     """Quantize the graphs, which are always the same, for the first test that asks; copy for others."""
 
-    def once(graphs: Any, traced: Path, folder: Path, reader: Any, texts: Any, form: Any) -> dict[str, Graph]:
-        if form not in quantized:
-            kept = tmp_path_factory.mktemp(form)
-            made = quantize(graphs, traced, folder, reader, texts, form)
+    def once(
+        graphs: Any, traced: Path, folder: Path, reader: Any, texts: Any, runtimes: Any
+    ) -> dict[str, Graph]:
+        name = "-".join(runtimes)
+        if name not in quantized:
+            kept = tmp_path_factory.mktemp(name)
+            made = quantize(graphs, traced, folder, reader, texts, runtimes)
             for path in filter(Path.is_file, folder.iterdir()):
                 shutil.copy(path, kept)
-            quantized[form] = kept, made
-        kept, made = quantized[form]
+            quantized[name] = kept, made
+        kept, made = quantized[name]
         shutil.copytree(kept, folder, dirs_exist_ok=True)
         return dict(made)
 

@@ -255,7 +255,7 @@ def test_tensorrts_graphs_are_measured_and_kept(
     def on_the_cpu(name: str, exported: Exported) -> Runtime:
         return onnx_runtime.open_graphs(GraphFiles.of(exported, name), Placement("cpu", 1))
 
-    monkeypatch.setattr(farrank_exporters.export, "runtimes_for", lambda form, precision: ("tensorrt",))
+    monkeypatch.setattr(farrank_exporters.export, "runtimes_for", lambda *_: ("tensorrt",))
     monkeypatch.setattr(farrank_exporters.export, "open_runtime", on_the_cpu)
     made = export(artifact, precision, "tensorrt")
     manifest = made.manifest

@@ -11,7 +11,7 @@ import pytest
 import farrank_exporters.kept
 import farrank_exporters.parity
 from farrank_exporters.export import export_ranker
-from farrank_exporters.kept import Kept, cache_folder, kept_export, precisions_for
+from farrank_exporters.kept import Form, Kept, cache_folder, faster_than_torch, kept_export
 from farrank_exporters.parity import TextScores
 from farrank_rankers.exports.export_folder import open_exported
 from farrank_rankers.files.open import open_ranker
@@ -46,7 +46,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def kept(source: Path, precisions: Any = ("int8", "fp32"), **more: Any) -> Kept:
-    return kept_export(str(source), precisions, (MEASURED, CALIBRATION), **more)
+    forms = [Form("openvino", each) for each in precisions]
+    return kept_export(str(source), forms, (MEASURED, CALIBRATION), **more)
 
 
 def test_the_cache_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,9 +62,13 @@ def test_the_cache_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_is_tried_is_faster_than_torch() -> None:
-    assert precisions_for() == ["int8", "bf16", "fp32"]
-    assert precisions_for("onnx") == ["int8", "fp32"]
-    assert precisions_for("tensorrt") == []
+    assert list(map(str, faster_than_torch())) == [
+        "openvino in int8",
+        "openvino in bf16",
+        "onnx in int8",
+        "openvino in fp32",
+        "onnx in fp32",
+    ]
 
 
 def test_an_export_is_made_once(ranker: Path, cache: Path, made: list[str], any_tau: None) -> None:
@@ -72,6 +77,8 @@ def test_an_export_is_made_once(ranker: Path, cache: Path, made: list[str], any_
     assert made == ["int8"]
     assert first.export is not None
     assert first.export.folder.parents[2] == cache / "exports"
+    assert first.export.manifest.runtimes == ("openvino",)
+    assert not list(first.export.folder.glob("encoder.onnx*"))
     assert not list(Path(first.source).glob("*.safetensors"))
     served = open_ranker_runtime(first.source, {}, runtime="openvino")
     original = open_ranker(ranker)
@@ -103,8 +110,8 @@ def test_what_was_refused_is_not_tried_again(
         found = kept(ranker)
         assert found.export is not None
         assert found.export.manifest.precision == "fp32"
-        assert list(found.refused) == ["int8"]
-        assert "kendall_tau" in found.refused["int8"]
+        assert list(found.refused) == ["openvino in int8"]
+        assert "kendall_tau" in found.refused["openvino in int8"]
         nothing = kept(ranker, ["int8"])
         assert (nothing.source, nothing.export) == (str(ranker), None)
     assert made == ["int8", "fp32", "int8"]
