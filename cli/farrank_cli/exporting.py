@@ -10,7 +10,7 @@ from farrank_cli.exit_codes import missing_extra
 from farrank_cli.terminal import Progress
 from farrank_cli.terminated import sigterm_interrupts
 from farrank_rankers.exports.export_folder import find_exports
-from farrank_rankers.files.model_files import SPEC_FILE, lists_members, locate
+from farrank_rankers.files.model_files import SPEC_FILE, ModelFiles, lists_members, locate
 from farrank_rankers.files.open import Overrides
 from farrank_runtimes.devices import choose_device
 from farrank_server.config.schema import RankerConfig, ServerConfig
@@ -55,8 +55,10 @@ def exported_rankers(config: ServerConfig) -> ServerConfig:
 
 
 def _exported(who: str, ranker: RankerConfig, device: str | None) -> RankerConfig:
-    if ranker.runtime == "torch" or ranker.packing == "packed":
-        _log.info("%s is not exported: torch is configured to serve it", who)
+    torch_serves = ranker.runtime == "torch" or ranker.packing == "packed"
+    if torch_serves or ranker.export_file is not None:
+        how = "torch is" if torch_serves else f"{ranker.export_file} is"
+        _log.info("%s is not exported: %s configured to serve it", who, how)
         return ranker
     changes = Overrides(
         family=ranker.family,
@@ -121,9 +123,12 @@ def _no_export(source: str, device: str | None, *, download: bool) -> str | None
     """Say why a ranker needs no export of this machine's, or can have none."""
     if choose_device(device).type != "cpu":
         return "here exports are made for a CPU; `farrank export` makes TensorRT's"
-    folder = locate(source, download=download).folder
+    location = locate(source, download=download)
+    folder = location.folder
     if lists_members(folder):
         return "it is an ensemble; `farrank export` exports its members"
     if (folder / SPEC_FILE).is_file() and find_exports(folder):
         return "its artifact holds exports"
+    if not any(ModelFiles.find(location).transformer.glob("*.safetensors")):
+        return "it has no weights here"
     return None
