@@ -1,8 +1,12 @@
 """The modules that sentence-transformers makes models of, where the installed release has them."""
 
-try:
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-except ModuleNotFoundError:  # before 5.4
-    from sentence_transformers.models import Pooling, Transformer
+from importlib import import_module
+from typing import Any
 
-__all__ = ["Pooling", "Transformer"]
+try:
+    _modules = import_module("sentence_transformers.sentence_transformer.modules")
+except ModuleNotFoundError:  # before 5.4
+    _modules = import_module("sentence_transformers.models")
+
+Pooling: Any = _modules.Pooling
+Transformer: Any = _modules.Transformer

@@ -58,7 +58,7 @@ def byte_level() -> Tokenizer:
     trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet)
     tokenizer.train_from_iterator([WORDS], trainer)
     # By position: releases of tokenizers name these parameters differently.
-    ends = [(name, tokenizer.token_to_id(name)) for name in ("</s>", "<s>")]
+    ends: list[Any] = [(name, tokenizer.token_to_id(name)) for name in ("</s>", "<s>")]
     tokenizer.post_processor = processors.RobertaProcessing(*ends)
     return tokenizer
 
