@@ -3,6 +3,7 @@
 import re
 import sys
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import pytest
 
@@ -70,7 +71,9 @@ def test_nothing_differs_from_run_to_run_and_by_environment(
 def test_nothing_of_this_machine_shows(texts: dict[str, str]) -> None:
     traces = [sys.prefix, str(Path(__file__).parents[3]), " at 0x"]
     found = {doc_id: trace for doc_id, text in texts.items() for trace in traces if trace in text}
-    assert found == {}
+    # Some releases print addresses in the documentation's own examples.
+    printed = {f"topic:{name}": " at 0x" for name, text in topics.items() if " at 0x" in text}
+    assert found.items() <= printed.items()
 
 
 def test_a_caller_may_stop_early() -> None:
