@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -83,8 +84,8 @@ def kept_export(
 ) -> Kept:
     """Find a ranker's export in the cache, or make the first of `forms` that keeps its bound.
 
-    `texts` are those that it is measured and calibrated with. What was refused once is not tried again. Of
-    several processes one exports, and the others wait; `waiting` hears of it.
+    `texts` are those that it is measured and calibrated with. What was refused once is not tried again; what
+    is damaged is made anew. Of several processes one exports, and the others wait; `waiting` hears of it.
     Raises: SourceError and the like if the ranker cannot be opened; OSError if the cache cannot be written.
     """
     location = locate(source, revision=overrides.get("revision"), download=overrides.get("download") or False)
@@ -92,11 +93,22 @@ def kept_export(
     place = (folder or cache_folder()) / "exports" / f"{name}-{_key(location, forms, overrides)}"
     place.parent.mkdir(parents=True, exist_ok=True)
     with _alone(place, waiting):
-        if not place.exists():
+        if not _is_whole(place):
+            shutil.rmtree(place, ignore_errors=True)
             _make(source, place, forms, texts, progress, overrides)
     refused = json.loads((place / _REFUSED).read_text(encoding="utf-8"))
     exports = find_exports(place)
     return Kept(str(place) if exports else source, exports[0] if exports else None, refused)
+
+
+def _is_whole(place: Path) -> bool:
+    """Look whether a kept export is there as it was written: what is damaged is made anew."""
+    try:
+        for export in find_exports(place):
+            export.verify()
+    except ExportError:
+        return False
+    return (place / _REFUSED).is_file()
 
 
 def _make(

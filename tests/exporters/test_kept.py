@@ -117,6 +117,19 @@ def test_what_was_refused_is_not_tried_again(
     assert made == ["int8", "fp32", "int8"]
 
 
+def test_what_is_damaged_is_made_anew(ranker: Path, cache: Path, made: list[str], any_tau: None) -> None:
+    first = kept(ranker, ["fp32"])
+    assert first.export is not None
+    with first.export.path("encoder", "openvino").open("ab") as file:
+        file.write(b"x")
+    again = kept(ranker, ["fp32"])
+    assert again.export is not None
+    again.export.verify()
+    (Path(again.source) / "refused.json").unlink()
+    assert kept(ranker, ["fp32"]).refused == {}
+    assert made == ["fp32"] * 3
+
+
 def test_an_interrupted_export_leaves_nothing(ranker: Path, cache: Path, any_tau: None) -> None:
     def interrupted(text: str, done: int, total: int) -> None:
         if "scoring" in text:
