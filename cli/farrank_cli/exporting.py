@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 from farrank_cli.exit_codes import missing_extra
 from farrank_cli.terminal import Progress
 from farrank_cli.terminated import sigterm_interrupts
+from farrank_rankers.backbones.facts import STATIC
 from farrank_rankers.exports.export_folder import find_exports
 from farrank_rankers.files.model_files import SPEC_FILE, ModelFiles, lists_members, locate
 from farrank_rankers.files.open import Overrides
@@ -60,14 +61,7 @@ def _exported(who: str, ranker: RankerConfig, device: str | None) -> RankerConfi
         how = "torch is" if torch_serves else f"{ranker.export_file} is"
         _log.info("%s is not exported: %s configured to serve it", who, how)
         return ranker
-    changes = Overrides(
-        family=ranker.family,
-        max_query_tokens=ranker.max_query_tokens,
-        max_document_tokens=ranker.max_document_tokens,
-        window=ranker.window,
-        stride=ranker.stride,
-        download=ranker.download,
-    )
+    changes = ranker.overrides
     runtime = None if ranker.runtime == "auto" else ranker.runtime
     source = exported_source(who, ranker.source, device, runtime, ranker.precision, **changes)
     if source == ranker.source:
@@ -129,6 +123,9 @@ def _no_export(source: str, device: str | None, *, download: bool) -> str | None
         return "it is an ensemble; `farrank export` exports its members"
     if (folder / SPEC_FILE).is_file() and find_exports(folder):
         return "its artifact holds exports"
-    if not any(ModelFiles.find(location).transformer.glob("*.safetensors")):
+    files = ModelFiles.find(location)
+    if not any(files.transformer.glob("*.safetensors")):
         return "it has no weights here"
+    if files.config.get("model_type") == STATIC:
+        return "static embeddings are looked up, which no export does faster"
     return None

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
 
 from farrank_rankers.errors import SpecError
 from farrank_rankers.json_values import read_value
@@ -81,11 +81,18 @@ class EvidenceKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What one family needs beside the fields that all share; a family without such needs has no fields."""
+    """What one family needs beside the fields that all share; a family without such needs has no fields.
+
+    Fields in `UNSAID` came later than others: at their defaults they are not written, for versions are hashes
+    of what is written.
+    """
+
+    UNSAID: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
         """Hold every field to its annotated type or its listed values."""
-        for name, hint in get_type_hints(type(self)).items():
+        hints = get_type_hints(type(self))
+        for name, hint in ((each.name, hints[each.name]) for each in fields(self)):
             read_value(hint, getattr(self, name), name, SpecError)
 
 
@@ -147,9 +154,15 @@ class LateInteractionOptions(Options):
 
 @dataclass(frozen=True, slots=True)
 class CrossEncoderOptions(Options):
-    """How the logits of a document's chunks become its score."""
+    """How the logits of a document's chunks become its score.
+
+    `query_prefix` is a text that the model was trained to see before a query, an instruction for example.
+    """
+
+    UNSAID = frozenset({"query_prefix"})
 
     aggregation: Aggregation = "max"
+    query_prefix: str = ""
 
 
 INSTRUCTION, QUERY, DOCUMENT = "{instruction}", "{query}", "{document}"
@@ -177,6 +190,11 @@ class YesNoOptions(CrossEncoderOptions):
     def __post_init__(self) -> None:
         """Hold the template to what can be read, too."""
         CrossEncoderOptions.__post_init__(self)
+        if self.query_prefix:
+            raise SpecError(
+                f"query_prefix is {self.query_prefix!r}; it must be empty: "
+                "the template says what stands before a query"
+            )
         object.__setattr__(self, "template", tuple(self.template))
         whole = "".join(self.template)
         for place in (QUERY, DOCUMENT):
@@ -207,7 +225,11 @@ class BiEncoderOptions(Options):
     each chunk ("query: "); their tokens count against the backbone's positions, not against the windows.
     `position_step` stretches inputs that a backbone of 1 / step as many positions could hold: their tokens
     take every step-th position (8 for dwzhu/e5-base-4k, whose 4,096 positions were 512 once).
+    `truncate_dim` keeps so many of a vector's first dimensions, before it is brought to unit length; None
+    keeps all. Source: Kusupati et al., "Matryoshka Representation Learning", NeurIPS 2022.
     """
+
+    UNSAID = frozenset({"truncate_dim"})
 
     pooling: Pooling = "mean"
     normalize: bool = True
@@ -215,11 +237,14 @@ class BiEncoderOptions(Options):
     query_prefix: str = ""
     document_prefix: str = ""
     position_step: int = 1
+    truncate_dim: int | None = None
 
     def __post_init__(self) -> None:
-        """Hold the step to its limit, too."""
+        """Hold step and dimensions to their limits, too."""
         Options.__post_init__(self)
         check_count("position_step", self.position_step, at_least=1)
+        if self.truncate_dim is not None:
+            check_count("truncate_dim", self.truncate_dim, at_least=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,8 @@ class Padded:
     def mean(self, values: Tensor) -> Tensor:
         """Shapes: (P, L, H) -> (P, H)."""
         weights = (self.roles != Role.PADDING)[:, :, None].to(values.dtype)  # (P, L, 1)
-        return (values * weights).sum(dim=1) / weights.sum(dim=1)  # (P, H)
+        # An empty text without special tokens has the mean 0.
+        return (values * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)  # (P, H)
 
     def leading(self, values: Tensor, count: int) -> Tensor:
         """Shapes: (P, L, F…) -> (P, count, F…)."""

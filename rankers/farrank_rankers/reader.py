@@ -3,17 +3,25 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 
 from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.chunking import chunk_bounds, readable_tokens
 from farrank_rankers.errors import SourceError, SpecError
-from farrank_rankers.family import BiEncoderOptions, Family, Options, YesNoOptions, family_named
+from farrank_rankers.family import (
+    BiEncoderOptions,
+    CrossEncoderOptions,
+    Family,
+    Options,
+    YesNoOptions,
+    family_named,
+)
 from farrank_rankers.prompt import Prompt
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokenizer import Frame, Run, TextTokenizer
-from farrank_rankers.tokens import Chunk, EncoderInput, Role, TokenizedText
+from farrank_rankers.tokens import Chunk, EncoderInput, IntArray, Role, TokenizedText
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +37,8 @@ class PositionBudget:
         if (prompt := _prompt_of(options, self.tokenizer)) is not None:
             most = self.backbone.max_positions
             return None if most is None else most - prompt.special_tokens - taken
-        return self._left(family, _prefixes(options)[1], taken)
+        asked, read = _prefixes(options)
+        return self._left(family, asked if family.plan == "pair" else read, taken)
 
     def left_for_query(self, family: Family, options: Options) -> int | None:
         """Count the query tokens that fit into an input of their own; None if there is no limit."""
@@ -38,18 +47,33 @@ class PositionBudget:
     def _left(self, family: Family, prefix: str, taken: int) -> int | None:
         if self.backbone.max_positions is None:
             return None
-        taken += _frame_of(family, self.tokenizer).special_tokens + len(self.tokenizer.ids(prefix))
+        taken += _frame_of(family, self.tokenizer, self.backbone).special_tokens
+        taken += len(_Prefix.of(prefix, self.tokenizer).ids)
         return self.backbone.max_positions - taken
 
 
 def _prefixes(options: Options) -> tuple[str, str]:
-    """Give what stands before a query and before a chunk.
+    """Give what stands before a query and before a chunk."""
+    if isinstance(options, CrossEncoderOptions):
+        return options.query_prefix, ""
+    if isinstance(options, BiEncoderOptions):
+        return options.query_prefix, options.document_prefix
+    return "", ""
 
-    Trailing white space goes: a tokenizer that cares marks the start of the next word anyway.
-    """
-    if not isinstance(options, BiEncoderOptions):
-        return "", ""
-    return options.query_prefix.rstrip(), options.document_prefix.rstrip()
+
+class _Prefix(NamedTuple):
+    """Tokens (T,) before a text, and the white space behind them that belongs to the text's first token."""
+
+    ids: IntArray
+    spaces: str
+
+    @classmethod
+    def of(cls, text: str, tokenizer: TextTokenizer) -> "_Prefix":
+        """Tokenize a prefix. Most tokenizers mark the next word's start, white space or not."""
+        bare = text.rstrip()
+        ids = tokenizer.ids(bare)
+        apart = [*ids.tolist(), *tokenizer.ids("a").tolist()]
+        return cls(ids, "" if apart == tokenizer.ids(f"{text}a").tolist() else text[len(bare) :])
 
 
 class Reader:
@@ -66,12 +90,14 @@ class Reader:
         self.pad_id = tokenizer.pad_id(backbone.pad_token_id)
         family = family_named(spec.family)
         self._prompt = _prompt_of(spec.options, tokenizer)
-        self._frame = self._prompt.frame if self._prompt else _frame_of(family, tokenizer)
+        self._frame = self._prompt.frame if self._prompt else _frame_of(family, tokenizer, backbone)
         self._framed_as_pairs = family.framed_as_pairs
         self._has_token_types = backbone.token_types > 1 and tokenizer.files.gives_token_types(
             backbone.architecture, backbone.tokenizer_class
         )
-        self._query_prefix, self._chunk_prefix = map(tokenizer.ids, _prefixes(spec.options))
+        asked, read = (_Prefix.of(each, tokenizer) for each in _prefixes(spec.options))
+        self._query_prefix, self._query_spaces = asked
+        self._chunk_prefix, self._chunk_spaces = read
         self.max_input_tokens = self._longest_input()
         self._check_fit()
 
@@ -82,7 +108,9 @@ class Reader:
         """
         if self._prompt is not None:
             return self._prompt.read_query(text, self.spec.max_query_tokens)
-        return self.tokenizer.read(text, self.spec.max_query_tokens, count_tokens=True)
+        return self.tokenizer.read(
+            text, self.spec.max_query_tokens, count_tokens=True, spaces=self._query_spaces
+        )
 
     def read_document(
         self,
@@ -106,7 +134,7 @@ class Reader:
     @property
     def document_spaces(self) -> str:
         """The spaces before a document in its prompt, which belong to its first token; mostly none."""
-        return "" if self._prompt is None else self._prompt.document_spaces
+        return self._chunk_spaces if self._prompt is None else self._prompt.document_spaces
 
     def split(self, document: TokenizedText, max_chunks: int | None = None) -> tuple[Chunk, ...]:
         """Split a document into chunks, at least one.
@@ -148,13 +176,16 @@ class Reader:
             raise ValueError(f"family {self.spec.family} has plan pair: its chunks need the query")
         # Padded to the length that the ranker was trained with, if it was.
         padding = np.full(max(0, (self.spec.pad_query_to or 0) - len(query)), self.pad_id, dtype=np.int32)
-        asked = [(query.ids, Role.QUERY), (padding, Role.PADDING)]
+        asked = [(self._query_prefix, Role.SPECIAL), (query.ids, Role.QUERY), (padding, Role.PADDING)]
         if query.behind is not None:
             asked.append((query.behind, Role.SPECIAL))
         return self._framed(asked, [(chunk.ids, Role.DOCUMENT)])
 
     def _alone(self, *runs: Run) -> EncoderInput:
         """Put special tokens around a text that is encoded alone."""
+        if not self.backbone.framed and not any(len(ids) for ids, _ in runs):
+            # An input has at least one position, which nothing reads.
+            runs = ((np.array([self.pad_id], dtype=np.int32), Role.PADDING),)
         return self._framed([], runs) if self._framed_as_pairs else self._framed(runs)
 
     def _framed(self, *texts: Sequence[Run]) -> EncoderInput:
@@ -168,7 +199,8 @@ class Reader:
         window = min(self.spec.chunking.window, self.spec.chunking.max_document_tokens)
         apart = max(len(self._query_prefix) + query, len(self._chunk_prefix) + window)
         special = (self._prompt or self._frame).special_tokens
-        return special + (query + window if self.spec.plan == "pair" else apart)
+        together = len(self._query_prefix) + query + window
+        return special + (together if self.spec.plan == "pair" else apart)
 
     def _check_fit(self) -> None:
         """Refuse inputs that the backbone cannot take."""
@@ -179,7 +211,7 @@ class Reader:
                 f"{self.spec.max_query_tokens}: an input of {self.max_input_tokens} tokens (special tokens "
                 f"included) would exceed the {limit} positions of {self.spec.backbone}"
             )
-        if self.spec.plan == "dual" and not self._frame.special_tokens:
+        if self.spec.plan == "dual" and self.backbone.framed and not self._frame.special_tokens:
             raise SourceError("tokenizer.json adds no special token: an empty document would have no input")
         words = self.tokenizer.tokenizer.get_vocab_size()
         if self.backbone.vocabulary is not None and words > self.backbone.vocabulary:
@@ -230,12 +262,17 @@ def _prompt_of(options: Options, tokenizer: TextTokenizer) -> Prompt | None:
     return Prompt.of(options, tokenizer) if isinstance(options, YesNoOptions) else None
 
 
-def _frame_of(family: Family, tokenizer: TextTokenizer) -> Frame:
+def _frame_of(family: Family, tokenizer: TextTokenizer, backbone: BackboneFacts) -> Frame:
     """Choose the special tokens around a family's texts.
 
     The papers' families have one separator between query and document for every backbone, as the published
-    code has it; a cross-encoder was trained with its tokenizer's own pair.
+    code has it; a cross-encoder was trained with its tokenizer's own pair. A table of vectors has none.
+    Raises: SpecError if the backbone cannot tell a query from a document in one input.
     """
+    if not backbone.framed:
+        if family.reads_as != "dual":
+            raise SpecError("family must be biencoder: static embeddings read no query and document together")
+        return Frame.without_special_tokens()
     if family.reads_as != "pair":
         return tokenizer.single
     return tokenizer.pair if family.classifier else tokenizer.pair.with_one_separator()

@@ -115,6 +115,9 @@ class RankerSpec:
         if self.calibration is None:
             # As it was written before there was one: versions are hashes of this text.
             del values["calibration"]
+        for name in self.options.UNSAID:
+            if getattr(self.options, name) == getattr(type(self.options)(), name):
+                del values["options"][name]
         return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 
     @classmethod

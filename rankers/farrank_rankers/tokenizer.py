@@ -102,6 +102,10 @@ class TokenizerFiles:
         parsed: dict[str, Any] = json.loads(self.config_json)
         return parsed
 
+    def without_configuration(self) -> "TokenizerFiles":
+        """Keep tokenizer.json alone, for a model around whose tokenizer transformers puts no class."""
+        return replace(self, config_json=json.dumps({"tokenizer_class": "Tokenizer"}))
+
     def as_configured(self) -> str:
         """Give tokenizer.json, its BERT normalizer as the configuration or its class has it.
 
@@ -161,6 +165,12 @@ class Frame:
 
     parts: tuple[IntArray, ...]
     text_types: tuple[int, ...]
+
+    @classmethod
+    def without_special_tokens(cls) -> "Frame":
+        """Put nothing around one text."""
+        nothing = np.empty((3, 0), dtype=np.int32)
+        return cls((nothing, nothing), (0,))
 
     @property
     def special_tokens(self) -> int:

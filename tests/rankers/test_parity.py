@@ -146,14 +146,11 @@ def test_other_sentence_transformers(
     )
     model.save(str(tmp_path))
     ranker = one_chunk(tmp_path, window=60)
-    texts = [
-        " hello world",
-        " windows slide over text",
-    ]  # a space: byte-level tokens of a word after a prompt
-    query = model.encode([" search engine"], prompt="query:")
-    documents = model.encode(texts, prompt="text:")
+    texts = ["hello world", "windows slide over text"]
+    query = model.encode(["search engine"], prompt_name="query")
+    documents = model.encode(texts, prompt_name="document")
     expected = model.similarity(query, documents)[0]
-    found = [item.score for item in ranker.score(" search engine", texts)]
+    found = [item.score for item in ranker.score("search engine", texts)]
     assert found == pytest.approx(expected.tolist(), rel=1e-5, abs=1e-5)
 
 

@@ -10,3 +10,8 @@ except ModuleNotFoundError:  # before 5.4
 
 Pooling: Any = _modules.Pooling
 Transformer: Any = _modules.Transformer
+try:
+    _static = import_module("sentence_transformers.sentence_transformer.modules.static_embedding")
+except ModuleNotFoundError:
+    _static = _modules
+StaticEmbedding: Any = _static.StaticEmbedding

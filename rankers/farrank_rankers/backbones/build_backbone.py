@@ -7,9 +7,10 @@ from torch import nn
 
 from farrank_rankers.backbones.alibi_bert import build_alibi_bert
 from farrank_rankers.backbones.big_bird import attention_type
-from farrank_rankers.backbones.facts import own_backbone
+from farrank_rankers.backbones.facts import STATIC, own_backbone
 from farrank_rankers.backbones.modernbert import prepared
 from farrank_rankers.backbones.published_config import as_installed
+from farrank_rankers.backbones.static_embedding import StaticEmbedding
 from farrank_rankers.errors import SourceError
 from farrank_rankers.lean_transformers import transformers
 from farrank_rankers.spec import RankerSpec
@@ -45,6 +46,8 @@ def build_backbone(spec: RankerSpec, config: Mapping[str, Any]) -> nn.Module:
     """
     if own_backbone(config) is not None:
         return build_alibi_bert(config)
+    if config.get("model_type") == STATIC:
+        return StaticEmbedding(config)
     backbone: nn.Module = transformers.AutoModel.from_config(_prepared(spec, config))
     if getattr(backbone, "pooler", None) is not None:
         backbone.register_module("pooler", None)

@@ -11,6 +11,8 @@ from farrank_rankers.errors import SourceError
 from farrank_rankers.family import Pooling
 from farrank_rankers.json_values import read_value
 
+# Our name of sentence-transformers' StaticEmbedding, a table of vectors without a transformer.
+STATIC = "static-embedding"
 OwnBackbone = Literal["jina", "mosaic"]
 JINA_ARCHITECTURES = frozenset({"JinaBertForMaskedLM", "JinaBertModel"})
 
@@ -23,7 +25,8 @@ class Architecture:
     it is. `positions` and `token_types` are what transformers assumes where an old `config.json` does not say
     max_position_embeddings and type_vocab_size. `counts_after_pad`: position ids start at pad_token_id + 1,
     and are derived from the ids when none are given. `is_causal`: a token sees only those before it, so that
-    the first one knows nothing of the others. `pooling` is how it was trained to be read.
+    the first one knows nothing of the others. `pooling` is how it was trained to be read. `framed`:
+    special tokens stand around its texts.
     """
 
     forms: str = ""
@@ -32,6 +35,7 @@ class Architecture:
     counts_after_pad: bool = False
     is_causal: bool = False
     pooling: Pooling = "cls"
+    framed: bool = True
 
 
 # By transformers' model_type, or our own name of a backbone that transformers lacks. Others are read as well,
@@ -60,6 +64,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "qwen3": Architecture("qwen:QWEN3", positions=32768, is_causal=True, pooling="mean"),
     "roberta": Architecture("bert:ROBERTA", counts_after_pad=True),
     "roberta-prelayernorm": Architecture(counts_after_pad=True),
+    STATIC: Architecture(pooling="mean", framed=False),
     "xlm-roberta": Architecture("bert:ROBERTA", counts_after_pad=True),
     "xlm-roberta-xl": Architecture(counts_after_pad=True),
 }
@@ -83,6 +88,11 @@ class BackboneFacts:
     architecture: str = ""
     tokenizer_class: str | None = None
     pooling: Pooling = "cls"
+
+    @property
+    def framed(self) -> bool:
+        """Whether special tokens stand around its texts."""
+        return ARCHITECTURES.get(self.architecture, Architecture()).framed
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "BackboneFacts":

@@ -18,7 +18,7 @@ class TextEncoder(Encoder):
     """Encode a query or a chunk as one vector: the mean of its tokens or the first, of unit length if asked.
 
     Pooling and the norm are computed in fp32 whatever the backbone's precision.
-    Shapes: (P, L) each -> (P, H).
+    Shapes: (P, L) each -> (P, K), K all of the backbone's dimensions unless `truncate_dim` says fewer.
 
     Source: Reimers & Gurevych, EMNLP 2019; steps of positions: Zhu et al., "LongEmbed", EMNLP 2024.
     """
@@ -35,6 +35,13 @@ class TextEncoder(Encoder):
             raise SpecError(
                 f"position_step is {step}; it must be at most the {positions} positions of {spec.backbone}"
             )
+        backbone: Any = self.backbone
+        width = int(backbone.config.hidden_size)
+        if self.options.truncate_dim is not None and self.options.truncate_dim > width:
+            raise SpecError(
+                f"truncate_dim is {self.options.truncate_dim}; it must be at most the {width} dimensions of "
+                f"{spec.backbone}"
+            )
         self.position_step = step
         self.reads_first_tokens_alone = self.options.pooling == "cls"
 
@@ -50,8 +57,8 @@ def pooled(hidden: Tensor, tokens: Layout, options: BiEncoderOptions) -> Feature
 
 
 def finished(vectors: Tensor, options: BiEncoderOptions) -> Features:
-    """Bring pooled vectors to unit length if asked. Shapes: (P, H) -> (P, H)."""
-    vectors = vectors.float()
+    """Keep the first dimensions and bring vectors to unit length, each if asked. Shapes: (P, H) -> (P, K)."""
+    vectors = vectors[:, : options.truncate_dim].float()
     return Features(torch.nn.functional.normalize(vectors, dim=-1) if options.normalize else vectors)
 
 

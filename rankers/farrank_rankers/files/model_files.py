@@ -5,15 +5,17 @@ A source is a folder, the embedded model, or a snapshot in the hub's cache.
 
 import glob
 import importlib.util
+import json
 import re
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from farrank_rankers.backbones.facts import own_backbone
+from farrank_rankers.backbones.facts import STATIC, own_backbone
 from farrank_rankers.errors import SourceError
-from farrank_rankers.family import ENSEMBLE, BiEncoderOptions, Pooling
+from farrank_rankers.family import ENSEMBLE
 from farrank_rankers.files.answering_models import answers_by_logit
 from farrank_rankers.json_values import parse_json, read_json
 
@@ -143,8 +145,9 @@ class ModelFiles:
         if answers_by_logit(folder, config):
             return cls("yes-no", location, folder, _read_config(folder))
         if (folder / "modules.json").is_file():
-            transformer = folder / str(_modules(folder)[0]["path"])
-            return cls("biencoder", location, transformer, _read_config(transformer))
+            transformer = folder / str(listed_modules(folder)[0]["path"])
+            read = _static_config if is_static(folder) else _read_config
+            return cls("biencoder", location, transformer, read(transformer))
         return cls("backbone", location, folder, _read_config(folder))
 
 
@@ -187,61 +190,45 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def biencoder_options(files: ModelFiles) -> BiEncoderOptions:
-    """Read pooling, normalization and prompts.
+def _static_config(folder: Path) -> dict[str, Any]:
+    """Say what a config.json would, had a table of static embeddings one: only its tensors' shapes are read.
 
-    Raises: SourceError naming the file and the part that a bi-encoder here does not have.
+    Raises: SourceError naming the file that is missing or damaged.
     """
-    folder = files.folder
-    modules = _modules(folder)
-    kinds = [str(module["type"]).rsplit(".", 1)[-1] for module in modules]
-    if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]):
-        raise SourceError(
-            f"{folder / 'modules.json'} lists {', '.join(kinds)}; "
-            "only Transformer, Pooling and Normalize are read"
-        )
-    path = folder / "config_sentence_transformers.json"
-    config = read_json(path) if path.is_file() else {}
-    similarity = config.get("similarity_fn_name") or "cosine"
-    if similarity not in ("cosine", "dot"):
-        raise SourceError(f"{path}: similarity_fn_name is {similarity!r}; it must be cosine or dot")
-    lowercasing = files.transformer / "sentence_bert_config.json"
-    if lowercasing.is_file() and read_json(lowercasing).get("do_lower_case"):
-        # Outside the tokenizer it would have to happen before offsets are taken.
-        normalizer = read_json(files.transformer / "tokenizer.json").get("normalizer") or {}
-        if not normalizer.get("lowercase"):
-            raise SourceError(f"{lowercasing}: do_lower_case is true, but tokenizer.json does not lowercase")
-    prompts = {name: text for name, text in (config.get("prompts") or {}).items() if text}
-    query = prompts.get("query", "")
-    document = prompts.get("document", prompts.get("passage", ""))
-    pooling = read_json(folder / str(modules[1]["path"]) / "config.json")
-    if (query or document) and pooling.get("include_prompt") is False:
-        raise SourceError(f"{folder}: prompts that do not take part in pooling are not supported")
-    return BiEncoderOptions(
-        pooling=_pooling(pooling, folder),
-        normalize="Normalize" in kinds or similarity == "cosine",
-        query_prefix=query,
-        document_prefix=document,
-    )
+    path = folder / "model.safetensors"
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            # The format's own bound; a damaged file must not fill the memory.
+            header = json.loads(file.read(min(length, 100_000_000)))
+        shapes = {name: each["shape"] for name, each in header.items() if name != "__metadata__"}
+        rows, width = shapes.get("embedding.weight") or shapes["embeddings"]
+        words = (shapes.get("mapping") or [rows])[0]
+    except FileNotFoundError as error:
+        raise SourceError(f"{path} is missing") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, struct.error) as error:
+        raise SourceError(f"{path} is no table of static embeddings in safetensors: {error!r}") from error
+    return {"model_type": STATIC, "vocab_size": words, "hidden_size": width, "pad_token_id": 0}
 
 
-def _modules(folder: Path) -> list[dict[str, Any]]:
+def is_static(folder: Path) -> bool:
+    """Whether a folder's modules begin with a table of static embeddings.
+
+    Raises: SourceError naming modules.json.
+    """
+    return module_kinds(folder)[0] == "StaticEmbedding"
+
+
+def module_kinds(folder: Path) -> list[str]:
+    """Name the classes that modules.json lists, without their packages. Raises: SourceError naming it."""
+    return [str(module["type"]).rsplit(".", 1)[-1] for module in listed_modules(folder)]
+
+
+def listed_modules(folder: Path) -> list[dict[str, Any]]:
+    """Read modules.json. Raises: SourceError naming it."""
     path = folder / "modules.json"
     modules = parse_json(path)
     listed = modules if isinstance(modules, list) else []
     if not listed or not all(isinstance(each, dict) and {"type", "path"} <= each.keys() for each in listed):
         raise SourceError(f"{path} must list modules with type and path")
     return listed
-
-
-def _pooling(config: dict[str, Any], folder: Path) -> Pooling:
-    prefix = "pooling_mode_"
-    modes = {name.removeprefix(prefix) for name, on in config.items() if on is True and prefix in name}
-    named = config.get("pooling_mode")  # newer releases name the one mode
-    if modes == {"mean_tokens"} or named == "mean":
-        return "mean"
-    if modes == {"cls_token"} or named == "cls":
-        return "cls"
-    raise SourceError(
-        f"{folder}: pooling is {sorted(modes) or named!r}; only mean_tokens or cls_token is read"
-    )

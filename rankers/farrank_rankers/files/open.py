@@ -8,11 +8,11 @@ from it and comes with this package. Nothing here imports torch before a ranker'
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, get_type_hints
 
-from farrank_rankers.backbones.facts import BackboneFacts
+from farrank_rankers.backbones.facts import STATIC, BackboneFacts
 from farrank_rankers.chunking import MAX_QUERY_TOKENS, adjusted, default_chunking
 from farrank_rankers.errors import SourceError, SpecError, naming
 from farrank_rankers.family import (
@@ -21,11 +21,11 @@ from farrank_rankers.family import (
     BiEncoderOptions,
     CrossEncoderOptions,
     Options,
-    YesNoOptions,
     family_named,
 )
 from farrank_rankers.files.answering_models import yes_no_options
-from farrank_rankers.files.model_files import SPEC_FILE, ModelFiles, biencoder_options, locate
+from farrank_rankers.files.model_files import SPEC_FILE, ModelFiles, locate
+from farrank_rankers.files.sentence_transformers_files import biencoder_options, cross_encoder_options
 from farrank_rankers.json_values import read_text
 from farrank_rankers.reader import PositionBudget, Reader
 from farrank_rankers.spec import RankerSpec
@@ -54,11 +54,17 @@ class Overrides(Limits, total=False):
     first), avgp (mean, disjoint chunks), maxp and sump (maximum and sum, sliding windows), and longp (one
     chunk, as long as the backbone reads).
     instruction: what a language model that answers is told to find.
+    query_prefix, document_prefix: what a bi-encoder was trained to see before a text ("query: "), and a
+    cross-encoder before a query, in place of what its folder says.
+    truncate_dim: so many of the first dimensions of a bi-encoder's vectors are kept.
     revision, download: for names on the hub.
     """
 
     family: str | None
     instruction: str | None
+    query_prefix: str | None
+    document_prefix: str | None
+    truncate_dim: int | None
     revision: str | None
     download: bool
 
@@ -204,7 +210,10 @@ def open_files(
     location = locate(source, revision=revision, download=download)
     with naming(location.folder):
         files = ModelFiles.find(location)
-        tokenizer = TextTokenizer(TokenizerFiles.read(files.transformer))
+        read = TokenizerFiles.read(files.transformer)
+        # sentence-transformers reads nothing beside tokenizer.json for these.
+        is_table = files.kind == "biencoder" and files.config["model_type"] == STATIC
+        tokenizer = TextTokenizer(read.without_configuration() if is_table else read)
         return files, PositionBudget(tokenizer, BackboneFacts.from_config(files.config))
 
 
@@ -217,7 +226,7 @@ def _spec(files: ModelFiles, overrides: Overrides, budget: PositionBudget) -> Ra
             path = files.folder / SPEC_FILE
             with naming(path):
                 spec = RankerSpec.from_json(read_text(path))
-            return replace(spec, options=_instructed(spec.options, overrides.get("instruction")))
+            return replace(spec, options=_changed(spec.family, spec.options, overrides))
         case "cross-encoder":
             labels = files.config.get("id2label")
             count = len(labels) if isinstance(labels, Mapping) else files.config.get("num_labels", 2)
@@ -225,7 +234,7 @@ def _spec(files: ModelFiles, overrides: Overrides, budget: PositionBudget) -> Ra
                 raise SourceError(
                     f"{name} has {count} labels; a cross-encoder has 1 (relevance) or 2 (no, yes)"
                 )
-            options = CrossEncoderOptions()
+            options = cross_encoder_options(files)
         case "yes-no":
             options = yes_no_options(files.folder, files.config, budget.tokenizer)
         case "biencoder":
@@ -235,15 +244,26 @@ def _spec(files: ModelFiles, overrides: Overrides, budget: PositionBudget) -> Ra
                 f"{name} is a bare backbone ({files.config['model_type']}): it has neither ranker.json nor a "
                 "sequence-classification head nor modules.json; new_ranker makes an untrained ranker of it"
             )
-    options = _instructed(options, overrides.get("instruction"))
+    options = _changed(files.kind, options, overrides)
     provenance = {"model": name} | ({"revision": revision} if revision else {})
     return fitted_spec(files.kind, name, options, overrides, budget, provenance)
 
 
-def _instructed(options: Options, instruction: str | None) -> Options:
-    """Exchange the instruction. Raises: SpecError if the ranker takes none."""
-    if instruction is None:
-        return options
-    if not isinstance(options, YesNoOptions):
-        raise SpecError(f"instruction is {instruction!r}; only a language model that answers takes one")
-    return replace(options, instruction=instruction)
+# Which families' options have a field of that name, in words.
+_TAKEN_BY = {
+    "instruction": "a language model that answers takes one",
+    "query_prefix": "a cross-encoder or bi-encoder takes one",
+    "document_prefix": "a bi-encoder takes one",
+    "truncate_dim": "a bi-encoder takes one",
+}
+
+
+def _changed(family: str, options: Options, overrides: Overrides) -> Options:
+    """Exchange what an override names. Raises: SpecError if the ranker takes no such thing."""
+    given = {name: overrides.get(name) for name in _TAKEN_BY}
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    known = {each.name for each in fields(options)}
+    for name, value in changes.items():
+        if name not in known:
+            raise SpecError(f"{name} is {value!r}; only {_TAKEN_BY[name]}, and this is a {family}")
+    return replace(options, **changes)

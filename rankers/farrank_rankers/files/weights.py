@@ -16,6 +16,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from farrank_rankers.backbones.alibi_bert import AlibiBert, rename_published
 from farrank_rankers.backbones.alibi_checkpoints import PUBLISHED
+from farrank_rankers.backbones.static_embedding import StaticEmbedding, rename_static
 from farrank_rankers.errors import RankerError, SourceError, WeightsError
 from farrank_rankers.files.model_files import ModelFiles
 from farrank_rankers.ranker import Ranker
@@ -111,10 +112,13 @@ def fill_published(backbone: nn.Module, files: ModelFiles, *, new_head: bool = F
     With `new_head`, what no base model has may be missing.
     Raises: WeightsError naming the file, the tensor and what was expected.
     """
+    path = files.transformer / FILE
+    if isinstance(backbone, StaticEmbedding):
+        fill(backbone, rename_static(read_weights(files.transformer), path), path)
+        return
     if not isinstance(backbone, AlibiBert):
         fill_backbone(backbone, files.transformer, new_head=new_head)
         return
-    path = files.transformer / FILE
     tensors = rename_published(backbone, read_weights(files.transformer), path)
     fill(backbone, tensors, path, PUBLISHED[backbone.kind].name)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from farrank_rankers.files.open import Overrides
 from farrank_runtimes.runtime import Packing, Precision
 from farrank_runtimes.runtime_table import AUTO, RUNTIMES
 from farrank_server.config.checked import Checked, above_0, at_least, between, must
@@ -59,7 +60,9 @@ class RankerConfig(Checked):
     None take the fastest of what the artifact holds. `export_file` names the one of a published model's
     graphs to serve, by its path in the model's folder (onnx/model_O3.onnx). `packing` is torch's: inputs end
     to end, or padded to the longest; auto packs where a GPU has a fused kernel for it and the backbone a
-    packed form. `instruction` is what a language model that answers is told to find.
+    packed form. `instruction` is what a language model that answers is told to find;
+    `query_prefix` and `document_prefix` stand before a cross-encoder's query and a bi-encoder's texts in
+    place of what the folder says; `truncate_dim` keeps so many dimensions of a bi-encoder's vectors.
     """
 
     source: str = must("embedded", bool, "a folder, a hub name, 'embedded' or 'embedded:NAME'")
@@ -74,6 +77,25 @@ class RankerConfig(Checked):
     window: int | None = at_least(1, None)
     stride: int | None = at_least(1, None)
     instruction: str | None = None
+    query_prefix: str | None = None
+    document_prefix: str | None = None
+    truncate_dim: int | None = at_least(1, None)
+
+    @property
+    def overrides(self) -> Overrides:
+        """What opening the ranker is to change of its spec, and whether it may be fetched."""
+        return Overrides(
+            family=self.family,
+            max_query_tokens=self.max_query_tokens,
+            max_document_tokens=self.max_document_tokens,
+            window=self.window,
+            stride=self.stride,
+            instruction=self.instruction,
+            query_prefix=self.query_prefix,
+            document_prefix=self.document_prefix,
+            truncate_dim=self.truncate_dim,
+            download=self.download,
+        )
 
 
 @dataclass(frozen=True, slots=True)

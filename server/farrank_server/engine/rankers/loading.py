@@ -8,7 +8,7 @@ from farrank_rankers.ensemble import is_ensemble, member_folders
 from farrank_rankers.errors import AttentionAbsent, RankerError
 from farrank_rankers.exports.published_files import named_published
 from farrank_rankers.files.model_files import ModelFiles, locate
-from farrank_rankers.files.open import Overrides, open_reader
+from farrank_rankers.files.open import open_reader
 from farrank_runtimes.choose import ServableRanker, open_ranker_runtime
 from farrank_runtimes.runtime import (
     DeviceAbsent,
@@ -64,7 +64,7 @@ def check_rankers(config: ServerConfig) -> None:
             continue
         try:
             for member in _members(name, source).values():
-                open_reader(member.source, **_overrides(member))
+                open_reader(member.source, **member.overrides)
                 if member.export_file is not None:
                     named_published(ModelFiles.find(locate(member.source)), member.export_file)
         except ConfigError as error:
@@ -145,7 +145,7 @@ def _open(name: str, source: RankerConfig, config: ServerConfig) -> ServableRank
     try:
         return open_ranker_runtime(
             source.source,
-            _overrides(source),
+            source.overrides,
             runtime=source.runtime,
             precision=source.precision,
             placement=placement,
@@ -154,15 +154,3 @@ def _open(name: str, source: RankerConfig, config: ServerConfig) -> ServableRank
     except (DeviceAbsent, RuntimeAbsent, PrecisionAbsent, PackingAbsent, RankerError, OSError) as error:
         key = TO_BLAME.get(type(error), "rankers.{name}").format(name=name)
         raise ConfigError(f"{key}: {error}") from error
-
-
-def _overrides(source: RankerConfig) -> Overrides:
-    return Overrides(
-        family=source.family,
-        instruction=source.instruction,
-        max_query_tokens=source.max_query_tokens,
-        max_document_tokens=source.max_document_tokens,
-        window=source.window,
-        stride=source.stride,
-        download=source.download,
-    )

@@ -1,0 +1,133 @@
+"""What sentence-transformers' files say beside a transformer's own: pooling, prompts, activations."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from farrank_rankers.errors import SourceError
+from farrank_rankers.family import BiEncoderOptions, CrossEncoderOptions, Pooling
+from farrank_rankers.files.model_files import ModelFiles, is_static, listed_modules, module_kinds
+from farrank_rankers.json_values import read_json, read_value
+
+CONFIG = "config_sentence_transformers.json"
+
+# Functions of torch that increase: a logit before them ranks as the value behind them does.
+_INCREASING = frozenset(
+    """
+    CELU ELU Hardsigmoid Hardtanh Identity LeakyReLU LogSigmoid LogSoftmax ReLU ReLU6 SELU Sigmoid Softmax
+    Softplus Softsign Tanh
+    """.split()  # noqa: SIM905
+)
+
+
+def cross_encoder_options(files: ModelFiles) -> CrossEncoderOptions:
+    """Read the prompt before queries, and check that the logits rank as the published scores do.
+
+    Raises: SourceError naming the file and the key that is damaged or cannot be followed.
+    """
+    path = files.folder / CONFIG
+    config = read_json(path) if path.is_file() else {}
+    _check_activation(files, config)
+    default, prompts = config.get("default_prompt_name"), _prompts(config, path)
+    if default is None:
+        return CrossEncoderOptions()
+    if default not in prompts:
+        known = ", ".join(prompts) or "none"
+        raise SourceError(f"{path}: default_prompt_name is {default!r}; prompts has {known}")
+    return CrossEncoderOptions(query_prefix=prompts[default])
+
+
+def _check_activation(files: ModelFiles, config: Mapping[str, Any]) -> None:
+    """Refuse a cross-encoder whose activation changes the order of its logits.
+
+    Newer releases of sentence-transformers name it in their own file, 4 in config.json, those before by
+    another key. A function outside torch would be a folder's code: sentence-transformers passes over it, too.
+    """
+    own = files.config.get("sentence_transformers")
+    named = {
+        f"{files.folder / CONFIG}: activation_fn": config.get("activation_fn"),
+        f"{files.folder / 'config.json'}: sentence_transformers.activation_fn": (
+            own.get("activation_fn") if isinstance(own, Mapping) else own
+        ),
+        f"{files.folder / 'config.json'}: sbert_ce_default_activation_function": files.config.get(
+            "sbert_ce_default_activation_function"
+        ),
+    }
+    key, name = next(((key, name) for key, name in named.items() if name is not None), ("", None))
+    if name is None:
+        return
+    read_value(str, name, key, SourceError)
+    module, _, function = name.rpartition(".")
+    if module.split(".")[0] == "torch" and function not in _INCREASING:
+        raise SourceError(
+            f"{key} is {name!r}; scores here are logits, which only an increasing function leaves in their "
+            f"order: {', '.join(sorted(_INCREASING))}"
+        )
+
+
+def biencoder_options(files: ModelFiles) -> BiEncoderOptions:
+    """Read pooling, normalization and prompts.
+
+    Raises: SourceError naming the file and the part that a bi-encoder here does not have.
+    """
+    folder = files.folder
+    modules, kinds = listed_modules(folder), module_kinds(folder)
+    static = is_static(folder)
+    beginning = kinds[:1] if static else kinds[:2]
+    rest = kinds[len(beginning) :]
+    if (not static and beginning != ["Transformer", "Pooling"]) or rest not in ([], ["Normalize"]):
+        raise SourceError(
+            f"{folder / 'modules.json'} lists {', '.join(kinds)}; "
+            "only Transformer, Pooling and Normalize, or StaticEmbedding and Normalize, are read"
+        )
+    path = folder / CONFIG
+    config = read_json(path) if path.is_file() else {}
+    similarity = config.get("similarity_fn_name") or "cosine"
+    if similarity not in ("cosine", "dot"):
+        raise SourceError(f"{path}: similarity_fn_name is {similarity!r}; it must be cosine or dot")
+    prompts = {name: text for name, text in _prompts(config, path).items() if text}
+    query = prompts.get("query", "")
+    document = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), "")
+    pooling: Pooling = "mean"
+    if not static:
+        _check_lowercasing(files)
+        read = read_json(folder / str(modules[1]["path"]) / "config.json")
+        if (query or document) and read.get("include_prompt") is False:
+            raise SourceError(f"{folder}: prompts that do not take part in pooling are not supported")
+        pooling = _pooling(read, folder)
+    return BiEncoderOptions(
+        pooling=pooling,
+        normalize="Normalize" in kinds or similarity == "cosine",
+        query_prefix=query,
+        document_prefix=document,
+    )
+
+
+def _check_lowercasing(files: ModelFiles) -> None:
+    path = files.transformer / "sentence_bert_config.json"
+    if path.is_file() and read_json(path).get("do_lower_case"):
+        # Outside the tokenizer it would have to happen before offsets are taken.
+        normalizer = read_json(files.transformer / "tokenizer.json").get("normalizer") or {}
+        if not normalizer.get("lowercase"):
+            raise SourceError(f"{path}: do_lower_case is true, but tokenizer.json does not lowercase")
+
+
+def _prompts(config: Mapping[str, Any], path: Path) -> dict[str, str]:
+    """Read prompts by their names; null is none. Raises: SourceError naming file and prompt."""
+    prompts: dict[str, str | None] = read_value(
+        Mapping[str, str | None], config.get("prompts") or {}, f"{path}: prompts", SourceError
+    )
+    return {name: text or "" for name, text in prompts.items()}
+
+
+def _pooling(config: dict[str, Any], folder: Path) -> Pooling:
+    prefix = "pooling_mode_"
+    modes = {name.removeprefix(prefix) for name, on in config.items() if on is True and prefix in name}
+    named = config.get("pooling_mode")  # newer releases name the one mode
+    if modes == {"mean_tokens"} or named == "mean":
+        return "mean"
+    if modes == {"cls_token"} or named == "cls":
+        return "cls"
+    raise SourceError(
+        f"{folder}: pooling is {sorted(modes) or named!r}; only mean_tokens or cls_token is read"
+    )
