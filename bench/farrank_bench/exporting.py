@@ -80,4 +80,5 @@ def export_fast(ranker: Ranker, artifact: Path) -> tuple[list[Export], list[Row]
             for each in export.manifest.parity
         )
         rows.append(Row(what, "; ".join(told)))
+        rows += [Row(f"{precision}, how it was made", str(each)) for each in export.manifest.quantized]
     return exports, rows

@@ -1,8 +1,8 @@
 """The steps from a ranker to an export in its artifact, in their order."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -29,6 +29,7 @@ from farrank_rankers.exports.manifest import (
     ExportManifest,
     ExportPrecision,
     Parity,
+    Quantized,
     Refused,
     export_name,
 )
@@ -121,15 +122,17 @@ def export_ranker(
     total = (3 if precision == "int8" else 2) + queries + len(runtimes) * (1 + queries)
 
     def step(text: str) -> None:
-        progress(text, next(counter), total)
+        progress(text, min(next(counter), total), total)
 
-    with writing_export(artifact, name, replace=replace_existing) as folder:
+    with writing_export(artifact, name, replace=replace_existing) as folder, ExitStack() as scratch:
         sources = checksums(source_files(artifact))
+        quantized: dict[str, Quantized] = {}
+        ways: Mapping[str, Iterator[Quantized]] = {}
         if precision == "int8":
-            with TemporaryDirectory(dir=folder) as scratch:
-                traced = trace_ranker(ranker, Path(scratch), progress=step)
-                step("quantizing the encoder")
-                graphs = quantize(traced, Path(scratch), folder, ranker.reader, calibration, runtimes)
+            traced = Path(scratch.enter_context(TemporaryDirectory(dir=folder)))
+            graphs = trace_ranker(ranker, traced, progress=step)
+            step("quantizing the encoder")
+            graphs, quantized, ways = quantize(graphs, traced, folder, ranker.reader, calibration, runtimes)
         else:
             graphs = trace_ranker(ranker, folder, half=precision == "fp16", progress=step)
         manifest = ExportManifest(
@@ -146,25 +149,37 @@ def export_ranker(
             source_version=ranker.version,
             created_with=versions(),
             sources=sources,
-            checksums=checksums(folder.iterdir()),
+            checksums=checksums(filter(Path.is_file, folder.iterdir())),
         )
         expected = reference(ranker, measured, step)
+
+        def measured_with(runtime: str) -> Parity | BeyondBound:
+            step(f"opening the export with {runtime}")
+            opened = open_runtime(runtime, Exported(Export(folder, manifest), ranker.reader, ranker.version))
+            try:
+                return measure(ranker, opened, measured, expected, precision, step, to_the_end=allow_drift)
+            except BeyondBound as error:
+                return error
+
         parity: list[Parity] = []
         refused: list[Refused] = []
         drifting: list[str] = []
         for runtime in runtimes:
-            step(f"opening the export with {runtime}")
-            opened = open_runtime(runtime, Exported(Export(folder, manifest), ranker.reader, ranker.version))
-            try:
-                parity.append(
-                    measure(ranker, opened, measured, expected, precision, step, to_the_end=allow_drift)
-                )
-            except BeyondBound as error:
-                if allow_drift and error.parity is not None:
-                    parity.append(error.parity)
-                    drifting.append(runtime)
-                else:
-                    refused.append(Refused(runtime, str(error), error.parity))
+            found = measured_with(runtime)
+            while isinstance(found, BeyondBound) and runtime in ways:
+                step(f"quantizing less of the encoder, because {found}")
+                slower = next(ways[runtime], None)
+                if slower is None:
+                    break
+                quantized[runtime] = slower
+                found = measured_with(runtime)
+            if isinstance(found, Parity):
+                parity.append(found)
+            elif allow_drift and found.parity is not None:
+                parity.append(found.parity)
+                drifting.append(runtime)
+            else:
+                refused.append(Refused(runtime, str(found), found.parity))
         if not parity or (refused and precision != "int8"):
             reasons = "; ".join(each.reason for each in refused)
             raise ExportError(
@@ -174,14 +189,16 @@ def export_ranker(
         left_out = {each.runtime for each in refused}
         if left_out:
             graphs["encoder"] = leave_out(folder, graphs["encoder"], left_out)
+        scratch.close()
         manifest = replace(
             manifest,
             graphs=graphs,
             runtimes=tuple(name for name in runtimes if name not in left_out),
-            checksums={name: kept for name, kept in manifest.checksums.items() if (folder / name).exists()},
+            checksums=checksums(folder.iterdir()),
             parity=tuple(parity),
             refused=tuple(refused),
             drifting=tuple(drifting),
+            quantized=tuple(each for name, each in quantized.items() if name not in left_out),
         )
         (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     return Export(artifact / EXPORTS / name, manifest)

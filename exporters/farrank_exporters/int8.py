@@ -1,6 +1,6 @@
-"""The encoder in int8: a graph for ONNX Runtime, one for OpenVINO and one for TensorRT."""
+"""The encoder in int8: a graph for each runtime, of which ONNX Runtime's and TensorRT's are made here."""
 
-import logging
+import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import onnx
 
+from farrank_exporters.int8_openvino import OPENVINO_FILE, OpenVinoInt8
 from farrank_exporters.texts import Texts, calibration_batches
 from farrank_exporters.trace import quiet
-from farrank_rankers.exports.manifest import Graph
+from farrank_rankers.exports.manifest import Graph, Quantized
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokens import Batch
 
@@ -37,17 +38,16 @@ class NodesApart(NamedTuple):
     `after_activations` are products of weights and an activation's output, the second of each feed-forward
     block. The output has outliers in a few of its thousands of dimensions: the others would lose their digits
     if they were rounded at the same scale. `without_weights` are attention's products, in which neither
-    factor is a weight; `embeddings` are look-ups in tables of weights, which int8 cannot speed up.
+    factor is a weight.
     """
 
     after_activations: list[str]
     without_weights: list[str]
-    embeddings: list[str]
 
 
 def nodes_apart(graph: onnx.GraphProto) -> NodesApart:
     """Find them in one walk over the nodes, which ONNX has in topological order."""
-    found = NodesApart([], [], [])
+    found = NodesApart([], [])
     weights = {tensor.name for tensor in graph.initializer}  # and what is the same for every input
     activated: set[str] = set()  # an activation's output, and what is elementwise made of it
     for node in graph.node:
@@ -55,8 +55,6 @@ def nodes_apart(graph: onnx.GraphProto) -> NodesApart:
             weights.update(node.output)
         elif node.op_type in ACTIVATIONS or (node.op_type in _ELEMENTWISE and activated & {*node.input}):
             activated.update(node.output)
-        elif node.op_type == "Gather" and node.input[0] in weights:
-            found.embeddings.append(node.name)
         elif node.op_type in _PRODUCTS and node.input[1] not in weights:
             found.without_weights.append(node.name)
         elif node.op_type in _PRODUCTS and node.input[0] in activated:
@@ -66,7 +64,6 @@ def nodes_apart(graph: onnx.GraphProto) -> NodesApart:
 
 FILE = "encoder.onnx"
 DATA_SUFFIX = ".data"
-OPENVINO_FILE = "encoder.xml"
 
 # So many values of a weight or an activation share a scale. With one scale for a whole batch, as in ONNX
 # Runtime's dynamic quantization, an outlier costs all other values their digits, in other inputs too:
@@ -119,46 +116,6 @@ def _prepared(encoder: Path, folder: Path) -> Iterator[tuple[Path, bool]]:
         yield prepared, large
 
 
-def quantize_openvino(encoder: Path, folder: Path, inputs: Sequence[Batch]) -> None:
-    """Write an fp32 encoder's ONNX graph as OpenVINO's, in int8, into a folder.
-
-    The products of an activation's output stay in fp32, and so do embeddings.
-    Raises: ValueError if there is no input to calibrate with.
-    """
-    if not inputs:
-        raise ValueError("inputs is empty; calibration needs at least 1")
-    apart = nodes_apart(onnx.load(encoder, load_external_data=False).graph)
-    with quiet("nncf"):
-        import nncf
-        import openvino
-        from openvino.passes import ConstantFolding, Manager
-
-        nncf.set_log_level(logging.ERROR)
-        model = openvino.Core().read_model(str(encoder))
-        # Weights are constants only once their transpositions are folded: others stay in fp32 unnoticed.
-        folding = Manager()
-        folding.register_pass(ConstantFolding())
-        folding.run_passes(model)
-        # OpenVINO makes a product NAME/WithoutBiases and an addition of a Gemm. A look-up at constant places
-        # has become a constant, and is left out.
-        sensitive = {*apart.after_activations, *apart.embeddings}
-        ops = [op for op in model.get_ops() if op.get_type_name() in ("Gather", "MatMul")]
-        read = [op.get_friendly_name() for op in ops]
-        ignored = [name for name in read if sensitive & {name, name.rpartition("/")[0]}]
-        names = [item.any_name for item in model.inputs]
-        feeds = [{name: getattr(batch, name) for name in names} for batch in inputs]
-        quantized = nncf.quantize(
-            model,
-            nncf.Dataset(feeds),
-            model_type=nncf.ModelType.TRANSFORMER,
-            # Weights around zero, activations wherever they lie.
-            preset=nncf.QuantizationPreset.MIXED,
-            subset_size=len(feeds),
-            ignored_scope=nncf.IgnoredScope(names=ignored),
-        )
-        openvino.save_model(quantized, str(folder / OPENVINO_FILE), compress_to_fp16=False)
-
-
 def quantize_tensorrt(encoder: Path, folder: Path, inputs: Sequence[Batch]) -> None:
     """Write an fp32 encoder's graph with int8 products into a folder, for TensorRT.
 
@@ -198,6 +155,18 @@ def quantize_tensorrt(encoder: Path, folder: Path, inputs: Sequence[Batch]) -> N
 _FILES = {"onnx": (FILE, FILE + DATA_SUFFIX), "openvino": (OPENVINO_FILE, "encoder.bin")}
 
 
+class Int8Encoders(NamedTuple):
+    """An encoder in int8, with a graph for each runtime.
+
+    `graphs` are the export's. `ways` has, for a runtime whose graph can be made in several ways, what makes
+    it again: each step writes one that is slower and closer to the ranker than that before.
+    """
+
+    graphs: dict[str, Graph]
+    quantized: dict[str, Quantized]
+    ways: Mapping[str, Iterator[Quantized]]
+
+
 def quantize(
     graphs: Mapping[str, Graph],
     traced: Path,
@@ -205,25 +174,28 @@ def quantize(
     reader: Reader,
     texts: Texts,
     runtimes: Collection[str],
-) -> dict[str, Graph]:
+) -> Int8Encoders:
     """Write the encoder that was traced in fp32 as int8 into a folder; the aggregator stays as it is.
 
-    Each of `runtimes` has an encoder of its own.
+    Each of `runtimes` has an encoder of its own. What was traced must stay as long as `ways` are taken.
     """
-    encoder = graphs["encoder"]
+    encoder, aggregator = graphs["encoder"], graphs["aggregator"]
     batches = calibration_batches(reader, texts.queries, texts.documents)
+    shutil.copyfile(traced / aggregator.file, folder / aggregator.file)
     if "tensorrt" in runtimes:
         quantize_tensorrt(traced / encoder.file, folder, batches)
     if "onnx" in runtimes:
         quantize_onnx(traced / encoder.file, folder)
+    ways: dict[str, Iterator[Quantized]] = {}
     if "openvino" in runtimes:
-        quantize_openvino(traced / encoder.file, folder, batches)
+        aggregated = folder / aggregator.file
+        openvino = OpenVinoInt8(traced / encoder.file, aggregated, folder, reader, texts, batches)
+        ways["openvino"] = openvino.ways()
         encoder = replace(encoder, variants={"openvino": OPENVINO_FILE})
         if "onnx" not in runtimes:
             encoder = replace(encoder, file=OPENVINO_FILE, variants={})
-    aggregator = graphs["aggregator"]
-    (traced / aggregator.file).rename(folder / aggregator.file)
-    return {"encoder": encoder, "aggregator": aggregator}
+    first = {runtime: next(each) for runtime, each in ways.items()}
+    return Int8Encoders({"encoder": encoder, "aggregator": aggregator}, first, ways)
 
 
 def leave_out(folder: Path, encoder: Graph, refused: Collection[str]) -> Graph:

@@ -76,7 +76,7 @@ class OpenVinoGraph:
             compiled = self._compiled or self._compile_again()
             # A new request takes microseconds, and cannot return an earlier batch's outputs.
             requests = [compiled.create_infer_request() for _ in parts]
-            arrays = [_by_place(compiled, inputs) for inputs in parts]
+            arrays = [by_place(compiled, inputs) for inputs in parts]
             # A model that failed halfway keeps shapes of the failed batch, and the next batch would fail too.
             self._compiled = None
             # Not infer(): it hides failures and returns the outputs of before.
@@ -107,7 +107,8 @@ class OpenVinoGraph:
         return self._compile()
 
 
-def _by_place(compiled: "openvino.CompiledModel", inputs: Mapping[str, Tensor]) -> list[Any]:
+def by_place(compiled: "openvino.CompiledModel", inputs: Mapping[str, Tensor]) -> list[Any]:
+    """Give the arrays of named inputs in the graph's order."""
     # An input has the names of all tensors that turned out to be the same, in no particular order.
     names = [next(name for name in item.names if name in inputs) for item in compiled.inputs]
     return [inputs[name].contiguous().numpy() for name in names]
@@ -149,6 +150,12 @@ def run_halved(whole: OpenVinoGraph, halves: OpenVinoGraph, inputs: Mapping[str,
 
 
 INSTALL = "pip install 'farrank[openvino]'"
+
+
+# In bf16 and int8 a batch of so many times the tokens takes no longer than one in fp32, and what an operator
+# costs beside its arithmetic counts less: MiniLM-L6 in int8 scores 5% more pairs a second in batches of 2,048
+# tokens than in those of 1,024, and no more in larger ones.
+REDUCED_TIMES = 2
 
 
 def check(precision: Precision, placement: Placement) -> None:
@@ -195,7 +202,8 @@ def open_encoder(
         run = partial(
             run_halved, whole, OpenVinoGraph(graph, float_type, threads, streams=2, outputs=outputs)
         )
-    return run, Capabilities("openvino", "cpu", served, batch_tokens(torch.device("cpu")))
+    tokens = batch_tokens(torch.device("cpu")) * (1 if float_type == "f32" else REDUCED_TIMES)
+    return run, Capabilities("openvino", "cpu", served, tokens)
 
 
 def float_type_for(precision: Precision) -> FloatType:

@@ -103,13 +103,16 @@ def test_a_runtime_that_was_left_out_is_said_and_listed(
     outcome = farrank("export", ranker, "--precision", "int8", "--out", tmp_path / "m", "--texts", texts)
 
     assert outcome.exit_code == 0
-    _, served, left_out = outcome.out.splitlines()
+    _, served, made, left_out = outcome.out.splitlines()
     assert served.startswith("openvino on cpu in int8")
     assert left_out.startswith(
         "onnx is left out and will not serve it: with onnx the bound is not held; onnx on cpu in int8: "
     )
+    assert made.startswith("openvino: ")
+    assert made.endswith(" products in int8 (all products, SmoothQuant at 0.95)")
     listed = farrank("rankers", "exports", tmp_path / "m").out.splitlines()
-    assert [line.split()[2] for line in listed[1:]] == ["openvino", "onnx"]
+    assert [line.split()[2] for line in listed[1:3]] == ["openvino", "onnx"]
+    assert listed[3] == f"onnx-int8, {made}"
     assert listed[1].endswith("yes")
     assert listed[2].endswith("no, beyond its bound")
 

@@ -8,7 +8,7 @@ import pytest
 
 import farrank_exporters.export
 import farrank_exporters.parity
-from farrank_exporters.int8 import quantize
+from farrank_exporters.int8 import Int8Encoders, quantize
 from farrank_exporters.parity import LEAST_TAU
 from farrank_exporters.trace import trace_encoder
 from farrank_rankers.exports.export_folder import Export
@@ -56,22 +56,23 @@ def traced_before(traced_rankers: dict[str, TracedRanker], monkeypatch: pytest.M
 
 
 @pytest.fixture(scope="session")
-def quantized() -> dict[str, tuple[Path, dict[str, Graph]]]:
+def quantized() -> dict[str, tuple[Path, Int8Encoders]]:
     """What was quantized before, by the runtimes."""
     return {}
 
 
 @pytest.fixture
 def quantized_once(
-    quantized: dict[str, tuple[Path, dict[str, Graph]]],
+    quantized: dict[str, tuple[Path, Int8Encoders]],
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Quantize the graphs, which are always the same, for the first test that asks; copy for others."""
+    """Quantize the graphs, which are always the same, for the first test that asks; copy for others.
 
-    def once(
-        graphs: Any, traced: Path, folder: Path, reader: Any, texts: Any, runtimes: Any
-    ) -> dict[str, Graph]:
+    There is one way to do it.
+    """
+
+    def once(graphs: Any, traced: Path, folder: Path, reader: Any, texts: Any, runtimes: Any) -> Int8Encoders:
         name = "-".join(runtimes)
         if name not in quantized:
             kept = tmp_path_factory.mktemp(name)
@@ -81,7 +82,7 @@ def quantized_once(
             quantized[name] = kept, made
         kept, made = quantized[name]
         shutil.copytree(kept, folder, dirs_exist_ok=True)
-        return dict(made)
+        return Int8Encoders(dict(made.graphs), dict(made.quantized), {})
 
     monkeypatch.setattr(farrank_exporters.export, "quantize", once)
 

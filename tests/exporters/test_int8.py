@@ -1,7 +1,6 @@
 import json
 import logging
 import shutil
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +13,9 @@ import torch
 from transformers import BertConfig
 from transformers.activations import ACT2FN
 
-from farrank_exporters.int8 import nodes_apart, quantize_onnx, quantize_openvino
-from farrank_exporters.texts import calibration_batches
+from farrank_exporters.int8 import nodes_apart, quantize_onnx
+from farrank_exporters.int8_openvino import OpenVinoInt8
+from farrank_exporters.texts import Texts, calibration_batches
 from farrank_exporters.trace import trace_encoder
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.untrained import new_ranker
@@ -99,68 +99,6 @@ def test_gated_feed_forward_blocks_are_found_too(tiny_backbone: Path, tmp_path: 
     assert len(nodes_apart(onnx.load(tmp_path / "encoder.onnx").graph).after_activations) == LAYERS
 
 
-def test_tables_of_embeddings_are_found(traced: Path) -> None:
-    graph = onnx.load(traced / "encoder.onnx").graph
-    tables = {node.name: node.input[0] for node in graph.node if node.input}
-    found = {tables[name].split(".")[-2] for name in nodes_apart(graph).embeddings}
-    assert {"word_embeddings", "token_type_embeddings"} <= found
-
-
-def products(path: Path) -> Counter[str]:
-    """Count a graph's products with weights by how they are computed."""
-    import openvino
-
-    model = openvino.Core().read_model(path)
-    stored: Counter[str] = Counter()
-    for product in (node for node in model.get_ops() if node.get_type_name() == "MatMul"):
-        node = product.input_value(1).get_node()
-        while node.get_type_name() in ("Convert", "Multiply", "Subtract", "Transpose"):
-            node = node.input_value(0).get_node()
-        if node.get_type_name() == "Constant":
-            rounded = product.input_value(0).get_node().get_type_name() == "FakeQuantize"
-            stored[f"{node.get_output_element_type(0).get_type_name()}, inputs rounded: {rounded}"] += 1
-    return stored
-
-
-def test_openvino_computes_products_in_int8_but_the_sensitive_ones(
-    traced: Path, tmp_path: Path, batches: list[Batch], capfd: pytest.CaptureFixture[str]
-) -> None:
-    logger_class = logging.getLoggerClass()
-    quantize_openvino(traced / "encoder.onnx", tmp_path, batches)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["encoder.bin", "encoder.xml"]
-    assert capfd.readouterr() == ("", "")
-    assert logging.getLoggerClass() is logger_class
-
-    import openvino
-
-    model = openvino.Core().read_model(tmp_path / "encoder.xml")
-    assert {item.any_name for item in model.inputs} == {"input_ids", "roles", "token_type_ids"}
-    assert products(tmp_path / "encoder.xml") == {
-        "i8, inputs rounded: True": PRODUCTS_IN_INT8,
-        "f32, inputs rounded: False": LAYERS,
-    }
-    tables = [
-        node.input_value(0).get_element_type().get_type_name()
-        for node in model.get_ops()
-        if node.get_type_name() == "Gather" and node.input_value(0).get_node().get_type_name() == "Constant"
-    ]
-    assert "i8" not in tables
-
-
-def test_a_head_after_an_activation_stays_as_it_is(tiny_rankers: dict[str, Path], tmp_path: Path) -> None:
-    ranker = open_ranker(tiny_rankers["cross-encoder"])
-    trace_encoder(ranker, tmp_path)
-    graph = onnx.load(tmp_path / "encoder.onnx").graph
-    found = set(nodes_apart(graph).after_activations)
-    assert Counter(node.op_type for node in graph.node if node.name in found) == {"MatMul": LAYERS, "Gemm": 1}
-    batches = calibration_batches(ranker.reader, QUERIES, TEXTS, 4)
-    quantize_openvino(tmp_path / "encoder.onnx", tmp_path, batches)
-    assert products(tmp_path / "encoder.xml") == {
-        "i8, inputs rounded: True": PRODUCTS_IN_INT8 + 1,  # the pooler
-        "f32, inputs rounded: False": LAYERS + 1,
-    }
-
-
 def test_onnx_computes_all_products_in_int8(
     traced: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -212,11 +150,13 @@ def test_in_onnx_companions_change_nothing(traced: Path, tmp_path: Path, batches
     torch.testing.assert_close(vectors(batches), alone, rtol=0, atol=1e-6)
 
 
-def test_int8_vectors_are_near_but_not_the_same(traced: Path, tmp_path: Path, batches: list[Batch]) -> None:
-    aggregator = traced / "aggregator.onnx"
+def test_int8_vectors_are_near_but_not_the_same(
+    ranker: Ranker, traced: Path, tmp_path: Path, batches: list[Batch]
+) -> None:
+    aggregator, texts = traced / "aggregator.onnx", Texts(tuple(QUERIES), tuple(TEXTS))
     longest = max(batch.input_ids.shape[1] for batch in batches)
-    quantize_openvino(traced / "encoder.onnx", tmp_path, batches)
     quantize_onnx(traced / "encoder.onnx", tmp_path)
+    next(OpenVinoInt8(traced / "encoder.onnx", aggregator, tmp_path, ranker.reader, texts, batches).ways())
 
     def runtimes() -> Iterator[Runtime]:
         cpu = Placement("cpu", 1)
@@ -231,12 +171,6 @@ def test_int8_vectors_are_near_but_not_the_same(traced: Path, tmp_path: Path, ba
         cosines = (wanted * vectors).sum(axis=1)
         assert cosines.min() > 0.999
         assert np.abs(wanted - vectors).max() > 1e-5  # fp32 differs by 1e-7
-
-
-def test_nothing_to_calibrate_with_is_refused(traced: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^inputs is empty"):
-        quantize_openvino(traced / "encoder.onnx", tmp_path, [])
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("family", ["biencoder", "maxp"])

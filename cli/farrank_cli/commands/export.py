@@ -66,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
     for parity in export.manifest.parity:
         drifts = parity.runtime in export.manifest.drifting
         print(_sentence(parity) + ("; BEYOND ITS BOUND, kept by --allow-drift" if drifts else ""))
+    for quantized in export.manifest.quantized:
+        print(quantized)
     for refused in export.manifest.refused:
         figures = f"; {_sentence(refused.parity)}" if refused.parity else ""
         print(f"{refused.runtime} is left out and will not serve it: {refused.reason}{figures}")

@@ -190,6 +190,9 @@ def _list_exports(args: argparse.Namespace) -> None:
         print(f"{args.artifact} holds no export; farrank export {args.artifact} makes one")
     else:
         print_columns(_EXPORT_HEADS, [row for export in exports for row in _export_rows(export)])
+        for export in exports:
+            for quantized in export.manifest.quantized:
+                print(f"{export.folder.name}, {quantized}")
 
 
 def _export_rows(export: "Export") -> Iterator[tuple[str, ...]]:

@@ -94,15 +94,41 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
+class Quantized:
+    """How a runtime's encoder in int8 was made.
+
+    Of its `products`, in the words of ONNX its MatMuls, those named in `left` are not computed in int8,
+    because rankings would suffer. `speed` is what that costs: the encoder's, over that of one with all of
+    them in int8.
+    """
+
+    runtime: str
+    way: str
+    products: int
+    left: tuple[str, ...] = ()
+    speed: float = 1.0
+
+    def __str__(self) -> str:
+        """Say it in a line of a report."""
+        if not self.left:
+            return f"{self.runtime}: {self.products} products in int8 ({self.way})"
+        rounded = self.products - len(self.left)
+        return (
+            f"{self.runtime}: {rounded} of {self.products} products in int8 ({self.way}), "
+            f"{self.speed:.2f} of the speed of all in int8; left: {', '.join(self.left)}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ExportManifest:
     """All that is known of an export.
 
     `precision` is what the export is to be computed in, `stored_as` what its weights are stored in: an export
     for bf16 stores fp32, which OpenVINO rounds. `runtimes` are those that may serve it, `refused` those that
     may not, though there was a graph for them, and `drifting` those that serve it beyond its bound, because
-    the export was made with --allow-drift. `weights_digest` and `source_version` are the ranker's, so
-    that a server of the export knows its version without reading weights. `sources` and
-    `checksums` map file names, of the artifact and of the export, to SHA-256.
+    the export was made with --allow-drift. `quantized` tells how graphs in int8 were made. `weights_digest`
+    and `source_version` are the ranker's, so that a server of the export knows its version without reading
+    weights. `sources` and `checksums` map file names, of the artifact and of the export, to SHA-256.
     """
 
     format: ExportFormat
@@ -121,6 +147,7 @@ class ExportManifest:
     parity: tuple[Parity, ...] = ()
     refused: tuple[Refused, ...] = ()
     drifting: tuple[str, ...] = ()
+    quantized: tuple[Quantized, ...] = ()
     manifest_version: int = MANIFEST_VERSION
 
     def __post_init__(self) -> None:

@@ -1,0 +1,194 @@
+"""OpenVINO's graph in int8: all products at first, and only as many as the rankings allow."""
+
+import logging
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import farrank_exporters.export
+import farrank_exporters.int8_openvino
+from farrank_exporters.export import export_ranker
+from farrank_exporters.int8_openvino import OpenVinoInt8, products_in_int8
+from farrank_exporters.parity import BeyondBound, Scores, measure
+from farrank_exporters.texts import calibration_batches
+from farrank_exporters.trace import trace_encoder
+from farrank_rankers.exports.export_folder import Export
+from farrank_rankers.exports.manifest import Parity, Quantized
+from farrank_rankers.files.open import open_ranker
+from support.exported_rankers import CALIBRATION, MEASURED, TracedRanker
+
+LAYERS = 2
+# Query, key, value and output of attention, queries with keys, and the feed-forward block's two.
+IN_INT8 = 7 * LAYERS
+# Attention's weights with values: NNCF leaves them as they are.
+PRODUCTS = IN_INT8 + LAYERS
+
+
+@pytest.fixture
+def int8(traced_rankers: dict[str, TracedRanker], tmp_path: Path) -> OpenVinoInt8:
+    traced = traced_rankers["biencoder"]
+    return made_of(traced.folder / "encoder.onnx", traced, tmp_path)
+
+
+def made_of(encoder: Path, traced: TracedRanker, folder: Path) -> OpenVinoInt8:
+    reader = traced.ranker.reader
+    batches = calibration_batches(reader, CALIBRATION.queries, CALIBRATION.documents, 12)
+    return OpenVinoInt8(encoder, traced.folder / "aggregator.onnx", folder, reader, CALIBRATION, batches)
+
+
+def kinds(path: Path) -> Counter[str]:
+    """Count a graph's operators."""
+    import openvino
+
+    return Counter(node.get_type_name() for node in openvino.Core().read_model(path).get_ops())
+
+
+def rounded(path: Path) -> set[str]:
+    import openvino
+
+    return products_in_int8(openvino.Core().read_model(path))
+
+
+def test_at_first_all_products_are_in_int8_and_no_look_up(
+    int8: OpenVinoInt8, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import openvino
+
+    logger_class = logging.getLoggerClass()
+    first = next(int8.ways())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["encoder.bin", "encoder.xml"]
+    assert capfd.readouterr() == ("", "")
+    assert logging.getLoggerClass() is logger_class
+    assert first == Quantized("openvino", "all products, SmoothQuant at 0.95", IN_INT8)
+    assert len(rounded(tmp_path / "encoder.xml")) == IN_INT8
+    assert kinds(tmp_path / "encoder.xml")["MatMul"] == PRODUCTS
+    model = openvino.Core().read_model(tmp_path / "encoder.xml")
+    assert {item.any_name for item in model.inputs} == {"input_ids", "roles", "token_type_ids"}
+    tables = [
+        node.input_value(0).get_element_type().get_type_name()
+        for node in model.get_ops()
+        if node.get_type_name() == "Gather" and node.input_value(0).get_node().get_type_name() == "Constant"
+    ]
+    assert tables
+    assert "i8" not in tables
+
+
+def test_a_head_is_one_of_the_products(tiny_rankers: dict[str, Path], tmp_path: Path) -> None:
+    ranker = open_ranker(tiny_rankers["cross-encoder"])
+    trace_encoder(ranker, tmp_path)
+    folder = tmp_path / "int8"
+    folder.mkdir()
+    batches = calibration_batches(ranker.reader, CALIBRATION.queries, CALIBRATION.documents, 4)
+    int8 = OpenVinoInt8(
+        tmp_path / "encoder.onnx", tmp_path / "unused.onnx", folder, ranker.reader, CALIBRATION, batches
+    )
+    assert next(int8.ways()).products == IN_INT8 + 2  # the pooler, and the label's
+
+
+def test_then_smoothed_otherwise_then_only_what_rankings_allow(
+    traced_rankers: dict[str, TracedRanker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left is named, and the graph is in int8 but for that."""
+    encoder = tmp_path / "traced.onnx"
+    encoder.write_bytes((traced_rankers["biencoder"].folder / "encoder.onnx").read_bytes())
+    folder = tmp_path / "int8"
+    folder.mkdir()
+
+    def closeness(expected: Scores, got: Scores) -> float:
+        """Stand in for Kendall's tau: few texts keep their order whatever a tiny ranker's rounding does."""
+        return 1 - float(np.abs(expected - got).max() / np.abs(expected).max())
+
+    monkeypatch.setattr(farrank_exporters.int8_openvino, "kendall_tau", closeness)
+    monkeypatch.setattr(farrank_exporters.int8_openvino, "LEAST_TAU", {"int8": 0.9999})
+    ways = made_of(encoder, traced_rankers["biencoder"], folder).ways()
+    first, written = next(ways), (folder / "encoder.bin").read_bytes()
+    second = next(ways)
+    assert second.way == "all products, SmoothQuant at 0.7"
+    assert second.products == first.products
+    assert (folder / "encoder.bin").read_bytes() != written
+    all_of_them = rounded(folder / "encoder.xml")
+    third = next(ways)
+    assert third.left
+    assert set(third.left) == all_of_them - rounded(folder / "encoder.xml")
+    assert third.speed > 0
+    assert f"{IN_INT8 - len(third.left)} of {IN_INT8} products in int8" in str(third)
+    assert next(ways, None) is None
+    assert sorted(path.name for path in folder.iterdir()) == ["encoder.bin", "encoder.xml"]
+
+
+def test_nothing_to_calibrate_with_is_refused(
+    traced_rankers: dict[str, TracedRanker], tmp_path: Path
+) -> None:
+    traced = traced_rankers["biencoder"]
+    with pytest.raises(ValueError, match=r"^inputs is empty"):
+        OpenVinoInt8(
+            traced.folder / "encoder.onnx",
+            traced.folder / "aggregator.onnx",
+            tmp_path,
+            traced.ranker.reader,
+            CALIBRATION,
+            [],
+        )
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def ways_written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Ways to quantize that take no time: the first graph is kept, and each way is named when it is taken."""
+    taken: list[str] = []
+    ways = OpenVinoInt8.ways
+
+    def short(self: OpenVinoInt8) -> Iterator[Quantized]:
+        for quantized in (
+            next(ways(self)),
+            Quantized("openvino", "second", 16),
+            Quantized("openvino", "third", 16),
+        ):
+            taken.append(quantized.way)
+            yield quantized
+
+    monkeypatch.setattr(OpenVinoInt8, "ways", short)
+    return taken
+
+
+@pytest.mark.usefixtures("traced_before", "any_tau")
+@pytest.mark.parametrize(("beyond", "kept"), [(0, 0), (1, 1), (2, 2), (3, None)])
+def test_the_first_way_that_keeps_the_bound_is_kept(
+    tiny_rankers: dict[str, Path],
+    tmp_path: Path,
+    ways_written: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    beyond: int,
+    kept: int | None,
+) -> None:
+    tries = 0
+
+    def measured(*arguments: Any, **named: Any) -> Parity:
+        nonlocal tries
+        parity = measure(*arguments, **named)
+        if parity.runtime == "openvino":
+            tries += 1
+            if tries <= beyond:
+                raise BeyondBound(f"beyond at try {tries}", parity)
+        return parity
+
+    monkeypatch.setattr(farrank_exporters.export, "measure", measured)
+    artifact = Path(shutil.copytree(tiny_rankers["maxp"], tmp_path / "maxp"))
+    made = export_ranker(
+        open_ranker(artifact), artifact, "onnx", "int8", measured=MEASURED, calibration=CALIBRATION
+    )
+    manifest = Export.read(made.folder).manifest
+    assert len(ways_written) == min(beyond + 1, 3)
+    if kept is None:
+        assert manifest.quantized == ()
+        assert [each.runtime for each in manifest.refused] == ["openvino"]
+        assert manifest.refused[0].reason == "beyond at try 3"
+    else:
+        assert [each.way for each in manifest.quantized] == [ways_written[kept]]
+        assert manifest.refused == ()
+        made.verify()
