@@ -34,19 +34,21 @@ class Prompt:
     @classmethod
     def of(cls, options: YesNoOptions, tokenizer: TextTokenizer) -> "Prompt":
         """Tokenize a template."""
-        template = [_instructed(part, options.instruction) for part in options.template]
+        template = options.template
         of_query = next(index for index, part in enumerate(template) if QUERY in part)
         of_document = next(index for index, part in enumerate(template) if DOCUMENT in part)
         before, tail = template[of_query].split(QUERY)
+        # Last, for the instruction may hold a placeholder's name itself.
+        *head, before = (_instructed(part, options.instruction) for part in (*template[:of_query], before))
         before, query_spaces = _at_spaces(before)
-        head = [*template[:of_query], before]
+        head.append(before)
         between: list[str] = []
         if of_document == of_query:
             tail, document_spaces = _at_spaces(tail.removesuffix(DOCUMENT))
         else:
             last, document_spaces = _at_spaces(template[of_document].removesuffix(DOCUMENT))
             between = [*template[of_query + 1 : of_document], last]
-        end = template[of_document + 1 :]
+        end = list(template[of_document + 1 :])
         return cls(
             tokenizer,
             Frame(tuple(_special(tokenizer, texts) for texts in (head, between, end)), text_types=(0, 0)),
@@ -101,8 +103,7 @@ def _instructed(part: str, instruction: str) -> str:
     """Put the instruction in its place; without one, leave out the line it would stand in."""
     if not instruction:
         return "".join(line for line in re.split(r"(?<=\n)", part) if INSTRUCTION not in line)
-    # The instruction may hold the placeholder of another.
-    return instruction.join(part.split(INSTRUCTION))
+    return part.replace(INSTRUCTION, instruction)
 
 
 def _at_spaces(text: str) -> tuple[str, str]:

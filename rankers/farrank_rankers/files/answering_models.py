@@ -11,7 +11,8 @@ from typing import Any
 
 from farrank_rankers.errors import SourceError
 from farrank_rankers.family import DOCUMENT, INSTRUCTION, QUERY, YesNoOptions
-from farrank_rankers.json_values import parse_json, read_json, read_text
+from farrank_rankers.files.saved_modules import MODULES, default_prompt, kind_of, listed_modules
+from farrank_rankers.json_values import read_json, read_text, read_value
 from farrank_rankers.tokenizer import TextTokenizer
 
 # Qwen/Qwen3-Reranker-0.6B, -4B and -8B: the prompt of their model cards.
@@ -70,9 +71,8 @@ LOGIT_SCORE = "LogitScore"
 
 def answers_by_logit(folder: Path, config: Mapping[str, Any]) -> bool:
     """Whether a folder holds a language model that is published to answer, or one that has a preset."""
-    modules = folder / "modules.json"
-    if modules.is_file():
-        return _logit_score(modules) is not None
+    if (folder / MODULES).is_file():
+        return _logit_score(folder) is not None
     names = config.get("architectures") or []
     return config.get("model_type") in PRESETS and any(str(name).endswith("ForCausalLM") for name in names)
 
@@ -90,37 +90,32 @@ def yes_no_options(folder: Path, config: Mapping[str, Any], tokenizer: TextToken
             f"{folder}: nothing says what the model is asked: model_type {config.get('model_type')!r} has no "
             f"preset ({', '.join(PRESETS)} have), and no chat template has the roles query and document"
         )
-    modules = folder / "modules.json"
-    if modules.is_file() and (module := _logit_score(modules)) is not None:
-        values = read_json(folder / str(module["path"]) / "config.json")
-        yes = _token(tokenizer, values, "true_token_id")
+    if (folder / MODULES).is_file() and (module := _logit_score(folder)) is not None:
+        path = folder / str(module["path"]) / "config.json"
+        values = read_json(path)
+        yes = _token(tokenizer, values, "true_token_id", path)
         if yes is None:
-            raise SourceError(f"{folder / str(module['path']) / 'config.json'} lacks true_token_id")
-        options = replace(options, yes=yes, no=_token(tokenizer, values, "false_token_id"))
-    config_path = folder / "config_sentence_transformers.json"
-    if config_path.is_file():
-        values = read_json(config_path)
-        instruction = (values.get("prompts") or {}).get(values.get("default_prompt_name"))
-        if instruction and any(INSTRUCTION in part for part in options.template):
-            options = replace(options, instruction=str(instruction))
+            raise SourceError(f"{path} lacks true_token_id")
+        options = replace(options, yes=yes, no=_token(tokenizer, values, "false_token_id", path))
+    instruction = default_prompt(folder)
+    if instruction and any(INSTRUCTION in part for part in options.template):
+        options = replace(options, instruction=instruction)
     return options
 
 
-def _logit_score(modules: Path) -> dict[str, Any] | None:
-    listed = parse_json(modules)
-    for module in listed if isinstance(listed, list) else []:
-        if isinstance(module, dict) and str(module.get("type")).rsplit(".", 1)[-1] == LOGIT_SCORE:
-            return module
-    return None
+def _logit_score(folder: Path) -> dict[str, Any] | None:
+    return next((module for module in listed_modules(folder) if kind_of(module) == LOGIT_SCORE), None)
 
 
-def _token(tokenizer: TextTokenizer, values: Mapping[str, Any], key: str) -> str | None:
-    number = values.get(key)
+def _token(tokenizer: TextTokenizer, values: Mapping[str, Any], key: str, path: Path) -> str | None:
+    """Name the token whose id stands there. Raises: SourceError naming file and key."""
+    number: int | None = read_value(int | None, values.get(key), f"{path}: {key}", SourceError)
     if number is None:
         return None
-    token = tokenizer.tokenizer.id_to_token(number) if isinstance(number, int) and number >= 0 else None
+    # The library holds ids in 32 bits.
+    token = tokenizer.tokenizer.id_to_token(number) if 0 <= number < 2**32 else None
     if token is None:
-        raise SourceError(f"{key} is {number!r}; the tokenizer has no such token")
+        raise SourceError(f"{path}: {key} is {number}; the tokenizer has no such token")
     return token
 
 
@@ -140,10 +135,16 @@ def _of_chat_template(
     Its default instruction is what it writes where no system message stands.
     Raises: SourceError if it cannot be rendered.
     """
-    bare = _rendered(template, None, folder, tokenizer)
+    try:
+        bare = _rendered(template, None, folder, tokenizer)
+    except _Refused:
+        return preset  # it is a chat's own, and knows the words for another reason
     if bare.count(QUERY) != 1 or bare.count(DOCUMENT) != 1:
-        return preset  # it knows the words for another reason
-    instructed = _rendered(template, INSTRUCTION, folder, tokenizer)
+        return preset  # likewise
+    try:
+        instructed = _rendered(template, INSTRUCTION, folder, tokenizer)
+    except _Refused:
+        instructed = bare  # it takes none
     instruction = ""
     if instructed.count(INSTRUCTION) == 1:
         before, behind = instructed.split(INSTRUCTION)
@@ -156,9 +157,20 @@ def _of_chat_template(
     return YesNoOptions(template=parts, instruction=instruction, yes=answers.yes, no=answers.no)
 
 
+class _Refused(Exception):
+    """A template says itself that it is not written for such messages."""
+
+
+def _refuse(message: str) -> None:
+    raise _Refused(message)
+
+
 def _rendered(template: str, system: str | None, folder: Path, tokenizer: TextTokenizer) -> str:
-    """Render as transformers does, where a folder's template can reach nothing else."""
-    from jinja2 import TemplateError
+    """Render as transformers does, where a folder's template can reach nothing else.
+
+    Raises: SourceError if it cannot be rendered; _Refused.
+    """
+    from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     messages = [{"role": "system", "content": system}] if system else []
@@ -168,10 +180,15 @@ def _rendered(template: str, system: str | None, folder: Path, tokenizer: TextTo
         for name, token in tokenizer.files.config.items()
         if name.endswith("_token")
     }
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+    )
+    environment.globals["raise_exception"] = _refuse
     try:
         return environment.from_string(template).render(
             messages=messages, add_generation_prompt=True, **special
         )
-    except TemplateError as error:
+    except _Refused:
+        raise
+    except Exception as error:  # a template is a program, and fails as programs do
         raise SourceError(f"{folder}: the chat template cannot be rendered: {error}") from error

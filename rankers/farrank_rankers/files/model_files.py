@@ -17,7 +17,8 @@ from farrank_rankers.backbones.facts import STATIC, own_backbone
 from farrank_rankers.errors import SourceError
 from farrank_rankers.family import ENSEMBLE
 from farrank_rankers.files.answering_models import answers_by_logit
-from farrank_rankers.json_values import parse_json, read_json
+from farrank_rankers.files.saved_modules import MODULES, listed_modules, module_kinds
+from farrank_rankers.json_values import read_json
 
 EMBEDDED = "embedded"
 # Rankers that come with this package, each a folder: `embedded:NAME`.
@@ -144,7 +145,7 @@ class ModelFiles:
             return cls("cross-encoder", location, folder, config)
         if answers_by_logit(folder, config):
             return cls("yes-no", location, folder, _read_config(folder))
-        if (folder / "modules.json").is_file():
+        if (folder / MODULES).is_file():
             transformer = folder / str(listed_modules(folder)[0]["path"])
             read = _static_config if is_static(folder) else _read_config
             return cls("biencoder", location, transformer, read(transformer))
@@ -217,18 +218,3 @@ def is_static(folder: Path) -> bool:
     Raises: SourceError naming modules.json.
     """
     return module_kinds(folder)[0] == "StaticEmbedding"
-
-
-def module_kinds(folder: Path) -> list[str]:
-    """Name the classes that modules.json lists, without their packages. Raises: SourceError naming it."""
-    return [str(module["type"]).rsplit(".", 1)[-1] for module in listed_modules(folder)]
-
-
-def listed_modules(folder: Path) -> list[dict[str, Any]]:
-    """Read modules.json. Raises: SourceError naming it."""
-    path = folder / "modules.json"
-    modules = parse_json(path)
-    listed = modules if isinstance(modules, list) else []
-    if not listed or not all(isinstance(each, dict) and {"type", "path"} <= each.keys() for each in listed):
-        raise SourceError(f"{path} must list modules with type and path")
-    return listed

@@ -6,10 +6,17 @@ from typing import Any
 
 from farrank_rankers.errors import SourceError
 from farrank_rankers.family import BiEncoderOptions, CrossEncoderOptions, Pooling
-from farrank_rankers.files.model_files import ModelFiles, is_static, listed_modules, module_kinds
+from farrank_rankers.files.model_files import ModelFiles, is_static
+from farrank_rankers.files.saved_modules import (
+    CONFIG,
+    MODULES,
+    default_prompt,
+    listed_modules,
+    module_kinds,
+    read_config,
+    read_prompts,
+)
 from farrank_rankers.json_values import read_json, read_value
-
-CONFIG = "config_sentence_transformers.json"
 
 # Functions of torch that increase: a logit before them ranks as the value behind them does.
 _INCREASING = frozenset(
@@ -25,16 +32,8 @@ def cross_encoder_options(files: ModelFiles) -> CrossEncoderOptions:
 
     Raises: SourceError naming the file and the key that is damaged or cannot be followed.
     """
-    path = files.folder / CONFIG
-    config = read_json(path) if path.is_file() else {}
-    _check_activation(files, config)
-    default, prompts = config.get("default_prompt_name"), _prompts(config, path)
-    if default is None:
-        return CrossEncoderOptions()
-    if default not in prompts:
-        known = ", ".join(prompts) or "none"
-        raise SourceError(f"{path}: default_prompt_name is {default!r}; prompts has {known}")
-    return CrossEncoderOptions(query_prefix=prompts[default])
+    _check_activation(files, read_config(files.folder))
+    return CrossEncoderOptions(query_prefix=default_prompt(files.folder))
 
 
 def _check_activation(files: ModelFiles, config: Mapping[str, Any]) -> None:
@@ -77,15 +76,15 @@ def biencoder_options(files: ModelFiles) -> BiEncoderOptions:
     rest = kinds[len(beginning) :]
     if (not static and beginning != ["Transformer", "Pooling"]) or rest not in ([], ["Normalize"]):
         raise SourceError(
-            f"{folder / 'modules.json'} lists {', '.join(kinds)}; "
+            f"{folder / MODULES} lists {', '.join(kinds)}; "
             "only Transformer, Pooling and Normalize, or StaticEmbedding and Normalize, are read"
         )
-    path = folder / CONFIG
-    config = read_json(path) if path.is_file() else {}
-    similarity = config.get("similarity_fn_name") or "cosine"
+    similarity = read_config(folder).get("similarity_fn_name") or "cosine"
     if similarity not in ("cosine", "dot"):
-        raise SourceError(f"{path}: similarity_fn_name is {similarity!r}; it must be cosine or dot")
-    prompts = {name: text for name, text in _prompts(config, path).items() if text}
+        raise SourceError(
+            f"{folder / CONFIG}: similarity_fn_name is {similarity!r}; it must be cosine or dot"
+        )
+    prompts = {name: text for name, text in read_prompts(folder).items() if text}
     query = prompts.get("query", "")
     document = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), "")
     pooling: Pooling = "mean"
@@ -110,14 +109,6 @@ def _check_lowercasing(files: ModelFiles) -> None:
         normalizer = read_json(files.transformer / "tokenizer.json").get("normalizer") or {}
         if not normalizer.get("lowercase"):
             raise SourceError(f"{path}: do_lower_case is true, but tokenizer.json does not lowercase")
-
-
-def _prompts(config: Mapping[str, Any], path: Path) -> dict[str, str]:
-    """Read prompts by their names; null is none. Raises: SourceError naming file and prompt."""
-    prompts: dict[str, str | None] = read_value(
-        Mapping[str, str | None], config.get("prompts") or {}, f"{path}: prompts", SourceError
-    )
-    return {name: text or "" for name, text in prompts.items()}
 
 
 def _pooling(config: dict[str, Any], folder: Path) -> Pooling:

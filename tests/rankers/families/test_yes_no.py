@@ -283,6 +283,74 @@ def test_presets_follow_the_model_type_and_a_chat_template_wins(made: MakeLangua
     assert open_reader(folder).spec.options == QWEN3_RERANKER
 
 
+def test_an_instruction_may_hold_any_words(made: MakeLanguageModel) -> None:
+    """A placeholder's name in it is text, and stands where the instruction does."""
+    instruction = "Compare {query} with {document}, as {instruction} says."
+    reader = open_reader(made("qwen3"), instruction=instruction)
+    query = reader.read_query("what ranks?")
+    item = reader.chunk_input(query, reader.split(reader.read_document("chunks"))[0])
+    whole = reader.tokenizer.tokenizer.decode(item.input_ids.tolist(), skip_special_tokens=False)
+    assert f"<Instruct>: {instruction}\n<Query>: what ranks?\n<Document>: chunks<|im_end|>" in whole
+
+
+@pytest.mark.parametrize(
+    "refuses",
+    [
+        "{{ raise_exception('only user and assistant') }}",
+        "{% for m in messages %}{% break %}{% endfor %}",
+    ],
+)
+def test_a_chats_template_that_refuses_pairs_says_nothing(made: MakeLanguageModel, refuses: str) -> None:
+    folder = made("qwen3")
+    (folder / "chat_template.jinja").write_text(f"{{# a query, a document #}}{refuses}")
+    assert open_reader(folder).spec.options == QWEN3_RERANKER
+
+
+def test_a_template_without_room_for_an_instruction(made: MakeLanguageModel) -> None:
+    folder = made("qwen3")
+    takes_none = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    pair = "Q: {{ messages[0].content }} D: {{ messages[1].content }}\n{# query, document #}"
+    (folder / "chat_template.jinja").write_text(takes_none + pair)
+    options = open_reader(folder).spec.options_as(YesNoOptions)
+    assert (options.template, options.instruction) == (("Q: {query} D: {document}", "\n"), "")
+
+
+@pytest.mark.parametrize(
+    ("file", "held", "said"),
+    [
+        ("chat_template.jinja", "{# query, document #}{{ 1 / 0 }}", "cannot be rendered: division by zero"),
+        ("chat_template.jinja", "{# query, document #}{{ 1 + 'a' }}", "cannot be rendered: unsupported"),
+        ("chat_template.jinja", "{# query, document #}{% if %}", "cannot be rendered: "),
+        ("modules.json", [{"type": "x.LogitScore"}], "must list modules with type and path"),
+        ("1_LogitScore/config.json", {"true_token_id": 2**40}, "the tokenizer has no such token"),
+        ("1_LogitScore/config.json", {"true_token_id": True}, "true_token_id is True; it must be a whole"),
+        ("1_LogitScore/config.json", {}, "lacks true_token_id"),
+        (
+            "config_sentence_transformers.json",
+            {"prompts": ["find it"], "default_prompt_name": "a"},
+            "prompts is ['find it']; it must be",
+        ),
+        (
+            "config_sentence_transformers.json",
+            {"prompts": {"law": "find it"}, "default_prompt_name": "web"},
+            "default_prompt_name is 'web'; prompts has law",
+        ),
+    ],
+)
+def test_a_damaged_file_is_named(made: MakeLanguageModel, file: str, held: Any, said: str) -> None:
+    folder = made("qwen3")
+    write_json(folder / "1_LogitScore" / "config.json", {"true_token_id": 5})
+    write_json(
+        folder / "modules.json",
+        [{"path": "", "type": "x.Transformer"}, {"path": "1_LogitScore", "type": "x.LogitScore"}],
+    )
+    (folder / file).write_text(held if isinstance(held, str) else json.dumps(held))
+    with pytest.raises(SourceError) as refused:
+        open_reader(folder)
+    assert said in str(refused.value)
+    assert str(folder) in str(refused.value)
+
+
 def test_only_the_answers_rows_are_kept(made: MakeLanguageModel) -> None:
     ranker = open_ranker(made("qwen2"))
     names = {name: tuple(weight.shape) for name, weight in ranker.encoder.named_parameters()}
