@@ -83,7 +83,8 @@ def exported_source(
     Without one it is `source` itself. The log says what was found, made or refused.
     Raises: as `exported_rankers`.
     """
-    if reason := _no_export(source, device, download=overrides.get("download") or False):
+    revision, download = overrides.get("revision"), overrides.get("download") or False
+    if reason := _no_export(source, device, revision, download=download):
         _log.info("%s is not exported: %s", who, reason)
         return source
     try:
@@ -107,17 +108,17 @@ def exported_source(
     for refused, reason in kept.refused.items():
         _log.warning("%s is not served by %s: %s", who, refused, reason)
     if kept.export is None:
-        _log.warning("%s is served by torch: no export of it keeps its bound", who)
+        _log.warning("%s is served as it is: no export of it keeps its bound", who)
     else:
         _log.info("%s: %s in %s", who, kept.export.manifest.name, kept.source)
     return kept.source
 
 
-def _no_export(source: str, device: str | None, *, download: bool) -> str | None:
+def _no_export(source: str, device: str | None, revision: str | None, *, download: bool) -> str | None:
     """Say why a ranker needs no export of this machine's, or can have none."""
     if choose_device(device).type != "cpu":
         return "here exports are made for a CPU; `farrank export` makes TensorRT's"
-    location = locate(source, download=download)
+    location = locate(source, revision=revision, download=download)
     folder = location.folder
     if lists_members(folder):
         return "it is an ensemble; `farrank export` exports its members"

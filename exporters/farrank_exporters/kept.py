@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,16 +20,17 @@ import torch
 
 from farrank_exporters.export import Progress, artifact_of, export_ranker, versions
 from farrank_exporters.texts import Texts
-from farrank_rankers.errors import ExportError
+from farrank_rankers.errors import ExportError, RankerError
 from farrank_rankers.exports.export_folder import Export, checksum, find_exports
 from farrank_rankers.exports.manifest import ExportPrecision
 from farrank_rankers.files.model_files import Location, ModelFiles, locate
 from farrank_rankers.files.open import Overrides
+from farrank_rankers.json_values import read_json, read_value
 from farrank_runtimes.runtime_table import RUNTIMES, fastest_first
 
 _REFUSED = "refused.json"
 # What a ranker's scores may depend on, whoever saved it.
-_FILES = ("*.json", "*/*.json", "*.safetensors", "*/*.safetensors")
+_FILES = ("*.json", "*/*.json", "*.jinja", "*/*.jinja", "*.safetensors", "*/*.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,29 +87,42 @@ def kept_export(
 
     `texts` are those that it is measured and calibrated with. What was refused once is not tried again; what
     is damaged is made anew. Of several processes one exports, and the others wait; `waiting` hears of it.
+    What is there is served also from a cache that cannot be written.
     Raises: SourceError and the like if the ranker cannot be opened; OSError if the cache cannot be written.
     """
     location = locate(source, revision=overrides.get("revision"), download=overrides.get("download") or False)
     name = re.sub(r"[^\w.-]+", "--", location.name)
     place = (folder or cache_folder()) / "exports" / f"{name}-{_key(location, forms, overrides)}"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(place, waiting):
-        if not _is_whole(place):
-            shutil.rmtree(place, ignore_errors=True)
-            _make(source, place, forms, texts, progress, overrides)
-    refused = json.loads((place / _REFUSED).read_text(encoding="utf-8"))
-    exports = find_exports(place)
+    found = _read(place)
+    if found is None:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(place, waiting):
+            found = _read(place)  # by now another process may have made it
+            if found is None:
+                for left in (place, *place.parent.glob(f".{place.name}.*/")):  # damaged, or cut off by a kill
+                    shutil.rmtree(left, ignore_errors=True)
+                _make(source, place, forms, texts, progress, overrides)
+                found = find_exports(place), _read_refused(place)
+    exports, refused = found
     return Kept(str(place) if exports else source, exports[0] if exports else None, refused)
 
 
-def _is_whole(place: Path) -> bool:
-    """Look whether a kept export is there as it was written: what is damaged is made anew."""
+def _read(place: Path) -> tuple[list[Export], dict[str, str]] | None:
+    """Read a kept export and what was refused; None if there is none, or it is not as it was written."""
     try:
-        for export in find_exports(place):
+        exports = find_exports(place)
+        for export in exports:
             export.verify()
-    except ExportError:
-        return False
-    return (place / _REFUSED).is_file()
+            export.verify_sources()
+        return exports, _read_refused(place)
+    except RankerError:
+        return None
+
+
+def _read_refused(place: Path) -> dict[str, str]:
+    path = place / _REFUSED
+    refused: dict[str, str] = read_value(Mapping[str, str], read_json(path), str(path), ExportError)
+    return refused
 
 
 def _make(

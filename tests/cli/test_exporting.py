@@ -8,6 +8,8 @@ import torch
 from safetensors.torch import save_file
 
 from farrank_cli import exporting
+from farrank_rankers.errors import SourceError
+from farrank_rankers.files.model_files import Location
 from farrank_rankers.files.open import Overrides
 from farrank_server.config.schema import RankerConfig, ServerConfig
 
@@ -49,3 +51,16 @@ def test_static_embeddings_are_left_as_they_are(tmp_path: Path, caplog: pytest.L
     with caplog.at_level("INFO"):
         assert exporting.exported_rankers(config) == config
     assert "ranker mine is not exported: static embeddings are looked up" in caplog.text
+
+
+def test_a_ranker_is_looked_for_under_its_own_revision(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def noted(source: str, **how: Any) -> Location:
+        asked.append(how)
+        raise SourceError("not here")
+
+    monkeypatch.setattr(exporting, "locate", noted)
+    with pytest.raises(SourceError):
+        exporting.exported_source("it", "org/model", "cpu", revision="v2", download=True)
+    assert asked == [{"revision": "v2", "download": True}]

@@ -1,5 +1,6 @@
 """Exports that are made once for a machine and kept in its cache."""
 
+import errno
 import json
 import multiprocessing
 import shutil
@@ -128,6 +129,49 @@ def test_what_is_damaged_is_made_anew(ranker: Path, cache: Path, made: list[str]
     (Path(again.source) / "refused.json").unlink()
     assert kept(ranker, ["fp32"]).refused == {}
     assert made == ["fp32"] * 3
+    (Path(again.source) / "refused.json").write_text('{"onnx in')
+    assert kept(ranker, ["fp32"]).refused == {}
+    (Path(again.source) / "tokenizer.json").write_text("{}")
+    served = kept(ranker, ["fp32"])
+    assert served.export is not None
+    open_exported(served.export)
+    assert made == ["fp32"] * 5
+
+
+def test_another_chat_template_is_another_export(
+    ranker: Path, cache: Path, made: list[str], any_tau: None
+) -> None:
+    """It may say what a language model is asked."""
+    first = kept(ranker, ["fp32"])
+    (ranker / "chat_template.jinja").write_text("{{ messages }}")
+    assert kept(ranker, ["fp32"]).source != first.source
+    assert made == ["fp32"] * 2
+
+
+def test_what_is_there_is_served_from_a_cache_that_cannot_be_written(
+    ranker: Path, cache: Path, made: list[str], any_tau: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = kept(ranker, ["fp32"])
+
+    def read_only(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.EROFS, "Read-only file system", str(cache))
+
+    monkeypatch.setattr(farrank_exporters.kept, "_alone", read_only)
+    assert kept(ranker, ["fp32"]) == first
+    assert made == ["fp32"]
+    with pytest.raises(OSError, match="Read-only file system"):
+        kept(ranker, ["fp32"], max_query_tokens=4)
+
+
+def test_what_a_kill_left_is_removed(ranker: Path, cache: Path, any_tau: None) -> None:
+    place = Path(kept(ranker, ["fp32"]).source)
+    shutil.rmtree(place)
+    left = place.with_name(f".{place.name}.x1y2z3a4")
+    (left / place.name).mkdir(parents=True)
+    (left / place.name / "model.safetensors").write_bytes(b"half of it")
+    kept(ranker, ["fp32"])
+    assert not left.exists()
+    assert place.with_name(f".{place.name}.lock").exists()
 
 
 def test_an_interrupted_export_leaves_nothing(ranker: Path, cache: Path, any_tau: None) -> None:

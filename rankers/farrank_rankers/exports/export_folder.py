@@ -85,6 +85,20 @@ class Export:
                     "export the ranker again"
                 )
 
+    def verify_sources(self) -> None:
+        """Compare the artifact with the one that was exported; its weights may be left out.
+
+        Raises: ExportError naming the file that changed.
+        """
+        artifact, manifest = self.folder.parent.parent, self.manifest
+        for name, expected in manifest.sources.items():
+            path = artifact / name
+            if (path.exists() or path.suffix != _WEIGHTS) and checksum(path) != expected:
+                raise ExportError(
+                    f"{self.folder} is stale: {path} changed since; farrank export {artifact} --format "
+                    f"{manifest.format} --precision {manifest.precision} --force makes it anew"
+                )
+
     def path(self, graph: str, runtime: str) -> Path:
         """Find the file that a runtime opens for a graph ("encoder", "aggregator")."""
         return self.folder / self.manifest.graphs[graph].file_for(runtime)
@@ -159,13 +173,7 @@ def open_exported(export: Export, **overrides: Unpack[Overrides]) -> Exported:
     """
     artifact, manifest = export.folder.parent.parent, export.manifest
     export.verify()
-    for name, expected in manifest.sources.items():
-        path = artifact / name
-        if (path.exists() or path.suffix != _WEIGHTS) and checksum(path) != expected:
-            raise ExportError(
-                f"{export.folder} is stale: {path} changed since; farrank export {artifact} --format "
-                f"{manifest.format} --precision {manifest.precision} --force makes it anew"
-            )
+    export.verify_sources()
     made_for = open_reader(artifact)
     reader, files = reader_and_files(artifact, overrides)
     check_within(made_for, reader)
