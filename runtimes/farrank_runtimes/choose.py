@@ -37,12 +37,14 @@ if TYPE_CHECKING:
 class Candidate:
     """A runtime and the export that it would serve, Farrank's or a published one.
 
-    torch has no export, it runs the ranker itself.
+    torch has no export, it runs the ranker itself. `by_report`: a published graph is tried so early because
+    it was measured to be close.
     """
 
     runtime: str
     precision: Precision
     export: Export | PublishedFile | None = None
+    by_report: bool = False
 
     def __str__(self) -> str:
         """Name both: "openvino with onnx-int8", "onnx with onnx/model_O3.onnx"."""
@@ -77,13 +79,8 @@ class Published:
         # OpenVINO's own before those that it converts.
         return sorted(found, key=lambda each: each.format != runtime)
 
-    def is_trusted(self, file: PublishedFile, runtime: str, precision: Precision, device: DeviceType) -> bool:
-        """Tell whether a graph may be served unasked: exact by its precision, or measured to be close.
-
-        On a GPU torch itself computes in bf16, which keeps fewer bits than fp16.
-        """
-        if precision == "fp32" or (device == "cuda" and precision == "fp16"):
-            return True
+    def was_close(self, file: PublishedFile, runtime: str, precision: Precision) -> bool:
+        """Tell whether a graph was measured to be close. Whether it changed since is not looked at."""
         return any(
             (each.file, each.runtime, each.precision, each.beyond) == (file.file, runtime, precision, None)
             for each in self.measured
@@ -168,23 +165,31 @@ def open_ranker_runtime(
     found = list(candidates(device, exports, runtime, precision, published))
     if not found:
         raise _nothing_to_serve(source, device, exports, runtime, precision, published)
-    unusable: list[str] = []
-    for candidate in found:
+    unusable: dict[str, str] = {}
+    for candidate in found:  # grows while it is gone through
         passed_over: tuple[type[Exception], ...] = (RuntimeAbsent, PrecisionAbsent, SpecError)
         if isinstance(candidate.export, PublishedFile) and not published.named:
             passed_over += (ExportError,)  # nobody here meant it to be served
         try:
             check_here(candidate.runtime, candidate.precision, placement)
-            reason = _reason(candidate, published.named or runtime != AUTO, unusable)
+            others = [f"{other} ({why})" for other, why in unusable.items() if other != str(candidate)]
+            reason = _reason(candidate, published.named or runtime != AUTO, others)
             return _open(candidate, source, overrides, placement, reason, published)
+        except _ChangedSinceMeasured as error:
+            found.append(replace(candidate, by_report=False))
+            unusable[str(candidate)] = str(error)
         except passed_over as error:
             # What was named is never replaced; otherwise the last candidate's error is the answer.
             # Of published graphs for one runtime there may be several.
             is_last = candidate is found[-1]
             if is_last or not (runtime == AUTO or isinstance(candidate.export, PublishedFile)):
                 raise
-            unusable.append(f"{candidate} ({error})")
+            unusable[str(candidate)] = str(error)
     raise AssertionError("the last candidate was neither opened nor refused")
+
+
+class _ChangedSinceMeasured(Exception):
+    """The report because of which a published graph was to be served is of another file."""
 
 
 def _published(files: ModelFiles, export_file: str | None) -> Published:
@@ -221,8 +226,11 @@ def candidates(
 ) -> Iterator[Candidate]:
     """List what could serve a ranker on a type of device, the fastest first.
 
-    Published graphs that are not trusted come last, unless their precision or one of them was asked for.
+    Published graphs come last, unless their precision or one of them was asked for, they are exact by their
+    precision, or were measured to be close. On a GPU torch itself computes in bf16, which keeps fewer bits
+    than fp16.
     """
+    exact = ("fp32", "fp16") if device == "cuda" else ("fp32",)
     untrusted: list[Candidate] = []
     for name, each in fastest_first(device):
         if runtime not in (AUTO, name) or precision not in (None, each):
@@ -233,11 +241,12 @@ def candidates(
             if export.manifest.precision == each and name in export.manifest.runtimes:
                 yield Candidate(name, each, export)
         for file in published.serving(name, each):
-            candidate = Candidate(name, each, file)
-            if precision is None and not published.is_trusted(file, name, each, device):
-                untrusted.append(candidate)
+            if precision is not None or each in exact:
+                yield Candidate(name, each, file)
+            elif published.was_close(file, name, each):
+                yield Candidate(name, each, file, by_report=True)
             else:
-                yield candidate
+                untrusted.append(Candidate(name, each, file))
     yield from untrusted
 
 
@@ -290,6 +299,8 @@ def _open_published(
         ),
         None,
     )
+    if measured is None and candidate.by_report:
+        raise _ChangedSinceMeasured(f"{file.path} changed since it was measured")
     if measured and measured.beyond and not published.named:
         raise PrecisionAbsent(
             f"{file.path} is beyond its bound: {measured.beyond}; rankers.NAME.export_file serves it by name"

@@ -66,7 +66,12 @@ def read_graph(file: PublishedFile) -> PublishedGraph:
     Raises: ExportError naming the file and what is wrong with it; RuntimeAbsent with the command that
     installs what reads it.
     """
-    return _read_onnx(file) if file.format == "onnx" else _read_openvino(file)
+    try:
+        return _read_onnx(file) if file.format == "onnx" else _read_openvino(file)
+    except ExportError:
+        raise
+    except ValueError as error:  # a type or a number in it that there is not
+        raise ExportError(f"{file.path} is damaged: {error}") from error
 
 
 # Operators that only quantized graphs have.

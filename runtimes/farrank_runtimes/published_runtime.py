@@ -15,18 +15,20 @@ from torch import Tensor
 from farrank_rankers.aggregate import Aggregator
 from farrank_rankers.errors import ExportError, SpecError
 from farrank_rankers.exports.published_files import PublishedFile, processor_instructions
-from farrank_rankers.families.biencoder import SimilarityAggregator, finished, pooled
+from farrank_rankers.families.biencoder import SimilarityAggregator, check_truncation, finished, pooled
 from farrank_rankers.families.cross_encoder import LogitAggregator, relevance
 from farrank_rankers.family import BiEncoderOptions, EvidenceKind
 from farrank_rankers.features import Features, Padded
 from farrank_rankers.files.open import Overrides, reader_and_files
 from farrank_rankers.reader import Reader
 from farrank_rankers.spec import content_version
-from farrank_rankers.tokens import Role
+from farrank_rankers.tokens import Role, collate
 from farrank_runtimes.exported_runtime import ExportedRuntime, RunGraph
-from farrank_runtimes.published_graph import PublishedGraph, Value, read_graph
+from farrank_runtimes.published_graph import PublishedGraph, Shape, Value, read_graph
 from farrank_runtimes.runtime import (
     DeviceAbsent,
+    DeviceLost,
+    OutOfMemory,
     Placement,
     Precision,
     PrecisionAbsent,
@@ -48,8 +50,8 @@ _OWN_ATTENTION = frozenset({"longformer", "big_bird"})
 class OpenedPublished:
     """A published graph with its ranker's reader and version, which is that of its files.
 
-    `output` is the one that is read; `measured_as` the version without overrides, by which measurements of
-    the graph are kept.
+    `output` is the one that is read, of `shape`, where None is any size: (P, labels), (P, L, H) or (P, H).
+    `measured_as` is the version without overrides, by which measurements of the graph are kept.
     """
 
     graph: PublishedGraph
@@ -58,6 +60,7 @@ class OpenedPublished:
     version: str
     measured_as: str
     output: str
+    shape: Shape
 
     def aggregator(self) -> Aggregator[Any]:
         """Build what follows the encoder."""
@@ -81,16 +84,16 @@ def open_published(file: PublishedFile, source: str, overrides: Overrides) -> Op
         source, Overrides(revision=overrides.get("revision"), download=overrides.get("download") or False)
     )
     graph = read_graph(file)
-    output = _checked(graph, reader, files.config)
+    output, shape = _checked(graph, reader, files.config)
     digest = graph.digest
     version, measured_as = (
         content_version(each.spec, each.tokenizer.files, files.config, digest) for each in (reader, made_for)
     )
-    return OpenedPublished(graph, reader, files.config, version, measured_as, output)
+    return OpenedPublished(graph, reader, files.config, version, measured_as, output, shape)
 
 
-def _checked(graph: PublishedGraph, reader: Reader, config: Mapping[str, Any]) -> str:
-    """Compare a graph with what the ranker gives and reads; return the output to read."""
+def _checked(graph: PublishedGraph, reader: Reader, config: Mapping[str, Any]) -> tuple[str, Shape]:
+    """Compare a graph with what the ranker gives and reads; return the output to read, and its shape."""
     path, spec = graph.file.path, reader.spec
     if reader.backbone.architecture in _OWN_ATTENTION:
         raise ExportError(
@@ -124,14 +127,17 @@ def _checked(graph: PublishedGraph, reader: Reader, config: Mapping[str, Any]) -
     value = graph.outputs[output]
     if value.type not in ("float", "float16"):
         raise ExportError(f"{path}: output {output} is {value.type}; it must be float or float16")
+    sizes: Shape
     if spec.plan == "dual":
         width = config.get("hidden_size") or config.get("dim")
+        if width is not None:
+            check_truncation(spec, width)
         sizes = (None, width) if output == "sentence_embedding" else (None, None, width)
     else:
         labels = config.get("id2label")
         sizes = (None, len(labels) if isinstance(labels, Mapping) else config.get("num_labels", 2))
     _check_shape(path, "output", output, value, sizes)
-    return output
+    return output, sizes
 
 
 def _named(values: Mapping[str, Value]) -> str:
@@ -145,7 +151,7 @@ def _uses_token_types(reader: Reader) -> bool:
     return bool(reader.chunk_input(None if dual else reader.read_query("query"), chunk).token_type_ids.any())
 
 
-def _check_shape(path: Path, what: str, name: str, value: Value, expected: tuple[int | None, ...]) -> None:
+def _check_shape(path: Path, what: str, name: str, value: Value, expected: Shape) -> None:
     """Refuse another number of dimensions, one that is fixed and must be free, and another size."""
     if value.shape is None:
         return
@@ -192,9 +198,10 @@ def check_servable(opened: OpenedPublished, runtime: str, precision: Precision) 
 def open_published_runtime(
     opened: OpenedPublished, runtime: str, precision: Precision, placement: Placement
 ) -> Runtime:
-    """Load a published graph.
+    """Load a published graph, and run it once.
 
-    Raises: as `check_servable`, RuntimeAbsent also if the runtime refuses the graph; DeviceAbsent.
+    Raises: as `check_servable`, RuntimeAbsent also if the runtime refuses the graph; ExportError if it gives
+    something else than it declares; DeviceAbsent, OutOfMemory, DeviceLost.
     """
     check_servable(opened, runtime, precision)
     graph, reader = opened.graph, opened.reader
@@ -204,7 +211,8 @@ def open_published_runtime(
     except (RuntimeAbsent, PrecisionAbsent, DeviceAbsent):
         raise
     except Exception as error:  # ONNX Runtime's exceptions have no base but this one
-        raise _refused(graph, runtime, error) from error
+        raise _refused(graph, runtime, "loaded", error) from error
+    _try(run, opened, runtime)
     files = GraphFiles(
         encoder=graph.file.path,
         aggregator=graph.file.path,
@@ -217,11 +225,40 @@ def open_published_runtime(
     return ExportedRuntime(encode, _aggregator(opened.aggregator()), runs, files)
 
 
-def _refused(graph: PublishedGraph, runtime: str, error: Exception) -> RuntimeAbsent:
+def _try(run: RunGraph, opened: OpenedPublished, runtime: str) -> None:
+    """Run a batch of inputs of different lengths: inside, a graph may be of fixed sizes that it does not say.
+
+    Raises: RuntimeAbsent if it fails; ExportError if its output is of another shape; OutOfMemory, DeviceLost.
+    """
+    graph, reader = opened.graph, opened.reader
+    query = None if reader.spec.plan == "dual" else reader.read_query("a query")
+    inputs = [
+        reader.chunk_input(query, reader.split(reader.read_document(text), max_chunks=1)[0])
+        for text in ("a text", "a text of some more words", "")
+    ]
+    batch = {
+        name: torch.from_numpy(array) for name, array in collate(inputs, reader.pad_id)._asdict().items()
+    }
+    try:
+        (output,) = run(_given(batch, reader.backbone.first_position))
+    except (OutOfMemory, DeviceLost):
+        raise
+    except Exception as error:  # as above
+        raise _refused(graph, runtime, "run", error) from error
+    positions, sizes = batch["roles"].shape, opened.shape
+    expected = (len(inputs), *([positions[1]] if len(sizes) == 3 else []), sizes[-1] or output.shape[-1])
+    if tuple(output.shape) != expected:
+        raise ExportError(
+            f"{graph.file.path}: output {opened.output} has shape {tuple(output.shape)} for inputs of shape "
+            f"{tuple(positions)}; it must have {expected}"
+        )
+
+
+def _refused(graph: PublishedGraph, runtime: str, done: str, error: Exception) -> RuntimeAbsent:
     lines = str(error).strip().splitlines()
     reason = lines[-1] if lines else repr(error)
     opset = "" if graph.opset is None else f" (opset {graph.opset})"
-    return RuntimeAbsent(f"{graph.file.path}{opset} cannot be loaded by {runtime} here: {reason}")
+    return RuntimeAbsent(f"{graph.file.path}{opset} cannot be {done} by {runtime} here: {reason}")
 
 
 # Makes features of an output and the roles of what was encoded.
@@ -240,20 +277,23 @@ def _reading(opened: OpenedPublished) -> Reading:
 def _encoder(run: RunGraph, read: Reading, first_position: int) -> RunGraph:
     def encode(batch: Mapping[str, Tensor]) -> list[Tensor]:
         """Shapes: input_ids, roles, token_type_ids (P, L) each -> vectors (P, F)."""
-        roles = batch["roles"]
-        places = torch.arange(first_position, first_position + roles.shape[1])  # (L,)
         with torch.inference_mode():
-            (output,) = run(
-                {
-                    "input_ids": batch["input_ids"],
-                    "attention_mask": (roles != Role.PADDING).to(torch.int64),
-                    "token_type_ids": batch["token_type_ids"],
-                    "position_ids": places.expand_as(roles),
-                }
-            )
-            return [read(output, roles.to(output.device)).vectors]
+            (output,) = run(_given(batch, first_position))
+            return [read(output, batch["roles"].to(output.device)).vectors]
 
     return encode
+
+
+def _given(batch: Mapping[str, Tensor], first_position: int) -> Mapping[str, Tensor]:
+    """Make what may be given to a graph. Shapes: input_ids, roles, token_type_ids (P, L) each -> (P, L)."""
+    roles = batch["roles"]
+    places = torch.arange(first_position, first_position + roles.shape[1])  # (L,)
+    return {
+        "input_ids": batch["input_ids"],
+        "attention_mask": (roles != Role.PADDING).to(torch.int64),
+        "token_type_ids": batch["token_type_ids"],
+        "position_ids": places.expand_as(roles),
+    }
 
 
 def _aggregator(aggregator: Aggregator[Any]) -> RunGraph:

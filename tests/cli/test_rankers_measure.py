@@ -95,6 +95,21 @@ def test_int8_serves_unasked_once_it_was_measured_to_be_close_and_never_beyond_i
     served = open_ranker_runtime(str(folder), {}, runtime="onnx", placement=CPU)
     assert served.reason.startswith("onnx with onnx/model_quantized.onnx,")
     assert served.parity is not None
+    # A report of another file lets nothing be served unasked.
+    changed = made.copied(folder, tmp_path / "changed")
+    weights_of_another = made.save_cross_encoder(tmp_path / "other", seed=9)
+    made.quantized(
+        made.write_onnx(weights_of_another, tmp_path / "model.onnx"), "model_quantized.onnx"
+    ).replace(changed / "onnx" / "model_quantized.onnx")
+    said = reason(changed)
+    assert said.startswith("onnx with onnx/model.onnx,")
+    assert "model_quantized.onnx changed since it was measured" in said
+    for other in ("model.safetensors", "onnx/model.onnx"):
+        (changed / other).unlink()
+    alone = reason(changed)
+    assert alone.startswith("onnx with onnx/model_quantized.onnx,")
+    assert alone.endswith("parity unknown: it was not measured beside the weights")
+    assert "changed since" not in alone
     write_measured(folder, [replace(each, beyond="kendall_tau is 0.1") for each in measured])
     with pytest.raises(
         PrecisionAbsent, match=r"model_quantized\.onnx is beyond its bound: kendall_tau is 0\.1"

@@ -11,7 +11,7 @@ import torch
 from onnx import TensorProto, helper
 from sentence_transformers import CrossEncoder, SentenceTransformer
 
-from farrank_rankers.errors import ExportError
+from farrank_rankers.errors import ExportError, SpecError
 from farrank_rankers.exports import published_files
 from farrank_rankers.features import stacked
 from farrank_rankers.files.model_files import ModelFiles, locate
@@ -302,9 +302,56 @@ def with_another_input(folder: Path) -> None:
     graph.write_bytes(model.SerializeToString())
 
 
+def reshaped(folder: Path, shape: list[int]) -> None:
+    """Reshape the logits at the graph's end, which says nothing of it."""
+    graph = made.write_onnx(made.save_cross_encoder(folder), folder / "onnx" / "model.onnx")
+    model = onnx.load(str(graph))
+    for node in model.graph.node:
+        for place, name in enumerate(node.output):
+            if name == "logits":
+                node.output[place] = "logits before"
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(shape), "shape"))
+    model.graph.node.append(helper.make_node("Reshape", ["logits before", "shape"], ["logits"]))
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    graph.write_bytes(model.SerializeToString())
+
+
+def for_batches_of_two(folder: Path) -> None:
+    reshaped(folder, [2, 1])
+
+
+def with_a_row_for_the_batch(folder: Path) -> None:
+    reshaped(folder, [1, -1])
+
+
+def of_an_unknown_type(folder: Path) -> None:
+    graph = made.write_onnx(made.save_cross_encoder(folder), folder / "onnx" / "model.onnx")
+    model = onnx.load(str(graph))
+    model.graph.initializer[0].data_type = 99
+    graph.write_bytes(model.SerializeToString())
+
+
+def with_an_offset_that_is_no_number(folder: Path) -> None:
+    graph = made.write_onnx(made.save_cross_encoder(folder), folder / "onnx" / "model.onnx")
+    made.with_external_weights(graph)
+    model = onnx.load(str(graph), load_external_data=False)
+    for entry in model.graph.initializer[0].external_data:
+        if entry.key == "offset":
+            entry.value = "first"
+    graph.write_bytes(model.SerializeToString())
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        (for_batches_of_two, r"onnx/model\.onnx \(opset 17\) cannot be run by onnx here: "),
+        (
+            with_a_row_for_the_batch,
+            r"output logits has shape \(1, 3\) for inputs of .*; it must have \(3, 1\)",
+        ),
+        (of_an_unknown_type, r"onnx/model\.onnx is damaged: .*99"),
+        (with_an_offset_that_is_no_number, r"onnx/model\.onnx is damaged: .*'first'"),
         (without_token_types, r"onnx/model\.onnx has no input token_type_ids; .* type_vocab_size 2"),
         (of_fixed_shape, r"onnx/model\.onnx: dimension 0 of input input_ids is fixed at 2; it must be free"),
         (of_more_labels, r"dimension 1 of output logits is of size 2; it must be 1, .*\(any, 1\)"),
@@ -339,6 +386,12 @@ def test_what_cannot_be_served_is_said(tmp_path: Path, change: Change, said: str
 def test_a_file_that_cannot_be_named(published: dict[str, Path], name: str, said: str) -> None:
     with pytest.raises(ExportError, match=said):
         opened(published["cross-encoder"], export_file=name)
+
+
+def test_more_dimensions_than_there_are_cannot_be_kept(published: dict[str, Path]) -> None:
+    for asked in ({"runtime": "onnx"}, {"runtime": "torch"}, {}):
+        with pytest.raises(SpecError, match="truncate_dim is 33; it must be at most the 32 dimensions"):
+            opened(published["biencoder"], overrides={"truncate_dim": 33}, **asked)
 
 
 def test_torch_serves_no_file(published: dict[str, Path]) -> None:

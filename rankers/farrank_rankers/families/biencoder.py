@@ -36,18 +36,22 @@ class TextEncoder(Encoder):
                 f"position_step is {step}; it must be at most the {positions} positions of {spec.backbone}"
             )
         backbone: Any = self.backbone
-        width = int(backbone.config.hidden_size)
-        if self.options.truncate_dim is not None and self.options.truncate_dim > width:
-            raise SpecError(
-                f"truncate_dim is {self.options.truncate_dim}; it must be at most the {width} dimensions of "
-                f"{spec.backbone}"
-            )
+        check_truncation(spec, int(backbone.config.hidden_size))
         self.position_step = step
         self.reads_first_tokens_alone = self.options.pooling == "cls"
 
     def read(self, output: Any, tokens: Layout) -> Features:
         """Shapes: last_hidden_state (…, H) -> (P, H)."""
         return pooled(output.last_hidden_state, tokens, self.options)
+
+
+def check_truncation(spec: RankerSpec, width: int) -> None:
+    """Refuse to keep more dimensions than a backbone's vectors have. Raises: SpecError."""
+    kept = spec.options_as(BiEncoderOptions).truncate_dim
+    if kept is not None and kept > width:
+        raise SpecError(
+            f"truncate_dim is {kept}; it must be at most the {width} dimensions of {spec.backbone}"
+        )
 
 
 def pooled(hidden: Tensor, tokens: Layout, options: BiEncoderOptions) -> Features:
