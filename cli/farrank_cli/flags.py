@@ -114,13 +114,13 @@ def document_fields(given: str) -> dict[str, str]:
     return fields
 
 
-def pair(form: str, given: str) -> tuple[str, str]:
+def pair(form: str, given: str, *, empty: bool = False) -> tuple[str, str]:
     """Read the two sides of what a flag like `--ranker NAME=SOURCE` was given, at its first `=`.
 
-    Raises: CommandError naming the flag and its form if a side is empty.
+    Raises: CommandError naming the flag and its form if a side is empty; with `empty` the second may be.
     """
     name, equals, value = given.partition("=")
-    if not (name and equals and value):
+    if not (name and equals and (value or empty)):
         flag_name, shape = form.split()
         raise CommandError(f"{flag_name} {given}: must be {shape}")
     return name, value

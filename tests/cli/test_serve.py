@@ -56,6 +56,11 @@ def test_each_flag_sets_its_key() -> None:
     assert config.batching.max_batch_tokens == 4096
 
 
+def test_a_text_may_be_set_to_nothing() -> None:
+    config = read("--ranker", "a=./models/a", "--set", "rankers.a.query_prefix=")
+    assert config.rankers["a"].query_prefix == ""
+
+
 def test_file_then_environment_then_flags(tmp_path: Path) -> None:
     path = tmp_path / "farrank.toml"
     path.write_text("[listen]\nhost = 'file'\nport = 1\nmetrics_port = 2\n", encoding="utf-8")
@@ -101,6 +106,8 @@ def test_the_servers_exit_code_is_the_commands(farrank: Farrank, served: list[Se
             "farrank: listen.prot: there is no such key (--set listen.prot=1); did you mean listen.port?\n",
         ),
         (["--ranker", "minilm"], "farrank: --ranker minilm: must be NAME=SOURCE\n"),
+        (["--ranker", "minilm="], "farrank: --ranker minilm=: must be NAME=SOURCE\n"),
+        (["--set", "=1"], "farrank: --set =1: must be KEY=VALUE\n"),
         (["--config", "none.yaml"], "farrank: none.yaml: No such file or directory\n"),
     ],
 )

@@ -116,6 +116,6 @@ def read_settings(args: argparse.Namespace, environment: Mapping[str, str]) -> l
         name, value = pair("--index NAME=PATH", given)
         settings.append(Setting(("first_stage", "indexes", name, "path"), value, f"--index {given}"))
     for given in args.set:
-        name, value = pair("--set KEY=VALUE", given)
+        name, value = pair("--set KEY=VALUE", given, empty=True)  # a prefix may be empty
         settings.append(Setting(tuple(name.split(".")), value, f"--set {given}"))
     return settings
