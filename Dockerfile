@@ -24,6 +24,7 @@ COPY training training
 COPY server server
 COPY clients clients
 COPY loadtest loadtest
+COPY scale scale
 COPY cli cli
 RUN ["pip", "wheel", "--no-deps", "--wheel-dir", "/wheels", "."]
 

@@ -9,7 +9,7 @@ OLDER_READY := $(OLDER)/.ready
 INDEX := .cache/pydoc-index
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo train-demo test test-transformers-4 client-tests lint check hooks format serve bench bench-gpu experiment clean
+.PHONY: demo train-demo test test-transformers-4 client-tests ray-tests fuzz chaos soak lint audit check hooks format serve bench bench-gpu experiment clean
 .DELETE_ON_ERROR:
 
 $(READY): pyproject.toml constraints.txt hatch_build.py proto/farrank/v1/rerank.proto
@@ -33,7 +33,12 @@ serve: $(READY) $(INDEX)  ## keep a server up with the embedded ranker and index
 # How many workers there are, tests/conftest.py says; each computes on one thread. In the order of the folders: the
 # slowest files are not last.
 test: $(READY)  ## the whole test suite
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --no-loadscope-reorder $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --no-loadscope-reorder $(if $(findstring tests/,$(PYTEST_ARGS)),,$(HELM:%=--ignore=%)) $(PYTEST_ARGS)
+	$(if $(findstring tests/,$(PYTEST_ARGS)),,OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(HELM) $(PYTEST_ARGS))
+
+# Helm's engine is a Go library, with which processes that had other servers in them before have crashed: these tests
+# have a process of their own.
+HELM := tests/deploy tests/dashboards/test_autoscaling.py
 
 # The first environment's packages come last on its path, by a line that Python reads at its start. They are put there
 # after pip has done its work, which would else replace them. Made anew each time: it takes seconds.
@@ -61,6 +66,24 @@ test-transformers-4: $(OLDER_READY)  ## a part of the test suite with transforme
 client-tests: $(READY)  ## the part of it in which other people's HTTP clients, in environments of their own, ask a server
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/http_clients $(PYTEST_ARGS)
 
+fuzz: $(READY)  ## 100,000 calls that nobody would write, at every door of a real server; FARRANK_FUZZ_SEED draws others
+	FARRANK_FUZZ_CASES=$(or $(FUZZ_CASES),100000) OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/fuzz -s $(PYTEST_ARGS)
+
+ray-tests: $(READY)  ## the part of it on a Ray cluster of this machine, whose proxy listens on every interface
+	FARRANK_RAY=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/scale $(PYTEST_ARGS)
+
+# The ten minutes come first, then the kills, which take longer: a JVM starts in seconds.
+chaos: $(READY)  ## parts of a real server fall sick under load, ten minutes and a hundred kills; writes .cache/chaos.md
+	mkdir -p .cache
+	FARRANK_CHAOS_SECONDS=$(or $(CHAOS_SECONDS),600) FARRANK_CHAOS_KILLS=$(or $(CHAOS_KILLS),100) \
+		FARRANK_CHAOS_REPORT=$(or $(CHAOS_REPORT),.cache/chaos) OMP_NUM_THREADS=1 \
+		$(BIN)/python -m pytest tests/chaos/test_chaos.py -s $(PYTEST_ARGS)
+
+soak: $(READY)  ## an hour of load, in which memory, threads and open files must not grow; writes .cache/soak.md
+	mkdir -p .cache
+	FARRANK_SOAK_SECONDS=$(or $(SOAK_SECONDS),3600) FARRANK_SOAK_REPORT=$(or $(SOAK_REPORT),.cache/soak) OMP_NUM_THREADS=1 \
+		$(BIN)/python -m pytest tests/chaos/test_soak.py -s $(PYTEST_ARGS)
+
 lint: $(READY)  ## format, lint, types, import rules, proto lint
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -68,7 +91,10 @@ lint: $(READY)  ## format, lint, types, import rules, proto lint
 	$(BIN)/lint-imports
 	$(BIN)/buf lint
 
-check: lint test  ## everything: lint and the whole test suite
+audit: $(READY)  ## hold the pinned packages against an index of known vulnerabilities, where one can be had
+	$(BIN)/python audit_dependencies.py
+
+check: lint audit test  ## everything: lint and the whole test suite
 
 hooks: $(READY)  ## run what lint runs at every commit
 	$(BIN)/pre-commit install

@@ -1,6 +1,7 @@
 """The flags that say which server to ask and how, and the client they make."""
 
 import argparse
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,17 +10,41 @@ from farrank_cli.exit_codes import REFUSED, TRY_AGAIN, CommandError, told_in_a_l
 from farrank_cli.flags import flag_group, positive
 from farrank_client import Client, DeadlineExceeded, FarrankError, ResourceExhausted, Tls, Unavailable
 
+KEY_VARIABLE = "FARRANK_API_KEY"
+# A key has some fifty.
+MAX_KEY_CHARACTERS = 4096
+
 
 def add_connection_flags(parser: argparse.ArgumentParser) -> None:
     """Add what every command that asks a server takes."""
     add = flag_group(parser, "server")
     add("--server HOST:PORT", "where it listens", default="localhost:50051")
     add("--timeout-s S", "deadline, retries included", positive, 60.0)
+    meaning = f"holds the API key to show (without it, the variable {KEY_VARIABLE} may)"
+    add("--api-key-file FILE", meaning, Path)
     add("--tls", "TLS, trusting the usual authorities")
     add("--tls-ca PEM", "TLS, trusting these authorities", Path)
     add("--tls-certificate PEM", "certificate to show the server", Path)
     add("--tls-key PEM", "its private key", Path)
     add("--tls-server-name NAME", "name in the server's certificate")
+
+
+def read_key(path: Path) -> str:
+    """Read an API key from a file: on a command line, others would see it.
+
+    Raises: CommandError naming the file if it cannot be read, or does not hold one key.
+    """
+    with told_in_a_line(file=path), path.open(encoding="utf-8", errors="replace") as file:
+        words = file.read(MAX_KEY_CHARACTERS).split()
+    if len(words) != 1:
+        raise CommandError(f"--api-key-file {path}: must hold one key and nothing else")
+    return words[0]
+
+
+def _key_to_show(args: argparse.Namespace) -> str | None:
+    if args.api_key_file is not None:
+        return read_key(args.api_key_file)
+    return os.environ.get(KEY_VARIABLE, "").strip() or None
 
 
 @contextmanager
@@ -32,7 +57,10 @@ def connect(args: argparse.Namespace) -> Iterator[Client]:
     try:
         with told_in_a_line():
             client = Client(
-                args.server, timeout_s=args.timeout_s, tls=Tls(*named) if args.tls or any(named) else None
+                args.server,
+                timeout_s=args.timeout_s,
+                tls=Tls(*named) if args.tls or any(named) else None,
+                api_key=_key_to_show(args),
             )
     except ValueError as error:
         raise CommandError(str(error).replace("target: ", "--server: ")) from error

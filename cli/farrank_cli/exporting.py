@@ -24,14 +24,17 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def steps_shown() -> Iterator["Steps"]:
-    """Give what shows the steps of exports, and raises KeyboardInterrupt where one was told to end."""
+    """Give what shows the steps of exports, and raises KeyboardInterrupt where one was told to end.
+
+    A total of 0 stands for one that is not known.
+    """
     steps = Progress("steps", every_s=0)
 
     def progress(text: str, done: int, total: int) -> None:
         # torch's exporter and the runtimes call Python from C++, which may drop an interrupt.
         interrupts.raise_swallowed()
         if done == 0:
-            steps.begin("steps", total)
+            steps.begin("steps", total or None)
         steps(done, text)
 
     with sigterm_interrupts() as interrupts:

@@ -27,7 +27,10 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "serve": Command("answer rerank calls over gRPC", ("server",)),
-    "reload": Command("have a running server open its indexes anew"),
+    "scale": Command("bring up, look at and take down replicas on a Ray cluster", ("server", "ray")),
+    "doctor": Command("say what this machine can do, and what would make rankers faster on it"),
+    "reload": Command("have a running server open its indexes, and read its keys, anew"),
+    "keys": Command("make, list and revoke the API keys of a server's callers", ("server",)),
     "index": Command("build an index for the server to search", ("lucene",)),
     "rerank": Command("order documents by a query"),
     "search": Command("search an index of a server and rerank what it finds"),

@@ -13,12 +13,12 @@ from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 from farrank.v1 import rerank_pb2 as pb
 from farrank_client.catalog import Catalog
 from farrank_client.errors import Unavailable
-from farrank_client.ranking import Ranking, ScoreScale
+from farrank_client.ranking import Priority, Ranking, ScoreScale
 
 Response = TypeVar("Response", bound=Message)
 Answer = TypeVar("Answer")
 
-_SERVICE = pb.DESCRIPTOR.services_by_name["RerankService"].full_name
+SERVICE = pb.DESCRIPTOR.services_by_name["RerankService"].full_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ class RerankOptions(TypedDict, total=False):
     All documents are scored: `top_n` limits what is returned, `max_chunks` what is read of each. Scores are
     the ranker's own, for a cross-encoder logits: `score_scale=ScoreScale.SIGMOID` puts them between 0 and 1.
     `count_tokens_cut` makes `Result.tokens_cut` exact, at the price of tokenizing documents to their end.
+    With `priority=Priority.BATCH` a call waits for those of others; give it a deadline that lets it.
     """
 
     ranker: str | None
@@ -52,6 +53,7 @@ class RerankOptions(TypedDict, total=False):
     return_texts: bool
     return_chunk_scores: bool
     score_scale: ScoreScale | None
+    priority: Priority | None
     count_tokens_cut: bool
 
 
@@ -73,7 +75,7 @@ def rerank(query: str, documents: Documents, options: RerankOptions) -> Call[pb.
     request = pb.RerankRequest(
         query=query, documents=documents_to_pb(documents), options=_options_to_pb(options)
     )
-    return Call(f"/{_SERVICE}/Rerank", request, pb.RerankResponse, Ranking.from_pb)
+    return Call(f"/{SERVICE}/Rerank", request, pb.RerankResponse, Ranking.from_pb)
 
 
 def search_and_rerank(
@@ -81,11 +83,11 @@ def search_and_rerank(
 ) -> Call[pb.SearchAndRerankResponse, Ranking]:
     """Rerank what an index of the server finds."""
     request = pb.SearchAndRerankRequest(query=query, index=index, k=k, options=_options_to_pb(options))
-    return Call(f"/{_SERVICE}/SearchAndRerank", request, pb.SearchAndRerankResponse, Ranking.from_pb)
+    return Call(f"/{SERVICE}/SearchAndRerank", request, pb.SearchAndRerankResponse, Ranking.from_pb)
 
 
 LIST_RANKERS = Call(
-    f"/{_SERVICE}/ListRankers", pb.ListRankersRequest(), pb.ListRankersResponse, Catalog.from_pb
+    f"/{SERVICE}/ListRankers", pb.ListRankersRequest(), pb.ListRankersResponse, Catalog.from_pb
 )
 
 
@@ -100,6 +102,8 @@ def _options_to_pb(options: RerankOptions) -> pb.RerankOptions:
     values: dict[str, Any] = {**options}
     if scale := options.get("score_scale"):
         values["score_scale"] = scale.value
+    if priority := options.get("priority"):
+        values["priority"] = priority.value
     return pb.RerankOptions(**values)
 
 

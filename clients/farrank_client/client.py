@@ -14,14 +14,15 @@ from farrank_client.errors import DeadlineExceeded, FarrankError, Unavailable
 from farrank_client.ranking import Ranking
 from farrank_client.retry import DEFAULT_RETRY, NO_RETRY, UNTIL_HEALTHY, Attempts, RetryPolicy
 from farrank_client.transport import (
-    KEEPALIVE_S,
     AsyncGrpcTransport,
     AsyncTransport,
     ChannelOption,
     GrpcTransport,
+    Keepalive,
     Metadata,
     Tls,
     Transport,
+    key_metadata,
 )
 
 AnyTransport = TypeVar("AnyTransport", Transport, AsyncTransport)
@@ -34,32 +35,42 @@ class _Client(Generic[AnyTransport]):
 
     def __init__(
         self,
-        target: str = "localhost:50051",
+        target: str | Sequence[str] = "localhost:50051",
         *,
         timeout_s: float = 60.0,
         retry: RetryPolicy = DEFAULT_RETRY,
         tls: Tls | None = None,
+        api_key: str | None = None,
         credentials: grpc.ChannelCredentials | None = None,
         metadata: Metadata = (),
-        keepalive_s: float | None = KEEPALIVE_S,
+        keepalive_s: Keepalive = "auto",
+        health_service: str | None = None,
         options: Sequence[ChannelOption] = (),
         transport: AnyTransport | None = None,
     ) -> None:
         self._timeout_s = timeout_s
         self._retry = retry
+        if api_key is not None:
+            metadata = (*metadata, key_metadata(api_key))
         if transport is None:
-            transport = self._over_grpc(target, tls, credentials, metadata, keepalive_s, options)
+            transport = self._over_grpc(
+                target, tls, credentials, metadata, keepalive_s, health_service, options
+            )
         self._transport: AnyTransport = transport
 
 
 class Client(_Client[Transport]):
-    """Talks to one server; safe to share between threads. Close it, or use it in a `with`.
+    """Talks to one server or to replicas; safe to share between threads. Close it, or use it in a `with`.
 
-    `timeout_s` is the deadline of every call that brings none of its own, retries included. `transport`
-    replaces the network (see `farrank_client.testing`). Calls raise what the tree in `errors` shows.
-    `keepalive_s` is how often a waiting call asks whether its connection lives (None: never).
-    Raises: ValueError for a URL as `target`, or both `tls` and `credentials`; OSError if a file of `tls`
-    cannot be read.
+    `target` is HOST:PORT. Several IP addresses, or a target such as `dns:///NAME:PORT`, are replicas: calls
+    go in turn to all that say they are healthy, and what one could not answer is tried at another
+    (docs/scaling.md). `health_service` is what replicas are asked for: by default the whole service.
+    `timeout_s` is the deadline of every call that brings none of its own, retries included. `api_key` is
+    shown with every call; without TLS whoever sees the network sees it, too. `transport` replaces the network
+    (see `farrank_client.testing`). Calls raise what the tree in `errors` shows. `keepalive_s` is how often a
+    waiting call asks whether its connection lives (None: never; "auto": every 2 s with replicas, else 310 s).
+    Raises: ValueError for what is no `target`, an `api_key` that is none, both `tls` and `credentials`, or
+    several addresses with a `tls` that has no `server_name`; OSError if a file of `tls` cannot be read.
     """
 
     _over_grpc = GrpcTransport
@@ -139,7 +150,7 @@ class Client(_Client[Transport]):
 
 
 class AsyncClient(_Client[AsyncTransport]):
-    """Talks to one server from one event loop. Close it, or use it in an `async with`.
+    """Talks to one server or to replicas from one event loop. Close it, or use it in an `async with`.
 
     Cancelling a task that waits for a call cancels the call, so that the server drops its work. All else,
     the arguments and what is raised, is as with `Client`.

@@ -7,6 +7,7 @@ FarrankError               any other code (`code` says which)
 ├── DeadlineExceeded       DEADLINE_EXCEEDED    too late, or it would be
 ├── Unavailable            UNAVAILABLE          not reachable, draining, or what held the request died
 ├── AccessDenied           UNAUTHENTICATED, PERMISSION_DENIED
+├── FailedPrecondition     FAILED_PRECONDITION  the ranker gives a document no finite score, now and later
 ├── Unimplemented          UNIMPLEMENTED        what answers is older than this client, or no Farrank
 └── Internal               INTERNAL             a bug of the server
 """
@@ -19,16 +20,21 @@ import grpc
 # gRPC's name for "come back in so many milliseconds" (gRFC A6); a negative value says "do not".
 _PUSHBACK_MS = "grpc-retry-pushback-ms"
 
+# Where a server says which id a call has in its log.
+_REQUEST_ID = "x-request-id"
+
 
 class FarrankError(Exception):
     """A call failed: `message` is the server's, `code` its gRPC status.
 
     `retry_after_s` is the server's hint when to come back; None where it gave none, -1 where it asks
-    not to be asked again. `reached_server` is False where no connection could be made.
+    not to be asked again. `reached_server` is False where no connection could be made. `request_id` is
+    the id by which the server's log knows the call; None where nothing came back.
     """
 
     code: grpc.StatusCode = grpc.StatusCode.UNKNOWN
     reached_server: bool = True
+    request_id: str | None = None
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -72,6 +78,12 @@ class AccessDenied(FarrankError):
     code = grpc.StatusCode.PERMISSION_DENIED
 
 
+class FailedPrecondition(FarrankError):
+    """The request is well formed, and the ranker cannot answer it: a document has no finite score with it."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+
+
 class Unimplemented(FarrankError):
     """What answers at this address does not know the method."""
 
@@ -98,7 +110,9 @@ def from_grpc(call: Any) -> FarrankError:
     error.code = code
     error.reached_server = unreachable is None
     # gRPC hands on a value that it cannot read as a very negative one, which says "do not" as it should.
-    pushback_ms = dict(call.trailing_metadata() or ()).get(_PUSHBACK_MS)
+    told = dict(call.trailing_metadata() or ())
+    error.request_id = told.get(_REQUEST_ID)
+    pushback_ms = told.get(_PUSHBACK_MS)
     if pushback_ms is not None:
         error.retry_after_s = int(pushback_ms) / 1000 if int(pushback_ms) >= 0 else -1.0
     return error

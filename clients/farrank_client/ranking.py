@@ -86,6 +86,17 @@ class ScoreScale(WireEnum):
     """1 / (1 + exp(-raw)), between 0 and 1: sentence-transformers' default for a cross-encoder."""
 
 
+class Priority(WireEnum):
+    """What a call is for. It changes no score."""
+
+    UNSPECIFIED = pb.PRIORITY_UNSPECIFIED
+    """Not set: INTERACTIVE."""
+    INTERACTIVE = pb.PRIORITY_INTERACTIVE
+    """Somebody waits for the answer."""
+    BATCH = pb.PRIORITY_BATCH
+    """It can wait, and does while there is interactive work."""
+
+
 @dataclass(frozen=True, slots=True)
 class Passage(FromWire):
     """A chunk of a document: characters `start` to `end` (exclusive), its score and the score's meaning.

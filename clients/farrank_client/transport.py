@@ -3,21 +3,27 @@
 A gRPC channel and how it is made, or in an application's tests a stand-in (see `testing`).
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import grpc
 from google.protobuf.message import Message
 
 from farrank_client.calls import Response
+from farrank_client.destination import destination
 from farrank_client.errors import from_grpc
 
 ChannelOption = tuple[str, str | int]
 
-# A gRPC server that is not told otherwise ends connections that ping more often than every five minutes.
-KEEPALIVE_S = 310.0
+# Seconds; "auto" suits the target, None never asks.
+Keepalive = float | Literal["auto"] | None
+
+# A call's timeout once more, for what stands behind a proxy that does not pass gRPC's own on, as Ray Serve's.
+# Farrank's own server reads gRPC's.
+TIMEOUT_KEY = "farrank-timeout-ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,27 @@ class Tls:
 Metadata = Sequence[tuple[str, str | bytes]]
 
 
+def key_metadata(api_key: str) -> tuple[str, str]:
+    """What shows a key to a server. Raises: ValueError, without the key, if it cannot be one."""
+    if not (api_key and api_key.isascii() and api_key.isprintable() and " " not in api_key):
+        raise ValueError("api_key: must be a key as farrank keys new prints it, without spaces or line ends")
+    return ("authorization", f"Bearer {api_key}")
+
+
+def _trace_context() -> Metadata:
+    """The trace that the application is in, as its propagators write it (by default W3C's `traceparent`).
+
+    Nothing where it traces nothing: who does has imported OpenTelemetry before.
+    """
+    if "opentelemetry.trace" not in sys.modules:
+        return ()
+    from opentelemetry import propagate
+
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    return tuple((name.lower(), value) for name, value in carrier.items())
+
+
 class Transport(Protocol):
     """Carries one attempt of a call and raises `FarrankError` where it fails."""
 
@@ -75,26 +102,24 @@ class AsyncTransport(Protocol):
 class _OverGrpc:
     """A gRPC channel, from threads or from asyncio as `_channels` opens it, and its methods.
 
-    `options` are the channel's, and win over ours. Raises: ValueError for both `tls` and `credentials`, or
-    for a URL as `target`; OSError if a file of `tls` cannot be read.
+    `options` are the channel's, and win over ours. Raises: ValueError for both `tls` and `credentials`, for
+    what is no `target`, or for addresses with a `tls` that names no server; OSError if a file of `tls` cannot
+    be read.
     """
 
     _channels: ClassVar[Any]
 
     def __init__(
         self,
-        target: str,
+        target: str | Sequence[str],
         tls: Tls | None,
         credentials: grpc.ChannelCredentials | None,
         metadata: Metadata,
-        keepalive_s: float | None,
+        keepalive_s: Keepalive,
+        health_service: str | None,
         options: Sequence[ChannelOption],
     ) -> None:
-        scheme, separator, rest = target.partition("://")
-        if separator and scheme.lower() in ("http", "https"):
-            address = rest.partition("/")[0]
-            hint = ", and ask for TLS if that port speaks it" if scheme.lower() == "https" else ""
-            raise ValueError(f"target: {target!r} is a URL; give HOST:PORT, here {address!r}{hint}")
+        place = destination(target)
         if tls is not None and credentials is not None:
             raise ValueError("give either tls or credentials, not both")
         every_option: dict[str, str | int] = {
@@ -105,18 +130,28 @@ class _OverGrpc:
             "grpc.initial_reconnect_backoff_ms": 100,
             "grpc.max_reconnect_backoff_ms": 5000,
         }
-        if keepalive_s is not None:
-            every_option["grpc.keepalive_time_ms"] = round(keepalive_s * 1000)
-            every_option["grpc.keepalive_timeout_ms"] = 20_000
+        every_option |= place.options(health_service)
+        if keepalive := place.keepalive_s(keepalive_s):
+            time_s, timeout_s = keepalive
+            every_option["grpc.keepalive_time_ms"] = round(time_s * 1000)
+            every_option["grpc.keepalive_timeout_ms"] = round(timeout_s * 1000)
+            # What bounds the wait for a ping's answer, whatever the one above says (gRPC 1.80).
+            every_option["grpc.http2.ping_timeout_ms"] = round(timeout_s * 1000)
+            # By default gRPC stops to ask after two pings beside which nothing was sent: a long wait is that.
+            every_option["grpc.http2.max_pings_without_data"] = 0
         if tls is not None:
             credentials = tls.credentials()
             if tls.server_name is not None:
                 every_option["grpc.ssl_target_name_override"] = tls.server_name
+            elif not place.names_servers:
+                raise ValueError(
+                    "tls: several addresses have no name that certificates could have; give server_name"
+                )
         chosen = list((every_option | dict(options)).items())
         if credentials is None:
-            self._channel = self._channels.insecure_channel(target, chosen)
+            self._channel = self._channels.insecure_channel(place.target, chosen)
         else:
-            self._channel = self._channels.secure_channel(target, credentials, chosen)
+            self._channel = self._channels.secure_channel(place.target, credentials, chosen)
         self._metadata = tuple(metadata)
         self._methods: dict[str, Callable[..., Any]] = {}
 
@@ -125,7 +160,9 @@ class _OverGrpc:
         if method not in self._methods:
             to_bytes, from_bytes = type(request).SerializeToString, response_type.FromString
             self._methods[method] = self._channel.unary_unary(method, to_bytes, from_bytes)
-        return self._methods[method](request, timeout=timeout_s, metadata=self._metadata)
+        within = (TIMEOUT_KEY, str(max(0, round(timeout_s * 1000))))
+        metadata = (*self._metadata, within, *_trace_context())
+        return self._methods[method](request, timeout=timeout_s, metadata=metadata)
 
 
 class GrpcTransport(_OverGrpc):

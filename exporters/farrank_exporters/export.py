@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Unpack
 
 from farrank_exporters.int8 import leave_out, quantize
+from farrank_exporters.optimum_exporter import AskedExporter, chosen_exporter, trace_with_optimum
 from farrank_exporters.parity import BeyondBound, measure, reference
 from farrank_exporters.texts import Texts
 from farrank_exporters.trace import OPSET, trace_ranker
@@ -89,7 +90,9 @@ def artifact_of(
 Progress = Callable[[str, int, int], None]
 
 # What decides on the graphs and figures of an export.
-_PACKAGES = ("farrank", "torch", "transformers", "onnx", "onnxscript", "onnxruntime", "openvino", "nncf")
+_PACKAGES = """
+farrank torch transformers optimum optimum-onnx onnx onnxscript onnxruntime openvino nncf
+""".split()  # noqa: SIM905
 
 
 def export_ranker(
@@ -103,12 +106,14 @@ def export_ranker(
     served_by: Sequence[str] | None = None,
     replace_existing: bool = False,
     allow_drift: bool = False,
+    exporter: AskedExporter = "auto",
     progress: Progress = lambda text, done, total: None,
 ) -> Export:
     """Export a ranker, opened in fp32 from an artifact, into that artifact.
 
     `measured` are the texts of the parity report, `calibration` those of int8, which are others. `served_by`
     names the runtimes that it is for; None: all that read it.
+    `exporter` says what traces the encoder; the aggregator is always torch's to trace.
     In int8 each runtime has a graph of its own, and one whose graph is beyond its bound is left out. With
     `allow_drift` it serves all the same, and the manifest says so, unless a score is not a number.
     Raises: ExportError if it exists and is not to be replaced, something that it needs is not here, the model
@@ -116,6 +121,9 @@ def export_ranker(
     as it was.
     """
     runtimes = runtimes_for(form, precision, served_by)
+    traced_by = chosen_exporter(exporter, ranker)
+    if traced_by == "optimum" and precision == "fp16":
+        raise ExportError("--exporter optimum: it writes fp16 on a GPU only; --exporter torch does anywhere")
     name = export_name(form, precision)
     queries = len(measured.queries)
     counter = itertools.count()
@@ -124,17 +132,18 @@ def export_ranker(
     def step(text: str) -> None:
         progress(text, min(next(counter), total), total)
 
+    trace = trace_ranker if traced_by == "torch" else trace_with_optimum
     with writing_export(artifact, name, replace=replace_existing) as folder, ExitStack() as scratch:
         sources = checksums(source_files(artifact))
         quantized: dict[str, Quantized] = {}
         ways: Mapping[str, Iterator[Quantized]] = {}
         if precision == "int8":
             traced = Path(scratch.enter_context(TemporaryDirectory(dir=folder)))
-            graphs = trace_ranker(ranker, traced, progress=step)
+            graphs = trace(ranker, traced, progress=step)
             step("quantizing the encoder")
             graphs, quantized, ways = quantize(graphs, traced, folder, ranker.reader, calibration, runtimes)
         else:
-            graphs = trace_ranker(ranker, folder, half=precision == "fp16", progress=step)
+            graphs = trace(ranker, folder, half=precision == "fp16", progress=step)
         manifest = ExportManifest(
             format=form,
             precision=precision,
@@ -150,6 +159,7 @@ def export_ranker(
             created_with=versions(),
             sources=sources,
             checksums=checksums(filter(Path.is_file, folder.iterdir())),
+            exporter=traced_by,
         )
         expected = reference(ranker, measured, step)
 

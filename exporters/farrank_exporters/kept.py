@@ -7,7 +7,6 @@ it and what the processor can do. Another of these makes another export.
 import fcntl
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ import torch
 from farrank_exporters.export import Progress, artifact_of, export_ranker, versions
 from farrank_exporters.texts import Texts
 from farrank_rankers.errors import ExportError, RankerError
-from farrank_rankers.exports.export_folder import Export, checksum, find_exports
+from farrank_rankers.exports.export_folder import EXPORTS, Export, cache_folder, checksum, find_exports
 from farrank_rankers.exports.manifest import ExportPrecision
 from farrank_rankers.files.model_files import Location, ModelFiles, locate
 from farrank_rankers.files.open import Overrides
@@ -43,13 +42,6 @@ class Kept:
     source: str
     export: Export | None
     refused: dict[str, str]
-
-
-def cache_folder() -> Path:
-    """Name the folder: `FARRANK_CACHE`, else `farrank` in `XDG_CACHE_HOME`, else `~/.cache/farrank`."""
-    if own := os.environ.get("FARRANK_CACHE"):
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "farrank"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +84,7 @@ def kept_export(
     """
     location = locate(source, revision=overrides.get("revision"), download=overrides.get("download") or False)
     name = re.sub(r"[^\w.-]+", "--", location.name)
-    place = (folder or cache_folder()) / "exports" / f"{name}-{_key(location, forms, overrides)}"
+    place = (folder or cache_folder()) / EXPORTS / f"{name}-{_key(location, forms, overrides)}"
     found = _read(place)
     if found is None:
         place.parent.mkdir(parents=True, exist_ok=True)

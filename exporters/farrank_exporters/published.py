@@ -1,17 +1,18 @@
 """Measure the graphs that a published model brings beside its weights, and keep the reports with it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from farrank_exporters.parity import BeyondBound, measure, reference
+from farrank_exporters.parity import BeyondBound, Scores, measure, reference
 from farrank_exporters.texts import Texts
 from farrank_rankers.errors import ExportError, RankerError
 from farrank_rankers.exports.manifest import Parity
-from farrank_rankers.exports.published_files import find_published, processor_instructions
+from farrank_rankers.exports.published_files import PublishedFile, find_published, processor_instructions
 from farrank_rankers.exports.published_parity import MeasuredFile, read_measured, write_measured
 from farrank_rankers.files.model_files import ModelFiles, locate
 from farrank_rankers.files.open import Overrides, open_ranker
+from farrank_rankers.ranker import Ranker
 from farrank_runtimes.choose import Published
 from farrank_runtimes.published_runtime import OpenedPublished, open_published, open_published_runtime
 from farrank_runtimes.runtime import DeviceAbsent, Placement, PrecisionAbsent, RuntimeAbsent
@@ -45,24 +46,41 @@ def measure_published(
             "of a cross-encoder or bi-encoder"
         )
     ranker = open_ranker(source)
-    expected = reference(ranker, texts, progress)
+    measured, skipped = measure_files(
+        there, source, ranker, texts, reference(ranker, texts, progress), progress
+    )
+    return Measurement(measured, keep(files.folder, measured), skipped)
+
+
+def measure_files(
+    files: Sequence[PublishedFile],
+    source: str,
+    ranker: Ranker,
+    texts: Texts,
+    expected: Sequence[Scores],
+    progress: Callable[[str], None],
+) -> tuple[list[MeasuredFile], dict[str, str]]:
+    """Measure the graphs of a model's folder, whose weights a ranker has, read as this ranker reads.
+
+    `expected` is the ranker's own `reference`. The second value says why something could not be measured, by
+    file, or file with runtime and precision.
+    """
     here = processor_instructions()
     measured: list[MeasuredFile] = []
     skipped = {
         str(each): f"quantized for {each.instructions}, which this processor lacks"
-        for each in there
+        for each in files
         if each.instructions not in (None, *here)
     }
-    able = Published([each for each in there if str(each) not in skipped])
+    able = Published([each for each in files if str(each) not in skipped])
     opened: dict[str, OpenedPublished] = {}
     for runtime, precision in fastest_first("cpu"):
         for file in able.serving(runtime, precision):
             try:
                 check_here(runtime, precision, Placement(device="cpu"))
                 opened[file.file] = opened.get(file.file) or open_published(file, source, Overrides())
-                loaded = open_published_runtime(
-                    opened[file.file], runtime, precision, Placement(device="cpu")
-                )
+                read_alike = replace(opened[file.file], reader=ranker.reader)
+                loaded = open_published_runtime(read_alike, runtime, precision, Placement(device="cpu"))
             except (RankerError, RuntimeAbsent, PrecisionAbsent, DeviceAbsent) as error:
                 skipped[f"{file} with {runtime} in {precision}"] = str(error)
                 continue
@@ -85,8 +103,14 @@ def measure_published(
             measured.append(
                 MeasuredFile(file.file, runtime, precision, version, ranker.weights_digest, parity, beyond)
             )
+    return measured, skipped
+
+
+def keep(folder: Path, measured: Sequence[MeasuredFile]) -> Path:
+    """Add reports to those that a model's folder has, in place of those of the same graphs; name the file.
+
+    Raises: ExportError if it cannot be read or written.
+    """
     new = {(each.file, each.runtime, each.precision) for each in measured}
-    old = [
-        each for each in read_measured(files.folder) if (each.file, each.runtime, each.precision) not in new
-    ]
-    return Measurement(measured, write_measured(files.folder, [*old, *measured]), skipped)
+    old = [each for each in read_measured(folder) if (each.file, each.runtime, each.precision) not in new]
+    return write_measured(folder, [*old, *measured])

@@ -4,7 +4,7 @@ import copy
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,12 @@ TEXT = (
 )
 
 
+def encoder_example(ranker: Ranker) -> dict[str, Tensor]:
+    """Give two chunks, framed, by input name. Shapes: see `EncoderGraph.forward`; P is 2."""
+    inputs = _chunk_inputs(ranker, QUERIES[0], 2)
+    return dict(zip(ENCODER_INPUTS, ranker.tensors(inputs), strict=True))
+
+
 def aggregator_example(ranker: Ranker) -> dict[str, Tensor]:
     """Give the features of three documents by input name, as the ranker's own encoder makes them.
 
@@ -134,23 +140,37 @@ def trace_encoder(ranker: Ranker, folder: Path, *, half: bool = False) -> Graph:
     """Trace a ranker's encoder into `encoder.onnx`. As `trace_ranker`."""
     ranker.eval()
     graph = EncoderGraph(copy.deepcopy(ranker.encoder).half() if half else ranker.encoder)
-    inputs = _chunk_inputs(ranker, QUERIES[0], 2)
-    example = dict(zip(ENCODER_INPUTS, ranker.tensors(inputs), strict=True))
-    has_roles = _encode(ranker, inputs)[0].roles is not None
+    has_roles = _encode(ranker, _chunk_inputs(ranker, QUERIES[0], 1))[0].roles is not None
     outputs = ENCODER_OUTPUTS if has_roles else ENCODER_OUTPUTS[:1]
     with dense_attention(graph.encoder.backbone), graph.encoder.without_unread():
-        return _trace(graph, example, outputs, folder / "encoder.onnx")
+        return trace_module(graph, encoder_example(ranker), outputs, folder / "encoder.onnx")
 
 
 def trace_aggregator(ranker: Ranker, folder: Path) -> Graph:
     """Trace a ranker's aggregator into `aggregator.onnx`. As `trace_ranker`."""
     ranker.eval()
     graph = AggregatorGraph(ranker.aggregator)
-    return _trace(graph, aggregator_example(ranker), AGGREGATOR_OUTPUTS, folder / "aggregator.onnx")
+    return trace_module(graph, aggregator_example(ranker), AGGREGATOR_OUTPUTS, folder / "aggregator.onnx")
 
 
-def _trace(module: nn.Module, example: Mapping[str, Tensor], outputs: tuple[str, ...], path: Path) -> Graph:
-    shapes = {name: _dynamic(name, tensor, example) for name, tensor in example.items()}
+def trace_module(
+    module: nn.Module,
+    example: Mapping[str, Tensor],
+    outputs: tuple[str, ...],
+    path: Path,
+    fixed: Collection[str] = (),
+) -> Graph:
+    """Trace a module, called with an example's tensors by name, into a file.
+
+    Their dimensions may have any size, but for the last of `fixed` ones and of vectors.
+    Raises: ExportError as `trace_ranker` does.
+    """
+    shapes = {
+        name: dict.fromkeys(range(tensor.dim() - 1), torch.export.Dim.DYNAMIC)
+        if name in fixed
+        else _dynamic(name, tensor, example)
+        for name, tensor in example.items()
+    }
     weights = sum(tensor.nbytes for tensor in module.state_dict().values())
     # What torch would remember of every operator's shape costs more, where sizes are unknown, than it saves.
     unremembered = torch._dynamo.config.patch(fake_tensor_cache_enabled=False)

@@ -23,7 +23,7 @@ class Encoder(nn.Module):
     A family writes `read`, which makes features of the backbone's output. What it may change besides: `build`
     makes the backbone; with `keeps_hidden_states` the output has those of the embeddings and of every layer;
     `position_step` is the distance between tokens' positions; `reads_first_tokens_alone` says that `read`
-    needs no other vector of the last layer: see `without_unread`.
+    needs no other vector of the last layer: see `without_unread`. `takes_token_types`: the backbone does.
     `config` is the backbone's parsed config.json. Called with input_ids, roles (of `tokens.Role`) and
     token_type_ids.
     Shapes: (P, L) each -> `Features` of P inputs, (P, F) or (P, S, F…).
@@ -38,7 +38,7 @@ class Encoder(nn.Module):
         self.backbone = self.build(spec, config)
         self.facts = BackboneFacts.from_config(config)
         parameters = inspect.signature(self.backbone.forward).parameters
-        self._takes_token_types = self.facts.token_types > 0 and "token_type_ids" in parameters
+        self.takes_token_types = self.facts.token_types > 0 and "token_type_ids" in parameters
         self._call = forms_of(self.facts.architecture).call
 
     def build(self, spec: RankerSpec, config: Mapping[str, Any]) -> nn.Module:
@@ -110,7 +110,7 @@ class Encoder(nn.Module):
         inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": real.to(input_ids.dtype)}
         if hidden_states:
             inputs["output_hidden_states"] = True
-        if self._takes_token_types:
+        if self.takes_token_types:
             inputs["token_type_ids"] = token_type_ids
         if self.position_step > 1 or self.facts.first_position:
             # Left to itself, a backbone whose positions do not start at 0 gives padding inside the query no

@@ -1,4 +1,4 @@
-"""JSON files, and dataclasses from parsed JSON, with every key and type checked."""
+"""JSON files within bounds of size and depth, and dataclasses from them, every key and type checked."""
 
 import enum
 import json
@@ -10,6 +10,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from farrank_rankers.errors import SourceError
+
+# What a file of a model or an index may hold. Those of published models have less than 1 MB and 10 levels,
+# those that index shards of weights 2 MB; tokenizers have their own bound of bytes.
+MAX_BYTES = 16 * 2**20
+MAX_DEPTH = 100
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -30,25 +35,78 @@ def parse_json(path: Path) -> Any:
     """
     text = read_text(path)
     try:
-        return json.loads(text)
+        return loads(text)
     except ValueError as error:
         raise SourceError(f"{path} is not JSON: {error}") from error
 
 
-def read_text(path: Path) -> str:
+def loads(text: str | bytes) -> Any:
+    """Parse JSON of at most `MAX_DEPTH` levels. Raises: ValueError that says what is wrong with it."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+    if is_deeper(value):
+        raise ValueError(TOO_DEEP)
+    return value
+
+
+TOO_DEEP = f"it nests more than {MAX_DEPTH} levels deep"
+
+
+def is_deeper(value: object, most: int = MAX_DEPTH) -> bool:
+    """Whether lists and objects nest more than so many levels deep."""
+    level = [value]
+    for _ in range(most):
+        level = [
+            each
+            for node in level
+            if isinstance(node, (dict, list))
+            for each in (node.values() if isinstance(node, dict) else node)
+            if isinstance(each, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
+
+
+def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
     """Read a text file.
 
-    Raises: SourceError naming the file.
+    Raises: SourceError naming the file, also if it has more than `max_bytes`.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        return bounded_text(path, max_bytes)
     except FileNotFoundError as error:
         raise SourceError(f"{path} is missing") from error
     except (OSError, ValueError) as error:
         raise SourceError(f"{path} cannot be read: {error}") from error
 
 
+def bounded_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
+    """Read a text file of at most so many bytes.
+
+    Raises: OSError; ValueError if it has more, or is not UTF-8.
+    """
+    with path.open(encoding="utf-8") as file:
+        # A device has no size, and a file may grow.
+        size = path.stat().st_size
+        text = file.read(max_bytes + 1) if size <= max_bytes else ""
+    if max(size, len(text)) > max_bytes:
+        raise ValueError(f"it has more than {max_bytes} bytes, the most that is read of such a file")
+    return text
+
+
 T = TypeVar("T")
+
+# Of a value in a message: a file may hold megabytes where a name should stand.
+_SHORT = 200
+
+
+def short(value: object) -> str:
+    """Write a value for a message, which is one line and no file."""
+    text = repr(value)
+    return text if len(text) <= _SHORT else f"{text[:_SHORT]}…"
 
 
 def read_fields(
@@ -66,7 +124,7 @@ def read_fields(
     Raises: `error` naming the key that is missing, unknown or of another type, and what it must be.
     """
     if not isinstance(value, dict):
-        raise error(f"{name} is {value!r}; it must be an object")
+        raise error(f"{name} is {short(value)}; it must be an object")
     known = {item.name: item for item in fields(kind)}  # type: ignore[arg-type]
     unknown = sorted(value.keys() - known.keys())
     if unknown:
@@ -89,13 +147,13 @@ def read_value(hint: Any, value: Any, name: str, error: type[Exception]) -> Any:
         return None if value is None else read_value(other, value, name, error)
     if origin is tuple:
         if not isinstance(value, (list, tuple)):
-            raise error(f"{name} is {value!r}; it must be a list")
+            raise error(f"{name} is {short(value)}; it must be a list")
         return tuple(
             read_value(arguments[0], each, f"{name}[{index}]", error) for index, each in enumerate(value)
         )
     if origin is not None and origin is not Literal and issubclass(origin, Mapping):
         if not isinstance(value, dict):
-            raise error(f"{name} is {value!r}; it must be an object")
+            raise error(f"{name} is {short(value)}; it must be an object")
         return {key: read_value(arguments[1], each, f"{name}.{key}", error) for key, each in value.items()}
     if is_dataclass(hint):
         if isinstance(value, hint):  # type: ignore[arg-type]
@@ -104,7 +162,7 @@ def read_value(hint: Any, value: Any, name: str, error: type[Exception]) -> Any:
     if origin is Literal or issubclass(hint, enum.Enum):
         listed = arguments or [member.value for member in hint]
         if value not in listed:
-            raise error(f"{name} is {value!r}; it must be one of {', '.join(map(str, listed))}")
+            raise error(f"{name} is {short(value)}; it must be one of {', '.join(map(str, listed))}")
         return value if origin is Literal else hint(value)
     if hint is float and type(value) in (int, float):
         # Python's parser lets NaN and Infinity pass, and integers without end.
@@ -112,7 +170,7 @@ def read_value(hint: Any, value: Any, name: str, error: type[Exception]) -> Any:
             return float(value)
         raise error(f"{name} must be a finite number")
     if type(value) is not hint:
-        raise error(f"{name} is {value!r}; it must be {_CALLED.get(hint, hint.__name__)}")
+        raise error(f"{name} is {short(value)}; it must be {_CALLED.get(hint, hint.__name__)}")
     return value
 
 

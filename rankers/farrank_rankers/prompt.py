@@ -1,6 +1,7 @@
 """The prompt around query and document of a language model that answers, as tokens."""
 
 import re
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -63,15 +64,17 @@ class Prompt:
         """Count the positions that the template takes, at most."""
         return self.frame.special_tokens + len(self.tail_ids)
 
-    def read_query(self, text: str, limit: int) -> TokenizedText:
+    def query_steps(self, text: str, limit: int) -> Generator[int, None, TokenizedText]:
         """Tokenize a query with what follows it, and keep `limit` tokens of it; those that are joined count.
 
-        Raises: ValueError if the text has a lone surrogate.
+        Steps and errors are those of `TextTokenizer.steps`.
         """
-        alone = self.tokenizer.read(text, limit, count_tokens=True, spaces=self.query_spaces)
+        alone = yield from self.tokenizer.steps(text, limit, count_tokens=True, spaces=self.query_spaces)
         if self.tail and len(alone) and not alone.tokens_cut:
             most = len(alone) + len(self.tail_ids)
-            joint = self.tokenizer.read(text + self.tail, most, count_tokens=True, spaces=self.query_spaces)
+            joint = yield from self.tokenizer.steps(
+                text + self.tail, most, count_tokens=True, spaces=self.query_spaces
+            )
             own = int((joint.starts < len(text)).sum())
             if not joint.tokens_cut and own <= limit:
                 return TokenizedText(

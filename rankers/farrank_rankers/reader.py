@@ -1,6 +1,6 @@
 """From text to encoder inputs: all of a ranker that a tokenizing thread needs, without torch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from farrank_rankers.family import (
 )
 from farrank_rankers.prompt import Prompt
 from farrank_rankers.spec import RankerSpec
-from farrank_rankers.tokenizer import Frame, Run, TextTokenizer
+from farrank_rankers.tokenizer import Frame, Run, TextTokenizer, finished
 from farrank_rankers.tokens import Chunk, EncoderInput, IntArray, Role, TokenizedText
 
 
@@ -106,11 +106,17 @@ class Reader:
 
         Raises: ValueError if the text has a lone surrogate.
         """
+        return finished(self.query_steps(text), len(text))
+
+    def query_steps(self, text: str) -> Generator[int, None, TokenizedText]:
+        """Read as `read_query` does, a piece of bounded size at each step; yield how far it is.
+
+        Raises: ValueError if the text has a lone surrogate.
+        """
+        limit = self.spec.max_query_tokens
         if self._prompt is not None:
-            return self._prompt.read_query(text, self.spec.max_query_tokens)
-        return self.tokenizer.read(
-            text, self.spec.max_query_tokens, count_tokens=True, spaces=self._query_spaces
-        )
+            return self._prompt.query_steps(text, limit)
+        return self.tokenizer.steps(text, limit, count_tokens=True, spaces=self._query_spaces)
 
     def read_document(
         self,
@@ -130,6 +136,16 @@ class Reader:
         return self.tokenizer.read(
             text, limit, should_stop, count_tokens=count_tokens, spaces=self.document_spaces
         )
+
+    def document_steps(
+        self, text: str, max_chunks: int | None = None, *, count_tokens: bool = False
+    ) -> Generator[int, None, TokenizedText]:
+        """Read as `read_document` does, a piece of bounded size at each step; yield how far it is.
+
+        Raises: ValueError if the text has a lone surrogate or max_chunks < 1.
+        """
+        limit = readable_tokens(self.spec.chunking, max_chunks)
+        return self.tokenizer.steps(text, limit, count_tokens=count_tokens, spaces=self.document_spaces)
 
     @property
     def document_spaces(self) -> str:

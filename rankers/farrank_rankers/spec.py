@@ -11,7 +11,7 @@ from farrank_rankers.calibration import Calibration
 from farrank_rankers.chunking import Chunking, chunk_count
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import BiEncoderOptions, Options, Plan, VectorOptions, check_count, family_named
-from farrank_rankers.json_values import read_fields
+from farrank_rankers.json_values import loads, read_fields, short
 from farrank_rankers.tokenizer import TokenizerFiles
 
 OptionsT = TypeVar("OptionsT", bound=Options)
@@ -127,11 +127,11 @@ class RankerSpec:
         Raises: SpecError naming the key that is missing, unknown or out of its limits.
         """
         try:
-            values = json.loads(text)
+            values = loads(text)
         except ValueError as error:
             raise SpecError(f"the text is not JSON: {error}") from error
         if not isinstance(values, dict):
-            raise SpecError(f"the text is {values!r}; it must be an object")
+            raise SpecError(f"the text is {short(values)}; it must be an object")
         kinds = {"options": family_named(values.get("family", "")).options}
         return read_fields(cls, values, "the spec", SpecError, kinds)
 

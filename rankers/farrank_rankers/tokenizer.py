@@ -1,10 +1,8 @@
 """A tokenizer: its files, the special tokens it puts around texts, and its tokens for texts of any length."""
 
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,9 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from farrank_rankers.errors import ReadingStopped, SourceError
-from farrank_rankers.json_values import read_json, read_text
+from farrank_rankers.json_values import TOO_DEEP, read_json, read_text
+from farrank_rankers.pieces import cut_pattern, find_cut, next_piece, reading_on
+from farrank_rankers.stretches import WINDOW, Encoded, Stretch, Tokens, joined
 from farrank_rankers.tokens import EncoderInput, IntArray, Role, TokenizedText
 
 # Which token types models are given, and how texts are normalized, follows the release of transformers that
@@ -69,6 +69,10 @@ _NORMALIZER_OPTIONS = {
 }
 
 
+# Those of 250,000 tokens have 10 to 40 MB.
+MAX_TOKENIZER_BYTES = 256 * 2**20
+
+
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
     """The texts of `tokenizer.json` and `tokenizer_config.json` ("{}" where there is none)."""
@@ -89,7 +93,9 @@ class TokenizerFiles:
                 "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
             )
         config = read_json(config_path) if config_path.is_file() else {}
-        return cls(read_text(path), json.dumps(config, ensure_ascii=False, sort_keys=True))
+        return cls(
+            read_text(path, MAX_TOKENIZER_BYTES), json.dumps(config, ensure_ascii=False, sort_keys=True)
+        )
 
     def write(self, folder: Path) -> None:
         """Write both files."""
@@ -217,61 +223,30 @@ def _frame(encoding: Encoding, texts: int) -> Frame:
     return Frame(tuple(arrays), tuple(types.values()))
 
 
-# Long texts are tokenized in pieces of at least so many characters, which takes some 20 ms each.
-PIECE_CHARACTERS = 32_768
+# Long texts are tokenized in pieces of at least so many characters, which takes some 10 ms each.
+PIECE_CHARACTERS = 16_384
 
 # Where only a text's beginning is kept, its pieces are shorter: a little longer than the tokens that are to
 # be kept, of which most languages have one for every 3 to 6 characters.
 CHARACTERS_PER_TOKEN = 8
 FEWEST_CHARACTERS = 1_024
 
-# How Qwen2 and 3, and Llama 3, split words: a space begins a match, and none goes on over it.
-_SPACES_BEGIN = frozenset(
-    rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{number}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-    for number in (r"\p{N}", r"\p{N}{1,3}")
-)
 
-# The matched character begins the next piece, so that a run of white space is never torn and byte-level
-# tokenizers find the space that belongs to the next word. Control characters that Python counts as white
-# space are left out: some normalizers drop them and join the words on both sides.
-_BEFORE_WHITE_SPACE = re.compile(r"(?<=\S)[ \t\n\r]")
-_BEFORE_SPACE = re.compile(r"(?<=\S) ")
+def finished(
+    steps: Generator[int, None, TokenizedText], characters: int, should_stop: Callable[[], bool] | None = None
+) -> TokenizedText:
+    """Take all steps of reading a text of so many characters; `should_stop` is asked between two of them.
 
-
-def cut_pattern(tokenizer_json: str) -> re.Pattern[str] | None:
-    """Choose where a tokenizer's texts may be cut, from how it splits words: None is nowhere.
-
-    Only pre-tokenizers known to end a word at white space allow a cut; a tokenizer that merges across words
-    (as some BPE models without a pre-tokenizer do) reads a text whole, however long.
+    Raises: ReadingStopped if it says yes; what the steps raise.
     """
-    step: dict[str, Any] | None = json.loads(tokenizer_json).get("pre_tokenizer")
-    while step and step["type"] == "Sequence":
-        step = step["pretokenizers"][0]
-    match step:
-        case {"type": "BertPreTokenizer" | "Whitespace" | "WhitespaceSplit"}:
-            return _BEFORE_WHITE_SPACE
-        case {"type": "ByteLevel", "use_regex": True}:
-            return _BEFORE_WHITE_SPACE
-        case {"type": "Metaspace", "split": True}:
-            return _BEFORE_SPACE
-        case {"type": "Split", "pattern": {"Regex": regex}, "invert": False} if regex in _SPACES_BEGIN:
-            return _BEFORE_SPACE
-        case _:
-            return None
-
-
-def text_pieces(text: str, pattern: re.Pattern[str] | None, characters: int) -> Iterator[tuple[int, str]]:
-    """Yield (offset in characters, piece): the pieces have exactly the tokens of the text, and none is empty.
-
-    All but the last have at least `characters`; a stretch without a place to cut makes its piece longer.
-    """
-    start = 0
-    while start < len(text):
-        found = pattern.search(text, start + characters) if pattern else None
-        end = found.start() if found else len(text)
-        yield start, text[start:end]
-        start = end
+    while True:
+        try:
+            offset = next(steps)
+        except StopIteration as done:
+            read: TokenizedText = done.value
+            return read
+        if should_stop is not None and should_stop():
+            raise ReadingStopped(f"stopped after {offset} of {characters} characters")
 
 
 class TextTokenizer:
@@ -286,6 +261,8 @@ class TextTokenizer:
         self.files = files
         try:
             self.tokenizer = Tokenizer.from_str(files.as_configured())
+        except RecursionError:
+            raise SourceError(f"tokenizer.json cannot be read: {TOO_DEEP}") from None
         except Exception as error:  # the library raises bare Exception
             raise SourceError(f"tokenizer.json cannot be read: {error}") from error
         # What its file may ask for.
@@ -294,6 +271,7 @@ class TextTokenizer:
         encode = self.tokenizer.encode
         self.single, self.pair = _frame(encode("a"), texts=1), _frame(encode("a", "a"), texts=2)
         self._cut = cut_pattern(files.tokenizer_json)
+        self._inside = reading_on(self.tokenizer, files.as_configured())
         self._before = self._letter_before()
 
     def pad_id(self, fallback: int | None) -> int:
@@ -328,65 +306,121 @@ class TextTokenizer:
         stand before the text in its prompt: they belong to its first token. Before no text they are nothing.
         Raises: ReadingStopped if it says yes; ValueError if what is read of the text has a lone surrogate.
         """
-        ids: list[int] = []
-        spans: list[IntArray] = [np.empty((0, 2), dtype=np.int32)]
+        steps = self.steps(text, limit, count_tokens=count_tokens, spaces=spaces)
+        return finished(steps, len(text), should_stop)
+
+    def steps(
+        self, text: str, limit: int, *, count_tokens: bool = False, spaces: str = ""
+    ) -> Generator[int, None, TokenizedText]:
+        """Read as `read` does, a piece of bounded size at each step; yield how many characters are done.
+
+        Raises: ValueError if what is read of the text has a lone surrogate.
+        """
+        kept: list[Tokens] = []
         total, first_cut = 0, None  # where the first token that is not kept starts
         lead = len(spaces) if text else 0
         text = spaces[:lead] + text
         usual = min(PIECE_CHARACTERS, max(FEWEST_CHARACTERS, limit * CHARACTERS_PER_TOKEN))
-        for offset, piece in text_pieces(text, self._cut, PIECE_CHARACTERS if count_tokens else usual):
-            if offset and should_stop is not None and should_stop():
-                raise ReadingStopped(f"stopped after {offset} of {len(text)} characters")
-            room = limit - total
-            if first_cut is not None:
-                total += len(self._encode(piece, with_offsets=False))
-            else:
-                before = self._before if offset else 0
-                encoding = self._encode("a" * before + piece, with_offsets=True)
-                total += len(encoding) - before
-                # Of pairs of numbers numpy makes an array sooner where they come one after the other.
-                flat = np.fromiter(chain.from_iterable(encoding.offsets), np.int32, 2 * len(encoding))
-                offsets = flat.reshape(-1, 2)[before:] + (offset - before)
-                ids += encoding.ids[before : before + room]
-                spans.append(offsets[:room])
-                first_cut = int(offsets[room, 0]) if len(offsets) > room else None
-            if first_cut is not None and not count_tokens:
-                break
-        joined = np.concatenate(spans)
+        size = PIECE_CHARACTERS if count_tokens else usual
+        start = 0
+        while start < len(text) and (first_cut is None or count_tokens):
+            if start:
+                yield start
+            piece = next_piece(text, start, self._cut, size, WINDOW)
+            if piece.is_whole and first_cut is not None:
+                counted = ("a" if start and self._before else "") + text[start : piece.end]
+                total += len(self._encode(self.tokenizer, counted, with_offsets=False))
+                total -= self._before if start else 0
+                start = piece.end
+                continue
+            done_up_to = start
+            steps = self._whole(text, start, piece.end) if piece.is_whole else self._stretch(text, start)
+            while True:
+                try:
+                    tokens = next(steps)
+                except StopIteration as done:
+                    start = done.value
+                    break
+                room = limit - total
+                total += len(tokens)
+                if first_cut is None:
+                    kept.append(tokens[:room])
+                    first_cut = int(tokens.starts[room]) if len(tokens) > room else None
+                if first_cut is not None and not count_tokens:
+                    break
+                if not piece.is_whole:
+                    done_up_to = max(done_up_to, int(tokens.ends[-1]) if len(tokens) else start)
+                    yield done_up_to
+        read = joined(kept)
+        starts, ends = read.starts, read.ends
         if lead:
-            joined = np.maximum(joined - lead, 0)
+            starts, ends = np.maximum(starts - lead, 0), np.maximum(ends - lead, 0)
         return TokenizedText(
-            ids=np.array(ids, dtype=np.int32),
-            starts=np.ascontiguousarray(joined[:, 0]),
-            ends=np.ascontiguousarray(joined[:, 1]),
+            ids=read.ids,
+            starts=starts,
+            ends=ends,
             characters_cut=0 if first_cut is None else len(text) - first_cut,
             total_tokens=total if count_tokens or first_cut is None else None,
         )
 
-    def _letter_before(self) -> int:
-        """Say how many letters must stand before a later piece so that its spans are those of the whole text.
+    def _whole(self, text: str, start: int, end: int) -> Generator[Tokens, None, int]:
+        """Tokenize a piece at once; a generator as `Stretch.read` is one."""
+        yield self._window(text, 0, start, end).tokens
+        return end
 
-        Spans of RoBERTa's kin leave out the space before a word, but for the space that begins a text. The
-        letter is one token and joins no other: a piece begins with white space.
+    def _stretch(self, text: str, start: int) -> Generator[Tokens, None, int]:
+        """Tokenize a piece up to the next place to cut, however far that is."""
+        return Stretch(
+            lambda way, begin, end: self._window(text, way, begin, end),
+            ways=2 if self._inside is None else 3,
+            find_cut=lambda begin, end: find_cut(text, begin, end, self._cut),
+            length=len(text),
+        ).read(start)
+
+    def _window(self, text: str, way: int, start: int, end: int) -> Encoded:
+        """Tokenize a part of a text, as `stretches.Encode` says: 2 puts nothing before the first word."""
+        before = self._before if start and way == 0 else 0
+        tokenizer = self._inside if way == 2 and self._inside is not None else self.tokenizer
+        letter = "a" if before else ""
+        encoding = self._encode(tokenizer, letter + text[start:end], with_offsets=True)
+        return Encoded(
+            Tokens.of(encoding, start - len(letter), before),
+            lambda token: encoding.token_to_word(token + before),
+        )
+
+    def _letter_before(self) -> int:
+        """Say how many tokens a letter before a later piece must have, to be left out again; mostly none.
+
+        Spans of RoBERTa's kin leave out the space before a word, but for the space that begins a text, and
+        some tokenizers put a space before each text. The letter joins no other: a piece begins with white
+        space.
         """
-        first, second = (self.tokenizer.encode(each, add_special_tokens=False) for each in (" a", "a a"))
-        return int(first.offsets[0][0] == 0 and second.offsets[-1][0] == 2 and len(second) == 2)
+        alone = Tokens.of(self._encode(self.tokenizer, "a", with_offsets=True), 0)
+        for piece in (" a", "\na", "\n"):
+            if find_cut(f"a{piece}", 0, 2, self._cut) == 1:
+                behind = Tokens.of(
+                    self._encode(self.tokenizer, f"a{piece}", with_offsets=True), -1, len(alone)
+                )
+                if behind != Tokens.of(self._encode(self.tokenizer, piece, with_offsets=True), 0):
+                    return len(alone)
+        return 0
 
     def count(self, text: str) -> int:
         """Count a text's tokens.
 
         Raises: ValueError if the text has a lone surrogate.
         """
-        pieces = text_pieces(text, self._cut, PIECE_CHARACTERS)
-        return sum(len(self._encode(piece, with_offsets=False)) for _, piece in pieces)
+        total = self.read(text, 0, count_tokens=True).total_tokens
+        assert total is not None, "counted"
+        return total
 
-    def _encode(self, piece: str, *, with_offsets: bool) -> Encoding:
+    def _encode(self, tokenizer: Tokenizer, piece: str, *, with_offsets: bool) -> Encoding:
         """Tokenize a piece, faster without offsets.
 
         Raises: ValueError if it has a lone surrogate.
         """
         # Batches of one: they let other threads run, encode() does not.
-        encode = self.tokenizer.encode_batch if with_offsets else self.tokenizer.encode_batch_fast
+        encode = tokenizer.encode_batch if with_offsets else tokenizer.encode_batch_fast
         try:
             (encoding,) = encode([piece], add_special_tokens=False)
         except TypeError:

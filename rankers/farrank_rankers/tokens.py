@@ -93,14 +93,15 @@ class Batch(NamedTuple):
     token_type_ids: LongArray
 
 
-def collate(inputs: Sequence[EncoderInput], pad_id: int) -> Batch:
-    """Pad inputs on the right to the longest.
+def collate(inputs: Sequence[EncoderInput], pad_id: int, *, step: int = 1, at_most: int = 0) -> Batch:
+    """Pad inputs on the right to the longest, and on to a multiple of `step` if that is `at_most` so long.
 
     Raises: ValueError if there is no input.
     """
     if not inputs:
         raise ValueError("inputs is empty; a batch needs at least 1")
-    shape = (len(inputs), max(item.tokens for item in inputs))
+    longest = max(item.tokens for item in inputs)
+    shape = (len(inputs), max(longest, min(-(-longest // step) * step, at_most)))
     batch = Batch(*(np.full(shape, filler, dtype=np.int64) for filler in (pad_id, Role.PADDING, 0)))
     for row, item in enumerate(inputs):
         batch.input_ids[row, : item.tokens] = item.input_ids

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from farrank_rankers.features import Features
-from farrank_rankers.tokens import EncoderInput, collate
+from farrank_rankers.tokens import Batch, EncoderInput, collate
 from farrank_runtimes.document_groups import GroupLimit
 from farrank_runtimes.loaded_runtime import LoadedRuntime
 from farrank_runtimes.runtime import Capabilities, Encoded
@@ -28,12 +28,17 @@ class ExportedRuntime(LoadedRuntime):
     def __init__(
         self, run_encoder: RunGraph, run_aggregator: RunGraph, capabilities: Capabilities, files: GraphFiles
     ) -> None:
-        encode, aggregate = partial(_encode, run_encoder, files.pad_id), partial(_aggregate, run_aggregator)
+        pad = partial(
+            collate, pad_id=files.pad_id, step=capabilities.length_step, at_most=files.longest_input
+        )
+        encode, aggregate = partial(_encode, run_encoder, pad), partial(_aggregate, run_aggregator)
         super().__init__(encode, aggregate, capabilities, files.longest_input, GROUP_LIMIT)
 
 
-def _encode(run: RunGraph, pad_id: int, inputs: Sequence[EncoderInput]) -> Encoded:
-    batch = collate(inputs, pad_id)
+def _encode(
+    run: RunGraph, pad: Callable[[Sequence[EncoderInput]], Batch], inputs: Sequence[EncoderInput]
+) -> Encoded:
+    batch = pad(inputs)
     started_s = time.perf_counter()
     named = {name: torch.from_numpy(array) for name, array in batch._asdict().items()}  # (P, L) each
     vectors, *roles = run(named)  # (P, …), of tokens (P, S)

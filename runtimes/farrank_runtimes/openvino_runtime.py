@@ -33,8 +33,7 @@ FloatType = Literal["f32", "bf16"]
 class OpenVinoGraph:
     """A graph compiled for the CPU; its floating-point arithmetic is in `float_type`.
 
-    Each of several `streams` has its share of the threads and runs a batch of its own. A new shape takes
-    milliseconds when it first comes, so that batches need no padding to a few sizes. It gives the outputs
+    Each of several `streams` has its share of the threads and runs a batch of its own. It gives the outputs
     that are named, in that order; else all of them.
     """
 
@@ -95,7 +94,10 @@ class OpenVinoGraph:
     def _compile(self) -> "openvino.CompiledModel":
         import openvino
 
-        return openvino.Core().compile_model(str(self._path), "CPU", self._options)
+        core = openvino.Core()
+        # Weights that are mapped would change, or end the process, with their file.
+        core.set_property({"ENABLE_MMAP": False})
+        return core.compile_model(str(self._path), "CPU", self._options)
 
     def _compile_again(self) -> "openvino.CompiledModel":
         try:
@@ -158,6 +160,11 @@ INSTALL = "pip install 'farrank[openvino]'"
 REDUCED_TIMES = 2
 
 
+# Kernels are made for every shape that is new, which takes as long as a good part of a batch. In steps of 16
+# a few tens of lengths come again and again, at 3% more positions, and the kernels are faster.
+LENGTH_STEP = 16
+
+
 def check(precision: Precision, placement: Placement) -> None:
     """Look whether OpenVINO is installed, and whether the processor computes in a precision.
 
@@ -203,7 +210,7 @@ def open_encoder(
             run_halved, whole, OpenVinoGraph(graph, float_type, threads, streams=2, outputs=outputs)
         )
     tokens = batch_tokens(torch.device("cpu")) * (1 if float_type == "f32" else REDUCED_TIMES)
-    return run, Capabilities("openvino", "cpu", served, tokens)
+    return run, Capabilities("openvino", "cpu", served, tokens, length_step=LENGTH_STEP)
 
 
 def float_type_for(precision: Precision) -> FloatType:

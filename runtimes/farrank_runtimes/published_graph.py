@@ -66,6 +66,9 @@ def read_graph(file: PublishedFile) -> PublishedGraph:
     Raises: ExportError naming the file and what is wrong with it; RuntimeAbsent with the command that
     installs what reads it.
     """
+    # Whoever opens a pipe waits for its other end.
+    if not file.path.is_file():
+        raise ExportError(f"{file.path} is no file, or a link to none")
     try:
         return _read_onnx(file) if file.format == "onnx" else _read_openvino(file)
     except ExportError:
@@ -91,6 +94,8 @@ def _read_onnx(file: PublishedFile) -> PublishedGraph:
         onnx_types: Any = onnx.TensorProto.DataType
         if not model.graph.node:
             raise ValueError("it has no operators")
+    except OSError as error:
+        raise ExportError(f"{file.path} cannot be read: {error.strerror}") from error
     except Exception as error:  # protobuf's decoders have no base but this one
         raise ExportError(f"{file.path} is damaged, or no ONNX model: {error}") from error
     opset = next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), None)

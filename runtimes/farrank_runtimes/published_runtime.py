@@ -43,7 +43,7 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 _LOGITS = ("logits",)
 _VECTORS = ("token_embeddings", "last_hidden_state", "sentence_embedding")
 # Their attention depends on which tokens are the query's, or on the longest input: a graph has one fixed.
-_OWN_ATTENTION = frozenset({"longformer", "big_bird"})
+OWN_ATTENTION = frozenset({"longformer", "big_bird"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +95,7 @@ def open_published(file: PublishedFile, source: str, overrides: Overrides) -> Op
 def _checked(graph: PublishedGraph, reader: Reader, config: Mapping[str, Any]) -> tuple[str, Shape]:
     """Compare a graph with what the ranker gives and reads; return the output to read, and its shape."""
     path, spec = graph.file.path, reader.spec
-    if reader.backbone.architecture in _OWN_ATTENTION:
+    if reader.backbone.architecture in OWN_ATTENTION:
         raise ExportError(
             f"{path}: the attention of {reader.backbone.architecture} depends on the query or on the batch, "
             "and a published graph has one fixed; serve the model with torch, or export it by farrank export"

@@ -76,7 +76,8 @@ class Capabilities:
     `precision` is what the encoder really computes in. `packed`: inputs are put end to end, so a batch may
     mix lengths freely. `queued`: `encode` returns when a batch has only begun, and the next one may be begun
     behind it. `max_kept_bytes`: how many bytes of features of incomplete documents the device has room for;
-    None if the device is the host.
+    None if the device is the host. `length_step`: padded batches are as long as a multiple of it, so that
+    fewer shapes come.
     """
 
     runtime: str
@@ -86,6 +87,7 @@ class Capabilities:
     packed: bool = False
     queued: bool = False
     max_kept_bytes: int | None = None
+    length_step: int = 1
 
 
 @dataclass(slots=True, eq=False)

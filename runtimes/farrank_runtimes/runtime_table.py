@@ -5,8 +5,10 @@ imported when its runtime is first considered, and with it the runtime's library
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, cast
 
@@ -78,12 +80,14 @@ class RuntimeRow:
     `reads` is None for torch, which runs the ranker itself. `published` are the forms of others' graphs that
     it reads by a function of its own, `open_encoder`. `ranks` gives the precisions that it serves on a
     type of device, each with a rank: of everything that could serve a ranker, the lowest rank is taken.
+    `packages` may each bring its library.
     """
 
     module: str
     reads: ExportFormat | None
     ranks: Mapping[DeviceType, Mapping[Precision, int]]
     published: frozenset[PublishedFormat] = frozenset()
+    packages: tuple[str, ...] = ()
 
     def load(self) -> ExportRuntime:
         """Import the module, which import_module cannot know to be one."""
@@ -97,23 +101,27 @@ RUNTIMES: dict[str, RuntimeRow] = {
         "farrank_runtimes.torch_runtime",
         None,
         {"cpu": {"fp32": 60, "bf16": 70}, "cuda": {"bf16": 50, "fp32": 80}},
+        packages=("torch",),
     ),
     "onnx": RuntimeRow(
         "farrank_runtimes.onnx_runtime",
         "onnx",
         {"cpu": {"int8": 30, "fp32": 50, "fp16": 80}, "cuda": {"fp16": 40, "fp32": 70}},
         frozenset({"onnx"}),
+        packages=("onnxruntime-gpu", "onnxruntime"),
     ),
     "openvino": RuntimeRow(
         "farrank_runtimes.openvino_runtime",
         "onnx",
         {"cpu": {"int8": 10, "bf16": 20, "fp32": 40}},
         frozenset({"onnx", "openvino"}),
+        packages=("openvino",),
     ),
     "tensorrt": RuntimeRow(
         "farrank_runtimes.tensorrt_runtime",
         "tensorrt",
         {"cuda": {"int8": 10, "fp16": 20, "bf16": 30, "fp32": 60}},
+        packages=("tensorrt-cu13-libs", "tensorrt"),
     ),
 }
 
@@ -135,6 +143,14 @@ def readers_of(form: ExportFormat, precision: Precision) -> tuple[str, ...]:
         for name, row in RUNTIMES.items()
         if row.reads == form and any(precision in ranks for ranks in row.ranks.values())
     )
+
+
+def installed_version(runtime: str) -> str | None:
+    """Say which release of a runtime's library is installed; None if none is."""
+    for package in RUNTIMES[runtime].packages:
+        with suppress(PackageNotFoundError):
+            return version(package)
+    return None
 
 
 def check_here(runtime: str, precision: Precision, placement: Placement) -> None:

@@ -4,9 +4,13 @@
     ├── InvalidArgument     INVALID_ARGUMENT    the request is wrong: names the field, the problem, the limit
     │   └── TooLarge        (HTTP says 413)     the request as a whole has more bytes than are taken
     ├── NotFound            NOT_FOUND           no such ranker or index: lists the known ones
+    ├── Unauthenticated     UNAUTHENTICATED     the caller shows no key, or none that holds
+    ├── PermissionDenied    PERMISSION_DENIED   the key may not use that ranker or index, or there is none
     ├── ResourceExhausted   RESOURCE_EXHAUSTED  no room now: says when to come back
+    │   └── RateExceeded    RESOURCE_EXHAUSTED  the caller's key has used what it may in this time
     ├── DeadlineExceeded    DEADLINE_EXCEEDED   too late, or it would be
     ├── Unimplemented       UNIMPLEMENTED       not taken in this form (HTTP says 415, Connect 501)
+    ├── FailedPrecondition  FAILED_PRECONDITION a ranker gives a document no finite score (HTTP says 400)
     ├── Unavailable         UNAVAILABLE         draining, or what held the request died: retry elsewhere
     │   └── Gone            UNAVAILABLE         documents that were found are in the index no more
     └── Internal            INTERNAL            a bug of ours
@@ -14,6 +18,7 @@
 Not all failures reach a caller: `ConfigError` stops the start.
 """
 
+import traceback
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import ClassVar
@@ -29,6 +34,8 @@ class Reason(StrEnum):
     BACKLOG = "backlog"
     OTHERS_LATE = "others_late"
     CALLS = "calls"
+    SHARE = "share"
+    ANSWERS_UNREAD = "answers_unread"
     DEADLINE_TOO_SHORT = "deadline_too_short"
     DRAINING = "draining"
     WORKER_DIED = "worker_died"
@@ -36,6 +43,7 @@ class Reason(StrEnum):
     DEVICE_HUNG = "device_hung"
     DEVICE_LOST = "device_lost"
     OUT_OF_MEMORY = "out_of_memory"
+    NOT_FINITE = "not_finite"
     FIRST_STAGE_DOWN = "first_stage_down"
     FIRST_STAGE_FULL = "first_stage_full"
     FIRST_STAGE_MEMORY = "first_stage_memory"
@@ -83,10 +91,38 @@ class NotFound(FarrankError):
     code = grpc.StatusCode.NOT_FOUND
 
 
+class Unauthenticated(FarrankError):
+    """The caller is to show a key; metrics count by `why`, one of `WHYS`."""
+
+    WHYS = ("missing", "unknown", "expired")
+
+    code = grpc.StatusCode.UNAUTHENTICATED
+
+    def __init__(self, message: str, why: str) -> None:
+        super().__init__(message)
+        self.why = why
+
+
+class PermissionDenied(FarrankError):
+    """The caller's key may not use that ranker or index; whether there is one is not said."""
+
+    code = grpc.StatusCode.PERMISSION_DENIED
+
+
 class ResourceExhausted(FarrankError):
     """There is no room for the request now."""
 
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class RateExceeded(ResourceExhausted):
+    """The caller's key has used what it may in this time; metrics count by `limit`, one of `LIMITS`."""
+
+    LIMITS = ("calls_per_s", "tokens_per_s")
+
+    def __init__(self, message: str, limit: str, retry_after_ms: int) -> None:
+        super().__init__(message, retry_after_ms=retry_after_ms)
+        self.limit = limit
 
 
 class DeadlineExceeded(FarrankError):
@@ -105,6 +141,12 @@ class Unimplemented(FarrankError):
     """The request comes in a form that this server does not take, whatever it says."""
 
     code = grpc.StatusCode.UNIMPLEMENTED
+
+
+class FailedPrecondition(FarrankError):
+    """The request is well formed, and the ranker cannot answer it: not now, and not when asked again."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
 
 
 class Unavailable(FarrankError):
@@ -135,3 +177,14 @@ class ConfigError(ValueError):
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+
+
+def without_words(error: BaseException) -> str:
+    """Describe a failure by its types and places: what it says may hold what a caller sent."""
+    kinds: list[str] = []
+    cause: BaseException | None = error
+    while cause is not None and len(kinds) < 10:
+        kinds.append(str(getattr(cause, "classname", None) or type(cause).__name__))
+        cause = cause.__cause__ or cause.__context__
+    places = "".join(traceback.format_tb(error.__traceback__)).rstrip()
+    return f"{' from '.join(kinds)}\n{places}"

@@ -1,24 +1,47 @@
-"""The sockets: gRPC with health and reflection, and Prometheus' page."""
+"""The sockets: gRPC with health and reflection, and what all of them are bound by."""
 
 import errno
 import logging
 import socket
-import ssl
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
+from ipaddress import ip_address
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_health.v1._async import HealthServicer
-from grpc_reflection.v1alpha import reflection
-from prometheus_client import start_http_server
 
-from farrank_server.config.schema import LimitsConfig, ListenConfig, TlsConfig
+from farrank_server.certificates import Certificates
+from farrank_server.config.schema import LimitsConfig, ListenConfig
 from farrank_server.errors import ConfigError
-from farrank_server.metrics import Metrics
 from farrank_server.service.methods import SERVICE
+from farrank_server.wire.standard_services import LIVENESS, ROOM, Health, reflection_handlers
 
 log = logging.getLogger(__name__)
+
+# The part of the service that may be down while the rest is not, as the health service calls it.
+SEARCHES = f"{SERVICE.full_name}/SearchAndRerank"
+
+# A request that is too large by no more gets an answer that names the limit. gRPC refuses larger ones unread.
+BEYOND_BYTES = 2 * 2**20
+
+# Clients that balance ask every two seconds whether a replica lives. Those that ask more often than this lose
+# their connection.
+LEAST_PING_INTERVAL_S = 1.0
+
+# What a connection beyond its age still carries may go on for so long.
+AGED_CONNECTION_S = 3600.0
+
+
+def health_of(ranker: str) -> str:
+    """What the health service calls one ranker."""
+    return f"{SERVICE.full_name}/rankers/{ranker}"
+
+
+def _can_be_mended(record: logging.LogRecord) -> bool:
+    """Drop a traceback of gRPC's: what it was given to send, it could not, for the caller has just gone.
+
+    That happens at every deadline now and then, to answers and refusals alike, and nobody can catch it there.
+    The class has no public name.
+    """
+    return record.exc_info is None or getattr(record.exc_info[0], "__name__", "") != "ExecuteBatchError"
 
 
 class GrpcListener:
@@ -28,85 +51,98 @@ class GrpcListener:
     from `open` on. Raises: ConfigError if the address cannot be bound or a certificate cannot be used.
     """
 
-    def __init__(self, config: ListenConfig, limits: LimitsConfig) -> None:
+    def __init__(
+        self,
+        config: ListenConfig,
+        limits: LimitsConfig,
+        certificates: Certificates | None = None,
+        rankers: Iterable[str] = (),
+    ) -> None:
+        logging.getLogger("grpc._cython.cygrpc").addFilter(_can_be_mended)
         self.server = grpc.aio.server(
             # The limit of concurrent calls refuses with a reason; this stops what never comes so far.
-            maximum_concurrent_rpcs=2 * limits.max_concurrent_calls,
+            maximum_concurrent_rpcs=2 * limits.max_concurrent_calls + ROOM,
             options=[
-                # Twice the limit: a request somewhat too large gets an answer that names the limit.
-                ("grpc.max_receive_message_length", min(2 * limits.max_request_bytes, 2**31 - 1)),
+                ("grpc.max_receive_message_length", min(limits.max_request_bytes + BEYOND_BYTES, 2**31 - 1)),
                 ("grpc.max_send_message_length", -1),
                 # Two servers on one port would share its calls without a word.
                 ("grpc.so_reuseport", 0),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_ping_interval_without_data_ms", round(LEAST_PING_INTERVAL_S * 1000)),
+                *_age_options(config.max_connection_age_s),
             ],
         )
-        self._health = HealthServicer()
+        self._health = Health((SERVICE.full_name, SEARCHES), [health_of(ranker) for ranker in rankers])
         address = host_and_port(config.host, config.port)
         # gRPC's own words on a busy port or a wrong certificate are many, and say little.
         check_port("listen.port", config.host, config.port)
-        credentials = check_tls(config.tls) if config.tls else None
+        if certificates is None and config.tls is not None:
+            certificates = Certificates(config.tls)
         try:
-            if credentials is None:
+            if certificates is None:
                 self.port = self.server.add_insecure_port(address)
             else:
-                self.port = self.server.add_secure_port(address, credentials)
+                self.port = self.server.add_secure_port(address, certificates.for_grpc())
         except RuntimeError as error:
             raise ConfigError(f"listen: {address} cannot be bound: {error}") from error
 
     async def open(self, service: grpc.GenericRpcHandler) -> None:
         """Answer calls, and report healthy."""
-        self.server.add_generic_rpc_handlers((service,))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
-        reflection.enable_server_reflection(
-            (SERVICE.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME), self.server
-        )
+        services = (service, self._health.handlers(), *reflection_handlers((SERVICE.full_name,)))
+        self.server.add_generic_rpc_handlers(services)
         await self.server.start()
-        await self.report(serving=True)
+        self.report(serving=True)
 
-    async def report(self, *, serving: bool) -> None:
+    def report(self, *, serving: bool) -> None:
         """Tell load balancers whether to send calls here; `report_not_serving` has the last word."""
-        answer = health_pb2.HealthCheckResponse
-        for name in ("", SERVICE.full_name):
-            await self._health.set(name, answer.SERVING if serving else answer.NOT_SERVING)
+        self._health.report(serving=serving)
 
-    async def report_not_serving(self) -> None:
+    def report_searches(self, *, serving: bool) -> None:
+        """Tell who asks for the health of `SEARCHES` alone whether indexes can be searched."""
+        self._health.report_part(SEARCHES, serving=serving)
+
+    def report_life(self, *, alive: bool) -> None:
+        """Tell who asks for `LIVENESS` whether this process may go on; a drain does not change that."""
+        self._health.report_part(LIVENESS, serving=alive)
+
+    def is_serving(self, service: str) -> bool:
+        """Whether the health service says SERVING of a service; the empty name is all of them."""
+        return self._health.is_serving(service)
+
+    def is_followed(self) -> bool:
+        """Whether load balancers follow this server's health."""
+        return self._health.is_followed()
+
+    def report_not_serving(self) -> None:
         """Tell load balancers to go elsewhere; calls are still answered."""
-        await self._health.enter_graceful_shutdown()
+        self._health.end()
 
     async def close(self, grace_s: float) -> None:
         """Accept no more calls; those in flight get `grace_s` to end."""
         await self.server.stop(grace_s)
 
 
-class MetricsPage:
-    """Prometheus' page at /metrics, on threads of its own: a busy event loop must not hide itself."""
-
-    def __init__(self, host: str, port: int, metrics: Metrics) -> None:
-        check_port("listen.metrics_port", host, port)
-        self._server, self._thread = start_http_server(port, host.strip("[]"), registry=metrics.registry)
-        self.url = f"http://{host_and_port(host, self._server.server_port)}/metrics"
-        page = self._server.get_app()
-
-        def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-            if environ["PATH_INFO"] == "/metrics" and page is not None:
-                return page(environ, start_response)
-            start_response("404 Not Found", [("Content-Type", "text/plain")])
-            return [b"the metrics are at /metrics\n"]
-
-        # The library's own page answers at every path.
-        self._server.set_app(answer)
-
-    def close(self) -> None:
-        """Free the port."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+def _age_options(age_s: float | None) -> list[tuple[str, int]]:
+    if age_s is None:
+        return []
+    return [
+        ("grpc.max_connection_age_ms", round(age_s * 1000)),
+        ("grpc.max_connection_age_grace_ms", round(AGED_CONNECTION_S * 1000)),
+    ]
 
 
 def host_and_port(host: str, port: int) -> str:
     """Write an address as gRPC and URLs do: an IPv6 host in brackets."""
     bare = host.strip("[]")
     return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a host. A name other than localhost could point anywhere."""
+    try:
+        return host == "localhost" or ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 _BIND_PROBLEMS = {
@@ -147,32 +183,3 @@ def bound_socket(key: str, host: str, port: int) -> socket.socket:
         why = _BIND_PROBLEMS.get(error.errno or 0, error.strerror)
         raise ConfigError(f"{key}: {address} cannot be bound: {why}") from error
     return bound
-
-
-def check_tls(tls: TlsConfig) -> grpc.ServerCredentials:
-    """Read certificates, and check that they are some and fit together.
-
-    Raises: ConfigError naming the key, the file and what is wrong with it.
-    """
-    files = {"certificate": tls.certificate, "private_key": tls.private_key, "client_ca": tls.client_ca}
-    contents = {}
-    for key, path in files.items():
-        try:
-            contents[key] = path.read_bytes() if path else None
-            if path and key != "private_key":
-                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(path)
-        except ssl.SSLError as error:
-            raise ConfigError(f"listen.tls.{key}: {path} holds no PEM certificate") from error
-        except OSError as error:
-            raise ConfigError(f"listen.tls.{key}: {path} cannot be read: {error.strerror}") from error
-    try:
-        # Asked for a password, it would wait at the terminal.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls.certificate, tls.private_key, password="")
-    except ssl.SSLError as error:
-        belongs = error.reason != "KEY_VALUES_MISMATCH"
-        why = "holds no unencrypted PEM key" if belongs else f"does not belong to {tls.certificate}"
-        raise ConfigError(f"listen.tls.private_key: {tls.private_key} {why}") from error
-    pair = (contents["private_key"] or b"", contents["certificate"] or b"")
-    return grpc.ssl_server_credentials(
-        [pair], contents["client_ca"], require_client_auth=tls.client_ca is not None
-    )

@@ -1,16 +1,18 @@
 """What the server tells Prometheus: one attribute an instrument, base units in the names."""
 
 import platform
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from importlib import metadata
 from itertools import product
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.utils import floatToGoString
 
-from farrank_server.config.schema import LimitsConfig
-from farrank_server.errors import DroppedAt, FarrankError, Reason
+from farrank_runtimes.runtime_table import installed_version
+from farrank_server.config.schema import SECONDS, LimitsConfig, ObjectiveConfig
+from farrank_server.errors import DroppedAt, FarrankError, RateExceeded, Reason, Unauthenticated
 
 if TYPE_CHECKING:
     from farrank_server.engine.call import RerankResult
@@ -18,9 +20,6 @@ if TYPE_CHECKING:
 
 Buckets = tuple[float, ...]
 
-# 1 ms to 10 s, three steps a decade doubled where latency objectives lie.
-MILLISECONDS = (1, 2, 5, 10, 20, 35, 50, 75, 100, 150, 200, 350, 500, 750, 1e3, 1.5e3, 2e3, 3.5e3, 5e3, 1e4)
-SECONDS = tuple(each / 1000 for each in MILLISECONDS)
 TOKENS = (64, 128, 256, 512, 768, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 PAIRS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 CHUNKS = (1, 2, 3, 4, 6, 8, 11, 14, 20, 30, 50, 100)
@@ -29,8 +28,13 @@ RATIO = (1.0, 1.01, 1.02, 1.04, 1.06, 1.08, 1.1, 1.2, 1.5, 2.0)
 # What a ranker's counters are shown for from the start, at 0: of a series that begins with its first event,
 # Prometheus never sees the increase.
 METHODS = ("Rerank", "SearchAndRerank")
-CODES = ("OK", "CANCELLED", *(error.code.name for error in FarrankError.__subclasses__()))
+_CODES = ("OK", "CANCELLED", *(error.code.name for error in FarrankError.__subclasses__()))
+# Of a call without a key nobody reads which ranker it asks for.
+CODES = tuple(code for code in _CODES if code != Unauthenticated.code.name)
 BATCH_FAILURES = ("out_of_memory", "not_finite", "error")
+
+# The runtimes of which build_info says which release of their library is installed.
+LIBRARIES = ("torch", "onnx", "openvino", "tensorrt")
 
 
 class Door(StrEnum):
@@ -60,6 +64,9 @@ class Metrics:
         self.request_seconds = histogram(
             "request_duration_seconds", "From a call's arrival to its end", "door method ranker"
         )
+        self.objective = gauge(
+            "latency_objective_ratio", "The share of calls that rerank to end within a bound", "le"
+        )
         self.in_flight = gauge("requests_in_flight", "Calls being answered now", "door method")
         self.calls_limit = gauge("requests_in_flight_limit", "Calls that may be answered at once", "")
         self.rejections = counter(
@@ -70,7 +77,21 @@ class Metrics:
         self.deadline_drops = counter(
             "deadline_drops_total", "Calls dropped late, by the stage that noticed", "door ranker stage"
         )
+        self.unread_bytes = gauge("unread_answer_bytes", "Answers that callers have not read yet", "")
+        self.unread_limit = gauge("unread_answer_bytes_limit", "What these may be together", "")
+        self.unread_ended = counter(
+            "unread_connections_ended_total", "Connections ended over an answer that was not read", "door"
+        )
         self.cancellations = counter("cancellations_total", "Calls whose caller went away", "door ranker")
+
+        self.key_requests = counter("key_requests_total", "Calls that ended, by key", "key code")
+        self.key_tokens = counter("key_tokens_total", "Tokens of answered calls, by key", "key")
+        self.key_rejections = counter(
+            "key_rejections_total", "Calls beyond a key's rate or share", "key limit"
+        )
+        self.key_expiry = gauge("key_expiry_timestamp_seconds", "When a key expires, in Unix time", "key")
+        self.key_reloads = counter("key_reloads_total", "Times the keys were to be read anew", "outcome")
+        self.unauthenticated = counter("unauthenticated_total", "Calls without a key that holds", "door why")
 
         self.stage_seconds = histogram(
             "stage_duration_seconds", "Time that an answered call spent in a stage", "ranker stage"
@@ -86,6 +107,14 @@ class Metrics:
         self.index_generation = gauge(
             "index_generation", "How often documents were added or deleted since an index was built", "index"
         )
+        self.search_process_down = gauge(
+            "search_process_down", "1 while the process that searches Lucene indexes is started anew", ""
+        )
+        self.search_process_ends = counter(
+            "search_process_ends_total", "Times that process ended, or hung and was ended", "reason"
+        )
+        for reason in ("ended", "hung"):
+            self.search_process_ends.labels(reason)
         self.reloads = counter("index_reloads_total", "Times the indexes were to be opened anew", "outcome")
         for outcome in ("done", "failed"):
             self.reloads.labels(outcome)
@@ -117,6 +146,12 @@ class Metrics:
         )
         self.device_state = gauge("device_state", "1 for the state that the device is in", "state")
         self.worker_restarts = counter("worker_restarts_total", "Times the device was brought back", "")
+        self.tokenizer_hangs = counter(
+            "tokenizer_hangs_total", "Tokenizer threads that hung and were replaced", ""
+        )
+        self.reruns = counter(
+            "reruns_total", "Calls that the device took with it, and that were run once more"
+        )
 
         self.document_chunks = histogram("document_chunks", "Chunks of a document", buckets=CHUNKS)
         self.deciding_chunk = histogram(
@@ -131,16 +166,20 @@ class Metrics:
         self.ranker_info = gauge(
             "ranker_info", "A loaded ranker; always 1", "ranker version family runtime device precision"
         )
-        build = gauge("build_info", "What runs; always 1", "version python torch")
-        build.labels(metadata.version("farrank"), platform.python_version(), metadata.version("torch")).set(1)
+        build = gauge("build_info", "What runs; always 1", f"version python {' '.join(LIBRARIES)}")
+        libraries = [installed_version(name) or "" for name in LIBRARIES]
+        build.labels(metadata.version("farrank"), platform.python_version(), *libraries).set(1)
 
     def show_ranker(self, scorer: "Scorer", doors: Collection[Door]) -> None:
         """Show which ranker, or ensemble, is loaded and what runs it; its counters of events begin at 0."""
         for each in scorer.members:
             runs = (each.capabilities.runtime, each.capabilities.device, each.capabilities.precision)
             self.stored_documents.labels(each.name)
+            self.reruns.labels(each.name)
             self.ranker_info.labels(each.name, each.version, each.spec.family, *runs).set(1)
         ranker = scorer.name
+        for door in doors:
+            self.unread_ended.labels(door)
         for door, method, code in product(doors, METHODS, CODES):
             self.requests.labels(door, method, ranker, code)
         for door in doors:
@@ -152,11 +191,35 @@ class Metrics:
         for failure in BATCH_FAILURES:
             self.batch_failures.labels(ranker, failure)
 
+    def show_objective(self, objective: ObjectiveConfig) -> None:
+        """Show what dashboards and alerts hold the latency to, at the bound as the histogram writes it."""
+        self.objective.clear()
+        bound: str = floatToGoString(objective.latency_s)  # type: ignore[no-untyped-call]
+        self.objective.labels(bound).set(objective.share)
+
+    def show_key(self, name: str, ends_at_s: float | None) -> None:
+        """Show a key by its name: its counters begin at 0."""
+        for code in _CODES:
+            self.key_requests.labels(name, code)
+        for limit in (*RateExceeded.LIMITS, Reason.SHARE):
+            self.key_rejections.labels(name, limit)
+        self.key_tokens.labels(name)
+        if ends_at_s is not None:
+            self.key_expiry.labels(name).set(ends_at_s)
+
+    def show_access(self, doors: Collection[Door]) -> None:
+        """Show that keys are asked for at these doors; what happens with them is counted from 0."""
+        for door, why in product(doors, Unauthenticated.WHYS):
+            self.unauthenticated.labels(door, why)
+        for outcome in ("done", "failed"):
+            self.key_reloads.labels(outcome)
+
     def name_limits(self, limits: LimitsConfig, cache_bytes: int) -> None:
         """Show the bounds, so that what is held can be read as a share of them."""
         self.calls_limit.set(limits.max_concurrent_calls)
         self.tokens_limit.set(limits.max_queued_tokens)
         self.characters_limit.set(limits.max_held_characters)
+        self.unread_limit.set(limits.max_unread_bytes)
         self.cache_limit.set(cache_bytes)
 
     def count_batch(
@@ -171,8 +234,11 @@ class Metrics:
         self.padded_tokens.labels(ranker).inc(padded)
         self.encoded_chunks.labels(ranker).inc(chunks)
 
-    def count_answer(self, ranker: "LoadedRanker", result: "RerankResult") -> None:
-        """Take in one ranker's answer to a call."""
+    def count_answer(
+        self, ranker: "LoadedRanker", result: "RerankResult", exemplar: Mapping[str, str] | None = None
+    ) -> None:
+        """Take in one ranker's answer to a call, to which the labels of an exemplar lead."""
+        leads = dict(exemplar or {})
         name, tally = ranker.name, result.tally
         if ranker.cache is not None:
             self.cache_hits.labels(name).inc(tally.cached_chunks)
@@ -185,4 +251,4 @@ class Metrics:
             chunks.observe(len(document.spans))
             deciding.observe(document.deciding_chunk + 1)
         for stage in ("tokenization", "queue", "inference", "aggregation"):
-            self.stage_seconds.labels(name, stage).observe(getattr(tally, f"{stage}_ns") / 1e9)
+            self.stage_seconds.labels(name, stage).observe(getattr(tally, f"{stage}_ns") / 1e9, leads)

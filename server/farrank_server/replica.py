@@ -2,26 +2,36 @@
 
 import asyncio
 import gc
+import importlib.util
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING
 
+from farrank_server.access.key_file import read_keys
+from farrank_server.access.keys import Keys
+from farrank_server.access.token_file import TokenFile, read_token
+from farrank_server.certificates import Certificates, read_certificates
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.device.device_loop import DeviceState, DeviceThread
 from farrank_server.engine.engine import Engine
 from farrank_server.engine.rankers.document_cache import DocumentCache
 from farrank_server.engine.rankers.loading import check_rankers, load_rankers
 from farrank_server.errors import ConfigError
+from farrank_server.first_stage.lucene_host import SearchState
 from farrank_server.first_stage.query_encoders import EngineEncoders
 from farrank_server.first_stage.stages import check_indexes, open_first_stages
-from farrank_server.listen import GrpcListener, MetricsPage, check_port, check_tls, host_and_port
+from farrank_server.listen import GrpcListener, check_port, host_and_port, is_loopback
 from farrank_server.metrics import Door, Metrics
+from farrank_server.metrics_page import PROBE_S, MetricsPage
 from farrank_server.service.guard import Guard
 from farrank_server.service.indexes import Indexes
-from farrank_server.service.methods import RerankService
+from farrank_server.service.methods import SERVICE, RerankService
+from farrank_server.service.unread import UnreadAnswers
 from farrank_server.wire.handlers import handlers
+from farrank_server.wire.standard_services import LIVENESS
 
 if TYPE_CHECKING:
     from farrank_server.http.listen import HttpListener
@@ -31,21 +41,35 @@ log = logging.getLogger(__name__)
 # What calls that outlived the drain get to send their refusals.
 CUT_GRACE_S = 1.0
 
-# Python's own is 10.
-MIDDLE_COLLECTIONS_BEFORE_FULL = 1000
+# How long load balancers take to learn that a server drains; they ask once or twice a second.
+NOTICE_S = 1.5
+
+# The metrics page's probes, and which service's health each asks for.
+PROBES = {"/livez": LIVENESS, "/readyz": SERVICE.full_name}
+
+# Python's own is 10. Calls leave some cycles, 4 to 9 MiB a minute at 28 calls a second, which only a full
+# collection takes: with 1000, memory grew by 38 MiB in a quarter of an hour.
+MIDDLE_COLLECTIONS_BEFORE_FULL = 100
 
 
 class Replica:
-    """An async context manager: healthy when entered, drained when left."""
+    """An async context manager: healthy when entered, drained when left.
 
-    def __init__(self, config: ServerConfig) -> None:
+    `reread` reads the configuration anew from where it came.
+    """
+
+    def __init__(self, config: ServerConfig, reread: Callable[[], ServerConfig] | None = None) -> None:
         self._config = config
+        self._reread = reread
+        self._as_read = config if reread is None else reread()
         self.metrics = Metrics()
         self.metrics_url: str | None = None
+        self.keys: Keys | None = None
+        self.certificates: Certificates | None = None
         self._cache = DocumentCache(config.cache_bytes)
         self._http: HttpListener | None = None
+        self._grpc: GrpcListener | None = None
         self._opened = AsyncExitStack()
-        self._reporting: set[asyncio.Future[None]] = set()
 
     async def __aenter__(self) -> "Replica":
         """Bind, load, warm up, then report healthy.
@@ -59,14 +83,19 @@ class Replica:
 
     async def __aexit__(self, *error: object) -> None:
         """Report not serving, refuse new calls, answer the admitted ones, then end."""
-        await self._door.report_not_serving()
+        self._door.report_not_serving()
         if self._http:
             self._http.report(serving=False)
         timeout_s = self._config.listen.drain_timeout_s
+        # What reaches gRPC in the moment in which it closes ends as CANCELLED, and nobody tries that again.
+        # Who follows health has time to go elsewhere; what comes meanwhile is refused as UNAVAILABLE.
+        notice_s = min(NOTICE_S, timeout_s) if self._door.is_followed() else 0.0
+        noticed = asyncio.create_task(asyncio.sleep(notice_s))
         if not await self.engine.drain(timeout_s):
             log.warning("calls were still in flight after draining for %.0f s; they are refused", timeout_s)
             # Searches in flight are refused with it.
             await self.indexes.stop()
+        await noticed
         await self._opened.aclose()
         log.info("drained and ended")
 
@@ -76,26 +105,45 @@ class Replica:
         # First what takes no time, all of it: a wrong path is not to be found after a model has loaded.
         await asyncio.to_thread(check, config)
         if config.listen.metrics_port is not None:
-            page = MetricsPage(config.listen.host, config.listen.metrics_port, self.metrics)
+            token_file = config.listen.metrics_token_file
+            token = None if token_file is None else TokenFile(token_file)
+            loop = asyncio.get_running_loop()
+            probes = {
+                path: partial(_asked_on, loop, partial(self._is_serving, service))
+                for path, service in PROBES.items()
+            }
+            page = MetricsPage(config.listen.host, config.listen.metrics_port, self.metrics, token, probes)
             opened.callback(page.close)
             self.metrics_url = page.url
+        tracing = None
+        if config.tracing.endpoint is not None:
+            # Imported here: it is an extra, and a server that traces nothing spends nothing on it.
+            from farrank_server.telemetry.tracing import Tracing
+
+            tracing = Tracing(config.tracing, "farrank")
+            opened.push_async_callback(asyncio.to_thread, tracing.close)
         encoders = EngineEncoders()
-        opening = partial(open_first_stages, config.first_stage, encoders)
+        opening = partial(
+            open_first_stages,
+            config.first_stage,
+            encoders,
+            told=self._report_searches,
+            tracing=config.tracing,
+        )
         first_stages = opening()
         # Until `indexes` has them, which stops them, too, and lets go of them when it has others.
         unowned = await opened.enter_async_context(AsyncExitStack())
         unowned.push_async_callback(first_stages.stop)
         device = DeviceThread()
-        self._door = GrpcListener(config.listen, config.limits)
+        if config.listen.tls is not None:
+            self.certificates = Certificates(config.listen.tls)
+        self._grpc = self._door = self._listen()
         # Opening indexes waits for another process: rankers load meanwhile.
         searching = asyncio.create_task(first_stages.start())
         engine: Engine | None = None
         try:
             if config.listen.http.port is not None:
-                # Imported here: a server without HTTP spends no time and memory on its libraries.
-                from farrank_server.http.listen import HttpListener
-
-                self._http = HttpListener(config.listen)
+                self._http = self._listen_http()
             loading = device.submit(load_rankers, config, self._cache)
             scorers = await asyncio.wrap_future(loading)
             self.engine = engine = Engine(config, scorers, device, self._cache, self.metrics)
@@ -115,6 +163,7 @@ class Replica:
         opened.push_async_callback(self._door.close, CUT_GRACE_S)
         if self._http:
             opened.push_async_callback(self._http.close, CUT_GRACE_S)
+        self.metrics.show_objective(config.objective)
         self.metrics.name_limits(config.limits, config.cache_bytes)
         doors = [Door.GRPC, Door.HTTP] if self._http else [Door.GRPC]
         for ranker in self.engine.rankers.values():
@@ -124,30 +173,120 @@ class Replica:
         unowned.pop_all()
         service = RerankService(config, self.engine, self.indexes, self.metrics)
         names = self.engine.rankers.keys()
-        guard = partial(Guard, metrics=self.metrics, rankers=names, default_ranker=config.default_ranker)
+        self.keys = self._open_keys(opened, doors)
+        guard = partial(
+            Guard,
+            metrics=self.metrics,
+            rankers=names,
+            default_ranker=config.default_ranker,
+            keys=self.keys,
+            ok_sample=config.logging.ok_sample,
+            tracing=tracing,
+        )
         # What was loaded stays: a collection need not go through it again, 0.3 s during which no call moves.
         gc.collect()
         gc.freeze()
         opened.callback(gc.unfreeze)
-        # Nor the calls in flight: with 1,000 that takes tens of milliseconds. What they leave needs none.
+        # Nor, often, the calls in flight: with 1,000 that takes tens of milliseconds.
         young, middle, full = gc.get_threshold()
         gc.set_threshold(young, middle, MIDDLE_COLLECTIONS_BEFORE_FULL)
         opened.callback(gc.set_threshold, young, middle, full)
-        await self._door.open(handlers(service, guard(Door.GRPC), config.limits))
+        unread = UnreadAnswers(config.limits, self.metrics)
+        opened.callback(unread.close)
+        await self._door.open(handlers(service, guard(Door.GRPC), config.limits, unread))
         if self._http:
             from farrank_server.http.door import HttpDoor
 
-            await self._http.open(HttpDoor(config, service, guard(Door.HTTP)))
+            await self._http.open(HttpDoor(config, service, guard(Door.HTTP), unread))
         self.engine.device.on_change.append(self._report_health)
+
+    def _listen(self) -> GrpcListener:
+        """Bind gRPC's port. Where calls come another way, what they come by stands in for it."""
+        config = self._config
+        return GrpcListener(config.listen, config.limits, self.certificates, config.rankers)
+
+    def _listen_http(self) -> "HttpListener":
+        """Likewise HTTP's."""
+        # Imported here: a server without HTTP spends no time and memory on its libraries.
+        from farrank_server.http.listen import HttpListener
+
+        return HttpListener(self._config.listen, self.certificates)
+
+    def _open_keys(self, opened: AsyncExitStack, doors: Collection[Door]) -> Keys | None:
+        """Read the keys that callers must show, if they must, and follow what becomes of the file."""
+        listen = self._config.listen
+        if listen.keys is None:
+            return None
+        held = {"rankers": self.engine.rankers, "indexes": self._config.first_stage.indexes}
+        keys = Keys(listen.keys, self.metrics, held)
+        self.metrics.show_access(doors)
+        if listen.tls is None and not is_loopback(listen.host):
+            log.warning(
+                "listen.keys: without listen.tls, callers' keys cross the network in clear; "
+                "whoever reads them can call"
+            )
+        watching = asyncio.create_task(keys.watch())
+        opened.callback(watching.cancel)
+        return keys
+
+    async def reload(self) -> None:
+        """Read keys, certificates and the objective and open the indexes anew.
+
+        Each stays as it is if that fails. Raises: ConfigError with what was wrong with any of them.
+        """
+        failures: list[Exception] = []
+        try:
+            await self._reload_objective()
+        except ConfigError as error:
+            failures.append(error)
+        for each in (self.keys, self.certificates):
+            try:
+                if each is not None:
+                    each.reload()
+            except ConfigError as error:
+                failures.append(error)
+        try:
+            await self.indexes.reload()
+        except Exception as error:
+            failures.append(error)
+        if failures:
+            raise ConfigError(*(str(each) or type(each).__name__ for each in failures)) from failures[0]
+
+    async def _reload_objective(self) -> None:
+        """Read the configuration anew; of all that it holds the objective alone counts at once."""
+        if self._reread is None:
+            return
+        before, self._as_read = self._as_read, await asyncio.to_thread(self._reread)
+        self.metrics.show_objective(self._as_read.objective)
+        changed = [
+            each.name
+            for each in fields(before)
+            if each.name != "objective" and getattr(before, each.name) != getattr(self._as_read, each.name)
+        ]
+        if changed:
+            log.warning(
+                "what is new of %s in the configuration counts from the next start", ", ".join(changed)
+            )
 
     def _report_health(self, state: DeviceState) -> None:
         """Let load balancers send calls elsewhere while the device is not ready."""
         ready = state is DeviceState.READY
         if self._http:
             self._http.report(serving=ready)
-        reporting = asyncio.ensure_future(self._door.report(serving=ready))
-        self._reporting.add(reporting)
-        reporting.add_done_callback(self._reporting.discard)
+        self._door.report(serving=ready)
+        self._door.report_life(alive=not self.engine.device.is_dead_or_hung)
+
+    def _is_serving(self, service: str) -> bool:
+        """What a probe is told. Before the start is over, a replica lives and is not ready."""
+        return self._grpc.is_serving(service) if self._grpc else service == LIVENESS
+
+    def _report_searches(self, state: SearchState) -> None:
+        """Count and tell what became of the process that searches; calls that bring documents go on."""
+        is_up = state is SearchState.UP
+        self.metrics.search_process_down.set(not is_up)
+        if not is_up:
+            self.metrics.search_process_ends.labels(state).inc()
+        self._door.report_searches(serving=is_up)
 
     @property
     def address(self) -> str:
@@ -160,21 +299,43 @@ class Replica:
         return self._http.url if self._http else None
 
 
+def _asked_on(loop: asyncio.AbstractEventLoop, probe: Callable[[], bool]) -> bool:
+    """Ask on the event loop, from another thread. Raises: TimeoutError if it does not answer in time."""
+
+    async def ask() -> bool:
+        return probe()
+
+    asked = asyncio.run_coroutine_threadsafe(ask(), loop)
+    try:
+        return asked.result(PROBE_S)
+    finally:
+        asked.cancel()
+
+
 def check(config: ServerConfig) -> None:
-    """Check the ports, the certificates, the indexes and every ranker's files, but not its weights.
+    """Check the ports, the certificates, the keys, the indexes and every ranker's files, but not its weights.
 
     Neither a model is loaded nor Java started. Raises: ConfigError with every problem.
     """
     listen = config.listen
-    checks: list[Callable[[], object]] = [partial(check_port, "listen.port", listen.host, listen.port)]
-    if listen.http.port is not None:
-        checks.append(partial(check_port, "listen.http.port", listen.host, listen.http.port))
-    if listen.metrics_port is not None:
-        checks.append(partial(check_port, "listen.metrics_port", listen.host, listen.metrics_port))
+    doors = {
+        "listen.port": listen.port,
+        "listen.http.port": listen.http.port,
+        "listen.metrics_port": listen.metrics_port,
+    }
+    ports = {key: port for key, port in doors.items() if port is not None}
+    checks: list[Callable[[], object]] = [partial(_check_ports, ports)]
+    checks += [partial(check_port, key, listen.host, port) for key, port in ports.items()]
     if listen.tls is not None:
-        checks.append(partial(check_tls, listen.tls))
+        checks.append(partial(read_certificates, listen.tls))
+    if listen.keys is not None:
+        checks.append(partial(read_keys, listen.keys))
+    if listen.metrics_token_file is not None:
+        checks.append(partial(read_token, listen.metrics_token_file))
     checks += [partial(check_indexes, config.first_stage, config.rankers), partial(check_rankers, config)]
     checks.append(partial(_check_models, config))
+    if config.tracing.endpoint is not None:
+        checks.append(_check_tracing)
     problems: list[str] = []
     for each in checks:
         try:
@@ -183,6 +344,29 @@ def check(config: ServerConfig) -> None:
             problems += error.problems
     if problems:
         raise ConfigError(*problems)
+
+
+def _check_tracing() -> None:
+    """What traces is installed. Nothing of it is imported."""
+    for package in ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"):
+        try:
+            found = importlib.util.find_spec(package)
+        except ModuleNotFoundError:
+            found = None
+        if found is None:
+            raise ConfigError(f"tracing.endpoint: needs the package {package}: pip install 'farrank[otel]'")
+
+
+def _check_ports(ports: Mapping[str, int]) -> None:
+    """Each is free now, and taken once another of them is bound. 0 is any free one."""
+    by_port: dict[int, str] = {}
+    wrong = [
+        f"{key}: {port} is {other}, too; each door has a port of its own"
+        for key, port in ports.items()
+        if port and (other := by_port.setdefault(port, key)) != key
+    ]
+    if wrong:
+        raise ConfigError(*wrong)
 
 
 def _check_models(config: ServerConfig) -> None:

@@ -3,9 +3,10 @@
 import asyncio
 import logging
 import os
+import resource
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -23,35 +24,50 @@ log = logging.getLogger(__name__)
 # 5 ms while another waits, and that is most of the time a small request takes.
 SWITCH_INTERVAL_S = 0.0001
 
+ENOUGH_FILES = 65_536
+
 EXIT_OK = 0
 EXIT_DEVICE_LOST = 1
 EXIT_CONFIG = 2
 
 
-def run(config: ServerConfig, pid_file: Path | None = None) -> int:
+def run(
+    config: ServerConfig, pid_file: Path | None = None, reread: Callable[[], ServerConfig] | None = None
+) -> int:
     """Serve until SIGTERM or SIGINT, then drain, and return the process's exit status.
 
-    SIGHUP has the indexes opened anew; `pid_file` names a file that says how that went (see there).
+    SIGHUP has keys, certificates and the objective read and the indexes opened anew; `pid_file` names a file
+    that says how that went (see there), `reread` reads the configuration as it is then.
 
     The status is 0 after a drain, 1 if the device was lost (a supervisor should restart the process), and 2
     if the configuration cannot be served; the reason is then on standard error.
     """
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    # The tokenizer threads work in parallel already. A thread pool inside each takes cores from the device.
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    # Otherwise every counter gets a `_created` sample, which doubles the metrics page and which nobody reads.
-    disable_created_metrics()  # type: ignore[no-untyped-call]
+    set_process_up()
     try:
-        with _held(pid_file) as file:
-            return asyncio.run(_serve(config, file))
+        with pid_file_held(pid_file) as file:
+            return asyncio.run(_serve(config, file, reread))
     except ConfigError as error:
         for problem in error.problems:
             print(f"farrank serve: {problem}", file=sys.stderr)
         return EXIT_CONFIG
 
 
+def set_process_up() -> None:
+    """Set what a process that serves is to have, before it loads anything."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    # Connections and files beside indexes take a descriptor each. The lower limit is for programs of old.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY:
+        allowed = ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, ENOUGH_FILES)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
+    # The tokenizer threads work in parallel already. A thread pool inside each takes cores from the device.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # Otherwise every counter gets a `_created` sample, which doubles the metrics page and which nobody reads.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
 @contextmanager
-def _held(path: Path | None) -> Iterator[PidFile | None]:
+def pid_file_held(path: Path | None) -> Iterator[PidFile | None]:
     """Hold the file of the process's id, if there is to be one. Raises: ConfigError if it cannot be held."""
     if path is None:
         yield None
@@ -66,14 +82,16 @@ def _held(path: Path | None) -> Iterator[PidFile | None]:
         yield file
 
 
-async def _serve(config: ServerConfig, pid_file: PidFile | None) -> int:
+async def _serve(
+    config: ServerConfig, pid_file: PidFile | None, reread: Callable[[], ServerConfig] | None
+) -> int:
     told_to_end, told_to_reload = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told_to_end.set)
     loop.add_signal_handler(signal.SIGHUP, told_to_reload.set)
     ending = asyncio.create_task(told_to_end.wait())
-    replica = Replica(config)
+    replica = Replica(config, reread)
     starting = asyncio.create_task(replica.__aenter__())
     await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
@@ -93,7 +111,9 @@ async def _serve(config: ServerConfig, pid_file: PidFile | None) -> int:
         lost = asyncio.create_task(replica.engine.lost.wait())
         await asyncio.wait((lost, ending), return_when=asyncio.FIRST_COMPLETED)
         if lost.done():
-            log.error("the device is lost; ending, so that a supervisor can start anew")
+            log.error(
+                "the device is lost, or too many threads hang; ending, so that a supervisor can start anew"
+            )
             ending.cancel()
             return EXIT_DEVICE_LOST
         lost.cancel()
@@ -106,19 +126,26 @@ async def _serve(config: ServerConfig, pid_file: PidFile | None) -> int:
 
 
 async def _reload(replica: Replica, told: asyncio.Event, pid_file: PidFile | None) -> NoReturn:
-    """Reload the indexes whenever told to, and say in the file how that went."""
+    """Reload keys, certificates and indexes whenever told to, and say in the file how that went."""
     number = 0
     problem = ""
     while True:
         await told.wait()
         told.clear()
-        if pid_file is not None:
-            pid_file.write(Reloads(number + 1, number, problem))
+        _write(pid_file, Reloads(number + 1, number, problem))
         number += 1
         try:
-            await replica.indexes.reload()
+            await replica.reload()
             problem = ""
-        except Exception as error:  # the log has it; the old indexes are still there
-            problem = str(error) or type(error).__name__
+        except ConfigError as error:  # the log has it; what was there still is
+            problem = str(error)
+        _write(pid_file, Reloads(number, number, problem))
+
+
+def _write(pid_file: PidFile | None, reloads: Reloads) -> None:
+    """Say in the file how reloads went, if it can be written: a full disk is no reason not to reload."""
+    try:
         if pid_file is not None:
-            pid_file.write(Reloads(number, number, problem))
+            pid_file.write(reloads)
+    except OSError as error:
+        log.warning("the pid file cannot be written: %s", error)

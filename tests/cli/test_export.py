@@ -24,6 +24,7 @@ from farrank_rankers.exports.manifest import Graph, Parity
 from farrank_rankers.files.open import open_ranker
 from support import forked
 from support.exported_rankers import TracedRanker
+from support.published_exports import save_cross_encoder
 
 if TYPE_CHECKING:
     from farrank_rankers.ranker import Ranker
@@ -210,3 +211,35 @@ def test_wrong_usage_is_one_line(farrank: Farrank, arguments: list[str], complai
     assert (outcome.exit_code, outcome.out) == (2, "")
     assert outcome.err.startswith(f"farrank: {complaint}")
     assert outcome.err.count("\n") == 1
+
+
+def test_optimums_layout_is_written_and_refusals_name_the_flag(
+    farrank: Farrank, texts: Path, tmp_path: Path
+) -> None:
+    source, out = tmp_path / "model", tmp_path / "plain"
+    source.mkdir()
+    save_cross_encoder(source)
+    asked = ("export", source, "--layout", "optimum", "--texts", texts, "--out", out)
+
+    outcome = farrank(*asked)
+
+    assert outcome.exit_code == 0
+    first, *reports = outcome.out.splitlines()
+    version = open_ranker(source).version
+    assert first == f"{out}/onnx/model.onnx: fp32, traced by torch, version {version}"
+    assert {"onnx on cpu in fp32", "openvino on cpu in fp32"} <= {line.partition(":")[0] for line in reports}
+    assert "0 steps, tracing with torch" in outcome.err.splitlines()
+    assert (out / "onnx" / "model.onnx").is_file()
+
+    for flags, reason in (
+        (("--precision", "bf16"), "--precision is bf16; with --layout optimum it must be fp32 or int8"),
+        (("--format", "tensorrt"), "--format is tensorrt; with --layout optimum it must be onnx"),
+        ((), f"{out}/onnx/model.onnx exists; --force replaces it"),
+    ):
+        refused = farrank(*asked, *flags)
+        assert refused.exit_code == 2
+        assert reason in refused.err.splitlines()[-1]
+    refused = farrank("export", source, "--optimize", "O2", "--out", tmp_path / "ours")
+    assert refused.exit_code == 2
+    assert "--optimize is O2; it needs --layout optimum" in refused.err
+    assert not (tmp_path / "ours").exists()

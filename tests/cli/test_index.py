@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -204,3 +208,23 @@ def test_ids_to_delete_stand_one_a_line_or_in_json_lines(
         outcome = farrank(*command)
         assert outcome.exit_code == 2
         assert message in outcome.err
+
+
+def test_a_disk_without_room_is_told_in_one_line(tmp_path: Path) -> None:
+    """No file may grow beyond 100 KB here: Java hears of that as it does of a full disk."""
+    words = (f"word{n}" for n in range(200_000))
+    lines = [json.dumps({"id": str(n), "text": " ".join(islice(words, 100))}) for n in range(2000)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    out = tmp_path / "out"
+    command = "from farrank_cli.main import main; raise SystemExit(main())"
+    asked = [sys.executable, "-c", command, "index", str(tmp_path / "a.jsonl"), "--out", str(out)]
+
+    limited = ["bash", "-c", 'ulimit -f 100; exec "$@"', "-"]
+    done = subprocess.run([*limited, *asked], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("farrank: Lucene cannot write the index: ")
+    assert str(tmp_path) in done.stderr
+    assert done.stderr.endswith(": File too large\n")
+    assert done.stderr.count("\n") == 1
+    assert not out.exists()

@@ -51,6 +51,14 @@ def test_the_base_install_is_light(scripts: Path) -> None:
     assert names == {"farrank", "grpcio", "protobuf", "typing-extensions"}
 
 
+def test_the_doctor_describes_the_machine_and_says_what_a_server_needs(scripts: Path) -> None:
+    told = run(scripts / "farrank", "doctor")
+
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "\nprocessor: " in told.stdout
+    assert "\nno ranker can be served: pip install 'farrank[server]' (no module " in told.stdout
+
+
 def test_the_client_works(scripts: Path, tmp_path: Path) -> None:
     script = (
         "from farrank_client import Client, Unavailable\n"

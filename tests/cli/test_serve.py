@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import types
 from collections.abc import Callable
@@ -78,7 +79,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[ServerConfig]:
     served: list[ServerConfig] = []
     module = types.ModuleType("farrank_server.run")
 
-    def run(config: ServerConfig, pid_file: Path | None = None) -> int:
+    def run(config: ServerConfig, pid_file: Path | None, reread: Callable[[], ServerConfig]) -> int:
         served.append(config)
         # Where it would say that it is up.
         return 7 if pid_file is None else int(pid_file.name)
@@ -118,6 +119,40 @@ def test_a_wrong_configuration_stops_the_start_with_one_line(
 
     assert (outcome.exit_code, outcome.err) == (2, message)
     assert served == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("ranker.json", "[" * 200_000, "it nests more than 100 levels deep"),
+        ("config.json", '{"a":' * 200_000, "it nests more than 100 levels deep"),
+        ("config.json", "[" * 101 + "]" * 101, "it nests more than 100 levels deep"),
+        ("config.json", " " * (16 * 2**20 + 1), "it has more than 16777216 bytes"),
+        ("tokenizer.json", "[" * 200_000, "it nests more than 100 levels deep"),
+        ("tokenizer_config.json", "[" * 200_000, "it nests more than 100 levels deep"),
+    ],
+)
+def test_a_rankers_file_beyond_measure_stops_the_start_with_one_line(
+    farrank: Farrank,
+    served: list[ServerConfig],
+    tiny_rankers: dict[str, Path],
+    tmp_path: Path,
+    name: str,
+    text: str,
+    problem: str,
+) -> None:
+    folder = tmp_path / "maxp"
+    shutil.copytree(tiny_rankers["maxp"], folder)
+    (folder / name).write_text(text)
+
+    outcome = farrank("serve", "--dry-run", "--port=0", "--metrics-port=none", f"--ranker=a={folder}")
+
+    assert outcome.exit_code == 2
+    assert outcome.err.startswith(f"farrank: rankers.a: {folder}")
+    assert name in outcome.err
+    assert problem in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert len(outcome.err) < 1000
 
 
 def test_a_wrong_variable_is_named(

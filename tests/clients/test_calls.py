@@ -16,6 +16,7 @@ from farrank_client import (
     Limits,
     Parity,
     Passage,
+    Priority,
     RankerInfo,
     RankerVersion,
     Result,
@@ -244,6 +245,12 @@ def test_the_scale_of_scores_is_asked_for_and_told(call: Caller, scripted: Scrip
     assert request.options == rerank_pb2.RerankOptions(
         score_scale=rerank_pb2.SCORE_SCALE_SIGMOID, count_tokens_cut=True
     )
+
+
+def test_the_priority_is_asked_for(call: Caller, scripted: ScriptedServer) -> None:
+    call(scripted.target, lambda client: client.rerank("q", ["x"], priority=Priority.BATCH))
+    (request,) = scripted.requests
+    assert request.options == rerank_pb2.RerankOptions(priority=rerank_pb2.PRIORITY_BATCH)
 
 
 def test_an_unknown_value_of_an_enum_counts_as_not_set() -> None:

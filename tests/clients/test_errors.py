@@ -31,6 +31,7 @@ ONCE = RetryPolicy(max_attempts=1)
         ("UNAUTHENTICATED", "AccessDenied"),
         ("PERMISSION_DENIED", "AccessDenied"),
         ("UNIMPLEMENTED", "Unimplemented"),
+        ("FAILED_PRECONDITION", "FailedPrecondition"),
         ("INTERNAL", "Internal"),
         ("DATA_LOSS", "FarrankError"),
     ],

@@ -18,6 +18,7 @@ import yaml
 
 from farrank_cli.main import main
 from farrank_cli.spawn import SpawnedServer, spawned_server
+from farrank_server.access.key_file import add_key
 from support.prometheus import (
     COLLECTION,
     LIMITS,
@@ -53,15 +54,25 @@ def prometheus_program() -> str:
 
 
 @pytest.fixture(scope="session")
+def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("dashboards-keys") / "keys.toml"
+
+
+@pytest.fixture(scope="session")
+def api_key(key_file: Path) -> str:
+    return add_key(key_file, "load", {"calls_per_s": 1e6, "expires": "2999-01-31"})
+
+
+@pytest.fixture(scope="session")
 def server(
-    tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+    tiny_rankers: dict[str, Path], key_file: Path, api_key: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SpawnedServer]:
     folder = tmp_path_factory.mktemp("dashboards-index")
     lines = [json.dumps({"id": doc_id, "text": text}) for doc_id, text in COLLECTION.items()]
     (folder / "collection.jsonl").write_text("\n".join(lines))
     assert main(["index", str(folder / "collection.jsonl"), "--out", str(folder / "index")]) == 0
     arguments = [f"--ranker={name}={tiny_rankers[name]}" for name in ("maxp", "biencoder")]
-    arguments += [f"--index=things={folder / 'index'}", "--log-level=warning"]
+    arguments += [f"--index=things={folder / 'index'}", "--log-level=warning", f"--keys={key_file}"]
     arguments += [f"--set=limits.{name}={value}" for name, value in LIMITS.items()]
     with spawned_server(arguments) as spawned:
         yield spawned
@@ -69,7 +80,7 @@ def server(
 
 @pytest.fixture(scope="session")
 def prometheus(
-    prometheus_program: str, server: SpawnedServer, tmp_path_factory: pytest.TempPathFactory
+    prometheus_program: str, server: SpawnedServer, api_key: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Prometheus]:
     """Prometheus after it has seen a load of calls that were answered, refused, late and given up."""
     folder = tmp_path_factory.mktemp("prometheus")
@@ -82,7 +93,7 @@ def prometheus(
     with started(prometheus_program, folder) as url:
         wait_until(lambda: scrapes(url) >= 2)
         began_s = time.time()
-        asyncio.run(load(server))
+        asyncio.run(load(server, api_key))
         seen = scrapes(url)
         wait_until(lambda: scrapes(url) >= seen + 2)
         yield Prometheus(url, began_s, time.time())

@@ -82,6 +82,8 @@ def test_the_server_is_the_dockerfiles(services: dict[str, Any]) -> None:
     exposed = set(dockerfile(r"^EXPOSE (.+)$").split())
     inside = {port.rpartition(":")[2] for port in server["ports"]}
     assert inside | set(server["expose"]) == exposed
+    assert (server["read_only"], server["cap_drop"]) == (True, ["ALL"])
+    assert (server["tmpfs"], server["security_opt"]) == (["/tmp"], ["no-new-privileges:true"])
     # The image has a health check, and the drain fits in before the process is killed.
     assert dockerfile(r"^HEALTHCHECK .* CMD (.+)$")
     assert float(server["stop_grace_period"].removesuffix("s")) > ListenConfig().drain_timeout_s

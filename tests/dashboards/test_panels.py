@@ -96,7 +96,7 @@ def test_every_rule_evaluates_and_every_recording_has_data(prometheus: Prometheu
         if rule["type"] == "recording":
             assert prometheus.series(rule["name"]), rule["name"]
             continue
-        metrics = set(re.findall(r"\b(?:instance:)?farrank[:_][\w:]+|\bup\b", rule["query"]))
+        metrics = set(re.findall(r"\binstance:[\w:]+|\bfarrank[:_][\w:]+|\bup\b", rule["query"]))
         assert metrics
         for metric in metrics:
             assert prometheus.series(metric), (rule["name"], metric)

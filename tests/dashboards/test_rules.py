@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from farrank_server.metrics import SECONDS
+from farrank_server.config.schema import ObjectiveConfig
 
 FOLDER = Path(__file__).parents[2] / "dashboards" / "prometheus"
 TESTS = sorted((FOLDER / "tests").glob("*.yaml"))
@@ -48,6 +49,43 @@ def test_a_rule_that_is_wrong_fails_its_unit_tests(tmp_path: Path, promtool: Cal
         promtool("test", "rules", str(tmp_path / "tests" / "alerts.yaml"))
 
 
+LEASTS = {
+    "any number of calls in 5 minutes": (
+        r"and farrank:requests:increase5m >= 100",
+        "and farrank:requests:increase5m >= 0",
+    ),
+    "any number in an hour": (r"increase1h >= 20", "increase1h >= 0"),
+    "any number in an objective's window": (r"(reranks:increase\w+) >= 100", r"\1 >= 0"),
+}
+
+
+@pytest.mark.parametrize("least", LEASTS)
+def test_the_unit_tests_see_that_a_handful_of_calls_sets_nothing_off(
+    least: str, tmp_path: Path, promtool: Callable[..., None]
+) -> None:
+    for folder in ("rules", "tests"):
+        shutil.copytree(FOLDER / folder, tmp_path / folder)
+    alerts = tmp_path / "rules" / "alerts.yaml"
+    text, changed = re.subn(*LEASTS[least], alerts.read_text(encoding="utf-8"))
+    assert changed >= 3
+    alerts.write_text(text)
+    with pytest.raises(AssertionError, match=r"got: .*Farrank"):
+        promtool("test", "rules", str(tmp_path / "tests" / "alerts.yaml"))
+
+
+def test_alerts_on_shares_of_calls_need_a_least_number_of_them() -> None:
+    on_shares = {
+        alert["alert"]: alert["expr"]
+        for alert in rules("alert")
+        if re.search(r"\bfarrank:\w+:ratio_rate", alert["expr"])
+    }
+    assert len(on_shares) == 6
+    for name, expression in on_shares.items():
+        for _ in re.findall(r"\b(?:farrank:\w+:ratio_rate5m > 0|ratio_rate1h > 0)", expression):
+            assert re.search(r"increase(5m|1h|6h|3d) >= \d+", expression), name
+        assert re.search(r"increase\w+ >= (100|20)", expression), name
+
+
 def test_every_rule_has_a_unit_test() -> None:
     tested = "".join(path.read_text(encoding="utf-8") for path in TESTS)
     for rule in rules("alert"):
@@ -84,8 +122,10 @@ def test_the_page_lists_every_dashboard_and_every_alert() -> None:
 def test_the_objective_stands_in_one_place_and_is_a_bound_of_the_histogram() -> None:
     expressions = {rule["record"]: rule["expr"] for rule in rules("record")}
     (bound,) = re.findall(r'"le", "([\d.]+)"', expressions["farrank:latency_objective:bound"])
-    assert float(bound) in SECONDS
-    assert float(bound) == 5.0
+    # What counts for servers that do not say it is the configuration's default.
+    assert float(bound) == ObjectiveConfig().latency_s
+    (budget,) = re.findall(r"vector\((0\.\d+)\)", expressions["farrank:latency_objective:budget"])
+    assert 1 - float(budget) == ObjectiveConfig().share
     for record, expression in expressions.items():
         if "latency_burn" in record:
             assert "le=" not in expression

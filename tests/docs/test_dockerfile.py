@@ -72,11 +72,10 @@ def test_requirements_are_those_of_the_extras(dockerfile: Dockerfile) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (argument,) = dockerfile.stages["requirements"].lines("ARG")
     extras = shlex.split(argument)[0].removeprefix("EXTRAS=")
-    # Everything but what exports and trains rankers beforehand, and what measures servers from outside.
-    assert (
-        f"farrank[{','.join([*extras.split(), 'export', 'loadtest', 'train', 'lora'])}]"
-        in project["optional-dependencies"]["all"]
-    )
+    # Everything but what exports and trains rankers beforehand, what measures servers from outside, traces,
+    # and Ray.
+    apart = ("export", "loadtest", "train", "lora", "otel", "ray")
+    assert f"farrank[{','.join([*extras.split(), *apart])}]" in project["optional-dependencies"]["all"]
     expected = [*project["dependencies"]]
     for extra in extras.split():
         expected += project["optional-dependencies"][extra]

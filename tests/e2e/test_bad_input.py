@@ -99,6 +99,11 @@ def test_a_search_that_finds_nothing_is_an_empty_ranking(client: Client) -> None
     assert ranking.timings.first_stage_ns > 0
 
 
+def test_a_search_for_no_token_is_refused_though_it_finds_nothing_to_rank(client: Client) -> None:
+    with pytest.raises(InvalidArgument, match="query: holds no token that ranker maxp can read"):
+        client.search_and_rerank("\u200b", index="things", ranker="maxp")
+
+
 def test_a_past_deadline(client: Client) -> None:
     with pytest.raises(DeadlineExceeded):
         client.rerank("q", TEXTS, timeout_s=1e-6)

@@ -1,5 +1,6 @@
 """An ensemble served: one name, its members' mean, its members' names."""
 
+import asyncio
 import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,10 +8,17 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from farrank_client import AsyncClient, DeadlineExceeded, InvalidArgument, NotFound, RetryPolicy
+from farrank_client import (
+    AsyncClient,
+    DeadlineExceeded,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    RetryPolicy,
+)
 from farrank_rankers.ensemble import Ensemble, open_ensemble, save_ensemble
 from farrank_rankers.files.open import open_ranker
-from farrank_server.config.schema import DeviceConfig, ListenConfig, RankerConfig, ServerConfig
+from farrank_server.config.schema import DeviceConfig, LimitsConfig, ListenConfig, RankerConfig, ServerConfig
 from farrank_server.replica import Replica
 
 QUERY = "where does the river rise"
@@ -92,3 +100,33 @@ async def test_a_call_is_refused_whole(client: AsyncClient) -> None:
     with pytest.raises(DeadlineExceeded):
         await client.rerank(QUERY, TEXTS, timeout_s=0.001)
     assert len((await client.rerank(QUERY, TEXTS)).results) == 3
+
+
+async def test_what_no_queue_could_hold_is_refused_for_good_and_what_one_can_is_answered_whole(
+    folder: Path,
+) -> None:
+    """Members are admitted together: one never waits for room that another of the same call has taken."""
+    config = ServerConfig(
+        rankers={"all": RankerConfig(str(folder))},
+        listen=ListenConfig(port=0, metrics_port=None),
+        device=DeviceConfig(threads=1),
+        limits=LimitsConfig(max_queued_tokens=6000),
+    )
+    once = RetryPolicy(max_attempts=1)
+    async with Replica(config) as replica, AsyncClient(replica.address, retry=once) as client:
+        too_many = ["river " * 400] * 20
+        for member in ("all/maxp", "all/avgp", "all/biencoder"):  # each alone fits
+            assert len((await client.rerank(QUERY, too_many, ranker=member)).results) == 20
+        with pytest.raises(InvalidArgument, match="max_queued_tokens 6000") as refused:
+            await client.rerank(QUERY, too_many)
+        assert refused.value.retry_after_s is None
+        # More than half of the queue: either all its members are taken in, or none of them.
+        calls = [client.rerank(QUERY, ["river " * 200] * 6) for _ in range(6)]
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        for each in answers:
+            if isinstance(each, ResourceExhausted):
+                assert each.retry_after_s is not None
+            else:
+                assert not isinstance(each, BaseException), each
+                assert len(each.results) == 6
+        assert any(not isinstance(each, BaseException) for each in answers)

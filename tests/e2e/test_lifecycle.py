@@ -1,9 +1,13 @@
 """How a server begins and ends: ports, drains, signals, refusals at start."""
 
+import math
+import shutil
 import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +16,7 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from safetensors.torch import load_file, save_file
 
 from farrank_cli.main import main
 from farrank_cli.spawn import spawned_server
@@ -58,6 +63,15 @@ def test_sigterm_reports_not_serving_refuses_new_calls_and_answers_the_admitted(
         assert next(watched).status == health_pb2.HealthCheckResponse.NOT_SERVING
         with pytest.raises(Unavailable, match="draining"):
             client.rerank("sea", ["late"])
+        # A supervisor that ended the process for it would lose what is admitted.
+        alive = health.Check(health_pb2.HealthCheckRequest(service="liveness"), timeout=60)
+        assert alive.status == health_pb2.HealthCheckResponse.SERVING
+        page = server.metrics_url.removesuffix("/metrics")
+        assert urllib.request.urlopen(f"{page}/livez", timeout=60).status == 200
+        with pytest.raises(urllib.error.HTTPError) as not_ready:
+            urllib.request.urlopen(f"{page}/readyz", timeout=60)
+        assert not_ready.value.code == 503
+        not_ready.value.close()
         assert not client.is_healthy()
         assert [len(each.result().results) for each in admitted] == [10] * 8
         assert server.process.wait(30) == 0
@@ -168,6 +182,43 @@ def test_what_cannot_be_served_stops_the_start_with_one_line(
     printed = capsys.readouterr().err.strip().splitlines()
     assert message in printed[-1]
     assert not any("Traceback" in line for line in printed)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("bit", "model.safetensors is damaged: its weights have the digest"),
+        ("nan", "word_embeddings.weight has values that are no finite numbers"),
+        # Each a finite number, and their products are none.
+        ("large", "gives a document the score nan, which is no finite number"),
+    ],
+)
+def test_damaged_weights_stop_the_start_with_one_line(
+    tiny_rankers: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    damage: str,
+    message: str,
+) -> None:
+    folder = shutil.copytree(tiny_rankers["maxp"], tmp_path / "maxp")
+    path = folder / "model.safetensors"
+    if damage == "bit":
+        data = bytearray(path.read_bytes())
+        data[-100] ^= 16
+        path.write_bytes(data)
+    else:
+        tensors = load_file(path)
+        name = next(name for name in tensors if name.endswith("word_embeddings.weight"))
+        if damage == "nan":
+            tensors[name][5000, 3] = math.nan  # no text at the start has this token
+        else:
+            tensors[name][:] = 3e38
+        save_file(tensors, path)
+    assert main(["serve", "--port=0", "--metrics-port=none", f"--ranker=a={folder}"]) == 2
+    printed = [line for line in capsys.readouterr().err.strip().splitlines() if "farrank serve" in line]
+    assert len(printed) == 1
+    assert printed[0].startswith("farrank serve: rankers.a: ")
+    assert message in printed[0]
 
 
 def test_offered_too_much_it_answers_what_it_can_and_refuses_the_rest_clearly(

@@ -2,6 +2,7 @@
 
 import urllib.request
 from collections.abc import Callable
+from importlib.metadata import version
 
 import pytest
 
@@ -74,7 +75,11 @@ def test_search_is_timed_by_index(client: Client, metric: Callable[..., float]) 
 
 
 def test_state_and_identity_are_shown(server: SpawnedServer, metric: Callable[..., float]) -> None:
-    assert metric("farrank_build_info", version="0.1.0") == 1
+    libraries = {"torch": "torch", "onnx": "onnxruntime", "openvino": "openvino"}
+    releases = {runtime: version(package) for runtime, package in libraries.items()}
+    assert metric("farrank_build_info", version="0.1.0", tensorrt="", **releases) == 1
+    assert metric("process_resident_memory_bytes") > 2**20
+    assert 0 < metric("process_open_fds") < metric("process_max_fds")
     assert metric("farrank_ranker_info", ranker="maxp", runtime="torch", device="cpu", precision="fp32") == 1
     assert metric("farrank_device_tokens_per_second", ranker="maxp") > 0
     assert metric("farrank_admitted_tokens_limit") == 200_000

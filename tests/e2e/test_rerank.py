@@ -6,7 +6,9 @@ from pathlib import Path
 
 import grpc
 import pytest
+from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from farrank_cli.spawn import SpawnedServer
@@ -159,6 +161,26 @@ def test_list_rankers_says_what_is_served(client: Client, tiny_rankers: dict[str
     assert [(index.name, index.documents) for index in catalog.indexes] == [("things", 3), ("same", 3)]
     assert catalog.indexes[0].first_stage == "bm25(k1=0.9,b=0.4)"
     assert catalog.limits.max_documents == 40
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+def test_reflection_answers_in_both_versions(server: SpawnedServer, version: str) -> None:
+    requests = [
+        reflection_pb2.ServerReflectionRequest(list_services=""),
+        reflection_pb2.ServerReflectionRequest(file_containing_symbol="farrank.v1.RerankService"),
+    ]
+    with grpc.insecure_channel(server.address) as channel:
+        ask = channel.stream_stream(
+            f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+            request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+            response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+        )
+        services, found = ask(iter(requests), timeout=10)
+    assert "farrank.v1.RerankService" in {each.name for each in services.list_services_response.service}
+    file = descriptor_pb2.FileDescriptorProto.FromString(
+        found.file_descriptor_response.file_descriptor_proto[0]
+    )
+    assert file.package == "farrank.v1"
 
 
 def test_health_and_reflection_work_without_our_files(server: SpawnedServer) -> None:

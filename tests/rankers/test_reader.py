@@ -2,6 +2,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -176,6 +177,18 @@ def test_case_follows_the_configuration(make_model: MakeModel, edit_json: Callab
     assert open_reader(folder).read_query("HELLO").ids.tolist() != lower
 
 
+def test_long_texts_are_read_in_steps(tiny_rankers: dict[str, Path]) -> None:
+    """Others can be read between two of them; with prompts, too, where a query is read twice."""
+    text = "!" * 200_000
+    for family in ("maxp", "biencoder", "yes-no"):
+        reader = open_reader(str(tiny_rankers[family]))
+        for steps in (reader.query_steps(text), reader.document_steps(text, count_tokens=True)):
+            reached = list(steps)
+            assert len(reached) > 10
+            assert reached[0] < 40_000 < 180_000 < reached[-1]
+            assert all(after - before < 40_000 for before, after in pairwise(reached))
+
+
 def test_batches_are_padded_on_the_right() -> None:
     long = EncoderInput(
         np.array([5, 6, 7], np.int32), np.array([1, 0, 3], np.int32), np.array([0, 1, 1], np.int32)
@@ -188,6 +201,17 @@ def test_batches_are_padded_on_the_right() -> None:
     assert {array.dtype for array in batch} == {np.dtype(np.int64)}
     with pytest.raises(ValueError, match="inputs is empty"):
         collate([], pad_id=0)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "at_most", "length"), [(17, 64, 32), (16, 64, 16), (63, 64, 64), (50, 60, 60), (61, 60, 61)]
+)
+def test_a_batch_is_padded_on_to_a_multiple(tokens: int, at_most: int, length: int) -> None:
+    item = EncoderInput(*(np.ones(tokens, dtype=np.int32) for _ in range(3)))
+    batch = collate([item], pad_id=9, step=16, at_most=at_most)
+    assert batch.roles.shape == (1, length)
+    assert (batch.input_ids[0, tokens:] == 9).all()
+    assert not batch.roles[0, tokens:].any()
 
 
 def test_reading_needs_no_torch() -> None:

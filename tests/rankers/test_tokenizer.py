@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from farrank_rankers import tokenizer as module
 from farrank_rankers.errors import ReadingStopped
+from farrank_rankers.pieces import cut_pattern, find_cut, next_piece
 from farrank_rankers.tokenizer import TextTokenizer
 
 KINDS = ("wordpiece", "byte_level", "byte_pairs", "metaspace", "answering")
@@ -52,13 +53,20 @@ def test_pieces_give_the_tokens_of_the_whole(
     assert read.ids.dtype == read.starts.dtype == read.ends.dtype == np.int32
 
 
-@given(text=st.text(alphabet="ab \n\t.漢", max_size=60), size=st.integers(1, 9))
-def test_pieces_partition_the_text(text: str, size: int) -> None:
-    pattern = module.cut_pattern('{"pre_tokenizer": {"type": "BertPreTokenizer"}}')
-    cut = list(module.text_pieces(text, pattern, size))
-    assert "".join(piece for _, piece in cut) == text
-    assert all(text[offset : offset + len(piece)] == piece != "" for offset, piece in cut)
-    assert all(len(piece) >= size and piece[-1].strip() for _, piece in cut[:-1])
+@given(text=st.text(alphabet="ab \n\t.漢", max_size=60), size=st.integers(1, 9), most=st.integers(1, 9))
+def test_pieces_begin_and_end_at_places_safe_to_cut(text: str, size: int, most: int) -> None:
+    pattern = cut_pattern('{"pre_tokenizer": {"type": "BertPreTokenizer"}}')
+    start = 0
+    while start < len(text):
+        piece = next_piece(text, start, pattern, size, most)
+        assert piece.start == start < piece.end <= start + size + most
+        assert piece.end == len(text) or not piece.is_whole or not text[piece.end].strip()
+        assert piece.end == len(text) or not piece.is_whole or text[piece.end - 1].strip()
+        start = piece.end
+        if not piece.is_whole:
+            assert find_cut(text, piece.start + 1, piece.end + most, pattern) is None
+            found = find_cut(text, piece.end + most, len(text), pattern)
+            start = len(text) if found is None else found
 
 
 @pytest.mark.parametrize(
@@ -74,7 +82,7 @@ def test_pieces_partition_the_text(text: str, size: int) -> None:
     ],
 )
 def test_only_known_tokenizers_are_cut(pre_tokenizer: str, cuts: bool) -> None:
-    assert (module.cut_pattern(f'{{"pre_tokenizer": {pre_tokenizer}}}') is not None) is cuts
+    assert (cut_pattern(f'{{"pre_tokenizer": {pre_tokenizer}}}') is not None) is cuts
 
 
 @pytest.mark.parametrize("kind", KINDS)

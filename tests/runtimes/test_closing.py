@@ -56,7 +56,7 @@ def test_a_closed_runtime_lets_go_of_its_weights(
 ) -> None:
     runtime, weights = opened(tiny_exports["maxp"])
     ranker = open_ranker(tiny_exports["maxp"])
-    assert scores_through(runtime, ranker)
+    assert scores_through(runtime, ranker.reader)
     before = runtime.capabilities()
     assert weights() is not None
     runtime.close()
@@ -64,4 +64,4 @@ def test_a_closed_runtime_lets_go_of_its_weights(
     assert runtime.capabilities() == before
     runtime.close()
     with pytest.raises(RuntimeError, match="this runtime is closed"):
-        scores_through(runtime, ranker)
+        scores_through(runtime, ranker.reader)

@@ -99,7 +99,7 @@ def test_in_several_groups_scores_are_the_aggregators_own(
 def test_a_batch_that_the_hosts_memory_cannot_hold_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the graph has it, too: the server then tries halves."""
 
-    def exhausted(inputs: Sequence[EncoderInput], pad_id: int) -> None:
+    def exhausted(inputs: Sequence[EncoderInput], pad_id: int, **_how: object) -> None:
         raise MemoryError("Unable to allocate 2.00 MiB for an array")
 
     monkeypatch.setattr(exported_runtime, "collate", exhausted)

@@ -16,6 +16,7 @@ from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes import openvino_runtime
 from farrank_runtimes.exported_runtime import ExportedRuntime
+from farrank_runtimes.loaded_runtime import even_batch
 from farrank_runtimes.openvino_runtime import OpenVinoGraph, computes_bf16, open_graphs
 from farrank_runtimes.runtime import (
     DeviceAbsent,
@@ -87,6 +88,24 @@ def batch(rows: int, length: int, token: int = 7) -> list[EncoderInput]:
 
 def vectors(runtime: ExportedRuntime, inputs: list[EncoderInput]) -> torch.Tensor:
     return stacked(runtime.encode(inputs).rows()).vectors
+
+
+def test_lengths_come_in_steps_no_longer_than_the_ranker_reads(
+    graphs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels are made for each new shape: see LENGTH_STEP."""
+    lengths: list[int] = []
+    run = OpenVinoGraph.run
+
+    def watched(graph: OpenVinoGraph, inputs: Any) -> list[torch.Tensor]:
+        lengths.append(inputs["roles"].shape[1])
+        return run(graph, inputs)
+
+    monkeypatch.setattr(OpenVinoGraph, "run", watched)
+    runtime = opened(graphs["maxp"])
+    for length in (3, 16, 17, 60, 64):
+        runtime.encode(even_batch(1, length)).rows()
+    assert lengths == [16, 16, 32, 64, 64]
 
 
 def test_features_outlive_the_next_batch(graphs: dict[str, Path]) -> None:

@@ -47,13 +47,13 @@ def inputs_of(ranker: Ranker, texts: list[str]) -> list[EncoderInput]:
 def test_scores_are_the_rankers_own(tiny_rankers: dict[str, Path], family: str) -> None:
     wanted = [each.score for each in open_ranker(tiny_rankers[family]).score(QUERY, TEXTS)]
     ranker = open_ranker(tiny_rankers[family])
-    assert scores_through(on_cpu(ranker), ranker) == pytest.approx(wanted, abs=1e-5, rel=1e-5)
+    assert scores_through(on_cpu(ranker), ranker.reader) == pytest.approx(wanted, abs=1e-5, rel=1e-5)
 
 
 def test_half_precision_is_the_encoders_alone(tiny_rankers: dict[str, Path]) -> None:
     wanted = [each.score for each in open_ranker(tiny_rankers["maxp"]).score(QUERY, TEXTS)]
     ranker = open_ranker(tiny_rankers["maxp"], dtype=torch.bfloat16)
-    found = scores_through(on_cpu(ranker, "bf16"), ranker)
+    found = scores_through(on_cpu(ranker, "bf16"), ranker.reader)
     assert found != wanted
     # bf16 keeps 8 bits of a significand: some 0.4% of the largest value that meets in a sum.
     assert found == pytest.approx(wanted, abs=2e-2)
@@ -144,7 +144,7 @@ def test_cuda_ranks_as_fp32_does(tiny_rankers: dict[str, Path], family: str) -> 
     assert form.startswith("packed, ")
     assert (runtime.capabilities().packed, runtime.capabilities().queued) == (True, True)
     padded, _, _ = on_gpu(tiny_rankers[family], "padded")
-    found, beside = scores_through(runtime, ranker), scores_through(padded, ranker)
+    found, beside = scores_through(runtime, ranker.reader), scores_through(padded, ranker.reader)
     # Random heads stretch a rounding as they stretch scores: the bound is a share of how far those differ,
     # and what padded batches in bf16 are off by is the measure of what bf16 is.
     spread = max(wanted) - min(wanted)

@@ -1,5 +1,6 @@
 """Published graphs served as they are: chosen, checked, and the same scores as their model's weights give."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -386,6 +387,19 @@ def test_what_cannot_be_served_is_said(tmp_path: Path, change: Change, said: str
 def test_a_file_that_cannot_be_named(published: dict[str, Path], name: str, said: str) -> None:
     with pytest.raises(ExportError, match=said):
         opened(published["cross-encoder"], export_file=name)
+
+
+@pytest.mark.parametrize("place", ["onnx/model.onnx", "openvino/openvino_model.xml"])
+@pytest.mark.parametrize("put", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("nowhere")])
+def test_a_graph_that_is_no_file_is_said_and_not_waited_for(
+    tmp_path: Path, place: str, put: Callable[[Path], Any]
+) -> None:
+    made.save_cross_encoder(tmp_path)
+    (tmp_path / place).parent.mkdir()
+    put(tmp_path / place)
+    served = opened(tmp_path)
+    assert served.runtime.capabilities().runtime == "torch"
+    assert f"{place} is no file, or a link to none" in served.reason
 
 
 def test_more_dimensions_than_there_are_cannot_be_kept(published: dict[str, Path]) -> None:

@@ -67,7 +67,7 @@ def test_a_runtime_from_outside_serves_what_it_reads(swift: Path, monkeypatch: p
     assert served.reason == "swift with onnx-fp32, the fastest that can serve this ranker here"
     ranker = open_ranker(swift)
     wanted = [each.score for each in ranker.score(QUERY, TEXTS)]
-    assert scores_through(served.runtime, ranker) == pytest.approx(wanted, abs=1e-5)
+    assert scores_through(served.runtime, ranker.reader) == pytest.approx(wanted, abs=1e-5)
 
 
 def test_where_it_cannot_run_the_next_one_does_unless_it_was_named(swift: Path) -> None:

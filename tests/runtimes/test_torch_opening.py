@@ -54,7 +54,7 @@ def test_a_cpu_packs_when_asked_to(
     ranker = open_ranker(tiny_rankers["maxp"])
     runtime, told = open_torch(ranker, "fp32", cpu(packing))
     assert (runtime.capabilities().packed, told) == (packed, form)
-    assert scores_through(runtime, ranker) == pytest.approx(wanted, abs=1e-5)
+    assert scores_through(runtime, ranker.reader) == pytest.approx(wanted, abs=1e-5)
 
 
 def test_a_backbone_that_gains_is_packed_on_a_cpu(

@@ -22,7 +22,7 @@ def test_cpu_scores_are_the_rankers_own(
     ranker = open_ranker(tiny_rankers["avgp"])
     runtime = TorchRuntime(ranker, precision, "cpu")
     assert runtime.capabilities().precision == precision
-    assert scores_through(runtime, ranker) == pytest.approx(wanted, abs=bound)
+    assert scores_through(runtime, ranker.reader) == pytest.approx(wanted, abs=bound)
 
 
 @pytest.mark.gpu
@@ -33,7 +33,7 @@ def test_cuda_scores_are_the_rankers_own(
 ) -> None:
     wanted = [each.score for each in open_ranker(tiny_rankers["avgp"]).score(QUERY, TEXTS)]
     ranker = open_ranker(tiny_rankers["avgp"])
-    assert scores_through(TorchRuntime(ranker, precision, "cuda:0"), ranker) == pytest.approx(
+    assert scores_through(TorchRuntime(ranker, precision, "cuda:0"), ranker.reader) == pytest.approx(
         wanted, abs=bound
     )
 

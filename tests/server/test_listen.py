@@ -1,18 +1,20 @@
-"""The sockets: what cannot be listened at, certificates that cannot be used, the metrics page."""
+"""The sockets: what cannot be listened at, certificates that cannot be used, connections that grow old."""
 
+import asyncio
 import socket
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 import trustme
 
 from farrank_server.config.schema import LimitsConfig, ListenConfig, TlsConfig
 from farrank_server.errors import ConfigError
-from farrank_server.listen import GrpcListener, MetricsPage
+from farrank_server.listen import GrpcListener
 from farrank_server.metrics import Metrics
+from farrank_server.metrics_page import MetricsPage
 from support.tls_files import TlsFiles
 
 
@@ -76,16 +78,36 @@ async def test_tls_files_are_checked_one_by_one(tls_files: TlsFiles, tmp_path: P
         assert str(caught.value).startswith(f"listen.tls.{message}")
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
-def test_the_metrics_stand_at_their_path_alone(host: str) -> None:
-    page = MetricsPage(host, 0, Metrics())
-    try:
-        with urllib.request.urlopen(page.url) as answer:
-            text = answer.read().decode()
-        for path in ("", "/", "/metrics/x", "/favicon.ico"):
-            with pytest.raises(urllib.error.HTTPError, match="404"):
-                urllib.request.urlopen(page.url.removesuffix("/metrics") + path)
-    finally:
-        page.close()
-    assert "farrank_build_info{" in text
-    assert "process_resident_memory_bytes" in text
+async def _peer(data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+    return context.peer().encode()
+
+
+async def test_an_old_connection_is_replaced_and_loses_no_call() -> None:
+    handler: Any = grpc.unary_unary_rpc_method_handler(_peer)
+    listener = GrpcListener(ListenConfig(port=0, metrics_port=None, max_connection_age_s=1.0), LimitsConfig())
+    await listener.open(grpc.method_handlers_generic_handler("test", {"Peer": handler}))
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{listener.port}") as channel:
+        ask: Any = channel.unary_unary("/test/Peer")
+        peers: set[bytes] = set()
+        async with asyncio.timeout(60):
+            while len(peers) < 3:
+                peers.add(await ask(b"", timeout=30))
+    await listener.close(0)
+
+
+async def test_pings_every_two_seconds_are_welcome() -> None:
+    """As clients send them that balance; gRPC's own limit, five minutes, ends the connection at the third."""
+    listener = GrpcListener(ListenConfig(port=0, metrics_port=None), LimitsConfig())
+    handler: Any = grpc.unary_unary_rpc_method_handler(_peer)
+    await listener.open(grpc.method_handlers_generic_handler("test", {"Peer": handler}))
+    options = [
+        ("grpc.keepalive_time_ms", 1100),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{listener.port}", options) as channel:
+        ask: Any = channel.unary_unary("/test/Peer")
+        first = await ask(b"", timeout=30)
+        await asyncio.sleep(5.6)
+        assert await ask(b"", timeout=30) == first
+    await listener.close(0)

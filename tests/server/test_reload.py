@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from farrank_client import Client
 from farrank_rankers.files.open import open_reader
 from farrank_server.config.schema import FirstStageConfig, ListenConfig, RankerConfig, ServerConfig
 from farrank_server.errors import ConfigError
+from farrank_server.first_stage import lucene_host
 from farrank_server.first_stage.bm25 import Bm25Config
 from farrank_server.indexing.document import Document
 from farrank_server.indexing.index_builder import Options, Store, change_index
@@ -102,23 +104,54 @@ async def test_no_call_is_dropped_while_indexes_are_reloaded(
         assert read("farrank_index_reloads_total", {"outcome": "done"}) == 1
 
 
+async def test_health_tells_of_the_process_that_calls_search(
+    tiny_rankers: dict[str, Path], index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Replica(configured(tiny_rankers, index)) as replica:
+        read = replica.metrics.registry.get_sample_value
+        # What ends is not started anew for a while: a reload brings the next process.
+        monkeypatch.setattr(lucene_host, "restart_delay_s", lambda failures: 60.0)
+        with replica.indexes.held() as first:
+            killed = first.first_stages.lucene.process_id
+            assert killed is not None
+            os.kill(killed, signal.SIGKILL)
+            await until(lambda: read("farrank_search_process_down") == 1)
+            await replica.indexes.reload()
+            assert read("farrank_search_process_down") == 0
+        monkeypatch.undo()
+        with replica.indexes.held() as second:
+            old = second.first_stages.lucene.process_id
+            assert old is not None
+            await replica.indexes.reload()
+            # A call that began with it keeps it, and it may still end.
+            os.kill(old, signal.SIGKILL)
+            await until(lambda: second.first_stages.lucene.process_id != old)
+            assert read("farrank_search_process_down") == 0
+            assert read("farrank_search_process_ends_total", {"reason": "ended"}) == 1
+        with replica.indexes.held() as third:
+            assert len(await third.first_stages.search("it", "river", 10, 30.0)) == len(TEXTS)
+
+
 async def test_files_of_old_indexes_are_let_go(
     tiny_rankers: dict[str, Path], index: Path, stores: list[Store]
 ) -> None:
-    def mapped() -> list[str]:
-        lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
-        return [line for line in lines if str(index.parent) in line]
+    def opened() -> list[str]:
+        links = []
+        for each in Path("/proc/self/fd").iterdir():
+            with suppress(FileNotFoundError):
+                links.append(os.readlink(each))
+        return [link for link in links if str(index.parent) in link]
 
     async with Replica(configured(tiny_rankers, index)) as replica:
-        expected = [first := len(mapped())]
+        expected = [first := len(opened())]
         assert first > 0
         for generation in (1, 2):
             await asyncio.to_thread(add, index, stores, f"new{generation}")
             await replica.indexes.reload()
             # Each change adds a part with as many files.
             expected.append(first * (generation + 1))
-            await until(lambda: len(mapped()) == expected[-1])
-            assert not [line for line in mapped() if line.endswith("(deleted)")]
+            await until(lambda: len(opened()) == expected[-1])
+            assert not [line for line in opened() if line.endswith("(deleted)")]
 
 
 async def test_a_reload_that_fails_leaves_the_old_indexes(
@@ -201,7 +234,7 @@ def test_farrank_reload_says_how_it_went(
         index.rename(tmp_path / "aside")
         failed = farrank(*reload)
         assert failed.returncode == 1
-        assert failed.stderr.startswith("farrank: the server goes on with the old indexes: first_stage.")
+        assert failed.stderr.startswith("farrank: the server goes on with what it had: first_stage.")
         assert "there is no Lucene index here" in failed.stderr
         assert len(client.search_and_rerank("river").results) == len(TEXTS) + 1
 

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import shutil
 import threading
 import time
 import urllib.request
@@ -15,6 +16,7 @@ import grpc
 import pytest
 from google.protobuf import json_format
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from safetensors.torch import load_file, save_file
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank.v1 import rerank_pb2_grpc
@@ -27,7 +29,7 @@ from farrank_server.engine.call import ActiveCall
 from farrank_server.engine.device import supervision, watchdog
 from farrank_server.errors import Unavailable
 from farrank_server.replica import Replica
-from support.engine_bench import TEXTS, Faulty, until
+from support.engine_bench import POISON, POISON_ID, TEXTS, Faulty, until
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -46,7 +48,7 @@ async def test_a_hung_device_is_told_to_callers_and_to_health_until_it_is_back(
     config = ServerConfig(
         rankers={"maxp": RankerConfig(str(tiny_rankers["maxp"]))},
         listen=ListenConfig(port=0, metrics_port=None),
-        device=DeviceConfig(hang_after_s=0.3),
+        device=DeviceConfig(hang_after_s=1.0),
     )
     request = pb.RerankRequest(query="sea", documents=[pb.Document(text=text) for text in TEXTS])
     async with Replica(config) as replica, grpc.aio.insecure_channel(replica.address) as channel:
@@ -58,14 +60,17 @@ async def test_a_hung_device_is_told_to_callers_and_to_health_until_it_is_back(
             may_load.wait(60)
             return load()
 
-        ranker.load = load_later
+        # Loading waits for this test, and must not seem to hang.
+        ranker.load, ranker.load_s = load_later, 10.0
         service = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]
         health = aiter(health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest()))
         assert (await anext(health)).status == SERVING
-        with pytest.raises(grpc.aio.AioRpcError) as answer:
-            await service.Rerank(request, timeout=30)
-        assert answer.value.code() is grpc.StatusCode.UNAVAILABLE
+        liveness = health_pb2.HealthCheckRequest(service="liveness")
+        alive = aiter(health_pb2_grpc.HealthStub(channel).Watch(liveness))
+        assert (await anext(alive)).status == SERVING
+        admitted = service.Rerank(request, timeout=60)
         assert (await anext(health)).status == NOT_SERVING
+        assert (await anext(alive)).status == NOT_SERVING
         with pytest.raises(grpc.aio.AioRpcError, match="brought back") as refused:
             await service.Rerank(request, timeout=30)
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -73,8 +78,45 @@ async def test_a_hung_device_is_told_to_callers_and_to_health_until_it_is_back(
         may_load.set()
         async with asyncio.timeout(30):
             assert (await anext(health)).status == SERVING
+            assert (await anext(alive)).status == SERVING
+        # What hung is run once more.
+        assert len((await admitted).results) == len(TEXTS)
         assert len((await service.Rerank(request, timeout=30)).results) == len(TEXTS)
         hung.set()
+
+
+async def test_a_document_without_a_finite_score_is_refused_and_counted(
+    tiny_rankers: dict[str, Path], tmp_path: Path
+) -> None:
+    """One token of this ranker's has weights that are numbers, and whose products are none."""
+    folder = shutil.copytree(tiny_rankers["maxp"], tmp_path / "maxp")
+    tensors = load_file(folder / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("word_embeddings.weight"))
+    tensors[name][POISON_ID] = 3e38
+    save_file(tensors, folder / "model.safetensors")
+    config = ServerConfig(
+        rankers={"maxp": RankerConfig(str(folder))}, listen=ListenConfig(port=0, metrics_port=None)
+    )
+    async with Replica(config) as replica, grpc.aio.insecure_channel(replica.address) as channel:
+        service = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]
+        documents = [pb.Document(text=text) for text in ("a river", f"a {POISON}", "the sea")]
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await service.Rerank(pb.RerankRequest(query="sea", documents=documents), timeout=30)
+        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert (refused.value.details() or "").startswith("ranker maxp: documents[1] has no finite score")
+        assert "grpc-retry-pushback-ms" not in dict(refused.value.trailing_metadata() or ())
+        others = await service.Rerank(pb.RerankRequest(query="sea", documents=documents[::2]), timeout=30)
+        assert len(others.results) == 2
+
+        def counted(name: str, **labels: str) -> float | None:
+            return replica.metrics.registry.get_sample_value(name, {"ranker": "maxp", **labels})
+
+        await until(
+            lambda: (
+                counted("farrank_rejections_total", door="grpc", reason="not_finite") == 1
+                and counted("farrank_batch_failures_total", reason="not_finite") == 1
+            )
+        )
 
 
 async def test_full_collections_are_rare_while_it_serves(tiny_rankers: dict[str, Path]) -> None:
@@ -85,7 +127,7 @@ async def test_full_collections_are_rare_while_it_serves(tiny_rankers: dict[str,
         listen=ListenConfig(port=0, metrics_port=None),
     )
     async with Replica(config):
-        assert gc.get_threshold() == (*before[:2], 1000)
+        assert gc.get_threshold() == (*before[:2], 100)
         assert gc.get_freeze_count() > frozen
     assert gc.get_threshold() == before
 

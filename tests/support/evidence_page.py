@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from farrank_rankers.tokens import EncoderInput
+from farrank_server.access.keys import Keys
 from farrank_server.config.schema import HttpConfig, ListenConfig, ServerConfig
 from farrank_server.http.door import HttpDoor
 from farrank_server.http.listen import HttpListener
 from farrank_server.metrics import Door
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
+from farrank_server.service.unread import UnreadAnswers
 from support.engine_bench import Bench, Faulty, opened_bench
 from support.memory_first_stage import MemoryFirstStage, in_memory
 
@@ -39,8 +41,8 @@ class Site:
 
 
 @asynccontextmanager
-async def opened_site(tiny_rankers: dict[str, Path]) -> AsyncIterator[Site]:
-    """Serve the page over a real engine with tiny rankers."""
+async def opened_site(tiny_rankers: dict[str, Path], keys: Path | None = None) -> AsyncIterator[Site]:
+    """Serve the page over a real engine with tiny rankers, and ask for a key of the file if there is one."""
     goes_on = threading.Event()
     goes_on.set()
 
@@ -52,9 +54,10 @@ async def opened_site(tiny_rankers: dict[str, Path]) -> AsyncIterator[Site]:
     config = ServerConfig(listen=ListenConfig(port=0, metrics_port=None, http=HttpConfig(port=0)))
     async with opened_bench(tiny_rankers, lambda runtime: Faulty(runtime, before)) as bench:
         service = RerankService(config, bench.engine, await in_memory(bench, first_stage), bench.metrics)
-        guard = Guard(Door.HTTP, bench.metrics, {"maxp", "biencoder", "both"}, "maxp")
+        asked_for = Keys(keys, bench.metrics) if keys else None
+        guard = Guard(Door.HTTP, bench.metrics, {"maxp", "biencoder", "both"}, "maxp", asked_for)
         listener = HttpListener(config.listen)
-        await listener.open(HttpDoor(config, service, guard))
+        await listener.open(HttpDoor(config, service, guard, UnreadAnswers(config.limits, bench.metrics)))
         try:
             yield Site(f"{listener.url}/", bench, goes_on)
         finally:

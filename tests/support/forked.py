@@ -29,6 +29,8 @@ Completed = subprocess.CompletedProcess[str]
 _PR_SET_CHILD_SUBREAPER = 36
 _LARGEST_COMMAND = 1 << 17
 _to_parent: socket.socket | None = None
+# Threads that start some together would hear of each other's, or leave them to be adopted elsewhere.
+_one_at_a_time = threading.Lock()
 
 
 def fork_parent() -> None:
@@ -64,7 +66,7 @@ class Popen(subprocess.Popen[AnyStr]):
         stdin, stdout, stderr = ends[0], ends[3], ends[5]
         files = [own if end == -1 else end for own, end in enumerate((stdin, stdout, stderr))]
         try:
-            with _adopting():
+            with _one_at_a_time, _adopting():
                 socket.send_fds(_to_parent, [json.dumps(given).encode()], files)
                 self.pid = int(_to_parent.recv(20))
             self._child_created = True

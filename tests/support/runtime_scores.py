@@ -1,17 +1,17 @@
 """Documents scored through a runtime, as a server does it."""
 
 from farrank_rankers.features import stacked
-from farrank_rankers.ranker import Ranker
+from farrank_rankers.reader import Reader
 from farrank_runtimes.runtime import Runtime
 
 QUERY = "where does the river rise"
 TEXTS = [f"the river rises in the mountains {'and goes on ' * n}" for n in range(0, 100, 7)]
 
 
-def scores_through(runtime: Runtime, ranker: Ranker) -> list[float]:
+def scores_through(runtime: Runtime, reader: Reader) -> list[float]:
     """Score TEXTS, a document's chunks in one batch."""
-    reader, query = ranker.reader, ranker.reader.read_query(QUERY)
-    dual = ranker.spec.plan == "dual"
+    query = reader.read_query(QUERY)
+    dual = reader.spec.plan == "dual"
     asked = runtime.encode([reader.query_input(query)]).rows() if dual else None
     scores: list[float] = []
     for text in TEXTS:

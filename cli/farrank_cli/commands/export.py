@@ -1,18 +1,23 @@
 """`farrank export`: a ranker's graphs for other runtimes, with a report of how close they come to it."""
 
 import argparse
+import itertools
 import sys
 from functools import partial
 from pathlib import Path
 from typing import get_args
 
-from farrank_cli.exit_codes import DONE, told_in_a_line
+from farrank_cli.exit_codes import DONE, CommandError, told_in_a_line
 from farrank_cli.exporting import steps_shown
 from farrank_cli.flags import flag
 from farrank_exporters.export import artifact_of, export_ranker
-from farrank_exporters.texts import divide, python_documentation, read_texts
+from farrank_exporters.optimum_exporter import AskedExporter, Level
+from farrank_exporters.optimum_layout import PlainPrecision, export_layout
+from farrank_exporters.texts import Texts, divide, python_documentation, read_texts
 from farrank_rankers.errors import RankerError
 from farrank_rankers.exports.manifest import ExportFormat, ExportPrecision, Parity
+
+_LAYOUTS = ("farrank", "optimum")
 
 _INT8 = (
     "int8 takes minutes, and only then it is known whether the ranker's rankings survive it: an export whose "
@@ -28,7 +33,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = partial(flag, parser)
     add("--format", "what to write", choices=get_args(ExportFormat), default="onnx")
     add("--precision", "what it will be computed in", choices=get_args(ExportPrecision), default="fp32")
-    add("--out FOLDER", "write the ranker's artifact here, the export into it", Path)
+    add("--layout", "an artifact of ours, or a folder for optimum", choices=_LAYOUTS, default="farrank")
+    add("--exporter", "what traces the model", choices=get_args(AskedExporter), default="auto")
+    add("--optimize", "with --layout optimum: optimise the graph for ONNX Runtime", choices=get_args(Level))
+    add("--out FOLDER", "write the ranker's artifact, or optimum's folder, here, the export into it", Path)
     meaning = 'measure and calibrate with these, one {"text": …} a line, and not with Python\'s documentation'
     add("--texts JSONL", meaning, Path)
     add("--allow-drift", "keep an export whose scores are beyond their bound, and say so in its manifest")
@@ -41,9 +49,15 @@ def run(args: argparse.Namespace) -> int:
 
     Raises: CommandError if it cannot be exported, or its scores are beyond their bound.
     """
+    if args.layout == "optimum":
+        return _export_for_optimum(args)
+    if args.optimize is not None:
+        raise CommandError(
+            f"--optimize is {args.optimize}; it needs --layout optimum: runtimes optimise our own graphs "
+            "when they load them"
+        )
     with told_in_a_line(RankerError, file=args.out or args.ranker):
-        texts = python_documentation() if args.texts is None else read_texts(args.texts)
-        measured, calibration = divide(texts, str(args.texts or "Python's documentation"))
+        measured, calibration = _texts(args.texts)
         with (
             steps_shown() as progress,
             artifact_of(args.ranker, args.out, download=args.download) as (ranker, artifact),
@@ -59,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
                 calibration=calibration,
                 replace_existing=args.force,
                 allow_drift=args.allow_drift,
+                exporter=args.exporter,
                 progress=progress,
             )
     folder = (args.out or artifact) / "exports" / export.folder.name
@@ -71,6 +86,42 @@ def run(args: argparse.Namespace) -> int:
     for refused in export.manifest.refused:
         figures = f"; {_sentence(refused.parity)}" if refused.parity else ""
         print(f"{refused.runtime} is left out and will not serve it: {refused.reason}{figures}")
+    return DONE
+
+
+def _texts(file: Path | None) -> tuple[Texts, Texts]:
+    """Read the texts to measure and to calibrate with."""
+    texts = python_documentation() if file is None else read_texts(file)
+    return divide(texts, str(file or "Python's documentation"))
+
+
+def _export_for_optimum(args: argparse.Namespace) -> int:
+    precisions = get_args(PlainPrecision)
+    for name, allowed in (("format", ("onnx",)), ("precision", precisions)):
+        if (found := getattr(args, name)) not in allowed:
+            raise CommandError(
+                f"--{name} is {found}; with --layout optimum it must be {' or '.join(allowed)}"
+            )
+    with told_in_a_line(RankerError, file=args.out or args.ranker), steps_shown() as progress:
+        counter = itertools.count()
+        exported = export_layout(
+            args.ranker,
+            args.out,
+            args.precision,
+            _texts(args.texts)[0],
+            exporter=args.exporter,
+            level=args.optimize,
+            replace_existing=args.force,
+            allow_drift=args.allow_drift,
+            progress=lambda text: progress(text, next(counter), 0),
+            download=args.download,
+        )
+    print(
+        f"{exported.graph}: {exported.precision}, traced by {exported.exporter}, version {exported.version}"
+    )
+    for each in exported.measured:
+        figures = _sentence(each.parity) if each.parity else f"{each.runtime} in {each.precision}"
+        print(figures + ("" if each.beyond is None else "; BEYOND ITS BOUND"))
     return DONE
 
 

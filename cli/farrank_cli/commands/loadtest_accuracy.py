@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from farrank_cli.connection import read_key
 from farrank_cli.exit_codes import DONE, CommandError
 from farrank_cli.flags import count, flag, flag_group, positive, share
 from farrank_cli.terminal import Progress
@@ -70,6 +71,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     meaning = "HOST:PORT (Farrank over gRPC), tei:URL, cohere:URL or jina:URL"
     add("--target ADDRESS", meaning, default="localhost:50051")
     add("--allow-remote", "ask a server that is not on this machine")
+    add("--api-key-file FILE", "holds the API key to show with every call", Path)
     add("--in-flight N", "queries at a time", count, 4)
     add("--timeout-s S", "of a query", positive, 600.0)
 
@@ -169,8 +171,9 @@ def _rerank(args: argparse.Namespace, models: list[Model], test_set: TestSet) ->
         progress.begin(f"queries reranked by {ranker}", queries)
         return progress
 
+    key = None if args.api_key_file is None else read_key(args.api_key_file)
     server = (args.target, args.allow_remote, args.in_flight, args.timeout_s)
-    maker = RunMaker(*server, args.out / RUNS, begun, args.index, args.k)
+    maker = RunMaker(*server, args.out / RUNS, begun, args.index, args.k, api_key=key)
     reranking = rerank_models(
         maker, models, test_set, collection=args.collection, skip_missing=args.skip_missing
     )

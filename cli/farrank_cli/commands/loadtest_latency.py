@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from farrank_cli.connection import read_key
 from farrank_cli.exit_codes import DONE, INTERRUPTED, TRY_AGAIN, CommandError
 from farrank_cli.flags import at_least, count, flag, flag_group, listed, not_negative, positive
 from farrank_cli.terminal import Progress
@@ -34,6 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     meaning = f"HOST:PORT (Farrank over gRPC), tei:URL, cohere:URL or jina:URL; may be repeated ({TARGET})"
     flag(parser, "--target ADDRESS", meaning, repeated=True)
     flag(parser, "--allow-remote", "let the load leave this machine")
+    flag(parser, "--api-key-file FILE", "holds the API key to show with every call", Path)
     flag(parser, "--ranker NAME", "what to ask for (the server's default)", default="")
     flag(parser, "--out FOLDER", "where the report goes", Path, required=True)
 
@@ -147,6 +149,7 @@ def run(args: argparse.Namespace) -> int:
     if len(addresses) > 1 and args.climb is not None:
         raise CommandError("--climb: takes one --target; several are measured at --rates or with --callers")
     workload = read_workload(args)
+    key = None if args.api_key_file is None else read_key(args.api_key_file)
     folders = [args.out] if len(addresses) == 1 else _folders(args.out, addresses)
     for folder in folders:
         new_folder(folder, RESULTS)
@@ -154,7 +157,7 @@ def run(args: argparse.Namespace) -> int:
     progress = LoadProgress(plan)
 
     async def measure() -> list[Sweep]:
-        targets = [open_target(address, allow_remote=args.allow_remote) for address in addresses]
+        targets = [open_target(address, allow_remote=args.allow_remote, api_key=key) for address in addresses]
         try:
             for address, target in zip(addresses, targets, strict=True):
                 # What fails here is told of this one.

@@ -1,4 +1,4 @@
-"""`farrank reload`: have a running server open its indexes anew."""
+"""`farrank reload`: have a running server open its indexes, and read its keys, anew."""
 
 import argparse
 from functools import partial
@@ -20,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Send the signal, and wait until the server has reloaded.
 
-    Raises: CommandError, one line, if there is no server, or it goes on with the old indexes.
+    Raises: CommandError, one line, if there is no server, or it goes on with what it had.
     """
     from farrank_server import pid_file
 
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             pid_file.reload(args.pid_file, args.timeout)
         except pid_file.ReloadFailed as error:
-            raise CommandError(f"the server goes on with the old indexes: {error}", REFUSED) from None
+            raise CommandError(f"the server goes on with what it had: {error}", REFUSED) from None
         except TimeoutError as error:
             raise CommandError(str(error), TRY_AGAIN) from None
         except (pid_file.NotRunning, ProcessLookupError, FileNotFoundError) as error:

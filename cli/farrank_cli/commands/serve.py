@@ -1,19 +1,28 @@
 """`farrank serve`: read the configuration and answer calls until told to stop."""
 
 import argparse
-import logging
+import asyncio
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from farrank_cli.exit_codes import DONE, told_in_a_line
 from farrank_cli.flags import flag, pair
+from farrank_cli.terminal import counted
 from farrank_rankers.errors import RankerError
 from farrank_server.config import sources as config_sources
 from farrank_server.config.schema import ServerConfig
 from farrank_server.config.sources import EVERY, Setting
 from farrank_server.errors import ConfigError
+
+if TYPE_CHECKING:
+    from farrank_server.engine.rankers.loaded import LoadedRanker
+    from farrank_server.rehearsal import Rehearsed
+
+_LOG_LEVEL = ("logging", "level")
 
 # Each flag of its own: the key it sets, and its help; --set reaches all the other keys.
 _KEYS = {
@@ -21,6 +30,7 @@ _KEYS = {
     "--port PORT": (("listen", "port"), "port to listen at; 0 takes a free one"),
     "--http-port PORT": (("listen", "http", "port"), "port of HTTP; none serves none, as without it"),
     "--metrics-port PORT": (("listen", "metrics_port"), "port of the Prometheus metrics; none serves none"),
+    "--keys FILE": (("listen", "keys"), "the API keys that callers must show; see farrank keys"),
     "--device NAME": (("device", "name"), "what runs the rankers: cpu, cuda:0 (the best there is)"),
     "--threads N": (("device", "threads"), "threads of a cpu device"),
     "--runtime NAME": (
@@ -31,8 +41,12 @@ _KEYS = {
         ("rankers", EVERY, "precision"),
         "precision of every ranker: fp32, bf16, or fp16, int8 of exports",
     ),
+    "--log-level LEVEL": (
+        _LOG_LEVEL,
+        "how much to log: debug, info, warning or error (info; with --check warning)",
+    ),
+    "--log-format FORMAT": (("logging", "format"), "text, or json for an object a line (text)"),
 }
-_LEVELS = ("debug", "info", "warning", "error")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -44,11 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "the environment overrides the file, and flags override both."
     )
     add = partial(flag, parser)
-    add("--config FILE", "configuration, .yaml or .toml", Path)
-    add("--ranker NAME=SOURCE", "a folder, a hub name, 'embedded' or 'embedded:NAME'", repeated=True)
-    add("--index NAME=PATH", "an index to search; see farrank index", repeated=True)
-    for form, (_, meaning) in _KEYS.items():
-        add(form, meaning)
+    add_settings(add)
     add(
         "--export WHEN",
         "auto: export each ranker in its fastest precision that keeps its bound, at the first start; "
@@ -56,11 +66,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "never"),
         default="never",
     )
-    add("--set KEY=VALUE", "any key, such as listen.port=0", repeated=True)
     add("--pid-file FILE", "where to write the process id; farrank reload finds the server by it", Path)
     add("--print-config", "print the effective configuration as YAML, and end")
     add("--dry-run", "check everything that can be checked without loading, and end")
-    add("--log-level", "how much to log", choices=_LEVELS, default="info")
+    add(
+        "--check",
+        "load and open everything, say what would be served and by which runtime, or every problem, and end",
+    )
+
+
+def add_settings(add: Callable[..., None]) -> None:
+    """Add the flags that `read_settings` reads."""
+    add("--config FILE", "configuration, .yaml or .toml", Path)
+    add("--ranker NAME=SOURCE", "a folder, a hub name, 'embedded' or 'embedded:NAME'", repeated=True)
+    add("--index NAME=PATH", "an index to search; see farrank index", repeated=True)
+    for form, (_, meaning) in _KEYS.items():
+        add(form, meaning)
+    add("--set KEY=VALUE", "any key, such as listen.port=0", repeated=True)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -71,30 +93,83 @@ def run(args: argparse.Namespace) -> int:
     """
     # The server's room goes first: without its extra, nothing said about the configuration helps.
     from farrank_server.run import run as serve
+    from farrank_server.telemetry.log_output import configure_logging
 
     with told_in_a_line(ConfigError):
         settings = read_settings(args, os.environ)
         config = config_sources.build(ServerConfig, settings)
-        if args.dry_run:
+        # An export may take minutes, and ends at the first ranker that it cannot open.
+        if args.dry_run or (args.check and args.export == "auto"):
             from farrank_server.replica import check
 
             check(config)
     if args.print_config:
         print(config_sources.to_yaml(config, settings), end="")
-    elif args.dry_run:
+    elif args.dry_run and not args.check:
         print("the configuration can be served")
-    if args.print_config or args.dry_run:
+    if (args.print_config or args.dry_run) and not args.check:
         return DONE
-    logging.basicConfig(
-        level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    is_set = any(each.path == _LOG_LEVEL for each in settings)
+    configure_logging(config.logging, "warning" if args.check and not is_set else None)
     if args.export == "auto":
         from farrank_cli.exporting import exported_rankers
         from farrank_runtimes.runtime import DeviceAbsent
 
         with told_in_a_line(RankerError, DeviceAbsent):
             config = exported_rankers(config)
-    return serve(config, args.pid_file)
+    if args.check:
+        from farrank_server.rehearsal import rehearse
+
+        with told_in_a_line(ConfigError):
+            rehearsed = asyncio.run(rehearse(config, args.pid_file))
+        print(*_would_serve(config, rehearsed), sep="\n")
+        return DONE
+    return serve(config, args.pid_file, partial(_configured, args))
+
+
+def _configured(args: argparse.Namespace) -> ServerConfig:
+    """Read the configuration. Raises: as `read_settings` and `build`."""
+    return config_sources.build(ServerConfig, read_settings(args, os.environ))
+
+
+def _would_serve(config: ServerConfig, rehearsed: "Rehearsed") -> Iterator[str]:
+    """Say what a server of this configuration would serve, a line for each part of it."""
+    listen = config.listen
+    how = "plaintext" if listen.tls is None else "mTLS" if listen.tls.client_ca else "TLS"
+    doors = {"gRPC": listen.port, "HTTP": listen.http.port, "metrics": listen.metrics_port}
+    for door, port in doors.items():
+        place = "a free port" if port == 0 else f"port {port}"
+        protected = "plaintext" if door == "metrics" else how
+        yield f"{door}: " + ("none" if port is None else f"{listen.host}, {place}, {protected}")
+    yield "keys: " + ("none, everybody may call" if listen.keys is None else _keys_line(listen.keys))
+    for scorer in rehearsed.rankers:
+        default = ", the default" if scorer.name == config.default_ranker else ""
+        if [member.name for member in scorer.members] != [scorer.name]:
+            mean = f"the mean of {len(scorer.members)}, version {scorer.version}"
+            yield f"ranker {scorer.name}{default}: {mean}"
+        for member in scorer.members:
+            yield _ranker_line(member, default if member.name == scorer.name else "")
+    for index in rehearsed.indexes:
+        yield f"index {index.name}: {counted(index.documents, 'document')}, {index.ranking}"
+    yield "the configuration can be served"
+
+
+def _keys_line(path: Path) -> str:
+    from farrank_server.access.key_file import read_keys
+
+    keys = read_keys(path).values()
+    ends_s = [each.expires_at_s for each in keys if each.expires_at_s is not None]
+    expired = sum(each <= time.time() for each in ends_s)
+    return f"{counted(len(keys), 'key')} of {path}" + (f", {expired} expired" if expired else "")
+
+
+def _ranker_line(ranker: "LoadedRanker", default: str) -> str:
+    runs = ranker.capabilities
+    return (
+        f"ranker {ranker.name}{default}: {ranker.spec.family}, version {ranker.version}, "
+        f"{runs.runtime} on {runs.device} in {runs.precision}, {'packed' if runs.packed else 'padded'}, "
+        f"{ranker.tokens_per_s():,.0f} tokens/s just now ({ranker.runtime_reason})"
+    )
 
 
 def read_settings(args: argparse.Namespace, environment: Mapping[str, str]) -> list[Setting]:

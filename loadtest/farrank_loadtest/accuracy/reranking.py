@@ -39,6 +39,7 @@ class RunMaker:
     begun: Callable[[str, int], Callable[[int], None]]
     index: str | None = None
     k: int | None = None
+    api_key: str | None = field(default=None, repr=False)
     kept: list[tuple[Path, int, int]] = field(default_factory=list)
 
     async def rerank(self, target: Target, ranker: str, calls: Sequence[Call], part: str) -> Run:
@@ -151,7 +152,7 @@ async def rerank_models(
     retrieved: list[Run] = []
     by_ranker: dict[str, list[Run]] = {ranker: [] for ranker in rankers}
     notes: list[str] = []
-    target = open_target(maker.address, allow_remote=maker.allow_remote)
+    target = open_target(maker.address, allow_remote=maker.allow_remote, api_key=maker.api_key)
     try:
         versions = (
             await target.versions(rankers, maker.timeout_s) if isinstance(target, FarrankTarget) else {}

@@ -45,11 +45,11 @@ def parse_address(address: str) -> tuple[str, str, str]:
     return protocol if http else "farrank", location, host
 
 
-def open_target(address: str, *, allow_remote: bool = False) -> Target:
+def open_target(address: str, *, allow_remote: bool = False, api_key: str | None = None) -> Target:
     """Open a target, from the event loop that will ask it: nothing is sent yet.
 
     `address` is `host:port` or `farrank:host:port` for gRPC, else `tei:`, `cohere:` or `jina:` and a URL: of
-    the server, or of the very route where its path ends in `/rerank`.
+    the server, or of the very route where its path ends in `/rerank`. `api_key` is shown with every call.
     Raises: LoadtestError if the address is wrong, or leaves this machine without `allow_remote`.
     """
     protocol, location, host = parse_address(address)
@@ -62,7 +62,7 @@ def open_target(address: str, *, allow_remote: bool = False) -> Target:
     if protocol == "farrank":
         from farrank_loadtest.targets.grpc import FarrankTarget
 
-        return FarrankTarget(location)
+        return FarrankTarget(location, api_key)
     from farrank_loadtest.targets.http import HttpTarget
 
-    return HttpTarget(protocol, location)
+    return HttpTarget(protocol, location, api_key)

@@ -18,9 +18,10 @@ class FarrankTarget:
     are told apart by their place, as the wire allows: a workload may hold the same one twice.
     """
 
-    def __init__(self, location: str) -> None:
+    def __init__(self, location: str, api_key: str | None = None) -> None:
         self._location = location
-        self._client = AsyncClient(location, retry=RetryPolicy(max_attempts=1))
+        self._api_key = api_key
+        self._client = AsyncClient(location, retry=RetryPolicy(max_attempts=1), api_key=api_key)
 
     async def rerank(
         self, query: str, documents: Sequence[Document], *, ranker: str = "", timeout_s: float
@@ -53,7 +54,7 @@ class FarrankTarget:
         Raises: TargetFailed if the server has no such ranker or cannot be asked.
         """
         try:
-            async with AsyncClient(self._location) as client:
+            async with AsyncClient(self._location, api_key=self._api_key) as client:
                 catalog = await client.rankers(timeout_s=timeout_s)
         except FarrankError as error:
             raise TargetFailed(error.message, error.code.name) from error

@@ -81,11 +81,14 @@ class HttpTarget:
     Redirects are not followed: they could lead the load to where no one allowed it.
     """
 
-    def __init__(self, protocol: str, url: str) -> None:
+    def __init__(self, protocol: str, url: str, api_key: str | None = None) -> None:
         path = urlsplit(url).path
         v2 = protocol == "cohere" and path.endswith(_COHERE_V2.route)
         self._dialect = _COHERE_V2 if v2 else DIALECTS[protocol]
         self._url = url if path.endswith("/rerank") else url.rstrip("/") + self._dialect.route
+        self._headers = {"Content-Type": "application/json"}
+        if api_key is not None:
+            self._headers["Authorization"] = f"Bearer {api_key}"
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
 
     async def rerank(
@@ -98,7 +101,7 @@ class HttpTarget:
             async with self._session.post(
                 self._url,
                 data=_to_json(request),
-                headers={"Content-Type": "application/json"},
+                headers=self._headers,
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=timeout_s),
             ) as response:

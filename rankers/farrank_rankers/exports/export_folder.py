@@ -4,6 +4,7 @@ How one is written whole or not at all, and how one is opened and checked.
 """
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -47,6 +48,16 @@ def checksums(paths: Iterable[Path]) -> dict[str, str]:
 EXPORTS = "exports"
 MANIFEST = "manifest.json"
 NO_ENSEMBLES = "an ensemble has no model of its own; export each of its members"
+
+
+def cache_folder() -> Path:
+    """Name the folder of what is kept for later starts, in `exports` there.
+
+    It is `FARRANK_CACHE`, else `farrank` in `XDG_CACHE_HOME`, else `~/.cache/farrank`.
+    """
+    if own := os.environ.get("FARRANK_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "farrank"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from farrank_rankers.errors import ExportError, SpecError
 from farrank_rankers.family import EvidenceKind, family_named
-from farrank_rankers.json_values import read_fields
+from farrank_rankers.json_values import loads, read_fields
 
 DIGEST = "digest"
 
@@ -26,6 +26,8 @@ def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 ExportFormat = Literal["onnx", "tensorrt"]
 ExportPrecision = Literal["fp32", "fp16", "bf16", "int8"]
+# Which library traced a ranker's encoder.
+Exporter = Literal["torch", "optimum"]
 
 MANIFEST_VERSION = 1
 
@@ -126,9 +128,10 @@ class ExportManifest:
     `precision` is what the export is to be computed in, `stored_as` what its weights are stored in: an export
     for bf16 stores fp32, which OpenVINO rounds. `runtimes` are those that may serve it, `refused` those that
     may not, though there was a graph for them, and `drifting` those that serve it beyond its bound, because
-    the export was made with --allow-drift. `quantized` tells how graphs in int8 were made. `weights_digest`
-    and `source_version` are the ranker's, so that a server of the export knows its version without reading
-    weights. `sources` and `checksums` map file names, of the artifact and of the export, to SHA-256.
+    the export was made with --allow-drift. `quantized` tells how graphs in int8 were made, and `exporter`
+    which library traced the encoder. `weights_digest` and `source_version` are the ranker's, so that a server
+    of the export knows its version without reading weights. `sources` and `checksums` map file names, of the
+    artifact and of the export, to SHA-256.
     """
 
     format: ExportFormat
@@ -148,6 +151,7 @@ class ExportManifest:
     refused: tuple[Refused, ...] = ()
     drifting: tuple[str, ...] = ()
     quantized: tuple[Quantized, ...] = ()
+    exporter: Exporter = "torch"
     manifest_version: int = MANIFEST_VERSION
 
     def __post_init__(self) -> None:
@@ -196,8 +200,8 @@ class ExportManifest:
         key that is missing, unknown or wrong.
         """
         try:
-            values: Any = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            values: Any = loads(text)
+        except ValueError as error:
             raise ExportError(f"it is not JSON: {error}") from error
         found = values.get("manifest_version") if isinstance(values, dict) else None
         if found != MANIFEST_VERSION:

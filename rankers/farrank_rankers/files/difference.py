@@ -1,15 +1,17 @@
 """A trained ranker kept as what it differs in from the model that it was trained from.
 
 The folder has ranker.json, `difference.json` with the model's source as `base`, and
-`difference.safetensors`. The base is a published model, or another difference, whose backbone is taken:
-rankers that share a trained encoder keep it once. Tokenizer and configuration are the base's. What does not
-differ is left out; what does is kept in the smallest of these ways:
+`difference.safetensors`, whose `sha256` stands in difference.json. The base is a published model, or another
+difference, whose backbone is taken: rankers that share a trained encoder keep it once. Tokenizer and
+configuration are the base's. What does not differ is left out; what does is kept in the smallest of these
+ways:
 
 - a matrix that changed by little rank as two fp16 factors, NAME.left and NAME.right;
 - a large matrix that the base does not have as int8, NAME.rows, with a scale for each row, NAME.scales;
 - all else whole, in fp16.
 """
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -18,7 +20,8 @@ from torch import Tensor
 
 from farrank_rankers.errors import SourceError, WeightsError
 from farrank_rankers.files.model_files import DIFFERENCE_FILE, SPEC_FILE, ModelFiles, locate
-from farrank_rankers.files.weights import copy, distinct, load_published, read_tensors, write_weights
+from farrank_rankers.files.weights import copy, distinct, load_published, read_tensors, reading, write_weights
+from farrank_rankers.json_values import read_json
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokenizer import TokenizerFiles
@@ -78,7 +81,8 @@ def save_difference(ranker: Ranker, folder: Path, base: str) -> None:
             raise WeightsError(f"{name} has a weight that fp16 cannot hold")
     folder.mkdir(parents=True, exist_ok=True)
     write_weights(kept, folder / WEIGHTS)
-    (folder / DIFFERENCE_FILE).write_text(json.dumps({"base": base}) + "\n", encoding="utf-8")
+    said = {"base": base, "sha256": _sha256(folder / WEIGHTS)}
+    (folder / DIFFERENCE_FILE).write_text(json.dumps(said) + "\n", encoding="utf-8")
     # Last, so that a folder whose writing was cut short is not taken for a ranker.
     (folder / SPEC_FILE).write_text(ranker.spec.to_json(), encoding="utf-8")
 
@@ -121,6 +125,10 @@ def _change(ranker: Ranker, folder: Path, prefix: str) -> None:
     Raises: WeightsError naming the file, the tensor and what was expected.
     """
     path = folder / WEIGHTS
+    # One that was made before it stood there has none.
+    said = read_json(folder / DIFFERENCE_FILE).get("sha256")
+    if said is not None and said != (found := _sha256(path)):
+        raise WeightsError(f"{path} is damaged: its SHA-256 is {found}, not {said} as {DIFFERENCE_FILE} says")
     kept = {name: each for name, each in read_tensors(path).items() if name.startswith(prefix)}
     targets = distinct(ranker)
     for name in sorted(kept):
@@ -139,6 +147,11 @@ def _change(ranker: Ranker, folder: Path, prefix: str) -> None:
             _replace(base, _added(base, kept[name], kept[base + _RIGHT], target, path), target, path)
         elif part == _ROWS:
             _replace(base, _scaled(base, kept[name], kept[base + _SCALES], path), target, path)
+
+
+def _sha256(path: Path) -> str:
+    with reading(path), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _added(name: str, left: Tensor, right: Tensor, target: Tensor, path: Path) -> Tensor:

@@ -5,7 +5,15 @@ import torch
 from farrank_rankers.errors import WeightsError, naming
 from farrank_rankers.files.difference import load_difference
 from farrank_rankers.files.model_files import ModelFiles
-from farrank_rankers.files.weights import FILE, build_empty, fill, load_published, place, read_weights
+from farrank_rankers.files.weights import (
+    FILE,
+    build_empty,
+    check_weights,
+    fill,
+    load_published,
+    place,
+    read_weights,
+)
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
 
@@ -24,7 +32,8 @@ def load_weights(
         missing = [name for name, weight in ranker.named_parameters() if weight.is_meta]
         if missing:
             raise WeightsError(f"{files.folder} has no weights for {missing[0]}")
-    ranker.eval()
+        ranker.eval()
+        check_weights(ranker, files.folder if files.kind in ("artifact", "difference") else files.transformer)
     if dtype is not None:
         # While the weights are still the files': the version is that of the content, whatever serves it.
         _ = ranker.weights_digest

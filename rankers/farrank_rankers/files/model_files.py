@@ -5,7 +5,6 @@ A source is a folder, the embedded model, or a snapshot in the hub's cache.
 
 import glob
 import importlib.util
-import json
 import re
 import struct
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from farrank_rankers.errors import SourceError
 from farrank_rankers.family import ENSEMBLE
 from farrank_rankers.files.answering_models import answers_by_logit
 from farrank_rankers.files.saved_modules import MODULES, listed_modules, module_kinds
-from farrank_rankers.json_values import read_json
+from farrank_rankers.json_values import loads, read_json
 
 EMBEDDED = "embedded"
 # Rankers that come with this package, each a folder: `embedded:NAME`.
@@ -201,7 +200,7 @@ def _static_config(folder: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             # The format's own bound; a damaged file must not fill the memory.
-            header = json.loads(file.read(min(length, 100_000_000)))
+            header = loads(file.read(min(length, 100_000_000)))
         shapes = {name: each["shape"] for name, each in header.items() if name != "__metadata__"}
         rows, width = shapes.get("embedding.weight") or shapes["embeddings"]
         words = (shapes.get("mapping") or [rows])[0]

@@ -21,6 +21,6 @@ def save_ranker(ranker: Ranker, folder: str | Path) -> None:
     )
     ranker.reader.tokenizer.files.write(folder)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in distinct(ranker).items()}
-    write_weights(tensors, folder / FILE)
+    write_weights(tensors, folder / FILE, ranker.weights_digest)
     # Last, so that a folder whose writing was cut short is not taken for an artifact.
     (folder / SPEC_FILE).write_text(ranker.spec.to_json(), encoding="utf-8")

@@ -1,6 +1,7 @@
 """Weights from safetensors files, and only from those, into modules that are built without any."""
 
-import json
+import hashlib
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
@@ -19,6 +20,7 @@ from farrank_rankers.backbones.alibi_checkpoints import PUBLISHED
 from farrank_rankers.backbones.static_embedding import StaticEmbedding, rename_static
 from farrank_rankers.errors import RankerError, SourceError, WeightsError
 from farrank_rankers.files.model_files import ModelFiles
+from farrank_rankers.json_values import read_json
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
 
@@ -206,8 +208,10 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     index, shards = folder / INDEX, [FILE]
     if not (folder / FILE).is_file() and index.is_file():
         try:
-            shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            shards = sorted(set(read_json(index)["weight_map"].values()))
+        except SourceError as error:
+            raise WeightsError(str(error)) from error
+        except (KeyError, AttributeError, TypeError) as error:
             raise WeightsError(f"{index} cannot be read: {error!r}") from error
     tensors: dict[str, Tensor] = {}
     for path in (folder / Path(shard).name for shard in shards):
@@ -219,16 +223,74 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a file's tensors. Raises: WeightsError naming it."""
+# Among what a safetensors file says of itself: `Ranker.weights_digest` of the ranker that it holds.
+DIGEST = "farrank_weights_digest"
+
+
+def said_digest(path: Path) -> str | None:
+    """Read the digest of the weights that a file was written with; None if it has none, or is not there.
+
+    Raises: WeightsError naming the file if it is damaged.
+    """
+    if not path.is_file():
+        return None
+    with reading(path), safe_open(path, framework="pt") as file:
+        return (file.metadata() or {}).get(DIGEST)
+
+
+def check_weights(ranker: Ranker, folder: Path) -> None:
+    """Hold weights that were read to what their file says of them; each must be a finite number.
+
+    Raises: WeightsError naming the file, and the tensor that is wrong.
+    """
+    path = folder / FILE
+    digest = said_digest(path)
+    if digest is not None and digest != ranker.weights_digest:
+        raise WeightsError(
+            f"{path} is damaged: its weights have the digest {ranker.weights_digest}, and were "
+            f"written with {digest}; copy it anew"
+        )
+    for name, tensor in distinct(ranker).items():
+        # Where a sum is finite, all of its terms are, and a sum is ten times as fast.
+        if tensor.is_floating_point() and not (tensor.sum().isfinite() or tensor.isfinite().all()):
+            named = path if path.is_file() else folder
+            raise WeightsError(f"{named}: tensor {name} has values that are no finite numbers")
+
+
+def check_blob(path: Path) -> None:
+    """Compare a file of the hub's cache with its own name there, the SHA-256 of what was uploaded.
+
+    Raises: WeightsError naming the file.
+    """
+    blob = path.resolve()
+    if not path.is_symlink() or not re.fullmatch("[0-9a-f]{64}", blob.name):
+        return
+    with reading(path), blob.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != blob.name:
+        raise WeightsError(
+            f"{path} is damaged: {blob} has the SHA-256 {found}; delete it, and download it anew"
+        )
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Say of a weights file that cannot be read that it is damaged. Raises: WeightsError naming it."""
     try:
-        return load_file(path)
+        yield
     except (SafetensorError, OSError, ValueError) as error:
         raise WeightsError(f"{path} is damaged or no safetensors file: {error}") from error
 
 
-def write_weights(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Write tensors to a file, in place of the one that stands there.
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a file's tensors. Raises: WeightsError naming it."""
+    check_blob(path)
+    with reading(path):
+        return load_file(path)
+
+
+def write_weights(tensors: Mapping[str, Tensor], path: Path, digest: str | None = None) -> None:
+    """Write tensors to a file, in place of the one that stands there, with a ranker's `digest` of them.
 
     Raises: WeightsError naming the file if it cannot be written.
     """
@@ -237,7 +299,7 @@ def write_weights(tensors: Mapping[str, Tensor], path: Path) -> None:
         path.unlink(missing_ok=True)
         path.touch()
         permissions = path.stat().st_mode
-        save_file(dict(tensors), path)
+        save_file(dict(tensors), path, None if digest is None else {DIGEST: digest})
         path.chmod(permissions)
     except (OSError, SafetensorError) as error:  # safetensors has an error of its own for a full disk
         raise WeightsError(f"{path} cannot be written: {error}") from error

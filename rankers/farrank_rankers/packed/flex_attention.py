@@ -63,10 +63,12 @@ def check_compiler() -> None:
     """
     helps = "or serve padded batches with packing: padded"
     if find_spec(TRITON) is None:
-        raise AttentionAbsent(f"this backbone's attention is compiled by triton: pip install triton, {helps}")
+        raise AttentionAbsent(
+            f"FlexAttention is compiled by triton, which is not installed: pip install triton, {helps}"
+        )
     if os.environ.get("CC") is None and not any(map(shutil.which, COMPILERS)):
         raise AttentionAbsent(
-            f"this backbone's attention is compiled by Triton, which calls a C compiler: install gcc, {helps}"
+            f"FlexAttention is compiled by Triton, which calls a C compiler: install gcc, {helps}"
         )
 
 

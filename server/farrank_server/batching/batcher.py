@@ -4,25 +4,38 @@ Order: every input gets a due time, its request's arrival plus the time the devi
 inputs before it in the same request, had the request the device to itself (the virtual clock of L. Zhang,
 SIGCOMM 1990). Small requests pass a large one that arrived before them, yet nothing starves: no input is
 due before its request arrived, so what waits is overtaken only by requests that arrived before it was due.
+That is the order within an account, and among accounts none of which had more than its share; the accounts
+of several callers, and what can wait, are ordered by `fair_order`.
 
 Batch: the input due first always goes. Where inputs are padded to their longest companion, others of like
 length keep it company, chosen among the inputs due next, so that batches are full, hardly padded, and
 shared by all requests. Where they are packed, lengths may differ as they like: those due next go along,
-until the batch is full.
+until the batch is full. Work that can wait does not make interactive work wait in one batch with it.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heapreplace
 from itertools import accumulate, count
 from typing import Generic, TypeVar
 
 from sortedcontainers import SortedKeyList
 
+from farrank_server.batching.fair_order import NOBODY, Account, FairOrder, Rank
+
 # Batches in a row that fitted, before a larger one is tried again.
 PATIENCE = 200
 
 GROWTH = 1.5
+
+# How far an account may be ahead of its share, in seconds of the device's work. Most calls take less: these
+# are not interrupted.
+QUANTUM_S = 0.5
+
+# Where several accounts wait, a batch is chosen among so many, and what is not eligible joins only to fill
+# one: of more to choose from, lengths and not shares would decide who goes.
+FAIR_WINDOW_BATCHES = 8
 
 # What is below this share of the configured budget is no lasting want of memory but a moment's.
 FLOOR = 1 / 16
@@ -122,6 +135,7 @@ class Queued:
     tokens: int
     request_id: int = field(init=False, default=0)
     due_s: float = field(init=False, default=0.0)
+    work_s: float = field(init=False, default=0.0)
     order: int = field(init=False, default=0)
     enqueued_s: float = field(init=False, default=0.0)
 
@@ -131,10 +145,23 @@ Q = TypeVar("Q", bound=Queued)
 
 @dataclass(slots=True, eq=False)
 class _Request:
+    account: Account
     deadline_s: float
     next_due_s: float
     inputs: int = 0
     tokens: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Lane:
+    """The inputs of one account by their due times, some left over of requests that were closed.
+
+    `waiting` counts those that are not.
+    """
+
+    account: Account
+    queue: SortedKeyList
+    waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,37 +175,44 @@ class Batch(Generic[Q]):
 class Batcher(Generic[Q]):
     """The queue of one ranker. Not thread-safe; times are seconds of one clock of the caller's.
 
+    Queues that share a device share the `order` among accounts.
+
     Closing a request only forgets it. Its inputs are left where they are until a batch is formed there, or
     until more are left over than wait: a large request is so given up at once.
     """
 
-    def __init__(self, policy: BatchPolicy) -> None:
+    def __init__(self, policy: BatchPolicy, order: FairOrder | None = None) -> None:
         self.policy = policy
         self.budget = TokenBudget(policy.max_batch_tokens)
         self.queued_tokens = 0
         self._waiting = 0
-        self._queue = _sorted([])
+        self._order = FairOrder(QUANTUM_S) if order is None else order
+        self._lanes: dict[Account, _Lane] = {}
         self._requests: dict[int, _Request] = {}
-        self._order = count()
+        self._numbers = count()
 
     def __len__(self) -> int:
         return self._waiting
 
-    def open(self, request_id: int, *, arrival_s: float, deadline_s: float) -> None:
+    def open(
+        self, request_id: int, *, arrival_s: float, deadline_s: float, account: Account = NOBODY
+    ) -> None:
         """Announce a request, so that inputs added to it in parts keep one place in the order."""
-        self._requests[request_id] = _Request(deadline_s, arrival_s)
+        self._requests[request_id] = _Request(account, deadline_s, arrival_s)
 
     def add(self, request_id: int, inputs: Iterable[Q], *, now_s: float, tokens_per_s: float) -> None:
         """Queue inputs of an open request; of a request no longer open, nothing."""
         request = self._requests.get(request_id)
         if request is None:
             return
+        lane = self._lanes.get(request.account) or _Lane(request.account, _sorted([]))
         for item in inputs:
-            item.request_id, item.order = request_id, next(self._order)
+            item.request_id, item.order = request_id, next(self._numbers)
             item.due_s, item.enqueued_s = request.next_due_s, now_s
-            request.next_due_s += item.tokens / tokens_per_s
-            self._queue.add(item)
-            self._count(request, 1, item.tokens)
+            item.work_s = item.tokens / tokens_per_s
+            request.next_due_s += item.work_s
+            lane.queue.add(item)
+            self._count(request, lane, 1, item.tokens)
 
     def close(self, request_id: int) -> int:
         """Forget a request, finished or abandoned. Returns how many inputs were still waiting."""
@@ -186,17 +220,22 @@ class Batcher(Generic[Q]):
         if request is None:
             return 0
         left = request.inputs
-        self._count(request, -left, -request.tokens)
-        if len(self._queue) > 2 * self._waiting + 64:
-            self._queue = _sorted(item for item in self._queue if item.request_id in self._requests)
+        lane = self._lanes.get(request.account)
+        if left and lane is not None:
+            self._count(request, lane, -left, -request.tokens)
+            if len(lane.queue) > 2 * lane.waiting + 64:
+                lane.queue = _sorted(item for item in lane.queue if item.request_id in self._requests)
         return left
 
     def first(self) -> Q | None:
-        """The input that is due first, None when nothing waits: queues of several rankers compare by it."""
-        while self._queue and self._queue[0].request_id not in self._requests:
-            self._queue.pop(0)
-        first: Q | None = self._queue[0] if self._queue else None
-        return first
+        """The input that goes next, None when nothing waits."""
+        found = self._first()
+        return None if found is None else found[1]
+
+    def first_key(self) -> tuple[Rank, float] | None:
+        """By what queues of several rankers compare: the first input's rank and due time."""
+        found = self._first()
+        return None if found is None else (found[0], found[1].due_s)
 
     def take(self, now_s: float) -> Batch[Q]:
         """Remove and return the next batch; empty when nothing waits.
@@ -206,16 +245,37 @@ class Batcher(Generic[Q]):
         expired: list[int] = []
         items = self._grouped(self._window(now_s, expired))
         for item in items:
-            self._queue.remove(item)
-            self._count(self._requests[item.request_id], -1, -item.tokens)
+            request = self._requests[item.request_id]
+            lane = self._lanes[request.account]
+            lane.queue.remove(item)
+            self._order.charge(request.account, item.work_s)
+            self._count(request, lane, -1, -item.tokens)
         return Batch(items, tuple(expired))
 
-    def _count(self, request: _Request, inputs: int, tokens: int) -> None:
+    def _count(self, request: _Request, lane: _Lane, inputs: int, tokens: int) -> None:
         """Count inputs of a request in, or (negative) out."""
         request.inputs += inputs
         request.tokens += tokens
         self._waiting += inputs
         self.queued_tokens += tokens
+        if not lane.waiting:
+            self._lanes[lane.account] = lane
+            self._order.begin(lane.account)
+        lane.waiting += inputs
+        if not lane.waiting:
+            # What is left over goes with it.
+            del self._lanes[lane.account]
+            self._order.end(lane.account)
+
+    def _first(self) -> tuple[Rank, Q] | None:
+        best: tuple[Rank, Q] | None = None
+        for lane in self._lanes.values():
+            while lane.queue[0].request_id not in self._requests:
+                lane.queue.pop(0)
+            rank, head = self._order.rank(lane.account), lane.queue[0]
+            if best is None or (rank, head.due_s, head.order) < (best[0], best[1].due_s, best[1].order):
+                best = rank, head
+        return best
 
     def _grouped(self, window: list[Q]) -> tuple[Q, ...]:
         """Choose the batch: the first of the window, and those that go with it."""
@@ -234,31 +294,65 @@ class Batcher(Generic[Q]):
         return tuple(by_length[position] for position in run)
 
     def _window(self, now_s: float, expired: list[int]) -> list[Q]:
-        """The inputs due first: a batch is chosen among so many.
+        """The inputs that go next: a batch is chosen among so many.
 
         Those that fill `window_batches` batches; packed, where there is nothing to choose, one.
         """
         window: list[Q] = []
-        left_over: list[Q] = []
-        room = self.policy.max_batch_tokens * (1 if self.policy.packed else self.policy.window_batches)
-        for item in self._queue:
+        left_over: list[tuple[_Lane, Q]] = []
+        tokens, one_batch = 0, self.policy.max_batch_tokens
+        batches = 1 if self.policy.packed else self.policy.window_batches
+        if len(self._lanes) > 1:
+            batches = min(batches, FAIR_WINDOW_BATCHES)
+        level: int | None = None
+        for rank, lane, item in self._in_order():
             request = self._requests.get(item.request_id)
             if request is not None and request.deadline_s <= now_s:
                 # Not `close`, which may sweep the queue: it is being walked through.
                 expired.append(item.request_id)
                 del self._requests[item.request_id]
-                self._count(request, -request.inputs, -request.tokens)
+                self._count(request, lane, -request.inputs, -request.tokens)
                 request = None
             if request is None:
-                left_over.append(item)
+                left_over.append((lane, item))
                 continue
-            window.append(item)
-            room -= item.tokens
-            if room <= 0:
+            level = rank.level if level is None else level
+            if rank.level != level or (rank.ahead_at_s and tokens >= one_batch):
                 break
-        for item in left_over:
-            self._queue.remove(item)
+            window.append(item)
+            tokens += item.tokens
+            if tokens >= batches * one_batch:
+                break
+        for lane, item in left_over:
+            if self._lanes.get(lane.account) is lane:
+                lane.queue.remove(item)
         return window
+
+    def _in_order(self) -> Iterator[tuple[Rank, _Lane, Q]]:
+        """All inputs as they would go one by one, each with its account's rank then."""
+        if len(self._lanes) == 1:
+            (lane,) = self._lanes.values()
+            rank = self._order.rank(lane.account)
+            for item in lane.queue:
+                yield rank, lane, item
+            return
+        heap: list[tuple[Rank, float, int, Q, _Lane, Iterator[Q], float]] = []
+        for lane in self._lanes.values():
+            rest = iter(lane.queue)
+            item = next(rest)
+            heap.append((self._order.rank(lane.account), item.due_s, item.order, item, lane, rest, 0.0))
+        heapify(heap)
+        while heap:
+            rank, _, _, item, lane, rest, taken_s = heap[0]
+            yield rank, lane, item
+            if item.request_id in self._requests:
+                taken_s += item.work_s
+            following = next(rest, None)
+            if following is None:
+                heappop(heap)
+                continue
+            rank = self._order.rank(lane.account, taken_s)
+            heapreplace(heap, (rank, following.due_s, following.order, following, lane, rest, taken_s))
 
 
 def _sorted(items: Iterable[Queued]) -> SortedKeyList:

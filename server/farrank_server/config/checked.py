@@ -9,25 +9,29 @@ from farrank_server.errors import ConfigError
 Value = TypeVar("Value")
 
 
-def must(default: Value, holds: Callable[[Any], bool], allowed: str) -> Value:
-    """Declare a field and what its value must be; None, where the type has it, is always allowed."""
-    declared: Value = field(default=default, metadata={"holds": holds, "allowed": allowed})
+def must(default: Value, holds: Callable[[Any], bool], allowed: str, **schema: float) -> Value:
+    """Declare a field and what its value must be; None, where the type has it, is always allowed.
+
+    `schema` says of it what keywords of JSON Schema can say.
+    """
+    declared: Value = field(default=default, metadata={"holds": holds, "allowed": allowed, "schema": schema})
     return declared
 
 
 def at_least(least: float, default: Value) -> Value:
     """Declare a number with a lower bound."""
-    return must(default, lambda value: value >= least, f"at least {least}")
+    return must(default, lambda value: value >= least, f"at least {least}", minimum=least)
 
 
 def above_0(default: Value) -> Value:
     """Declare a number above 0."""
-    return must(default, lambda value: value > 0, "above 0")
+    return must(default, lambda value: value > 0, "above 0", exclusiveMinimum=0)
 
 
 def between(least: float, most: float, default: Value) -> Value:
     """Declare a number with both bounds."""
-    return must(default, lambda value: least <= value <= most, f"between {least} and {most}")
+    allowed = f"between {least} and {most}"
+    return must(default, lambda value: least <= value <= most, allowed, minimum=least, maximum=most)
 
 
 class Checked:

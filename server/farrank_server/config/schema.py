@@ -7,6 +7,8 @@ file, the environment and flags.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
 
 from farrank_rankers.files.open import Overrides
 from farrank_runtimes.runtime import Packing, Precision
@@ -15,10 +17,25 @@ from farrank_server.config.checked import Checked, above_0, at_least, between, m
 
 DEFAULT_KIND = "bm25"
 
+# Bounds of the histograms of time: 1 ms to 10 s, three steps a decade doubled where latency objectives lie.
+MILLISECONDS = (1, 2, 5, 10, 20, 35, 50, 75, 100, 150, 200, 350, 500, 750, 1e3, 1.5e3, 2e3, 3.5e3, 5e3, 1e4)
+SECONDS = tuple(each / 1000 for each in MILLISECONDS)
+
 
 def _is_origin(text: str) -> bool:
     scheme, _, host = text.partition("://")
     return text == "*" or (scheme in ("http", "https") and bool(host) and "/" not in host)
+
+
+def _is_collector(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        # Reading the port is what finds one that is none.
+        named = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port)
+    except ValueError:
+        return False
+    is_plain = text.isascii() and text.isprintable() and " " not in text
+    return bool(named) and is_plain and not (parts.query or parts.fragment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +56,10 @@ class FirstStageConfig(Checked):
     `default_k` is how many candidates are reranked where the caller does not say; None: 20 on a CPU, which
     scores about that many long documents within the default deadline, 100 on an accelerator. `max_searches`
     bounds the searches that run or wait at once, `max_query_terms` the distinct terms of one (by default
-    Lucene's own bound). `verify_stores`: what is kept beside an index is read whole at the start, and every
-    file compared with its digest; otherwise sizes alone are.
+    Lucene's own bound). A search process that says nothing for `hang_after_s`, or whose threads are all busy
+    for six times as long without one of them ending a search, is started anew. `verify_stores`: what is kept
+    beside an index is read whole at the start, and every file compared with its digest; otherwise sizes alone
+    are.
     """
 
     indexes: Mapping[str, IndexConfig] = field(default_factory=dict)
@@ -49,6 +68,7 @@ class FirstStageConfig(Checked):
     max_searches: int = at_least(1, 256)
     max_query_terms: int = at_least(1, 1024)
     start_timeout_s: float = above_0(120.0)
+    hang_after_s: float = above_0(10.0)
     verify_stores: bool = True
 
 
@@ -132,16 +152,18 @@ class LimitsConfig(Checked):
 
     `max_held_characters` bounds the texts of all calls in flight, however little of them is read. A call is
     admitted while the backlog and the call itself need at most `deadline_margin` of the time to its deadline;
-    a call without a deadline gets `default_timeout_s`.
+    a call without a deadline gets `default_timeout_s`. `max_unread_bytes` bounds what is answered and has not
+    been read yet.
     """
 
     max_documents: int = at_least(1, 1000)
     max_document_bytes: int = at_least(1, 16 * 2**20)
     max_query_bytes: int = at_least(1, 256 * 2**10)
-    max_request_bytes: int = at_least(1, 64 * 2**20)
+    max_request_bytes: int = at_least(1, 24 * 2**20)
     max_queued_tokens: int = at_least(1, 2_000_000)
     max_held_characters: int = at_least(1, 256 * 2**20)
     max_concurrent_calls: int = at_least(1, 1000)
+    max_unread_bytes: int = at_least(1, 256 * 2**20)
     default_timeout_s: float = above_0(60.0)
     deadline_margin: float = must(0.85, lambda share: 0 < share <= 1, "above 0 and at most 1")
 
@@ -177,14 +199,70 @@ class HttpConfig(Checked):
 
 @dataclass(frozen=True, slots=True)
 class ListenConfig(Checked):
-    """Where the server listens. Port 0 takes a free one; metrics_port None serves no metrics."""
+    """Where the server listens. Port 0 takes a free one; metrics_port None serves no metrics.
+
+    `keys` is the file of the API keys that callers must show (`farrank keys`); None lets everybody call.
+    `metrics_token_file` holds the token that who reads the metrics must show; None lets everybody read them.
+    After `max_connection_age_s` a gRPC connection takes no new calls, and its caller connects anew, perhaps
+    to a replica that has come since; None lets it live.
+    """
 
     host: str = "127.0.0.1"
     port: int = between(0, 65535, 50051)
     metrics_port: int | None = between(0, 65535, 9090)
+    metrics_token_file: Path | None = None
     drain_timeout_s: float = at_least(0, 30.0)
+    max_connection_age_s: float | None = at_least(1, 300.0)
     tls: TlsConfig | None = None
+    keys: Path | None = None
     http: HttpConfig = field(default_factory=HttpConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class LoggingConfig(Checked):
+    """What the log tells, on standard error: in lines for people, or as a JSON object each.
+
+    Each call that did not end well has a line, and of those that did, a share: `ok_sample` of 1.
+    """
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
+    ok_sample: float = between(0, 1, 0.01)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectiveConfig(Checked):
+    """What dashboards and alerts hold latency to: a `share` of the calls that rerank ends within `latency_s`.
+
+    The server does nothing else with it. SIGHUP reads it anew. `latency_s` is a bound of the histogram.
+    """
+
+    latency_s: float = must(
+        5.0, SECONDS.__contains__, f"a bound of the histogram: {', '.join(f'{each:g}' for each in SECONDS)}"
+    )
+    share: float = must(0.99, lambda share: 0 < share < 1, "above 0 and below 1")
+
+
+@dataclass(frozen=True, slots=True)
+class TracingConfig(Checked):
+    """Where traces of calls go: to the OTLP collector at `endpoint`, over HTTP; None traces nothing.
+
+    `sample_ratio` of 1 are traced. A caller that brings a trace has decided for its calls, too; without
+    `follow_callers`, of those that are to be traced only `sample_ratio` are.
+    """
+
+    endpoint: str | None = must(
+        None, _is_collector, "a URL such as http://127.0.0.1:4318; without a path, /v1/traces is taken"
+    )
+    sample_ratio: float = between(0, 1, 0.01)
+    follow_callers: bool = True
+
+    @property
+    def url(self) -> str | None:
+        """Where spans are sent to."""
+        if self.endpoint is None or urlsplit(self.endpoint).path.strip("/"):
+            return self.endpoint
+        return f"{self.endpoint.rstrip('/')}/v1/traces"
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +278,9 @@ class ServerConfig(Checked):
     batching: BatchingConfig = field(default_factory=BatchingConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     first_stage: FirstStageConfig = field(default_factory=FirstStageConfig)
+    logging: LoggingConfig = field(default_factory=LoggingConfig)
+    tracing: TracingConfig = field(default_factory=TracingConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     tokenizer_threads: int = at_least(1, 2)
     cache_bytes: int = at_least(0, 256 * 2**20)
 

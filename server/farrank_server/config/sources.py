@@ -10,10 +10,12 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from farrank_rankers.json_values import bounded_text
 from farrank_server.config.schema import DEFAULT_KIND, IndexConfig
 from farrank_server.errors import ConfigError
 from farrank_server.first_stage.kinds import KINDS, kind_named
@@ -22,6 +24,12 @@ Tree = TypeVar("Tree")
 
 # Stands for every name of a mapping, in a flag that sets all of them.
 EVERY = "*"
+
+# What a file may hold. An alias of YAML can stand for its like many times over, or for itself.
+MAX_FILE_BYTES = 2**20
+MAX_VALUES = 100_000
+MAX_DEPTH = 20
+_TOO_DEEP = f"it nests more than {MAX_DEPTH} levels deep"
 
 PREFIX = "FARRANK_"
 _SEPARATOR = "__"
@@ -40,8 +48,8 @@ class Setting:
         return Setting(self.path[1:], self.value, self.source)
 
 
-def from_file(path: Path) -> list[Setting]:
-    """Read a file by its ending: .toml, .yaml or .yml.
+def from_file(path: Path, text: str | None = None) -> list[Setting]:
+    """Read a file by its ending: .toml, .yaml or .yml; `text` is read as what it is about to hold.
 
     Raises: ConfigError, one line, if the file cannot be read or parsed or ends otherwise.
     """
@@ -51,13 +59,17 @@ def from_file(path: Path) -> list[Setting]:
     if path.suffix not in (".toml", ".yaml", ".yml"):
         raise ConfigError(f"{path}: a configuration file must end in .yaml, .yml or .toml")
     try:
-        text = path.read_text(encoding="utf-8")
+        if text is None:
+            text = bounded_text(path, MAX_FILE_BYTES)
         # An empty file sets nothing, which is allowed.
         tree = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text) or {}
+        problem = _too_much(tree)
     except OSError as error:
         problem = error.strerror or str(error)
     except UnicodeDecodeError as error:
         problem = f"not UTF-8 at byte {error.start}"
+    except RecursionError:
+        problem = _TOO_DEEP
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         problem = f"{line}{error.problem or 'not YAML'}"
@@ -66,9 +78,29 @@ def from_file(path: Path) -> list[Setting]:
         ValueError,
     ) as error:  # both parsers let through what is no date or too long an int
         problem = " ".join(str(error).split())
-    else:
-        return list(_flatten(tree, (), str(path)))
-    raise ConfigError(f"{path}: {problem}")
+    if problem:
+        raise ConfigError(f"{path}: {problem}")
+    return list(_flatten(tree, (), str(path)))
+
+
+def _too_much(tree: object) -> str:
+    """Say which bound a file goes beyond; nothing if none."""
+    level, values = [tree], 0
+    for _ in range(MAX_DEPTH):
+        below = (each for node in level for each in _below_node(node))
+        level = [*islice(below, MAX_VALUES - values + 1)]
+        values += len(level)
+        if values > MAX_VALUES:
+            return f"it holds more than {MAX_VALUES} values"
+        if not level:
+            return ""
+    return _TOO_DEEP
+
+
+def _below_node(node: object) -> Iterable[object]:
+    if isinstance(node, Mapping):
+        return node.values()
+    return node if isinstance(node, (list, tuple, set)) else ()
 
 
 def _flatten(node: object, path: tuple[str, ...], source: str) -> Iterator[Setting]:
@@ -187,7 +219,7 @@ class _Builder:
             return _BROKEN
 
     def _value(self, hint: Any, settings: list[Setting], path: tuple[str, ...], standing: Any) -> Any:
-        kind, may_be_none = _optional_of(hint)
+        kind, may_be_none = optional_of(hint)
         if is_dataclass(kind) or get_origin(kind) is Mapping:
             # None takes back what was set before it.
             last_none = max((at for at, each in enumerate(settings) if _sets_none(each)), default=-1)
@@ -269,8 +301,8 @@ def _converted(kind: Any, value: object) -> Any:
     raise ValueError
 
 
-def _optional_of(hint: Any) -> tuple[Any, bool]:
-    """Split `X | None` into X and True; any other hint stays, with False."""
+def optional_of(hint: Any) -> tuple[Any, bool]:
+    """Split the hint `X | None` into X and True; any other stays, with False."""
     if get_origin(hint) in (Union, UnionType):
         (kind,) = (each for each in get_args(hint) if each is not NoneType)
         return kind, True
@@ -302,7 +334,7 @@ def _unknown_key(level: Sequence[str], wrong: Setting, siblings: Sequence[str], 
 
 
 def _keys(hint: Any, path: tuple[str, ...]) -> Iterator[str]:
-    inner, _ = _optional_of(hint)
+    inner, _ = optional_of(hint)
     if get_origin(inner) is Mapping:
         yield from _keys(get_args(inner)[1], (*path, "NAME"))
     elif inner is IndexConfig:

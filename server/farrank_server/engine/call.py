@@ -9,11 +9,13 @@ from farrank_rankers.ensemble import mean_score
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
 from farrank_server.batching.batcher import Queued
+from farrank_server.batching.fair_order import NOBODY, Account
 from farrank_server.engine.admission.reservations import Reservation
 from farrank_server.engine.rankers.document_cache import KnownDocuments
 from farrank_server.engine.rankers.loaded import LoadedRanker
 from farrank_server.engine.spans import Cut, Span
 from farrank_server.engine.stored import NOTHING, Source, Sources
+from farrank_server.telemetry.call_record import NO_CALL, CallRecord
 
 # A text's score differs in the seventh digit with its place in a batch. Rounded, equal documents are equal
 # again, and keep the order they came in.
@@ -62,6 +64,8 @@ class RerankCall:
     arrival_s: float
     deadline_s: float
     count_tokens: bool = False
+    record: CallRecord = NO_CALL
+    account: Account = NOBODY
 
 
 @dataclass(frozen=True, slots=True)

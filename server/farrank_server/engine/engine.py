@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -13,18 +14,20 @@ from numpy.typing import NDArray
 
 from farrank_rankers.errors import ReadingStopped
 from farrank_runtimes.runtime import forget_locals
+from farrank_server.batching.fair_order import NOBODY
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.admission.concurrency_limit import ConcurrencyLimit
 from farrank_server.engine.admission.estimates import Speed
 from farrank_server.engine.admission.reservations import Claim, Reservation, Reservations, Work
 from farrank_server.engine.call import ActiveCall, Document, RerankCall, RerankResult, mean_of_members
 from farrank_server.engine.device.device_loop import DeviceState, DeviceThread
-from farrank_server.engine.device.supervision import Device
+from farrank_server.engine.device.supervision import TAKEN_WITH_IT, Device
 from farrank_server.engine.rankers.document_cache import DocumentCache, KnownDocuments
 from farrank_server.engine.rankers.loaded import LoadedRanker, Scorer
 from farrank_server.engine.tokenization import TokenizerPool
 from farrank_server.errors import DeadlineExceeded, NotFound, Reason, Unavailable
 from farrank_server.metrics import Metrics
+from farrank_server.telemetry.call_record import current
 
 # The family whose rankers make one vector of a query, and of each chunk, that an index can hold.
 BI_ENCODER = "biencoder"
@@ -35,12 +38,16 @@ INITIAL_READING_PER_S = 1_000_000.0
 # Below this many characters, hashing texts costs less than a trip to another thread.
 INLINE_HASH_CHARACTERS = 100_000
 
+# For whom a first stage searches: it asks for vectors of queries, and knows nothing of callers.
+_ASKING = ContextVar("asking", default=NOBODY)
+
 
 class Engine:
     """Everything online but the sockets. Belongs to the event loop that made it.
 
     `rankers`: all by name in their configured order, members behind their ensemble. `device` is the thread
-    that loaded them. Once `lost` is set, the device cannot be brought back and every call is refused.
+    that loaded them. Once `lost` is set, the device cannot be brought back and every call is refused, or too
+    many tokenizer threads hang: a new process is needed.
     """
 
     def __init__(
@@ -59,13 +66,21 @@ class Engine:
         self._metrics = metrics
         self._ids = count(1)
         self._reservations = Reservations(
-            config.limits, {name: ranker.speeds for name, ranker in self.loaded.items()}, reading
+            config.limits,
+            {name: ranker.speeds for name, ranker in self.loaded.items()},
+            reading,
+            config.tokenizer_threads,
         )
         loaded, hang_after_s = list(self.loaded.values()), config.device.hang_after_s
         self.device = Device(loaded, device, self._reservations, metrics, hang_after_s)
         self.lost = self.device.lost
         self._tokenizers = TokenizerPool(
-            config.tokenizer_threads, reading, self._reservations, self.device.submit
+            config.tokenizer_threads,
+            reading,
+            self._reservations,
+            self.device.submit,
+            told=metrics.tokenizer_hangs.inc,
+            lost=self.lost.set,
         )
         self._show_state(cache)
 
@@ -90,9 +105,11 @@ class Engine:
         """
         self.device.check_ready()
         reservation = self._admit(_claim(call, self.scorer(call.ranker).members, coming))
+        asking = _ASKING.set(call.account)
         try:
             yield reservation
         finally:
+            _ASKING.reset(asking)
             self._reservations.release(reservation)
 
     async def rerank(self, call: RerankCall, reserved: Reservation | None = None) -> RerankResult:
@@ -124,7 +141,46 @@ class Engine:
                     if not task.cancelled() and (error := task.exception()) is not None:
                         forget_locals(error)
         finally:
+            self._give_back(reservation)
+
+    def _give_back(self, reservation: Reservation) -> None:
+        """Give back a call's place; if it was left, that of its texts once no thread reads them any more."""
+        turns = self._tokenizers.left_behind(reservation)
+        if not turns:
             self._reservations.release(reservation)
+            return
+        self._reservations.abandon(reservation)
+        leave = self.gate.stay(reservation.account)
+
+        def give_back(_: object) -> None:
+            self._reservations.release(reservation)
+            leave()
+
+        waiting = asyncio.gather(*map(asyncio.wrap_future, turns), return_exceptions=True)
+        waiting.add_done_callback(give_back)
+
+    def expected_tokens(self, call: RerankCall, documents: Sequence[Document]) -> int:
+        """Guess what a call will count as its tokens, from the lengths of its documents."""
+        lengths = [document.characters for document in documents]
+        return sum(
+            member.estimate(call.query, lengths, call.max_chunks).tokens
+            for member in self.scorer(call.ranker).members
+        )
+
+    def backlog_s(self) -> float:
+        """Say for how many seconds the device has work: what is admitted and not yet encoded."""
+        return sum(
+            self._reservations.outstanding_tokens(name) / ranker.tokens_per_s()
+            for name, ranker in self.loaded.items()
+        )
+
+    async def check_query(self, call: RerankCall) -> None:
+        """Refuse a query that a call without documents would be refused for, if it had any.
+
+        Raises: InvalidArgument if it holds no token for a ranker of the call.
+        """
+        for member in self.scorer(call.ranker).members:
+            await self._tokenizers.check_query(member, call)
 
     async def encode_query(self, ranker: str, query: str, deadline_s: float) -> NDArray[np.float32]:
         """Make a bi-encoder's vector of a query, in turn with all else on the device.
@@ -135,7 +191,19 @@ class Engine:
         """
         encoder = self.bi_encoder(ranker)
         self.device.check_ready()
-        call = RerankCall(ranker, query, (), None, time.monotonic(), deadline_s)
+        now_s, account = time.monotonic(), _ASKING.get()
+        call = RerankCall(ranker, query, (), None, now_s, deadline_s, record=current(), account=account)
+        try:
+            return await self._encode_once(encoder, call)
+        except Unavailable as error:
+            if error.reason not in TAKEN_WITH_IT:
+                raise
+            forget_locals(error)
+        await self._brought_back(encoder, call)
+        return await self._encode_once(encoder, call)
+
+    async def _encode_once(self, encoder: LoadedRanker, call: RerankCall) -> NDArray[np.float32]:
+        deadline_s = call.deadline_s
         asked = self._loop.create_future()
         active = ActiveCall(next(self._ids), call, encoder, Reservation(0, 0, {}), KnownDocuments(), asked)
         try:
@@ -163,12 +231,43 @@ class Engine:
     async def _score(
         self, ranker: LoadedRanker, call: RerankCall, known: KnownDocuments, reservation: Reservation
     ) -> RerankResult:
-        """Score all documents with one ranker."""
+        """Score all documents with one ranker; once more if the device fails and takes them with it."""
+        try:
+            return await self._score_once(ranker, call, known, reservation)
+        except Unavailable as error:
+            if error.reason not in TAKEN_WITH_IT:
+                raise
+            forget_locals(error)
+        await self._brought_back(ranker, call)
+        self._reservations.begin_again(reservation, ranker.name)
+        return await self._score_once(ranker, call, known, reservation)
+
+    async def _brought_back(self, ranker: LoadedRanker, call: RerankCall) -> None:
+        """Wait for the device, which took a call with it. Raises: as `brought_back`; DeadlineExceeded."""
+        try:
+            async with asyncio.timeout_at(call.deadline_s):
+                await self.device.brought_back()
+        except TimeoutError:
+            raise DeadlineExceeded("the deadline passed while the device was brought back") from None
+        self._metrics.reruns.labels(ranker.name).inc()
+
+    async def _score_once(
+        self, ranker: LoadedRanker, call: RerankCall, known: KnownDocuments, reservation: Reservation
+    ) -> RerankResult:
         active = ActiveCall(next(self._ids), call, ranker, reservation, known, self._loop.create_future())
         try:
             async with asyncio.timeout_at(call.deadline_s):
                 self.device.open(active)
+                began_s = time.monotonic()
                 read = await self._tokenizers.prepare(active)
+                call.record.step(
+                    "tokenize",
+                    *(began_s, time.monotonic()),
+                    ranker=ranker.name,
+                    documents=len(call.documents),
+                    chunks=read.chunks,
+                    tokens=read.tokens,
+                )
                 self._reservations.correct(reservation, ranker.name, read.tokens, read.chunks)
                 await active.finished
         except TimeoutError:
@@ -183,7 +282,7 @@ class Engine:
         documents = tuple(active.results[index] for index in range(len(call.documents)))
         result = RerankResult(documents, read + active.tally)
         # Once the answer is on its way: nobody waits for the counters.
-        self._loop.call_soon(self._metrics.count_answer, ranker, result)
+        self._loop.call_soon(self._metrics.count_answer, ranker, result, call.record.exemplar())
         return result
 
     async def drain(self, timeout_s: float) -> bool:
@@ -232,7 +331,7 @@ class Engine:
         texts = [each.text for n, each in enumerate(call.documents) if n not in stored and each.text]
         if sum(map(len, texts)) <= INLINE_HASH_CHARACTERS:
             return look_up()
-        return await self._loop.run_in_executor(self._tokenizers.pool, look_up)
+        return await asyncio.wrap_future(self._tokenizers.pool.submit_for(call.account, look_up))
 
     def _show_state(self, cache: DocumentCache) -> None:
         """Let Prometheus read at each scrape what changes too often to be copied."""
@@ -278,4 +377,4 @@ def _claim(
         known_chunks += member.estimate(call.query, encoded, call.max_chunks).chunks
         work.append(replace(estimated, chunks=estimated.chunks + known_chunks))
     characters = sum(document.characters for document in documents)
-    return Claim(work, unread, characters, call.arrival_s, call.deadline_s)
+    return Claim(work, unread, characters, call.arrival_s, call.deadline_s, call.account)

@@ -1,22 +1,30 @@
 """Text becomes encoder inputs, off the event loop and in parallel."""
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, TypeVar
 
 from farrank_rankers.chunking import readable_tokens
 from farrank_rankers.errors import ReadingStopped
 from farrank_rankers.features import Features
 from farrank_rankers.reader import ChunkFramer
 from farrank_rankers.tokens import TokenizedText
+from farrank_server.batching.fair_order import Account
 from farrank_server.engine.admission.estimates import Speed
-from farrank_server.engine.admission.reservations import Reservations
-from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput, Tally
+from farrank_server.engine.admission.reservations import READING_TURN_S, Reservation, Reservations
+from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput, RerankCall, Tally
 from farrank_server.engine.rankers.document_cache import EncodedDocument
+from farrank_server.engine.rankers.loaded import LoadedRanker
+from farrank_server.engine.reader_threads import TICK_S, ReaderHung, ReaderThreads
 from farrank_server.engine.spans import Cut, Span
 from farrank_server.engine.stored import Source, StoredTokens
-from farrank_server.errors import InvalidArgument
+from farrank_server.errors import Internal, InvalidArgument
+
+log = logging.getLogger(__name__)
 
 # A call's documents are read in slices of about this many characters (some 5 ms of a core): the device
 # starts on the first while the next is read, and calls take turns.
@@ -25,22 +33,58 @@ SLICE_CHARACTERS = 16_384
 # So many times faster than text becomes tokens, tokens are read that are kept beside an index.
 STORED_FASTER = 16
 
+T = TypeVar("T")
+
+# Work of a call that other calls may come between.
+Steps = Generator[None, None, T]
+
 Submit = Callable[[ActiveCall, Sequence[QueuedInput], Sequence[PendingDocument]], None]
 
 
 class TokenizerPool:
-    """The threads of `pool`. From there `submit` hands finished slices to the device's thread."""
+    """The threads of `pool`. From there `submit` hands finished slices to the device's thread.
 
-    def __init__(self, threads: int, reading: Speed, reservations: Reservations, submit: Submit) -> None:
+    `told` hears how many threads were found hanging; each is replaced. When more hang than there are to be,
+    `lost` is called: every further one would take its memory, and perhaps a core.
+    """
+
+    def __init__(
+        self,
+        threads: int,
+        reading: Speed,
+        reservations: Reservations,
+        submit: Submit,
+        told: Callable[[int], None] = lambda hung: None,
+        lost: Callable[[], None] = lambda: None,
+    ) -> None:
         self._threads = threads
-        self.pool = ThreadPoolExecutor(threads, thread_name_prefix="farrank-reader")
+        self.pool = ReaderThreads(threads)
+        self._told, self._lost = told, lost
+        self._event_loop = asyncio.get_running_loop()
+        self._ticked_s = time.monotonic()
+        self._timer = self._event_loop.call_later(TICK_S, self._tick)
         self._reading = reading
         self._reservations = reservations
         self._submit = submit
+        self._left_behind: dict[Reservation, list[Future[Any]]] = {}
 
     def close(self) -> None:
         """End the threads; slices not begun are dropped."""
+        self._event_loop.call_soon_threadsafe(self._timer.cancel)
         self.pool.shutdown(cancel_futures=True)
+
+    def _tick(self) -> None:
+        now_s = time.monotonic()
+        hung = self.pool.give_up_hung(now_s - self._ticked_s)
+        self._ticked_s = now_s
+        if hung:
+            log.error("%d tokenizer threads hang, and were replaced; their calls are refused", hung)
+            self._told(hung)
+        if self.pool.hung > self._threads:
+            log.error("%d tokenizer threads hang, more than there are to be", self.pool.hung)
+            self._lost()
+            return
+        self._timer = self._event_loop.call_later(TICK_S, self._tick)
 
     async def prepare(self, call: ActiveCall) -> Tally:
         """Read, split and submit all documents of a call; say what was read.
@@ -48,21 +92,21 @@ class TokenizerPool:
         Raises: InvalidArgument if the query holds no token; ReadingStopped if the call ended meanwhile.
         """
         started_ns = time.perf_counter_ns()
-        loop = asyncio.get_running_loop()
         slices = iter(list(_slices(call)))
         framer: list[ChunkFramer] = []
 
-        def read(indices: Sequence[int]) -> Tally:
-            brought = Tally() if framer else self._read_query(call, framer)
-            return brought + self._read_slice(call, framer[0], indices)
+        def read(indices: Sequence[int]) -> Steps[Tally]:
+            brought = Tally() if framer else (yield from self._read_query(call, framer))
+            return brought + (yield from self._read_slice(call, framer[0], indices))
 
         # The first slice brings the query; the others then go side by side, a few at a time.
-        total = await loop.run_in_executor(self.pool, read, next(slices))
+        account = call.call.account
+        total = await self._in_turns(account, read(next(slices)), call.reservation)
 
         async def read_on() -> None:
             nonlocal total
             for indices in slices:
-                tally = await loop.run_in_executor(self.pool, read, indices)
+                tally = await self._in_turns(account, read(indices), call.reservation)
                 total += tally
 
         if len(call.call.documents) > 1:
@@ -70,19 +114,41 @@ class TokenizerPool:
         total.tokenization_ns = time.perf_counter_ns() - started_ns
         return total
 
+    def left_behind(self, reservation: Reservation) -> list[Future[Any]]:
+        """Give, once, the turns of an abandoned call that still run: each ends with the piece it reads."""
+        return [turn for turn in self._left_behind.pop(reservation, ()) if not turn.done()]
+
+    async def _in_turns(self, account: Account, steps: Steps[T], reservation: Reservation | None = None) -> T:
+        """Run steps on the pool's threads; after each turn the other calls have theirs.
+
+        A turn that still runs when the caller goes is left behind to the reservation.
+        """
+        while True:
+            turn = self.pool.submit_for(account, partial(_turn, steps))
+            try:
+                done = await asyncio.wrap_future(turn)
+            except asyncio.CancelledError:
+                if not turn.cancel() and reservation is not None:
+                    self._left_behind.setdefault(reservation, []).append(turn)
+                raise
+            except ReaderHung as error:
+                raise Internal(f"a text of this call could not be read: {error}") from error
+            if done is not None:
+                return done[0]
+
     async def prepare_query(self, call: ActiveCall) -> None:
         """Read and submit the query of a call to a dual ranker that has no documents.
 
         Raises: InvalidArgument if it holds no token.
         """
-        await asyncio.get_running_loop().run_in_executor(self.pool, self._read_query, call, [])
+        await self._in_turns(call.call.account, self._read_query(call, []))
 
-    def _read_query(self, call: ActiveCall, framer: list[ChunkFramer]) -> Tally:
-        query = call.ranker.reader.read_query(call.call.query)
-        if len(query) == 0:
-            raise InvalidArgument(
-                f"query: holds no token that ranker {call.ranker.name} can read; it needs at least 1"
-            )
+    async def check_query(self, ranker: LoadedRanker, call: RerankCall) -> None:
+        """Raise InvalidArgument if a call's query holds no token."""
+        await self._in_turns(call.account, _tokens_of(ranker, call.query))
+
+    def _read_query(self, call: ActiveCall, framer: list[ChunkFramer]) -> Steps[Tally]:
+        query = yield from _tokens_of(call.ranker, call.call.query)
         brought = Tally(query_tokens_cut=query.tokens_cut or 0)
         if call.ranker.is_dual:
             encoder_input = call.ranker.reader.query_input(query)
@@ -91,7 +157,7 @@ class TokenizerPool:
         framer.append(ChunkFramer(call.ranker.reader, None if call.ranker.is_dual else query))
         return brought
 
-    def _read_slice(self, call: ActiveCall, framer: ChunkFramer, indices: Sequence[int]) -> Tally:
+    def _read_slice(self, call: ActiveCall, framer: ChunkFramer, indices: Sequence[int]) -> Steps[Tally]:
         inputs: list[QueuedInput] = []
         documents: list[PendingDocument] = []
         brought = Tally()
@@ -105,7 +171,7 @@ class TokenizerPool:
                 brought.stored_documents += 1
                 brought.stored_chunks += len(held.spans)
             elif held is None:
-                document, its_inputs = self._read_document(call, framer, index, source.tokens)
+                document, its_inputs = yield from self._read_document(call, framer, index, source.tokens)
                 inputs += its_inputs
                 brought.stored_documents += source.tokens is not None
             else:
@@ -120,23 +186,18 @@ class TokenizerPool:
 
     def _read_document(
         self, call: ActiveCall, framer: ChunkFramer, index: int, stored: StoredTokens | None
-    ) -> tuple[PendingDocument, list[QueuedInput]]:
+    ) -> Steps[tuple[PendingDocument, list[QueuedInput]]]:
         ranker, limit, brought = call.ranker, call.call.max_chunks, call.call.documents[index]
         length = brought.characters
-        started_s = time.perf_counter()
         if stored is not None:
             read = stored.read(brought.place, readable_tokens(ranker.spec.chunking, limit))
         else:
             assert brought.text is not None, "a document that is not kept beside an index brings its text"
-            read = ranker.reader.read_document(
-                brought.text, limit, should_stop=call.finished.done, count_tokens=call.call.count_tokens
-            )
+            counts = call.call.count_tokens
+            steps = ranker.reader.document_steps(brought.text, limit, count_tokens=counts)
+            read = yield from self._observed(call, steps, ranker.readable(length, counts))
         chunks = ranker.reader.split(read, limit)
         inputs = framer.inputs(chunks)
-        if stored is None:
-            readable = ranker.readable(length, call.call.count_tokens)
-            self._reading.observe(readable * self._threads, time.perf_counter() - started_s)
-            self._reservations.read(call.reservation, readable)
         ranker.density.observe(length - read.characters_cut, len(read))
         spans = tuple(Span(chunk.start, chunk.end) for chunk in chunks)
         cut = _cut(read, length)
@@ -144,6 +205,41 @@ class TokenizerPool:
         return document, [
             QueuedInput(each.tokens, call, each, document, chunk) for chunk, each in enumerate(inputs)
         ]
+
+    def _observed(
+        self, call: ActiveCall, steps: Generator[int, None, TokenizedText], readable: int
+    ) -> Steps[TokenizedText]:
+        """Read a document; admission hears at each step how far and how fast."""
+        reached, busy_s = 0, 0.0
+        read: TokenizedText | None = None
+        while read is None:
+            started_s = time.perf_counter()
+            try:
+                now = min(next(steps), readable)
+            except StopIteration as end:
+                now, read = readable, end.value
+            busy_s += time.perf_counter() - started_s
+            if now > reached:
+                self._reading.observe((now - reached) * self._threads, busy_s)
+                self._reservations.read(call.reservation, now - reached)
+                reached, busy_s = now, 0.0
+            if read is None:
+                yield
+                if not call.is_wanted:
+                    raise ReadingStopped(f"stopped after {reached} characters of a document")
+        return read
+
+
+def _turn(steps: Steps[T]) -> tuple[T] | None:
+    """Take steps until a turn's time is over; give the result if they have come to their end."""
+    end_s = time.perf_counter() + READING_TURN_S
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return (done.value,)
+        if time.perf_counter() >= end_s:
+            return None
 
 
 def _cut(read: TokenizedText, characters: int) -> Cut:
@@ -165,6 +261,23 @@ def _stored(call: ActiveCall, source: Source, index: int) -> EncodedDocument:
     cut = source.tokens.read(place, readable_tokens(chunking, limit))
     spans = whole.spans[:limit]
     return EncodedDocument(Features(whole.features.vectors[:limit]), spans, _cut(cut, 0))
+
+
+def _tokens_of(ranker: LoadedRanker, query: str) -> Steps[TokenizedText]:
+    """Read a query. Raises: InvalidArgument if it holds no token."""
+    steps = ranker.reader.query_steps(query)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            tokens: TokenizedText = done.value
+            break
+        yield
+    if len(tokens) == 0:
+        raise InvalidArgument(
+            f"query: holds no token that ranker {ranker.name} can read; it needs at least 1"
+        )
+    return tokens
 
 
 def _slices(call: ActiveCall) -> Iterator[list[int]]:

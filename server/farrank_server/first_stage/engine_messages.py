@@ -1,10 +1,10 @@
 """What is sent to a search engine, and what its answers and errors mean here."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from farrank_rankers.json_values import bounded_text, loads
 from farrank_server.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -71,7 +71,7 @@ def duration(seconds: float) -> str:
 
 def _tree_of(path: Path) -> dict[str, Any]:
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
+        tree = loads(bounded_text(path))
     except OSError as error:
         raise ConfigError(f"body: {path}: {error.strerror or error}") from None
     except ValueError as error:

@@ -5,11 +5,13 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from farrank_server.config.schema import FirstStageConfig
+from farrank_server.config.schema import FirstStageConfig, TracingConfig
 from farrank_server.errors import (
     ConfigError,
     FarrankError,
@@ -23,6 +25,7 @@ from farrank_server.errors import (
 from farrank_server.java_process.frames import Frame
 from farrank_server.java_process.process import JavaProcess, ProcessEnded
 from farrank_server.stores.index_manifest import MANIFEST, read_manifest
+from farrank_server.telemetry.call_record import current
 
 if TYPE_CHECKING:
     from farrank_server.stores.index_stores import IndexStores
@@ -32,17 +35,47 @@ HEAP_MIB = 1024
 
 _FIRST_DELAY_S = 0.25
 _LONGEST_DELAY_S = 30.0
-_HEALTHY_AFTER_S = 60.0
+# One that answered for so long is no start that failed, whatever ended it: the next begins without delay.
+_HEALTHY_AFTER_S = 5.0
+
+
+# How often the process is asked whether it still answers.
+TICK_S = 1.0
+
+# A search that ends may take so many times longer than an answer to that: its disk may be slow.
+STUCK_AFTER_HANGS = 6.0
+
+
+class SearchState(StrEnum):
+    """What became of the search process: it answers, it ended by itself, or it hung and was ended."""
+
+    UP = "up"
+    ENDED = "ended"
+    HUNG = "hung"
+
+
+def nobody(state: SearchState) -> None:
+    """Hear it, and do nothing."""
 
 
 class LuceneHost:
-    """One process for all Lucene indexes of a server, started again when it dies.
+    """One process for all Lucene indexes of a server, started again when it dies or hangs.
 
-    With no index added there is no process either. `opened` is what each index holds.
+    With no index added there is no process either. `opened` is what each index holds. `told` hears what
+    becomes of the process.
     """
 
-    def __init__(self, config: FirstStageConfig, heap_mib: int = HEAP_MIB) -> None:
+    def __init__(
+        self,
+        config: FirstStageConfig,
+        heap_mib: int = HEAP_MIB,
+        told: Callable[[SearchState], None] = nobody,
+        tracing: TracingConfig | None = None,
+    ) -> None:
         self._config = config
+        self._tracing = tracing
+        self._told = told
+        self._is_heard = True
         self._heap_mib = heap_mib
         self._indexes: dict[str, Mapping[str, Any]] = {}
         self._process: SearchProcess | None = None
@@ -63,6 +96,7 @@ class LuceneHost:
             return
         self._process = process = await self._open()
         self.opened = process.opened
+        self._tell(SearchState.UP)
         self._keeping = asyncio.create_task(self._keep_running(process))
 
     async def stop(self) -> None:
@@ -76,6 +110,20 @@ class LuceneHost:
             self._process = None
         # What refers to each other in a circle is found late or never; mapped files would stay as long.
         self._stores.clear()
+
+    def hush(self) -> None:
+        """Tell nothing of the process any more, or yet: that of another host is what counts."""
+        self._is_heard = False
+
+    def speak_up(self) -> None:
+        """Tell what the process is now, and from now on what becomes of it."""
+        self._is_heard = True
+        if self._indexes:
+            self._tell(SearchState.ENDED if self._process is None else SearchState.UP)
+
+    def _tell(self, state: SearchState) -> None:
+        if self._is_heard:
+            self._told(state)
 
     @property
     def process_id(self) -> int | None:
@@ -92,7 +140,10 @@ class LuceneHost:
         process = self._process
         if process is None:
             raise _restarting()
-        header, texts = await process.ask({"index": index, **request})
+        asked = {"index": index, **request}
+        if (trace := current().trace) is not None:
+            asked["traceparent"] = trace.traceparent()
+        header, texts = await process.ask(asked)
         if "places" in header and not self._is_same(process.opened[index], self.opened[index]):
             # What is kept beside the index belongs to the one that was there at the start.
             header["places"] = [-1] * len(header["places"])
@@ -127,7 +178,7 @@ class LuceneHost:
         return stores
 
     async def _open(self) -> "SearchProcess":
-        return await SearchProcess.open(self._indexes, self._config, self._heap_mib)
+        return await SearchProcess.open(self._indexes, self._config, self._heap_mib, self._tracing)
 
     async def _keep_running(self, process: "SearchProcess") -> NoReturn:
         """Start another process whenever one ends, with growing delays."""
@@ -136,6 +187,7 @@ class LuceneHost:
             born_s = time.monotonic()
             code = await process.ended()
             self._process = None
+            self._tell(SearchState.HUNG if process.has_hung else SearchState.ENDED)
             if time.monotonic() - born_s > _HEALTHY_AFTER_S:
                 failures = 0
             _log.error("the search process ended with %d; starting another", code)
@@ -145,6 +197,7 @@ class LuceneHost:
                 try:
                     self._process = process = await self._open()
                     self._say_what_changed(process)
+                    self._tell(SearchState.UP)
                 except Exception as error:  # whatever it is, the next start may work
                     _log.error("the search process does not start: %s", error)
 
@@ -158,20 +211,35 @@ def restart_delay_s(failures: int) -> float:
 class SearchProcess(JavaProcess):
     """One life of the search process; made by `open`. When it ends, all that wait for it get Unavailable.
 
-    `opened` is what each index holds, `pending` the requests that have a caller who waits.
+    `opened` is what each index holds, `pending` the requests that have a caller who waits. `has_hung` says
+    that it was killed because it hung.
+
+    A request is written once the pipe has taken the one before. What is given up until then is never written:
+    a process that reads no more would otherwise be sent all that callers ask and give up meanwhile.
     """
 
     opened: dict[str, dict[str, Any]]
+    has_hung: bool = False
     _reading: asyncio.Task[None]
+    _writing: asyncio.Task[None]
+    _watching: asyncio.Task[None]
 
     def __init__(self, process: asyncio.subprocess.Process, name: str) -> None:
         super().__init__(process, name)
         self.pending: dict[int, asyncio.Future[Frame]] = {}
         self._ids = itertools.count()
+        self._unwritten: dict[int, Mapping[str, Any]] = {}
+        self._has_unwritten = asyncio.Event()
+        self._heard_of = False
+        self._stuck_s = 0.0
 
     @classmethod
     async def open(
-        cls, indexes: Mapping[str, Mapping[str, Any]], config: FirstStageConfig, heap_mib: int
+        cls,
+        indexes: Mapping[str, Mapping[str, Any]],
+        config: FirstStageConfig,
+        heap_mib: int,
+        tracing: TracingConfig | None = None,
     ) -> "SearchProcess":
         """Start a process and wait until it has opened every index.
 
@@ -183,6 +251,7 @@ class SearchProcess(JavaProcess):
             "search_threads": config.search_threads,
             "max_query_terms": config.max_query_terms,
             "heap_mib": heap_mib,
+            "tracing": None if tracing is None or tracing.endpoint is None else asdict(tracing),
         }
         try:
             async with asyncio.timeout(config.start_timeout_s):
@@ -201,6 +270,8 @@ class SearchProcess(JavaProcess):
             raise
         process.opened = header["ready"]
         process._reading = asyncio.create_task(process._read_answers(config.max_query_terms))
+        process._writing = asyncio.create_task(process._write_requests())
+        process._watching = asyncio.create_task(process._watch(config.hang_after_s))
         return process
 
     async def ask(self, request: Mapping[str, Any]) -> Frame:
@@ -210,27 +281,63 @@ class SearchProcess(JavaProcess):
         request_id = next(self._ids)
         answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         self.pending[request_id] = answer
+        self._unwritten[request_id] = request
+        self._has_unwritten.set()
         try:
-            await self.send({"id": request_id, **request})
             return await answer
-        except ProcessEnded:
-            if not answer.cancel():
-                answer.exception()  # read, or asyncio warns that it never was
-            raise _restarting() from None
         finally:
-            if self.pending.pop(request_id, None) is not None and not self._reading.done():
+            was_written = self._unwritten.pop(request_id, None) is None
+            if self.pending.pop(request_id, None) is not None and was_written and not self._reading.done():
                 with contextlib.suppress(ProcessEnded):
                     self.post({"cancel": request_id})
 
     async def stop(self) -> None:
         """End the process; requests that still wait get Unavailable."""
+        self._watching.cancel()
         await super().stop()
         await self._reading
+
+    async def _write_requests(self) -> None:
+        while await self._has_unwritten.wait():
+            while self._unwritten:
+                request_id = next(iter(self._unwritten))
+                try:
+                    await self.send({"id": request_id, **self._unwritten.pop(request_id)})
+                except ProcessEnded:
+                    return  # `_read_answers` tells all that wait
+            self._has_unwritten.clear()
+
+    async def _watch(self, hang_after_s: float) -> None:
+        """Kill the process once it has hung. A suspended machine is none: late looks count little."""
+        silent_s, looked_s, is_asked = 0.0, time.monotonic(), False
+        while True:
+            await asyncio.sleep(TICK_S)
+            elapsed_s, looked_s = time.monotonic() - looked_s, time.monotonic()
+            silent_s = 0.0 if self._heard_of else silent_s + min(elapsed_s, 2 * TICK_S)
+            is_asked, self._heard_of = is_asked and not self._heard_of, False
+            problem = ""
+            if silent_s > hang_after_s:
+                problem = f"has said nothing for {silent_s:.0f} s"
+            elif self._stuck_s > STUCK_AFTER_HANGS * hang_after_s:
+                problem = f"has ended no search for {self._stuck_s:.0f} s, and all its threads are busy"
+            if problem:
+                _log.error("the search process %s; killing it (first_stage.hang_after_s)", problem)
+                self.has_hung = True
+                self.kill_now()
+                return
+            if not is_asked:
+                is_asked = True
+                with contextlib.suppress(ProcessEnded):
+                    self.post({"ping": True})
 
     async def _read_answers(self, max_query_terms: int) -> None:
         try:
             while True:
                 header, texts = await self.receive()
+                self._heard_of = True
+                if "stuck_s" in header:
+                    self._stuck_s = header["stuck_s"]
+                    continue
                 answer = self.pending.pop(header["id"], None)
                 if answer is None or answer.done():
                     continue
@@ -243,6 +350,8 @@ class SearchProcess(JavaProcess):
         except ProcessEnded:
             pass
         finally:
+            self._watching.cancel()
+            self._writing.cancel()
             for answer in self.pending.values():
                 if not answer.done():
                     answer.set_exception(_restarting())

@@ -192,7 +192,7 @@ def _text_of(document: Any) -> str | None:
         return None
     try:
         source = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         return raw
     contents = source.get(CONTENTS) if isinstance(source, dict) else None
     return contents if isinstance(contents, str) else raw

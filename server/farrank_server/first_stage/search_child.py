@@ -2,15 +2,21 @@
 
 Run as `python -m farrank_server.first_stage.search_child` by `lucene`, which speaks `frames` with it:
 
-    parent → child    {indexes: {name: {path, ranks}}, search_threads, max_query_terms, heap_mib}  once, first
+    parent → child    {indexes: {name: {path, ranks}}, search_threads, max_query_terms, heap_mib,
+                      tracing}                                                     once, first
                       {id, index, ASKED, k, texts: bool}                           a search
                       {id, index, ASKED, only: [doc_id]}                           scores of these
                       {id, index, read: [doc_id]}                                  their texts
                       {id, index, locate: [doc_id]}                                their places
+                      {…, traceparent}                                             any of these, traced
                       {cancel: id}                                                 nobody waits for it
+                      {ping: true}                                                 does it still answer?
     child → parent    {ready: {name: {documents, mean_characters, …}}} or {failed: [why]}          once, first
                       {id, doc_ids, scores, places} + texts, {id} + texts, {id, places},
                       {id, gone: [doc_id]} or {id, error}
+                      {stuck_s}                                                    to a ping: for how long all
+                                                                                   threads are busy, and none
+                                                                                   has ended a search
 
 ASKED is what the index's way to rank takes (`lucene_rankings`): query, weights or vector. There are no places
 where the index has none; an unknown document's is -1.
@@ -21,16 +27,20 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
-from farrank_server.errors import ConfigError, Gone
+from farrank_server.errors import ConfigError, Gone, without_words
 from farrank_server.first_stage.lucene_index import Found, OpenIndex
 from farrank_server.first_stage.lucene_rankings import ranked
 from farrank_server.java_process.frames import claim_pipes, pack, read_frame, write_frame
 from farrank_server.java_process.jvm import start_jvm
+
+if TYPE_CHECKING:
+    from farrank_server.telemetry.tracing import Tracing
 
 _log = logging.getLogger(__name__)
 
@@ -62,12 +72,21 @@ class SearchedIndex(Protocol):
 class SearchThreads:
     """Takes searches in, hands them to its threads, and writes their answers."""
 
-    def __init__(self, indexes: Mapping[str, SearchedIndex], threads: int, to_parent: BinaryIO) -> None:
+    def __init__(
+        self,
+        indexes: Mapping[str, SearchedIndex],
+        threads: int,
+        to_parent: BinaryIO,
+        tracing: "Tracing | None" = None,
+    ) -> None:
         self._indexes = indexes
+        self._tracing = tracing
         self._to_parent = to_parent
         self._writing = threading.Lock()
         self._threads = ThreadPoolExecutor(threads)
         self._wanted: set[int] = set()
+        self._count, self._counting = threads, threading.Lock()
+        self._busy, self._changed_s = 0, time.monotonic()
 
     def run(self, from_parent: BinaryIO) -> None:
         """Serve until the parent closes the pipe."""
@@ -75,24 +94,49 @@ class SearchThreads:
             request = frame[0]
             if "cancel" in request:
                 self._wanted.discard(request["cancel"])
+            elif "ping" in request:
+                self._send(pack({"stuck_s": self._stuck_s()}))
             else:
                 self._wanted.add(request["id"])
-                answered = self._threads.submit(self._answer, request)
+                answered = self._threads.submit(self._answer, request, time.time_ns())
                 answered.add_done_callback(partial(self._tell_failure, request["id"]))
 
-    def _answer(self, request: Mapping[str, Any]) -> None:
+    def _answer(self, request: Mapping[str, Any], came_ns: int) -> None:
         # Cancelled while it waited: the search is not made.
         if request["id"] not in self._wanted:
             return
-        frame = self._search(request)
+        self._change_busy(1)
+        try:
+            with self._traced(request, came_ns):
+                frame = self._search(request)
+        finally:
+            self._change_busy(-1)
         # Cancelled while it ran: megabytes of texts are not sent.
         if request["id"] in self._wanted:
             self._wanted.discard(request["id"])
             self._send(frame)
 
+    def _traced(self, request: Mapping[str, Any], came_ns: int) -> contextlib.AbstractContextManager[None]:
+        """Have a span around a search that is traced, from when it came."""
+        if self._tracing is None or "traceparent" not in request:
+            return contextlib.nullcontext()
+        name = next((each for each in ("read", "locate", "only") if each in request), "search")
+        facts = {"index": request["index"], "waited_seconds": (time.time_ns() - came_ns) / 1e9}
+        if "k" in request:
+            facts["documents"] = request["k"]
+        return self._tracing.continued(request["traceparent"], f"lucene {name}", came_ns, facts)
+
+    def _change_busy(self, by: int) -> None:
+        with self._counting:
+            self._busy, self._changed_s = self._busy + by, time.monotonic()
+
+    def _stuck_s(self) -> float:
+        with self._counting:
+            return time.monotonic() - self._changed_s if self._busy == self._count else 0.0
+
     def _tell_failure(self, search_id: int, answered: Future[None]) -> None:
         if error := answered.exception():
-            _log.error("a search was not answered", exc_info=error)
+            _log.error("a search was not answered: %s", without_words(error))
             # Its caller would wait until its deadline.
             self._send(pack({"id": search_id, "error": "internal"}))
 
@@ -125,7 +169,7 @@ class SearchThreads:
             elif "OutOfMemoryError" in str(exc):
                 error = "memory"
             else:
-                _log.exception("a search failed")
+                _log.error("a search failed: %s", without_words(exc))
             return pack({"id": request["id"], "error": error})
 
 
@@ -157,7 +201,16 @@ def main() -> None:
         write_frame(to_parent, {"failed": problems})
         os._exit(1)
     write_frame(to_parent, {"ready": {name: index.describe() for name, index in indexes.items()}})
-    SearchThreads(indexes, setup["search_threads"], to_parent).run(from_parent)
+    tracing = None
+    if setup["tracing"] is not None:
+        # Imported here: without it, a process that searches spends nothing on its libraries.
+        from farrank_server.config.schema import TracingConfig
+        from farrank_server.telemetry.tracing import Tracing
+
+        tracing = Tracing(TracingConfig(**setup["tracing"]), "farrank-search")
+    SearchThreads(indexes, setup["search_threads"], to_parent, tracing).run(from_parent)
+    if tracing is not None:
+        tracing.close()
     # Nothing is left to save, and nobody waits for a search. The threads are not ended first: Java's own
     # would delay the end, and one of ours that ends attached to the JVM can take it down.
     os._exit(0)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from farrank_rankers.json_values import bounded_text
 from farrank_server.config.checked import above_0, must
 from farrank_server.config.schema import IndexConfig
 from farrank_server.errors import ConfigError, FarrankError, Gone, Unavailable
@@ -45,6 +46,8 @@ _LONGEST_DELAY_S = 5.0
 # How many documents say, at the start, how long they are and whether they have the text field.
 _SAMPLED = 50
 _TRIAL_QUERY = "test"
+
+_MAX_CREDENTIALS_BYTES = 2**16
 
 
 def _are_hosts(texts: Sequence[str]) -> bool:
@@ -304,11 +307,13 @@ def _headers(config: SearchEngineConfig) -> dict[str, str]:
     elif config.credentials_file is not None:
         place = f"credentials_file: {config.credentials_file}"
         try:
-            secret = config.credentials_file.read_text(encoding="utf-8")
+            secret = bounded_text(config.credentials_file, _MAX_CREDENTIALS_BYTES)
         except OSError as error:
             raise ConfigError(f"{place}: {error.strerror or error}") from None
         except UnicodeDecodeError:
             raise ConfigError(f"{place}: is not UTF-8") from None
+        except ValueError as error:
+            raise ConfigError(f"{place}: {error}") from None
     else:
         return {}
     secret = secret.strip()

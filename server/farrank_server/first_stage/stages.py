@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
-from farrank_server.config.schema import FirstStageConfig
+from farrank_server.config.schema import FirstStageConfig, TracingConfig
 from farrank_server.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -23,7 +23,7 @@ from farrank_server.first_stage.kinds import (
     kind_named,
     no_encoders,
 )
-from farrank_server.first_stage.lucene_host import HEAP_MIB, LuceneHost
+from farrank_server.first_stage.lucene_host import HEAP_MIB, LuceneHost, SearchState, nobody
 
 Answer = TypeVar("Answer")
 
@@ -143,15 +143,18 @@ def open_first_stages(
     encoder: Callable[[str], Awaitable[QueryEncoder]] = no_encoders,
     *,
     heap_mib: int = HEAP_MIB,
+    told: Callable[[SearchState], None] = nobody,
+    tracing: TracingConfig | None = None,
 ) -> FirstStages:
     """Make the first stages that are configured; `start` opens them.
 
-    `encoder` finds the bi-encoders that make queries' vectors (see `query_encoders`).
+    `encoder` finds the bi-encoders that make queries' vectors (see `query_encoders`), `told` hears what
+    becomes of the search process, and `tracing` says where that sends its part of a trace.
 
     Raises: ConfigError with every problem that can be found before.
     """
     check_indexes(config)
-    lucene = LuceneHost(config, heap_mib)
+    lucene = LuceneHost(config, heap_mib, told, tracing)
     stages: dict[str, FirstStage] = {}
     for name, index in config.indexes.items():
         around = Surroundings(name, config, lucene, stages.__getitem__, encoder)

@@ -10,15 +10,18 @@ import time
 import zlib
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
+from io import BytesIO
 from typing import Any, Protocol, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Receive
+from starlette.types import Receive, Scope, Send
 
+from farrank_server.access.callers import Caller, Entry
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.errors import (
     DeadlineExceeded,
@@ -27,10 +30,14 @@ from farrank_server.errors import (
     Reason,
     ResourceExhausted,
     TooLarge,
+    Unauthenticated,
     Unimplemented,
 )
+from farrank_server.metrics import Door
+from farrank_server.service.connections import end_connection, peer_name
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
+from farrank_server.service.unread import SMALL_ANSWER_BYTES, Unread, UnreadAnswers
 from farrank_server.service.validate import too_large
 
 Value = TypeVar("Value")
@@ -40,6 +47,12 @@ Value = TypeVar("Value")
 INLINE_BODY_BYTES = 65_536
 INLINE_ANSWER_BYTES = 4_096
 
+# So many gzip members are unpacked; clients send one.
+MOST_MEMBERS = 32
+
+# A large answer is sent in pieces of so many bytes.
+PIECE_BYTES = 65_536
+
 # The status of an answer that nobody reads any more; nginx's own.
 CALLER_GONE = 499
 
@@ -47,10 +60,10 @@ CALLER_GONE = 499
 class Dialect(Protocol):
     """One request in one dialect. `read` and `write` may run on another thread, one after the other."""
 
-    def read(self, body: bytes) -> Message:
+    def read(self, body: bytes, limits: LimitsConfig, caller: Caller) -> Message:
         """Turn a body into the request of the method.
 
-        Raises: InvalidArgument or NotFound.
+        Raises: InvalidArgument, NotFound or PermissionDenied.
         """
 
     def write(self, answer: Any) -> Response:
@@ -65,6 +78,9 @@ class Dialect(Protocol):
 
 STATUSES = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.FAILED_PRECONDITION: 400,
+    grpc.StatusCode.UNAUTHENTICATED: 401,
+    grpc.StatusCode.PERMISSION_DENIED: 403,
     grpc.StatusCode.NOT_FOUND: 404,
     grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
     grpc.StatusCode.UNAVAILABLE: 503,
@@ -81,8 +97,14 @@ def status_of(error: FarrankError) -> int:
     return 413 if isinstance(error, TooLarge) else STATUSES[error.code]
 
 
-def retry_headers(error: FarrankError) -> dict[str, str]:
-    """When to come back, if that helps: in seconds, and in milliseconds for clients that know these."""
+def refusal_headers(error: FarrankError) -> dict[str, str]:
+    """When to come back, if that helps: in seconds, and in milliseconds for clients that know these.
+
+    Without a key that holds: how to show one (RFC 6750).
+    """
+    if isinstance(error, Unauthenticated):
+        invalid = "" if error.why == "missing" else ', error="invalid_token"'
+        return {"WWW-Authenticate": f'Bearer realm="farrank"{invalid}'}
     if error.code not in _PASSING:
         return {}
     retry_after_ms = error.retry_after_ms or _RETRY_AFTER_MS
@@ -95,8 +117,11 @@ def retry_headers(error: FarrankError) -> dict[str, str]:
 class HttpCalls:
     """Answers HTTP requests by the methods of the service. Belongs to the event loop that made it."""
 
-    def __init__(self, limits: LimitsConfig, service: RerankService, guard: Guard) -> None:
+    def __init__(
+        self, limits: LimitsConfig, service: RerankService, guard: Guard, unread: UnreadAnswers
+    ) -> None:
         self._limits = limits
+        self._unread = unread
         self._service = service
         self._guard = guard
         self._open = 0
@@ -110,27 +135,60 @@ class HttpCalls:
     async def answer(self, request: Request, method: str, dialect: Dialect) -> Response:
         """Answer a request by a method of the service."""
         came_s = time.monotonic()
+        entry = self._guard.enter(request.headers.get, _peer(request))
+        if entry.refusal is not None:
+            # Nothing is read of it.
+            return await self._refused(method, entry, entry.refusal, dialect)
         self._open += 1
         try:
             deadline_s = came_s + self._timeout_s(request)
             body = await self._body(request, deadline_s)
-            message = await self._beside(len(body) > INLINE_BODY_BYTES, dialect.read, body)
+            message = await self._beside(
+                len(body) > INLINE_BODY_BYTES,
+                partial(dialect.read, limits=self._limits, caller=entry.caller),
+                body,
+            )
             del body
         except ClientDisconnect:
+            with suppress(asyncio.CancelledError):
+                await self._guard.answer(method, entry, asyncio.CancelledError(), _never)
             return Response(status_code=CALLER_GONE)
         except Exception as error:
-            refused = await self._guard.answer(method, error, _never)
-            assert isinstance(refused, FarrankError)
-            return dialect.refuse(refused)
+            return await self._refused(method, entry, error, dialect)
         finally:
             self._open -= 1
 
         async def behave(message: Message) -> Response:
-            answer = await getattr(self._service, method)(message, deadline_s)
-            return await self._beside(answer.ByteSize() > INLINE_ANSWER_BYTES, dialect.write, answer)
+            answer = await getattr(self._service, method)(message, deadline_s, entry.caller)
+            written = await self._beside(answer.ByteSize() > INLINE_ANSWER_BYTES, dialect.write, answer)
+            if len(written.body) <= SMALL_ANSWER_BYTES:
+                return written
+            noted = self._unread.add(Door.HTTP, _peer(request), len(written.body))
+            return _Paced(written, self._unread, noted)
 
-        outcome = await _while_there(request.receive, self._guard.answer(method, message, behave))
+        outcome = await _while_there(request.receive, self._guard.answer(method, entry, message, behave))
         return dialect.refuse(outcome) if isinstance(outcome, FarrankError) else outcome
+
+    async def describe(
+        self,
+        request: Request,
+        method: str,
+        write: Callable[[Caller], Response],
+        refuse: Callable[[FarrankError], Response],
+    ) -> Response:
+        """Answer a request for what stands here already, which `write` tells a caller who may come in."""
+
+        async def behave(_: Any) -> Response:
+            return write(entry.caller)
+
+        entry = self._guard.enter(request.headers.get, _peer(request))
+        outcome = await self._guard.answer(method, entry, None, behave)
+        return refuse(outcome) if isinstance(outcome, FarrankError) else outcome
+
+    async def _refused(self, method: str, entry: Entry, error: Exception, dialect: Dialect) -> Response:
+        refused = await self._guard.answer(method, entry, error, _never)
+        assert isinstance(refused, FarrankError)
+        return dialect.refuse(refused)
 
     def _timeout_s(self, request: Request) -> float:
         said = request.headers.get("connect-timeout-ms")
@@ -158,20 +216,21 @@ class HttpCalls:
         encoding = request.headers.get("content-encoding", "identity")
         if encoding.strip().lower() not in ("identity", "gzip"):
             raise Unimplemented(f"Content-Encoding: is {encoding[:100]!r}; it must be gzip or identity")
-        body = bytearray()
+        # Its bytes are handed over without another copy.
+        body = BytesIO()
         try:
             async with asyncio.timeout_at(deadline_s):
                 async for piece in request.stream():
-                    if len(body) + len(piece) > limit:
+                    if body.tell() + len(piece) > limit:
                         raise too_large(f"more than {limit} bytes", self._limits)
-                    body += piece
+                    body.write(piece)
         except TimeoutError:
             raise DeadlineExceeded("the deadline passed before the request was read") from None
         # Connect's clients may say gzip and send nothing.
-        if not body or encoding.strip().lower() == "identity":
-            return bytes(body)
+        if not body.tell() or encoding.strip().lower() == "identity":
+            return body.getvalue()
         # A few bytes may become as many as the limit allows.
-        return await self._beside(True, partial(_unzipped, self._limits), bytes(body))
+        return await self._beside(True, partial(_unzipped, self._limits), body.getvalue())
 
     async def _beside(self, is_long: bool, work: Callable[[Any], Value], what: Any) -> Value:
         """Do a piece of work; what is long on another thread, so that it does not hold up the event loop."""
@@ -180,25 +239,63 @@ class HttpCalls:
         return work(what)
 
 
+def _peer(request: Request) -> str:
+    return peer_name(*request.client) if request.client else ""
+
+
+class _Paced(Response):
+    """A large answer, of which no more is handed on than its caller has room for.
+
+    In one piece it would all stand in the connection's buffer, where nobody waits for it any more.
+    """
+
+    def __init__(self, whole: Response, unread: UnreadAnswers, noted: Unread) -> None:
+        super().__init__(None, whole.status_code)
+        self.raw_headers = whole.raw_headers
+        self.body = whole.body
+        self._unread = unread
+        self._noted = noted
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it piece by piece: uvicorn waits while the connection's buffer is full."""
+        start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        try:
+            await send(start)
+            for at in range(0, len(self.body), PIECE_BYTES):
+                end = at + PIECE_BYTES
+                body, more = bytes(self.body[at:end]), end < len(self.body)
+                await send({"type": "http.response.body", "body": body, "more_body": more})
+        except asyncio.CancelledError:
+            # The server ends, and nothing else can be said behind half an answer.
+            await end_connection(self._noted.connection)
+            await _until_gone(receive)
+        finally:
+            self._unread.remove(self._noted)
+
+
 def _unzipped(limits: LimitsConfig, body: bytes) -> bytes:
     """Unpack a gzip body, no further than to the limit.
 
     Raises: InvalidArgument if it is none, or ends early; TooLarge.
     """
-    unpacked = bytearray()
+    unpacked: list[bytes] = []
+    room = limits.max_request_bytes + 1
     try:
-        # It may be of several members, one behind the other.
+        # It may be of several members, one behind the other. What follows one is copied each time.
         while body:
+            if len(unpacked) == MOST_MEMBERS:
+                raise InvalidArgument(f"request: has more than {MOST_MEMBERS} gzip members")
             member = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-            unpacked += member.decompress(body, limits.max_request_bytes + 1 - len(unpacked))
-            if len(unpacked) > limits.max_request_bytes:
+            unpacked.append(member.decompress(body, room))
+            room -= len(unpacked[-1])
+            if not room:
                 raise too_large(f"more than {limits.max_request_bytes} bytes, unpacked", limits)
             if not member.eof:
                 raise InvalidArgument("request: ends in the midst of its gzip data")
             body = member.unused_data
     except zlib.error as error:
         raise InvalidArgument(f"request: is not gzip, as Content-Encoding says: {error}") from None
-    return bytes(unpacked)
+    return b"".join(unpacked)
 
 
 async def _while_there(

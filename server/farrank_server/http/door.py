@@ -9,33 +9,37 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from farrank_server.config.schema import ServerConfig
 from farrank_server.errors import Reason, Unavailable
 from farrank_server.http import connect, openapi
-from farrank_server.http.calls import HttpCalls, retry_headers
+from farrank_server.http.calls import HttpCalls, refusal_headers
 from farrank_server.http.dialects import info
 from farrank_server.http.dialects import routes as dialects
 from farrank_server.http.dialects.models import Models
 from farrank_server.http.static_files import page_routes
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
+from farrank_server.service.unread import UnreadAnswers
+from farrank_server.telemetry.call_record import REQUEST_ID, begin
 
 # The headers of answers that a page of another origin may read.
 EXPOSED = (
     *("Retry-After", "retry-after-ms", "X-Farrank-Tokens-Cut", "x-compute-type", "x-compute-characters"),
     *("x-compute-tokens", "x-compute-time", "x-total-time", "x-tokenization-time", "x-queue-time"),
-    "x-inference-time",
+    *("x-inference-time", "X-Request-Id"),
 )
 
 
 class HttpDoor:
     """An ASGI application over a service. `serving` is what load balancers are told at `/health`."""
 
-    def __init__(self, config: ServerConfig, service: RerankService, guard: Guard) -> None:
+    def __init__(
+        self, config: ServerConfig, service: RerankService, guard: Guard, unread: UnreadAnswers
+    ) -> None:
         self.serving = False
-        self._calls = HttpCalls(config.limits, service, guard)
+        self._calls = HttpCalls(config.limits, service, guard, unread)
         models = Models(service.rankers, config.listen.http.models)
         http = config.listen.http
         cors = Middleware(
@@ -52,7 +56,7 @@ class HttpDoor:
                 Route("/ping", self._health),
                 *connect.routes(self._calls),
                 *dialects.routes(self._calls, models),
-                *info.routes(config, models),
+                *info.routes(config, self._calls, models),
                 *openapi.routes(),
                 *(page_routes() if http.page else ()),
             ],
@@ -60,7 +64,19 @@ class HttpDoor:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer one request, whatever it asks for, with its id."""
+        name = REQUEST_ID.encode()
+        given = next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)
+        its_id = (name, begin(given).request_id.encode())
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], its_id]}
+            await send(message)
+
+        await self._answer(scope, receive, send_with_id)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await self._app(scope, receive, send)
         except asyncio.CancelledError:
@@ -75,7 +91,7 @@ class HttpDoor:
     async def _health(self, request: Request) -> Response:
         if self.serving:
             return JSONResponse({"status": "serving"})
-        headers = retry_headers(Unavailable("not serving"))
+        headers = refusal_headers(Unavailable("not serving"))
         return JSONResponse({"status": "not serving"}, 503, headers)
 
 

@@ -1,12 +1,15 @@
 """JSON in and out, as all dialects read and write it."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
 import msgspec
 
+from farrank_server.config.schema import LimitsConfig
 from farrank_server.errors import InvalidArgument
+from farrank_server.service.fields import DOCUMENT_ROOM_BYTES, MOST_FIELDS, PAUSE_S, PIECE_BYTES, SMALL_BYTES
 
 Body = TypeVar("Body")
 
@@ -15,16 +18,104 @@ JSON = "application/json"
 to_json = msgspec.json.Encoder().encode
 
 
-def decoded(body: bytes, kind: type[Body]) -> Body:
+# The fields of all dialects that hold documents. They are decoded one by one.
+_LISTS = ("documents", "texts", "text_2")
+
+# Values are counted in so many bytes at a time; other threads run in between.
+_BLOCK_BYTES = 2**20
+
+# One key and one value stand between two commas, each in two quotation marks.
+_QUOTES_OF_A_VALUE = 4
+
+# The longest way to write a byte: \u0041.
+_ESCAPED_BYTES = 6
+
+
+def decoded(body: bytes, kind: type[Body], limits: LimitsConfig) -> Body:
     """Read JSON as a type; fields that the type does not have are ignored.
 
+    Of a large body the values are counted first, and it is read in parts. Each holds the interpreter's lock
+    for some milliseconds; the pauses between them are the event loop's: read it on another thread.
     Raises: InvalidArgument that names the place.
     """
+    if len(body) <= SMALL_BYTES:
+        return _decoded(body, kind)
+    check_values(body, limits)
+    fields = _decoded(body, dict[str, msgspec.Raw])
+    time.sleep(PAUSE_S)
+    lists = {}
+    for name, raw in fields.items():
+        is_list = name in _LISTS and name in getattr(kind, "__struct_fields__", ())
+        if is_list and bytes(memoryview(raw)[:1]) == b"[":
+            lists[name] = raw
+            fields[name] = msgspec.Raw(b"[]")
+        else:
+            _check_length(name, raw, "max_document_bytes" if is_list else "max_query_bytes", limits)
+    read = _decoded(to_json(fields), kind)
+    for name, raw in lists.items():
+        entries, read_bytes = [], PIECE_BYTES
+        for number, entry in enumerate(_decoded(raw, list[msgspec.Raw])):
+            if read_bytes >= PIECE_BYTES:
+                read_bytes = 0
+                time.sleep(PAUSE_S)
+            read_bytes += len(memoryview(entry))
+            _check_length(f"{name}[{number}]", entry, "max_document_bytes", limits)
+            # As the type has it: what an entry may be, it knows alone.
+            alone = _decoded(b'{"%s":[%s]}' % (name.encode(), entry), kind, number)
+            entries += getattr(alone, name)
+        setattr(read, name, entries)
+    return read
+
+
+def check_values(body: bytes, limits: LimitsConfig) -> None:
+    """Count the values of JSON in its bytes, no further than the limits allow, before each becomes an object.
+
+    Raises: InvalidArgument.
+    """
+    most = MOST_FIELDS * (limits.max_documents + 1)
+    values = quotes = 0
+    is_text, rest = False, b""
+    for at in range(0, len(body), _BLOCK_BYTES):
+        block = rest + body[at : at + _BLOCK_BYTES]
+        # What is escaped ends no text. Half of an escape is left to the next block.
+        block = block.replace(b"\\\\", b"").replace(b'\\"', b"")
+        rest = b"\\" if block.endswith(b"\\") else b""
+        quotes += block.count(b'"')
+        if quotes <= _QUOTES_OF_A_VALUE * most:
+            parts = block.split(b'"')
+            outside = b"".join(parts[is_text::2])
+            is_text ^= len(parts) % 2 == 0
+            values += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
+        if values > most or quotes > _QUOTES_OF_A_VALUE * most:
+            raise InvalidArgument(
+                f"request: has more than {most} values; {MOST_FIELDS} for each of max_documents "
+                f"{limits.max_documents}, and as many beside, are read"
+            )
+
+
+def _check_length(field: str, raw: msgspec.Raw, limit: str, limits: LimitsConfig) -> None:
+    """Refuse a value that is too long however it is written, before it is decoded."""
+    written = memoryview(raw)
+    if len(written) <= SMALL_BYTES:
+        return
+    least = len(written) - (_ESCAPED_BYTES - 1) * bytes(written).count(b"\\")
+    most = getattr(limits, limit) + DOCUMENT_ROOM_BYTES
+    if least > most:
+        raise InvalidArgument(
+            f"{field[:200]}: has {least} bytes or more; with {limit} {getattr(limits, limit)} "
+            f"at most {most} are read"
+        )
+
+
+def _decoded(body: bytes | msgspec.Raw, kind: type[Body], number: int = 0) -> Body:
+    """Read JSON as a type; `number` is that of the only entry of a list."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         what, _, place = str(error).partition(" - at `$")
         field = place.rstrip("`").removeprefix(".") or "request"
+        if number:
+            field = field.replace("[0]", f"[{number}]", 1)
         raise InvalidArgument(
             f"{field[:200]}: is not as it must be: {what[:1].lower()}{what[1:300]}"
         ) from None

@@ -4,16 +4,15 @@ import asyncio
 import logging
 import math
 import socket
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import uvicorn
 
+from farrank_server.certificates import Certificates
 from farrank_server.config.schema import ListenConfig
 from farrank_server.http.door import HttpDoor
-from farrank_server.listen import bound_socket, check_tls, host_and_port
+from farrank_server.listen import bound_socket, host_and_port
 
 # Longer than clients keep an idle connection: a server that closes first makes some of their calls fail.
 KEEP_ALIVE_S = 75
@@ -28,12 +27,13 @@ class HttpListener:
     Raises: ConfigError if the address cannot be bound or a certificate cannot be used.
     """
 
-    def __init__(self, config: ListenConfig) -> None:
+    def __init__(self, config: ListenConfig, certificates: Certificates | None = None) -> None:
         port = config.http.port
         assert port is not None, "no HTTP is configured"
         self._config = config
-        if config.tls:
-            check_tls(config.tls)
+        if certificates is None and config.tls is not None:
+            certificates = Certificates(config.tls)
+        self._certificates = certificates
         self._socket = bound_socket("listen.http.port", config.host, port)
         # Two that are bound and do not listen yet could have the same port.
         self._socket.listen(BACKLOG)
@@ -48,6 +48,7 @@ class HttpListener:
 
     async def open(self, door: HttpDoor) -> None:
         """Answer calls, and report healthy."""
+        certificates = self._certificates
         server = _Server(
             uvicorn.Config(
                 door,
@@ -62,7 +63,7 @@ class HttpListener:
                 log_level=logging.WARNING,
                 backlog=BACKLOG,
                 timeout_keep_alive=KEEP_ALIVE_S,
-                **self._tls(),
+                ssl_context_factory=None if certificates is None else lambda *_: certificates.for_http(),
             )
         )
         serving = asyncio.create_task(server.serve(sockets=[self._socket]))
@@ -89,17 +90,6 @@ class HttpListener:
         server.should_exit = True
         await serving
         door.close()
-
-    def _tls(self) -> dict[str, Any]:
-        tls = self._config.tls
-        if tls is None:
-            return {}
-        return {
-            "ssl_certfile": tls.certificate,
-            "ssl_keyfile": tls.private_key,
-            "ssl_ca_certs": None if tls.client_ca is None else str(tls.client_ca),
-            "ssl_cert_reqs": ssl.CERT_NONE if tls.client_ca is None else ssl.CERT_REQUIRED,
-        }
 
 
 class _Server(uvicorn.Server):

@@ -51,7 +51,9 @@ def describe() -> Schema:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": {**_dialects(), **_contract(), **_descriptions()},
-        "components": {"schemas": components},
+        "components": {"schemas": components, "securitySchemes": _KEYS},
+        # Whether a server asks for one is its operator's choice.
+        "security": [{}, *({name: []} for name in _KEYS)],
     }
 
 
@@ -178,13 +180,24 @@ ANSWERS["Problem"].pop("required")
 
 _PROBLEMS = {
     "400": "The request is wrong: the message names the field, the problem and the limit (TEI's routes: 422)",
+    "401": "The server asks for an API key, and there is none, or none that holds: see WWW-Authenticate",
+    "403": "The key may use no model, ranker or index of that name: the message lists those that it may",
     "404": "No such model, ranker or index: the message lists the known ones",
     "413": "The body has more bytes than limits.max_request_bytes",
     "415": "The body is compressed, and not with gzip (the contract's methods: 501)",
-    "429": "No room now: Retry-After says when to come back",
+    "429": "No room now, or the key has used its rate: Retry-After says when to come back",
     "500": "A bug; the server's log has the traceback (TEI's routes: 424)",
     "503": "Draining, or the device is not ready: Retry-After says when to come back",
     "504": "Too late, or it would be: see Connect-Timeout-Ms",
+}
+
+_KEYS = {
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "An API key, where the server asks for one",
+    },
+    "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
 }
 
 _TIMEOUT = {
@@ -238,13 +251,21 @@ def _descriptions() -> Schema:
     def get(summary: str, answer: str, **others: str) -> Schema:
         said = {"200": "The answer", **{status.lstrip("_"): what for status, what in others.items()}}
         responses = {
-            status: {"description": what, "content": _content(answer)} for status, what in said.items()
+            status: {
+                "description": what,
+                "content": _content("Problem" if status in ("401", "403", "429") else answer),
+            }
+            for status, what in said.items()
         }
         return {"get": {"summary": summary, "responses": responses}}
 
     return {
         "/health": get("Whether calls are welcome", "Health", _503="Draining, or the device is not ready"),
-        "/info": get("What is served, as text-embeddings-inference says it", "Info"),
+        "/info": get(
+            "What is served, as text-embeddings-inference says it",
+            "Info",
+            **{f"_{status}": _PROBLEMS[status] for status in ("401", "403", "429")},
+        ),
     }
 
 

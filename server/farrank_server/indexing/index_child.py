@@ -20,6 +20,7 @@ import base64
 import itertools
 import logging
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ from farrank_server.java_process.frames import claim_pipes, end_with_parent, rea
 from farrank_server.java_process.jvm import start_jvm
 
 _log = logging.getLogger(__name__)
+
+_FILES_FAILED = re.compile(r"\bjava\.n?io\.[\w.$]*(?:IOException|FileSystemException): (.+)")
 
 
 def unpack_batch(
@@ -65,23 +68,36 @@ def main() -> None:
     end_with_parent()
     logging.basicConfig(format="%(levelname)s %(message)s")
     writer: LuceneWriter | None = None
+    folder = Path()
     while (frame := read_frame(from_parent)) is not None:
         header, texts = frame
         try:
             if writer is None:
-                start_jvm(header["heap_mib"])
                 folder, before = Path(header["path"]), header["before"] and Path(header["before"])
+                start_jvm(header["heap_mib"])
                 kept = header["places"], header["chunks"]
                 writer = LuceneWriter(folder, header["threads"], *kept, before)
                 answer: dict[str, Any] = {}
             else:
                 answer = _do(writer, header, texts)
         except Exception as exc:
-            _log.exception("indexing failed")
-            answer = {"failed": str(exc)}
+            problem = _problem_with_files(exc)
+            if problem is None:
+                _log.exception("indexing failed")
+            answer = {"failed": str(exc) if problem is None else f"{folder}: {problem}"}
         write_frame(to_parent, answer)
     # What is not committed is not wanted, and the JVM's own threads would only delay the end.
     os._exit(0)
+
+
+def _problem_with_files(error: Exception) -> str | None:
+    """Say what is wrong with the disk, where that is what failed: a full one is told in a line.
+
+    Java says it in the innermost of its errors. None if something else failed.
+    """
+    told = [str(error), *(getattr(error, "stacktrace", None) or ())]
+    found = _FILES_FAILED.findall("\n".join(told))
+    return str(found[-1]).strip() if found else None
 
 
 def _do(writer: LuceneWriter, header: Mapping[str, Any], texts: Sequence[str]) -> dict[str, Any]:

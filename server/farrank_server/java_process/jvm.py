@@ -62,8 +62,9 @@ def start_jvm(heap_mib: int) -> None:
     [jar] = Path(pyserini.__path__[0]).glob("resources/jars/anserini-*-fatjar.jar")
     jnius_config = importlib.import_module("jnius_config")
     jnius_config.set_classpath(str(jar))
-    # -Xrs leaves signals to Python. Without it the JVM handles SIGTERM itself and exits with 143.
-    jnius_config.add_options("-Xrs", f"-Xmx{heap_mib}m")
+    # -Xrs leaves signals to Python. Without it the JVM handles SIGTERM itself and exits with 143. UsePerfData
+    # maps a file of /tmp into memory, which a full disk makes a danger.
+    jnius_config.add_options("-Xrs", "-XX:-UsePerfData", f"-Xmx{heap_mib}m")
     import jnius  # noqa: F401  (importing it is what starts the JVM)
 
 

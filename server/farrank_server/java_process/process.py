@@ -102,10 +102,14 @@ class JavaProcess:
         except TimeoutError:
             await self.kill()
 
-    async def kill(self) -> None:
-        """End the process at once."""
+    def kill_now(self) -> None:
+        """End the process at once, even one that is stopped; `ended` waits until it has."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
+
+    async def kill(self) -> None:
+        """End the process at once, and wait until it has ended."""
+        self.kill_now()
         await self.ended()
 
     async def last_words(self) -> str:

@@ -8,6 +8,7 @@ from google.protobuf.message import Message
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank_rankers.family import ENSEMBLE, EvidenceKind
+from farrank_server.access.callers import Caller
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.engine.call import RerankResult, ScoredDocument
 from farrank_server.engine.rankers.loaded import LoadedEnsemble, Scorer
@@ -65,8 +66,11 @@ def add_ranking(
         setattr(response.timings, name, getattr(tally, name))
 
 
-def ranker_to_pb(ranker: Scorer) -> pb.RankerInfo:
-    """Describe a ranker; an ensemble by what its members share, or by the most that one of them takes."""
+def ranker_to_pb(ranker: Scorer, caller: Caller) -> pb.RankerInfo:
+    """Describe a ranker; an ensemble by what its members share, or by the most that one of them takes.
+
+    Members are named to a caller who may use them.
+    """
     members = ranker.members
     first, specs = members[0], [member.spec for member in members]
     runs = [member.capabilities for member in members]
@@ -89,31 +93,45 @@ def ranker_to_pb(ranker: Scorer) -> pb.RankerInfo:
     if isinstance(ranker, LoadedEnsemble):
         info.family = ENSEMBLE
         info.options.clear()
-        info.options["members"] = ", ".join(member.name for member in members)
-        info.runtime_reason = "; ".join(f"{member.name}: {member.runtime_reason}" for member in members)
+        named = [member for member in members if caller.may_rank(member.name)]
+        info.options["members"] = ", ".join(member.name for member in named)
+        info.runtime_reason = "; ".join(f"{member.name}: {member.runtime_reason}" for member in named)
         info.ClearField("parity")
     return info
 
 
-def index_to_pb(index: IndexDescription, default_k: int, sources: Sources | None) -> pb.IndexInfo:
-    """Describe an open index, and which rankers read what is kept beside it."""
+def index_to_pb(
+    index: IndexDescription, default_k: int, sources: Sources | None, caller: Caller
+) -> pb.IndexInfo:
+    """Describe an open index, and which rankers read what is kept beside it.
+
+    Rankers and other indexes are named to a caller who may use them.
+    """
     return _described(
         pb.IndexInfo,
         index,
         first_stage=index.ranking,
         default_k=default_k,
-        tokens_for=sources.tokens_for if sources else (),
-        encodings_for=sources.encodings_for if sources else (),
+        members=filter(caller.may_search, index.members),
+        tokens_for=filter(caller.may_rank, sources.tokens_for if sources else ()),
+        encodings_for=filter(caller.may_rank, sources.encodings_for if sources else ()),
     )
 
 
-def add_first_stage_scores(response: pb.SearchAndRerankResponse, candidates: Sequence[Candidate]) -> None:
-    """Say what the first stage scored each result, and which of several gave which score."""
+def add_first_stage_scores(
+    response: pb.SearchAndRerankResponse, candidates: Sequence[Candidate], caller: Caller
+) -> None:
+    """Say what the first stage scored each result, and which of several gave which score.
+
+    Of several, those are named that the caller may use.
+    """
     for each in response.results:
         candidate = candidates[each.index]
         each.first_stage_score = candidate.score
         parts = candidate.parts or {response.index: candidate.score}
-        each.first_stage_scores.extend(pb.FirstStageScore(index=n, score=s) for n, s in parts.items())
+        each.first_stage_scores.extend(
+            pb.FirstStageScore(index=n, score=s) for n, s in parts.items() if caller.may_search(n)
+        )
 
 
 def limits_to_pb(limits: LimitsConfig, max_query_terms: int) -> pb.Limits:

@@ -1,57 +1,117 @@
-"""Around every method, at every door: calls are counted, and what failed becomes an error for its caller."""
+"""Around every method, at every door: who calls is asked, calls are counted and logged, failures told."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 
+from farrank.v1 import rerank_pb2 as pb
 from farrank_runtimes.runtime import forget_locals
-from farrank_server.errors import DeadlineExceeded, FarrankError, Internal
+from farrank_server.access.callers import Caller, Entry, by_address
+from farrank_server.access.keys import Header, Keys
+from farrank_server.errors import (
+    DeadlineExceeded,
+    FarrankError,
+    Internal,
+    RateExceeded,
+    Reason,
+    Unauthenticated,
+    without_words,
+)
 from farrank_server.metrics import Door, Metrics
+from farrank_server.telemetry.call_record import CallRecord, Facts, current
+
+if TYPE_CHECKING:
+    from farrank_server.telemetry.tracing import Tracing
 
 log = logging.getLogger(__name__)
+
+RERANK_SERVICE = pb.DESCRIPTOR.services_by_name["RerankService"].full_name
+
+# A line a call, as docs/operations.md has it.
+calls_log = logging.getLogger("farrank.calls")
 
 Answer = TypeVar("Answer")
 
 # A caller's deadline passes before ours by its request's way here: who goes so shortly before was late.
 LATE_S = 0.1
 
+# How loud the line of a call is that did not end well: where nothing is said, it is the caller's own doing.
+_LEVELS = {
+    grpc.StatusCode.INTERNAL: logging.ERROR,
+    grpc.StatusCode.UNAVAILABLE: logging.WARNING,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: logging.WARNING,
+    grpc.StatusCode.DEADLINE_EXCEEDED: logging.WARNING,
+}
+
 
 class Guard:
-    """The one place that decides what the callers of a door are told when something fails."""
+    """The one place that decides who comes in at a door, and what callers are told when something fails.
 
-    def __init__(self, door: Door, metrics: Metrics, rankers: Collection[str], default_ranker: str) -> None:
+    Without `keys`, anybody comes in. Of the calls that end well, `ok_sample` of 1 are told of in the log, of
+    all others each.
+    """
+
+    def __init__(
+        self,
+        door: Door,
+        metrics: Metrics,
+        rankers: Collection[str],
+        default_ranker: str,
+        keys: Keys | None = None,
+        ok_sample: float = 0.0,
+        tracing: Tracing | None = None,
+    ) -> None:
         self._door = door
         self._metrics = metrics
-        self._rankers = rankers
-        self._default_ranker = default_ranker
+        self._rankers = tuple(dict.fromkeys((default_ranker, *rankers)))
+        self._keys = keys
+        self.ok_sample = ok_sample
+        self._tracing = tracing
+
+    def enter(self, header: Header, peer: str) -> Entry:
+        """Find out who is calling: to be asked once a call, before anything of it is read.
+
+        `peer` is the other end of the connection (as `peer_name`): callers without keys are known by it.
+        What a refusal says is answered by `answer`, as is everything else.
+        """
+        if self._tracing is not None:
+            current().trace = self._tracing.begin(header)
+        return by_address(peer) if self._keys is None else self._keys.enter(header)
 
     async def answer(
         self,
         method: str,
-        request: Message | Exception,
+        entry: Entry,
+        request: Message | BaseException | None,
         behave: Callable[[Any], Awaitable[Answer]],
         time_remaining: Callable[[], float | None] = lambda: None,
     ) -> Answer | FarrankError:
         """Have a request answered; return the answer, or the error that its caller is to be told.
 
-        `request` is an error where what came is no request of the method, or could not be read.
+        `entry` is what `enter` said; who was refused there gets that refusal. `request` is an error where
+        what came is no request of the method, or could not be read (CancelledError: its caller had gone), and
+        None where the method needs none.
         `time_remaining` gives the seconds to a deadline at which the door itself cancels, None where there is
         none.
         Raises: CancelledError alone.
         """
         started_s = time.perf_counter()
-        ranker = self._ranker_label(request)
+        record = current()
+        ranker = self._ranker_label(request, entry.caller)
         code = grpc.StatusCode.OK
         self._metrics.in_flight.labels(self._door, method).inc()
         try:
-            if isinstance(request, Exception):
+            if entry.refusal is not None:
+                raise entry.refusal
+            if isinstance(request, BaseException):
                 raise request
             return await behave(request)
         except asyncio.CancelledError:
@@ -59,13 +119,16 @@ class Guard:
             late = remaining_s is not None and remaining_s < LATE_S
             code = grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
             if late:
-                self._count_failure(ranker, DeadlineExceeded("cancelled at the deadline"))
+                error = DeadlineExceeded("cancelled at the deadline")
+                record.failed(error)
+                self._count_failure(ranker, entry, error)
             else:
                 self._metrics.cancellations.labels(self._door, ranker).inc()
             raise
         except FarrankError as error:
             code = error.code
-            self._count_failure(ranker, error)
+            record.failed(error)
+            self._count_failure(ranker, entry, error)
             # A call that waited is in a circle with its error. Without this its texts would stay until a full
             # collection, and those are rare here. gRPC keeps the last error until the next call comes.
             forget_locals(error)
@@ -73,31 +136,58 @@ class Guard:
             return error.with_traceback(None)
         except Exception as error:
             code = grpc.StatusCode.INTERNAL
-            log.exception("%s failed", method)
+            log.error("%s failed: %s", method, without_words(error))
             forget_locals(error)
             return Internal("the server failed; its log says why")
         finally:
             # After the answer is on its way, so that no caller waits for the counters.
             seconds = time.perf_counter() - started_s
-            asyncio.get_running_loop().call_soon(self._count_call, method, ranker, code, seconds)
+            asyncio.get_running_loop().call_soon(
+                self._count_call, record, method, ranker, entry.caller.name, code, seconds
+            )
 
-    def _count_call(self, method: str, ranker: str, code: grpc.StatusCode, seconds: float) -> None:
+    def _count_call(
+        self, record: CallRecord, method: str, ranker: str, key: str, code: grpc.StatusCode, seconds: float
+    ) -> None:
         door = self._door
         self._metrics.in_flight.labels(door, method).dec()
         self._metrics.requests.labels(door, method, ranker, code.name).inc()
-        self._metrics.request_seconds.labels(door, method, ranker).observe(seconds)
+        self._metrics.request_seconds.labels(door, method, ranker).observe(seconds, record.exemplar())
+        if key:
+            self._metrics.key_requests.labels(key, code.name).inc()
+        is_told = code is not grpc.StatusCode.OK or random.random() < self.ok_sample
+        if not is_told and record.trace is None:
+            return
+        told: Facts = {"door": str(door), "method": method, "code": code.name, "seconds": round(seconds, 6)}
+        named = {name: value for name, value in (("ranker", ranker), ("key", key)) if value}
+        if record.trace is not None:
+            name = f"{RERANK_SERVICE}/{method}"
+            record.trace.end(name, code, {**told, **named, **record.facts, "request_id": record.request_id})
+        if not is_told:
+            return
+        calls_log.log(
+            _LEVELS.get(code, logging.INFO),
+            "call",
+            extra={"fields": {**told, **named, **record.facts}, "call": record},
+        )
 
-    def _count_failure(self, ranker: str, error: FarrankError) -> None:
-        """Count what was not the caller's mistake: admitted calls that were late, and all others refused."""
+    def _count_failure(self, ranker: str, entry: Entry, error: FarrankError) -> None:
+        """Count why a call was refused at the door or for want of room, or that it was late."""
         if error.reason is not None:
             self._metrics.rejections.labels(self._door, ranker, error.reason).inc()
+            if error.reason is Reason.SHARE and entry.caller.name:
+                self._metrics.key_rejections.labels(entry.caller.name, error.reason).inc()
         elif isinstance(error, DeadlineExceeded):
             self._metrics.deadline_drops.labels(self._door, ranker, error.dropped_at).inc()
+        elif isinstance(error, RateExceeded):
+            self._metrics.key_rejections.labels(entry.caller.name, error.limit).inc()
+        elif isinstance(error, Unauthenticated):
+            self._metrics.unauthenticated.labels(self._door, error.why).inc()
 
-    def _ranker_label(self, request: object) -> str:
+    def _ranker_label(self, request: object, caller: Caller) -> str:
         """The ranker asked for; never a caller's own word, which could be a new one every time."""
         options = getattr(request, "options", None)
         if options is None:
             return ""
-        name = options.ranker or self._default_ranker
+        name = options.ranker or caller.default_ranker(self._rankers)
         return name if name in self._rankers else "unknown"

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from farrank_server.engine.engine import Engine
@@ -29,6 +29,11 @@ class OpenIndexes:
             for name, stage in first_stages.stages.items()
             if stage.stores is not None
         }
+
+    @property
+    def names(self) -> Collection[str]:
+        """Of all indexes, in the order of the configuration."""
+        return self.first_stages.stages.keys()
 
     def sources(self, index: str) -> Sources | None:
         """What is kept beside an index; None if nothing is."""
@@ -90,6 +95,8 @@ class Indexes:
         async with self._reloading:
             try:
                 fresh = self._opening()
+                # Until it takes the other's place, that one's process is what health and metrics tell of.
+                fresh.lucene.hush()
                 try:
                     await fresh.start()
                     opened = OpenIndexes(fresh, self._engine)
@@ -104,6 +111,8 @@ class Indexes:
                 await fresh.stop()
                 return
             old, self._now = self._now, opened
+            old.first_stages.lucene.hush()
+            fresh.lucene.speak_up()
             opened.show(self._metrics)
             self._metrics.reloads.labels("done").inc()
             log.info("the indexes are opened anew")

@@ -3,8 +3,11 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from farrank.v1 import rerank_pb2 as pb
+from farrank_server.access.callers import Caller
+from farrank_server.batching.fair_order import Account, Priority
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.call import Document, RerankCall, brought
 from farrank_server.engine.engine import Engine
@@ -13,6 +16,7 @@ from farrank_server.metrics import Metrics
 from farrank_server.service import answers, validate
 from farrank_server.service.documents import of_candidates, of_ids, texts_of_results
 from farrank_server.service.indexes import Indexes, OpenIndexes
+from farrank_server.telemetry.call_record import CallRecord, current
 
 SERVICE = pb.DESCRIPTOR.services_by_name["RerankService"]
 
@@ -24,7 +28,8 @@ DEFAULT_K = 100
 class RerankService:
     """The service of `rerank.proto` over an engine and the indexes.
 
-    Its methods are named as there. `deadline_s` is a time of `time.monotonic`, None where none is set.
+    Its methods are named as there. `deadline_s` is a time of `time.monotonic`, None where none is set. What
+    the `caller` may not use does not exist for them: asking for it is answered so, and nothing tells of it.
     Each raises the errors of `farrank_server.errors`, and CancelledError if the caller has gone.
     """
 
@@ -43,27 +48,36 @@ class RerankService:
         """All by name, the default one first."""
         return self._engine.rankers
 
-    async def Rerank(self, request: pb.RerankRequest, deadline_s: float | None) -> pb.RerankResponse:
+    async def Rerank(
+        self, request: pb.RerankRequest, deadline_s: float | None, caller: Caller
+    ) -> pb.RerankResponse:
         """Rerank the caller's documents, and those that it names of an index."""
-        call = self._call(request, deadline_s)
-        with self._engine.gate.passing(), self._indexes.held() as opened:
-            given = validate.documents_of(request, self._limits)
+        call = self._call(request, deadline_s, caller)
+        with (
+            self._engine.gate.passing(call.account),
+            self._indexes.held() as opened,
+            caller.spending() as spending,
+        ):
+            given = await validate.documents_of(request, self._limits)
             scorer = self._engine.scorer(call.ranker)
             response = pb.RerankResponse()
             answers.describe_scoring(response, scorer, request.options)
             documents = brought(given.texts)
             if not given.indexes:
+                spending.expect(partial(self._engine.expected_tokens, call, documents))
                 result = await self._engine.rerank(replace(call, documents=documents))
                 answers.add_ranking(response, result, scorer, given.ids, given.texts, request.options)
             else:
-                named = _named(opened, given)
+                named = _named(opened, given, caller)
                 coming = list(documents)
                 for number, (name, _) in named.items():
                     length = opened.first_stages.find(name).mean_characters
                     coming[number] = Document(length, None, opened.sources(name))
+                spending.expect(partial(self._engine.expected_tokens, call, coming))
                 with self._engine.reserve(call, coming) as reserved:
                     started_s = time.monotonic()
-                    found = await of_ids(opened, named, scorer, call)
+                    with call.record.stage("first_stage", documents=len(named)):
+                        found = await of_ids(opened, named, scorer, call)
                     response.timings.first_stage_ns = _ns_since(started_s)
                     documents = tuple(found.get(n, document) for n, document in enumerate(documents))
                     result = await self._engine.rerank(replace(call, documents=documents), reserved)
@@ -71,37 +85,47 @@ class RerankService:
                 answers.add_ranking(response, result, scorer, given.ids, texts, request.options)
                 if request.options.return_texts:
                     await _add_texts(opened, response, documents, named, call.deadline_s)
+            spending.answered(response.usage.tokens)
             response.timings.total_ns = _ns_since(call.arrival_s)
+            _tell(call.record, response)
             return response
 
     async def SearchAndRerank(
-        self, request: pb.SearchAndRerankRequest, deadline_s: float | None
+        self, request: pb.SearchAndRerankRequest, deadline_s: float | None, caller: Caller
     ) -> pb.SearchAndRerankResponse:
         """Find candidates in an index and rerank them."""
-        call = self._call(request, deadline_s)
-        with self._engine.gate.passing(), self._indexes.held() as opened:
+        call = self._call(request, deadline_s, caller)
+        with (
+            self._engine.gate.passing(call.account),
+            self._indexes.held() as opened,
+            caller.spending() as spending,
+        ):
             validate.check_search(request, self._limits)
             scorer = self._engine.scorer(call.ranker)
-            index = opened.first_stages.find(request.index)
+            index = opened.first_stages.find(caller.index(request.index, opened.names))
             response = pb.SearchAndRerankResponse(index=index.name)
             answers.describe_scoring(response, scorer, request.options)
             k = request.k or self._default_k
             sources = opened.sources(index.name)
             coming = [Document(index.mean_characters, None, sources)] * min(k, index.documents)
+            spending.expect(partial(self._engine.expected_tokens, call, coming))
             with self._engine.reserve(call, coming) as reserved:
                 started_s = time.monotonic()
                 remaining_s = max(0.0, call.deadline_s - started_s)
                 reads_texts = sources is None or not sources.suffice(scorer.members, call.max_chunks)
-                candidates = await opened.first_stages.search(
-                    index.name, call.query, k, remaining_s, texts=reads_texts
-                )
-                documents = await of_candidates(opened, index.name, candidates, scorer, call)
+                with call.record.stage("first_stage", index=index.name, documents=k):
+                    candidates = await opened.first_stages.search(
+                        index.name, call.query, k, remaining_s, texts=reads_texts
+                    )
+                    documents = await of_candidates(opened, index.name, candidates, scorer, call)
                 response.timings.first_stage_ns = _ns_since(started_s)
                 self._metrics.first_stage_seconds.labels(index.name).observe(
-                    response.timings.first_stage_ns / 1e9
+                    response.timings.first_stage_ns / 1e9, call.record.exemplar()
                 )
-                # Without candidates there is nothing to rerank.
-                if candidates:
+                if not candidates:
+                    # There is nothing to rerank; what is wrong with the query is said nevertheless.
+                    await self._engine.check_query(call)
+                else:
                     result = await self._engine.rerank(replace(call, documents=tuple(documents)), reserved)
                     ids = [candidate.doc_id for candidate in candidates]
                     texts = [document.text for document in documents]
@@ -109,48 +133,76 @@ class RerankService:
             named = {number: (index.name, each.doc_id) for number, each in enumerate(candidates)}
             if request.options.return_texts:
                 await _add_texts(opened, response, documents, named, call.deadline_s)
-            answers.add_first_stage_scores(response, candidates)
+            answers.add_first_stage_scores(response, candidates, caller)
+            spending.answered(response.usage.tokens)
             response.timings.total_ns = _ns_since(call.arrival_s)
+            _tell(call.record, response)
             return response
 
     async def ListRankers(
-        self, request: pb.ListRankersRequest, deadline_s: float | None
+        self, request: pb.ListRankersRequest, deadline_s: float | None, caller: Caller
     ) -> pb.ListRankersResponse:
-        """List rankers, indexes and limits."""
-        with self._engine.gate.passing(), self._indexes.held() as opened:
+        """List the rankers and indexes that the caller may use, the default ranker first, and the limits."""
+        rankers = self._engine.rankers
+        usable = dict.fromkeys((caller.default_ranker(rankers), *filter(caller.may_rank, rankers)))
+        with self._engine.gate.passing(caller.account), self._indexes.held() as opened:
             return pb.ListRankersResponse(
-                rankers=map(answers.ranker_to_pb, self._engine.rankers.values()),
+                rankers=[answers.ranker_to_pb(rankers[name], caller) for name in usable if name],
                 indexes=[
-                    answers.index_to_pb(each, self._default_k, opened.sources(each.name))
+                    answers.index_to_pb(each, self._default_k, opened.sources(each.name), caller)
                     for each in opened.first_stages.describe()
+                    if caller.may_search(each.name)
                 ],
                 limits=answers.limits_to_pb(self._limits, self._max_query_terms),
             )
 
     def _call(
-        self, request: pb.RerankRequest | pb.SearchAndRerankRequest, deadline_s: float | None
+        self, request: pb.RerankRequest | pb.SearchAndRerankRequest, deadline_s: float | None, caller: Caller
     ) -> RerankCall:
-        """Note when the call came and when it must be answered; its documents come later."""
+        """Note when the call came and when it must be answered; its documents come later.
+
+        Raises: PermissionDenied.
+        """
         now_s = time.monotonic()
         return RerankCall(
-            ranker=request.options.ranker,
+            ranker=caller.ranker(request.options.ranker, self._engine.rankers),
             query=request.query,
             documents=(),
             max_chunks=request.options.max_chunks or None,
             arrival_s=now_s,
             deadline_s=now_s + self._limits.default_timeout_s if deadline_s is None else deadline_s,
             count_tokens=request.options.count_tokens_cut,
+            record=current(),
+            account=_account(request.options, caller),
         )
+
+
+def _tell(record: CallRecord, response: pb.RerankResponse | pb.SearchAndRerankResponse) -> None:
+    """Note what a call was given, and where its time went, for its line in the log."""
+    usage, timings = response.usage, response.timings
+    record.facts |= {"results": len(response.results), "chunks": usage.chunks, "tokens": usage.tokens}
+    record.facts |= {
+        f"{stage}_seconds": getattr(timings, f"{stage}_ns") / 1e9
+        for stage in ("first_stage", "tokenization", "queue", "inference", "aggregation")
+    }
+
+
+def _account(options: pb.RerankOptions, caller: Caller) -> Account:
+    """Whose share a call's work takes: what can wait has one of its own."""
+    if options.priority == pb.PRIORITY_BATCH:
+        return caller.account._replace(priority=Priority.BATCH)
+    return caller.account
 
 
 def _ns_since(start_s: float) -> int:
     return round((time.monotonic() - start_s) * 1e9)
 
 
-def _named(opened: OpenIndexes, given: validate.Given) -> dict[int, tuple[str, str]]:
-    """Say which documents stand in which index under which id. Raises: NotFound."""
+def _named(opened: OpenIndexes, given: validate.Given, caller: Caller) -> dict[int, tuple[str, str]]:
+    """Say which documents stand in which index under which id. Raises: NotFound; PermissionDenied."""
     for number, index in given.indexes.items():
-        opened.first_stages.find(index, f"documents[{number}].index")
+        field = f"documents[{number}].index"
+        opened.first_stages.find(caller.index(index, opened.names, field), field)
     return {number: (index, given.ids[number]) for number, index in given.indexes.items()}
 
 

@@ -4,6 +4,7 @@ A request as a whole is weighed by the doors, which know its bytes: weighing a m
 writing it.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -11,6 +12,10 @@ from typing import NamedTuple
 from farrank.v1 import rerank_pb2 as pb
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.errors import InvalidArgument, TooLarge
+from farrank_server.service.fields import PAUSE_S
+
+# After so many characters are decoded, which takes some milliseconds, the event loop is left to others.
+TURN_CHARACTERS = 2_000_000
 
 
 class Given(NamedTuple):
@@ -21,9 +26,10 @@ class Given(NamedTuple):
     indexes: Mapping[int, str]
 
 
-def documents_of(request: pb.RerankRequest, limits: LimitsConfig) -> Given:
+async def documents_of(request: pb.RerankRequest, limits: LimitsConfig) -> Given:
     """Check a request; return what its documents hold, which is read from the message only once.
 
+    Each text is decoded for that: between some millions of characters others have their turn.
     Raises: InvalidArgument.
     """
     _check_request(request, limits)
@@ -32,11 +38,17 @@ def documents_of(request: pb.RerankRequest, limits: LimitsConfig) -> Given:
         raise InvalidArgument("documents: is empty; at least 1 document is needed")
     if count > limits.max_documents:
         raise InvalidArgument(f"documents: has {count} entries; max_documents is {limits.max_documents}")
-    texts = tuple(document.text for document in request.documents)
-    for index, text in enumerate(texts):
+    texts: list[str] = []
+    characters = 0
+    for index, document in enumerate(request.documents):
+        texts.append(text := document.text)
         # A character takes at most 4 bytes: most texts need no encoding to be known as small enough.
         if len(text) * 4 > limits.max_document_bytes:
             _check_bytes(f"documents[{index}].text", len(text.encode()), "max_document_bytes", limits)
+        characters += len(text)
+        if characters > TURN_CHARACTERS:
+            characters = 0
+            await asyncio.sleep(PAUSE_S)
     ids = [document.id for document in request.documents]
     indexes = {number: document.index for number, document in enumerate(request.documents) if document.index}
     for number, named in indexes.items():
@@ -54,7 +66,7 @@ def documents_of(request: pb.RerankRequest, limits: LimitsConfig) -> Given:
         raise InvalidArgument(
             f"documents[{second}].id: {doc_id[:100]!r} stands at documents[{first}], too; ids must be unique"
         )
-    return Given(ids, texts, indexes)
+    return Given(ids, tuple(texts), indexes)
 
 
 def check_search(request: pb.SearchAndRerankRequest, limits: LimitsConfig) -> None:
@@ -80,6 +92,9 @@ def _check_request(request: pb.RerankRequest | pb.SearchAndRerankRequest, limits
     _check_bytes("query", len(query.encode()), "max_query_bytes", limits)
     _check_not_negative("options.top_n", request.options.top_n)
     _check_not_negative("options.max_chunks", request.options.max_chunks)
+    if (priority := request.options.priority) not in pb.Priority.values():
+        allowed = ", ".join(f"{name} ({number})" for name, number in pb.Priority.items() if number)
+        raise InvalidArgument(f"options.priority: is {priority}; it must be one of {allowed}, or absent")
 
 
 def _check_bytes(field: str, size: int, limit: str, limits: LimitsConfig) -> None:

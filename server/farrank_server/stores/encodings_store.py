@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from farrank_rankers.features import Features
 from farrank_server.engine.rankers.document_cache import EncodedDocument
 from farrank_server.engine.spans import Cut, Span
-from farrank_server.stores.parts import PartWriter, damaged, open_parts, read_store_manifest
+from farrank_server.stores.parts import FlatFile, PartWriter, damaged, open_parts, read_store_manifest
 
 FOLDER = "encodings"
 # Of a cosine; of a dot product times the lengths of both vectors.
@@ -148,14 +148,14 @@ class _Part:
     """The documents from a place on. Shapes: ends (N,), texts (N, 3), spans (C, 2), vectors (C, H)."""
 
     first: int
-    ends: NDArray[np.int64]
-    texts: NDArray[np.uint32]
-    spans: NDArray[np.uint32]
-    vectors: NDArray[np.float16]
+    ends: FlatFile
+    texts: FlatFile
+    spans: FlatFile
+    vectors: FlatFile
 
 
 class EncodingsStore:
-    """The encoded chunks of an index's documents by their places. The files are mapped; any thread may read.
+    """The encoded chunks of an index's documents by their places. Any thread may read.
 
     Raises: ConfigError naming the file if one is damaged, or belongs to another index.
     """
@@ -166,11 +166,13 @@ class EncodingsStore:
         for part in open_parts(folder, self.manifest, verify=verify):
             ends = part.array("ends.i64", "<i8")
             chunks, width = part.facts["chunks"], part.facts["width"]
-            if len(ends) != part.documents or ends[-1] != chunks or (np.diff(ends, prepend=0) < 1).any():
+            places = ends[:]
+            fit = len(ends) == part.documents and places[-1] == chunks
+            if not fit or (np.diff(places, prepend=0) < 1).any():
                 raise damaged(part.folder / "ends.i64", "its places do not fit the other files")
-            texts = part.array("texts.u32", "<u4", 3 * len(ends)).reshape(-1, 3)
-            spans = part.array("spans.u32", "<u4", 2 * chunks).reshape(-1, 2)
-            vectors = part.array("vectors.f16", "<f2", chunks * width).reshape(-1, width)
+            texts = part.array("texts.u32", "<u4", 3 * len(ends), 3)
+            spans = part.array("spans.u32", "<u4", 2 * chunks, 2)
+            vectors = part.array("vectors.f16", "<f2", chunks * width, width)
             self._parts.append(_Part(part.first, ends, texts, spans, vectors))
         self._firsts = [part.first for part in self._parts]
 
@@ -182,13 +184,14 @@ class EncodingsStore:
     def characters(self, place: int) -> int:
         """Count the characters of a document's text. Raises: KeyError if no document has the place."""
         part, number = self._find(place)
-        return int(part.texts[number, 0])
+        return int(part.texts.at(number)[0])
 
     def read(self, place: int) -> EncodedDocument:
         """Give what encoding all chunks of a document would. Raises: KeyError if none has the place."""
         part, number = self._find(place)
-        chunks = slice(int(part.ends[number - 1]) if number else 0, int(part.ends[number]))
-        _, *cut = part.texts[number].tolist()
+        first, end = map(int, part.ends[number - 1 : number + 1] if number else (0, part.ends.at(number)))
+        chunks = slice(first, end)
+        _, *cut = part.texts.at(number).tolist()
         vectors = torch.from_numpy(part.vectors[chunks].astype(np.float32))
         spans = tuple(Span(start, end) for start, end in part.spans[chunks].tolist())
         return EncodedDocument(Features(vectors), spans, Cut(*cut))

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
+from farrank_rankers.json_values import bounded_text, loads
 from farrank_server.errors import ConfigError
 
 MANIFEST = "farrank-index.json"
@@ -68,7 +69,7 @@ def read_manifest(folder: Path) -> IndexManifest | None:
     """
     path = folder / MANIFEST
     try:
-        return IndexManifest.of(json.loads(path.read_text(encoding="utf-8")))
+        return IndexManifest.of(loads(bounded_text(path)))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from farrank_server.errors import ConfigError
+from farrank_rankers.json_values import bounded_text, loads
+from farrank_server.errors import ConfigError, Reason, Unavailable
 from farrank_server.stores.index_manifest import write_json
 
 
@@ -93,6 +95,44 @@ class PartWriter:
         write_json(self._manifest, {**said, "sha256": _seal(said)})
 
 
+class FlatFile:
+    """The values of a file, read where they are asked for, with a `width` in rows. Any thread may ask.
+
+    It is not mapped: where a mapped file is cut short, reading it ends the process, and all calls with it.
+    """
+
+    def __init__(self, path: Path, dtype: np.dtype[Any], width: int | None = None) -> None:
+        self._path, self._dtype, self._width = path, dtype, width
+        # A descriptor and no file object: nobody closes it but who lets go of it last.
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._descriptor)
+        self._row_bytes = dtype.itemsize * (width or 1)
+        self._length = os.fstat(self._descriptor).st_size // self._row_bytes
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        """Read rows. Raises: Unavailable if the file was cut short since it was opened."""
+        start, stop, _ = rows.indices(self._length)
+        at, left, read = start * self._row_bytes, max(0, stop - start) * self._row_bytes, list[bytes]()
+        while left:
+            some = os.pread(self._descriptor, left, at)
+            if not some:
+                raise Unavailable(
+                    f"{self._path.name} beside the index was cut short while it was read; reload the indexes",
+                    reason=Reason.FIRST_STAGE_DOWN,
+                )
+            read.append(some)
+            at, left = at + len(some), left - len(some)
+        values = np.frombuffer(b"".join(read), self._dtype)
+        return values if self._width is None else values.reshape(-1, self._width)
+
+    def at(self, row: int) -> Any:
+        """Read one row. Raises: as reading several."""
+        return self[row : row + 1][0]
+
+
 @dataclass(frozen=True, slots=True)
 class OpenPart:
     """A part as it is read: the documents from the place `first` on; `facts` are what its writer said."""
@@ -102,18 +142,14 @@ class OpenPart:
     documents: int
     facts: Mapping[str, Any]
 
-    def array(self, name: str, dtype: str, length: int | None = None) -> NDArray[Any]:
-        """Map a file. Raises: ConfigError if it has not `length` values."""
+    def array(self, name: str, dtype: str, length: int | None = None, width: int | None = None) -> FlatFile:
+        """Open a file of rows of so many values. Raises: ConfigError if it has not `length` values."""
         path = self.folder / name
         of = np.dtype(dtype)
         size = path.stat().st_size
         if size % of.itemsize or length not in (None, size // of.itemsize):
             raise damaged(path, f"it has {size} bytes")
-        # Nothing can be mapped of an empty file.
-        if not size:
-            return np.empty(0, dtype=of)
-        # As a plain array: each slice of a memmap, and of what is made of it, would take 20 µs.
-        return np.asarray(np.memmap(path, dtype=of, mode="r"))
+        return FlatFile(path, of, width)
 
 
 def read_store_manifest(folder: Path, name: str, known_format: int, index_id: str) -> dict[str, Any]:
@@ -135,7 +171,7 @@ def read_store_manifest(folder: Path, name: str, known_format: int, index_id: st
 def _read_sealed(path: Path) -> dict[str, Any]:
     """Read a manifest. Raises: ConfigError if it is not as it was written."""
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] = loads(bounded_text(path))
         seal = found.pop("sha256")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise damaged(path, f"{type(error).__name__}: {error}") from error

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from farrank_rankers.tokenizer import TextTokenizer
 from farrank_rankers.tokens import TokenizedText
 from farrank_server.errors import ConfigError
-from farrank_server.stores.parts import PartWriter, damaged, open_parts, read_store_manifest
+from farrank_server.stores.parts import FlatFile, PartWriter, damaged, open_parts, read_store_manifest
 
 FOLDER = "tokens"
 _MANIFEST = "tokens.json"
@@ -143,16 +143,16 @@ class _Part:
     """The documents from a place on. Shapes: ends, characters (N,); ids (T,); spans (2T,); long_* (M,)."""
 
     first: int
-    ends: NDArray[np.int64]
-    characters: NDArray[np.uint32]
-    ids: NDArray[np.unsignedinteger[Any]]
-    spans: NDArray[np.uint8]
+    ends: FlatFile
+    characters: FlatFile
+    ids: FlatFile
+    spans: FlatFile
     long_at: NDArray[np.int64]
     long: NDArray[np.int32]
 
 
 class TokenStore:
-    """The tokens of an index's documents by their places. The files are mapped; any thread may read.
+    """The tokens of an index's documents by their places. Any thread may read.
 
     Raises: ConfigError naming the file if one is damaged, or belongs to another index.
     """
@@ -170,11 +170,13 @@ class TokenStore:
                 part.array("characters.u32", "<u4", len(ends)),
                 part.array(_ids_file(ids), ids.newbyteorder("<").str, part.facts["tokens"]),
                 part.array("spans.u8", "u1", 2 * part.facts["tokens"]),
-                part.array("long_at.i64", "<i8"),
-                part.array("long.i32", "<i4"),
+                # Few, and searched: they are read whole.
+                part.array("long_at.i64", "<i8")[:],
+                part.array("long.i32", "<i4")[:],
             )
-            whole = len(ends) == part.documents and (not len(ends) or ends[-1] == part.facts["tokens"])
-            if not whole or (np.diff(ends, prepend=0) < 0).any() or len(opened.long) != len(opened.long_at):
+            places = ends[:]
+            whole = len(ends) == part.documents and (not len(ends) or places[-1] == part.facts["tokens"])
+            if not whole or (np.diff(places, prepend=0) < 0).any() or len(opened.long) != len(opened.long_at):
                 raise damaged(part.folder / "ends.i64", "its places do not fit the other files")
             self._parts.append(opened)
         self._firsts = [part.first for part in self._parts]
@@ -192,7 +194,7 @@ class TokenStore:
     def characters(self, place: int) -> int:
         """Count the characters of a document's text. Raises: KeyError if no document has the place."""
         part, number = self._find(place)
-        return int(part.characters[number])
+        return int(part.characters.at(number))
 
     def read(self, place: int, limit: int) -> TokenizedText:
         """Give a document's first `limit` tokens, as tokenizing its text would, and how many there are.
@@ -200,8 +202,8 @@ class TokenStore:
         Raises: KeyError if no document has the place; ConfigError if the tokens are damaged.
         """
         part, number = self._find(place)
-        first = int(part.ends[number - 1]) if number else 0
-        total = int(part.ends[number]) - first
+        first, end = map(int, part.ends[number - 1 : number + 1] if number else (0, part.ends.at(number)))
+        total = end - first
         kept = min(limit, total)
         # One more, where there is one: with it begins what is cut.
         seen = min(kept + 1, total)
@@ -213,7 +215,7 @@ class TokenStore:
         ids = part.ids[first : first + kept].astype(np.int32)
         if kept and int(ids.max()) >= self._vocabulary:
             raise ConfigError(f"the stored tokens of the document at place {place} are damaged")
-        cut = 0 if seen == kept else int(part.characters[number]) - int(bounds[2 * kept])
+        cut = 0 if seen == kept else int(part.characters.at(number)) - int(bounds[2 * kept])
         starts, ends = bounds[0 : 2 * kept : 2], bounds[1 : 2 * kept : 2]
         return TokenizedText(ids, np.ascontiguousarray(starts), np.ascontiguousarray(ends), cut, total)
 

@@ -106,6 +106,7 @@ def test_a_large_new_matrix_is_kept_in_int8(base: Path, tmp_path: Path) -> None:
     assert scores(opened) == pytest.approx(scores(ranker), rel=2e-3, abs=2e-3)
     assert open_ranker(tmp_path / "small").version == opened.version
 
+    without_checksum(tmp_path / "small")
     save_file({each: kept[each] for each in kept if each != f"{name}.scales"}, tmp_path / "small" / WEIGHTS)
     with pytest.raises(WeightsError, match=r"weight\.rows has no other part, .*weight\.scales"):
         open_ranker(tmp_path / "small")
@@ -150,8 +151,25 @@ def test_the_base_stays_as_it_was(base: Path, folder: Path) -> None:
     assert (base / "model.safetensors").read_bytes() == before
 
 
+def without_checksum(folder: Path) -> None:
+    """As differences were that were made before there was one."""
+    path = folder / "difference.json"
+    path.write_text(json.dumps({"base": json.loads(path.read_text())["base"]}))
+
+
+def test_a_flipped_bit_of_a_difference_is_found(folder: Path) -> None:
+    data = bytearray((folder / WEIGHTS).read_bytes())
+    data[-5] ^= 1
+    (folder / WEIGHTS).write_bytes(data)
+    with pytest.raises(WeightsError, match=r"difference\.safetensors is damaged: its SHA-256 is"):
+        open_ranker(folder)
+    without_checksum(folder)
+    open_ranker(folder)
+
+
 def test_a_damaged_difference_is_named(folder: Path) -> None:
     kept = load_file(folder / WEIGHTS)
+    without_checksum(folder)
 
     save_file({**kept, "encoder.more": torch.ones(2)}, folder / WEIGHTS)
     with pytest.raises(WeightsError, match=r"has the tensor encoder\.more, which the model does not have"):

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import os
 import shutil
@@ -159,6 +160,61 @@ def test_a_truncated_file_is_named(artifact: Path, size: int) -> None:
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(WeightsError, match=r"model\.safetensors is damaged or no safetensors file"):
         open_ranker(artifact)
+
+
+@pytest.mark.parametrize("place", [-1, -1000])
+def test_a_flipped_bit_is_found(artifact: Path, place: int) -> None:
+    path = artifact / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(WeightsError, match=r"model\.safetensors is damaged: its weights have the digest"):
+        open_ranker(artifact)
+
+
+def test_weights_without_a_digest_are_opened(artifact: Path) -> None:
+    """As artifacts had them before there was one, and as other programs write them."""
+    path = artifact / "model.safetensors"
+    version = open_ranker(artifact).version
+    save_file(load_file(path), path)
+    assert open_ranker(artifact).version == version
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_no_finite_numbers_are_refused(artifact: Path, value: float) -> None:
+    path = artifact / "model.safetensors"
+    tensors = load_file(path)
+    name = next(name for name in tensors if name.endswith("word_embeddings.weight"))
+    tensors[name][100, 3] = value
+    save_file(tensors, path)
+    with pytest.raises(
+        WeightsError, match=rf"model\.safetensors: tensor {name} has values that are no finite"
+    ):
+        open_ranker(artifact)
+
+
+def test_large_weights_whose_sum_is_too_large_are_opened(artifact: Path) -> None:
+    path = artifact / "model.safetensors"
+    tensors = load_file(path)
+    name = next(name for name in tensors if name.endswith("word_embeddings.weight"))
+    tensors[name][:100] = 3e38
+    save_file(tensors, path)
+    open_ranker(artifact)
+
+
+def test_a_blob_of_the_hubs_cache_is_held_to_its_name(cross_encoder: Path, tmp_path: Path) -> None:
+    """There a file is a link to a blob that is called by its SHA-256."""
+    folder = tmp_path / "snapshot"
+    shutil.copytree(cross_encoder, folder)
+    data = (folder / "model.safetensors").read_bytes()
+    blob = tmp_path / hashlib.sha256(data).hexdigest()
+    blob.write_bytes(data)
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to(blob)
+    open_ranker(folder)
+    blob.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(WeightsError, match=rf"model\.safetensors is damaged: .*{blob.name} has the SHA-256"):
+        open_ranker(folder)
 
 
 def test_pickles_are_never_opened(artifact: Path) -> None:

@@ -1,5 +1,6 @@
 """The configuration read from a file, the environment and flags."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -246,6 +247,18 @@ def test_a_wrong_key_or_value_is_one_line_that_names_it(settings: list[Setting],
         ("a.toml", "[listen]\nport = x", "line 2"),
         ("a.yaml", "listen: {host: 2026-13-01}", "month must be in 1..12"),
         ("a.toml", f"cache_bytes = {'9' * 5000}", "Exceeds the limit (4300 digits)"),
+        ("a.yaml", "limits: {max_documents: 2026-01-01}", "datetime.date(2026, 1, 1) is not allowed"),
+        ("a.yaml", "[" * 3000, "it nests more than 20 levels deep"),
+        ("a.toml", "a = " + "[" * 3000, "it nests more than 20 levels deep"),
+        ("a.yaml", "a: " + "[" * 21 + "]" * 21, "it nests more than 20 levels deep"),
+        ("a.yaml", "a: &a {b: *a}", "it nests more than 20 levels deep"),
+        (
+            "a.yaml",
+            "a: &a [1, 2, 3, 4, 5, 6, 7, 8]\n"
+            + "".join(f"{new}: &{new} [{', '.join([f'*{old}'] * 8)}]\n" for old, new in pairwise("abcdefgh")),
+            "it holds more than 100000 values",
+        ),
+        ("a.yaml", "#" * (2**20 + 1), "it has more than 1048576 bytes"),
         ("a.json", "{}", "must end in .yaml, .yml or .toml"),
     ],
 )

@@ -16,6 +16,7 @@ class Child:
     def __init__(self) -> None:
         self.end = asyncio.Event()
         self.stopped = False
+        self.has_hung = False
         self.opened: dict[str, Any] = {}
 
     async def ended(self) -> int:

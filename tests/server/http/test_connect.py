@@ -65,8 +65,8 @@ async def test_unknown_fields_are_ignored_as_connect_has_it(shared_door: Opened)
         ("{", "is not JSON"),
         ("[]", "request: is not as it must be: expected `object`, got `array`"),
         ("null", "request: is not as it must be: expected `object`, got `null`"),
-        ("[" * 100_000, "expected `object`, got `array`"),
-        ('{"options": {"a": ' + "[" * 100_000, "is not JSON"),
+        ("[" * 60_000, "expected `object`, got `array`"),
+        ('{"options": {"a": ' + "[" * 60_000, "is not JSON"),
         ('{"query": "a\\ud800b"}', "request: "),
         (
             '{"query": "q", "documents": [{"text": "a"}, {"text": 1}]}',

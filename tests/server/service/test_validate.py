@@ -1,5 +1,7 @@
 """Each wrong request is refused with the field, the problem and the limit; the rest is handed on as it is."""
 
+import asyncio
+
 import pytest
 
 from farrank.v1 import rerank_pb2 as pb
@@ -18,8 +20,8 @@ def request(query: str = "q", documents: int = 1, **options: int) -> pb.RerankRe
     )
 
 
-def test_ids_and_texts_are_handed_on() -> None:
-    assert validate.documents_of(request(documents=3), LIMITS) == validate.Given(
+async def test_ids_and_texts_are_handed_on() -> None:
+    assert await validate.documents_of(request(documents=3), LIMITS) == validate.Given(
         ["0", "1", "2"],
         ("text 0", "text 1", "text 2"),
         {},
@@ -27,14 +29,15 @@ def test_ids_and_texts_are_handed_on() -> None:
 
 
 @pytest.mark.parametrize("text", ["x" * 40, "é" * 20, "\U0001f600" * 10, ""])
-def test_a_text_may_have_as_many_bytes_as_the_limit(text: str) -> None:
+async def test_a_text_may_have_as_many_bytes_as_the_limit(text: str) -> None:
     document = pb.Document(text=text)
-    assert validate.documents_of(pb.RerankRequest(query="q", documents=[document]), LIMITS)[1] == (text,)
+    given = await validate.documents_of(pb.RerankRequest(query="q", documents=[document]), LIMITS)
+    assert given.texts == (text,)
     longer = pb.Document(text=text + "y" * (41 - len(text.encode())))
     with pytest.raises(
         InvalidArgument, match=r"^documents\[0\]\.text: has 41 bytes; max_document_bytes is 40$"
     ):
-        validate.documents_of(pb.RerankRequest(query="q", documents=[longer]), LIMITS)
+        await validate.documents_of(pb.RerankRequest(query="q", documents=[longer]), LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +51,10 @@ def test_a_text_may_have_as_many_bytes_as_the_limit(text: str) -> None:
         (request(top_n=-1), "options.top_n: is -1; it must be 0 "),
         (request(max_chunks=-2), "options.max_chunks: is -2; it must be 0 "),
         (
+            request(priority=7),
+            "options.priority: is 7; it must be one of PRIORITY_INTERACTIVE (1), PRIORITY_BATCH (2)",
+        ),
+        (
             pb.RerankRequest(
                 query="q", documents=[pb.Document(id="a"), pb.Document(id="b"), pb.Document(id="a")]
             ),
@@ -59,15 +66,16 @@ def test_a_text_may_have_as_many_bytes_as_the_limit(text: str) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named(wrong: pb.RerankRequest, message: str) -> None:
+async def test_what_is_wrong_is_named(wrong: pb.RerankRequest, message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        validate.documents_of(wrong, LIMITS)
+        await validate.documents_of(wrong, LIMITS)
     assert str(caught.value).startswith(message)
 
 
-def test_ids_may_all_be_empty() -> None:
+async def test_ids_may_all_be_empty() -> None:
     documents = [pb.Document(text="a"), pb.Document(text="a")]
-    assert validate.documents_of(pb.RerankRequest(query="q", documents=documents), LIMITS)[0] == ["", ""]
+    given = await validate.documents_of(pb.RerankRequest(query="q", documents=documents), LIMITS)
+    assert given.ids == ["", ""]
 
 
 @pytest.mark.parametrize(
@@ -84,3 +92,13 @@ def test_a_search_is_checked_alike(wrong: pb.SearchAndRerankRequest, message: st
     with pytest.raises(InvalidArgument) as caught:
         validate.check_search(wrong, LIMITS)
     assert str(caught.value).startswith(message)
+
+
+async def test_others_have_their_turn_between_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validate, "TURN_CHARACTERS", 10)
+    checking = asyncio.create_task(validate.documents_of(request(documents=3), LIMITS))
+    # 3 texts of 6 characters: it pauses after the second.
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not checking.done()
+    assert len((await checking).texts) == 3

@@ -1,6 +1,7 @@
 """What is added to a store is written as what stands there: its manifest speaks of all parts."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,10 @@ import numpy as np
 import pytest
 
 from farrank_rankers.files.open import open_reader
-from farrank_server.errors import ConfigError
+from farrank_server.errors import ConfigError, Reason, Unavailable
 from farrank_server.stores import token_store
 from farrank_server.stores.encodings_store import EncodedText, EncodingsOf
-from farrank_server.stores.parts import PartWriter
+from farrank_server.stores.parts import FlatFile, PartWriter
 from farrank_server.stores.token_store import TokensOf, TokenStore
 
 FACTS = {"format": 1, "tokenizers": "0.22.0"}
@@ -93,3 +94,23 @@ def test_encodings_of_another_precision_are_not_added(tmp_path: Path) -> None:
     writer.finish("it")
     with pytest.raises(ConfigError, match="its precision is 'fp32', and would be 'bf16'"):
         EncodingsOf(_Encoder("bf16")).open(tmp_path, 1, None)
+
+
+def test_a_file_that_is_cut_short_while_it_is_read_costs_the_call_and_not_the_process(tmp_path: Path) -> None:
+    path = tmp_path / "values.i64"
+    np.arange(9000, dtype="<i8").tofile(path)
+    rows = FlatFile(path, np.dtype("<i8"), 3)
+    assert len(rows) == 3000
+    assert rows[1:3].tolist() == [[3, 4, 5], [6, 7, 8]]
+    assert rows.at(2999).tolist() == [8997, 8998, 8999]
+    assert rows[5:5].shape == (0, 3)
+    os.truncate(path, 5000)
+    assert rows.at(0).tolist() == [0, 1, 2]
+    with pytest.raises(
+        Unavailable, match=r"values\.i64 beside the index was cut short while it was read"
+    ) as cut:
+        rows.at(2999)
+    assert cut.value.reason is Reason.FIRST_STAGE_DOWN
+    # A folder in its place is no matter: what was opened stays what it was.
+    path.rename(tmp_path / "gone")
+    assert rows.at(1).tolist() == [3, 4, 5]

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -12,6 +13,7 @@ import pytest_asyncio
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank.v1 import rerank_pb2_grpc
+from farrank_server.access.callers import Caller
 from farrank_server.config.schema import LimitsConfig, ListenConfig
 from farrank_server.errors import (
     DeadlineExceeded,
@@ -29,6 +31,7 @@ from farrank_server.metrics import Door, Metrics
 from farrank_server.service import guard
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
+from farrank_server.service.unread import UnreadAnswers
 from farrank_server.wire.handlers import handlers
 
 
@@ -41,7 +44,9 @@ class Scripted(RerankService):
     async def answer(self) -> pb.RerankResponse:
         return pb.RerankResponse(query_tokens_cut=7)
 
-    async def Rerank(self, request: pb.RerankRequest, deadline_s: float | None) -> pb.RerankResponse:
+    async def Rerank(
+        self, request: pb.RerankRequest, deadline_s: float | None, caller: Caller
+    ) -> pb.RerankResponse:
         return await self.behave()
 
 
@@ -61,13 +66,17 @@ def metrics() -> Metrics:
 @pytest_asyncio.fixture
 async def channel(scripted: Scripted, metrics: Metrics) -> AsyncIterator[grpc.aio.Channel]:
     door = GrpcListener(ListenConfig(port=0), LIMITS)
-    await door.open(handlers(scripted, Guard(Door.GRPC, metrics, {"maxp"}, "maxp"), LIMITS))
+    await door.open(
+        handlers(
+            scripted, Guard(Door.GRPC, metrics, {"maxp"}, "maxp"), LIMITS, UnreadAnswers(LIMITS, metrics)
+        )
+    )
     async with grpc.aio.insecure_channel(f"127.0.0.1:{door.port}") as opened:
         yield opened
     await door.close(0)
 
 
-def stub_of(channel: grpc.aio.Channel) -> Any:
+def stub_of(channel: grpc.aio.Channel | grpc.Channel) -> Any:
     return rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
 
 
@@ -183,6 +192,42 @@ async def test_each_error_has_its_code_its_message_and_its_hint(
             assert await counted(metrics, name, ranker="maxp", **labels) == 1
 
 
+@pytest.mark.parametrize("fails", [True, False])
+async def test_answers_to_callers_who_go_at_that_moment_are_not_logged(
+    scripted: Scripted, metrics: Metrics, caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    """At a deadline gRPC may find that it cannot send what it was given: nothing that anybody can mend."""
+    timeout_s, rounds, together = 0.01, 150, 4
+    begun = itertools.count()
+
+    async def answer() -> pb.RerankResponse:
+        # From half a millisecond before the deadline to two after it.
+        await asyncio.sleep(timeout_s - 0.0005 + 0.0025 * (next(begun) % 50) / 50)
+        if fails:
+            raise DeadlineExceeded("late")
+        return pb.RerankResponse()
+
+    def ask(port: int) -> None:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            rerank = stub_of(channel).Rerank
+            for _ in range(rounds):
+                for each in [rerank.future(pb.RerankRequest(), timeout=timeout_s) for _ in range(together)]:
+                    each.exception()
+
+    scripted.behave = answer
+    door = GrpcListener(ListenConfig(port=0), LIMITS)
+    await door.open(
+        handlers(
+            scripted, Guard(Door.GRPC, metrics, {"maxp"}, "maxp"), LIMITS, UnreadAnswers(LIMITS, metrics)
+        )
+    )
+    try:
+        await asyncio.to_thread(ask, door.port)
+    finally:
+        await door.close(0)
+    assert not [each for each in caplog.records if each.name != "farrank.calls"], caplog.text
+
+
 async def test_a_bug_is_logged_and_told_as_no_more_than_that(
     channel: grpc.aio.Channel, scripted: Scripted, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -195,7 +240,10 @@ async def test_a_bug_is_logged_and_told_as_no_more_than_that(
         grpc.StatusCode.INTERNAL,
         "the server failed; its log says why",
     )
-    assert "KeyError: 'secret'" in caplog.text
+    # An error's own words may be a caller's.
+    assert "KeyError" in caplog.text
+    assert "in fail" in caplog.text
+    assert "'secret'" not in caplog.text.replace('raise KeyError("secret")', "")
 
 
 async def call_and_go(channel: grpc.aio.Channel, scripted: Scripted, timeout: float | None = None) -> None:

@@ -67,7 +67,7 @@ async def test_the_default_ranker_is_listed_first(stub: Any) -> None:
         max_documents=1000,
         max_document_bytes=16 * 2**20,
         max_query_bytes=256 * 2**10,
-        max_request_bytes=64 * 2**20,
+        max_request_bytes=24 * 2**20,
         max_queued_tokens=2_000_000,
         max_query_terms=1024,
     )

@@ -1,44 +1,62 @@
 """The door that every call passes, both ways: counts calls, closes when the server drains."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from farrank_server.batching.fair_order import NOBODY, Account
+from farrank_server.engine.admission.shared_room import SharedRoom
 from farrank_server.errors import Reason, ResourceExhausted, Unavailable
 
 
 class ConcurrencyLimit:
-    """Lets at most `max_calls` in at once. Belongs to the event loop."""
+    """Lets at most `max_calls` in at once, of no caller more than its share. Belongs to the event loop."""
 
     def __init__(self, max_calls: int) -> None:
-        self._max_calls = max_calls
-        self._calls = 0
+        self.room = SharedRoom(max_calls)
         self._closed = False
         self._empty = asyncio.Event()
         self._empty.set()
 
     @contextmanager
-    def passing(self) -> Iterator[None]:
+    def passing(self, account: Account = NOBODY) -> Iterator[None]:
         """Be inside for the time of one call.
 
-        Raises: Unavailable when closed, ResourceExhausted when full.
+        Raises: Unavailable when closed, ResourceExhausted when full, or when the account has its share.
         """
         if self._closed:
             raise Unavailable("the server is draining; ask another replica", reason=Reason.DRAINING)
-        if self._calls >= self._max_calls:
+        room = self.room
+        if room.is_full_for(1):
             raise ResourceExhausted(
-                f"{self._calls} calls are in flight, all that max_concurrent_calls allows",
+                f"{room.held} calls are in flight, all that max_concurrent_calls allows",
                 reason=Reason.CALLS,
                 retry_after_ms=1000,
             )
-        self._calls += 1
-        self._empty.clear()
+        if not room.shares(account, 1):
+            raise ResourceExhausted(
+                f"{room.of(account)} calls of this caller are in flight, its share of {room.size}, which "
+                "max_concurrent_calls allows all callers together",
+                reason=Reason.SHARE,
+                retry_after_ms=1000,
+            )
+        leave = self.stay(account)
         try:
             yield
         finally:
-            self._calls -= 1
-            if self._calls == 0:
+            leave()
+
+    def stay(self, account: Account = NOBODY) -> Callable[[], None]:
+        """Count once more for a call that is inside, until what is returned is called, once."""
+        self.room.take(1, account)
+        self._empty.clear()
+
+        def leave() -> None:
+            self.room.take(-1, account)
+            if not self.room.held:
                 self._empty.set()
+
+        return leave
 
     async def drain(self, timeout_s: float) -> bool:
         """Let nobody in any more; wait until all have left. False if some have not in time."""

@@ -1,27 +1,35 @@
 """Is there room for a whole call, and can its deadline hold? Asked before any work is done for it."""
 
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from farrank_server.batching.batcher import QUANTUM_S
+from farrank_server.batching.fair_order import NOBODY, Account, FairOrder, Priority
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.engine.admission.estimates import Speed, Speeds
+from farrank_server.engine.admission.forecast import Accounts, FloatArray, Forecast, Shares, forecast_among
+from farrank_server.engine.admission.shared_room import SharedRoom, within_share
 from farrank_server.errors import DeadlineExceeded, InvalidArgument, Reason, ResourceExhausted
-
-FloatArray = NDArray[np.float64]
 
 # The measured speed may be wrong, and on an idle server a call costs nobody else: what seems to need a little
 # more than its time is tried there.
 BENEFIT_OF_DOUBT = 1.5
 
+# Calls take turns at the tokenizer's threads, so many seconds each.
+READING_TURN_S = 0.01
+
+# How far a caller may be ahead of its share of the tokenizer's threads, in seconds of reading.
+READING_QUANTUM_S = 5 * READING_TURN_S
+
 # The table of all work, a column for each ranker of a call. What is left may be less than nothing where more
 # was done than was estimated. A column that nobody uses has no work, and no deadline that could be missed.
-TOKENS_LEFT, CHUNKS_LEFT, TOKENS, CHUNKS, RANKER, ARRIVAL_S, DEADLINE_S = range(7)
-UNUSED = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, np.inf)
+TOKENS_LEFT, CHUNKS_LEFT, TOKENS, CHUNKS, RANKER, ARRIVAL_S, DEADLINE_S, ACCOUNT = range(8)
+UNUSED = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, np.inf, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +58,7 @@ class Claim:
     held: int
     arrival_s: float
     deadline_s: float
-
-
-class Shares(NamedTuple):
-    """Claims on the device, one a ranker of a call: what is left of each, and when its last input is due.
-
-    Inputs of a share are due one after another up to `due_s` (see `batching.batcher`), so what is left of it
-    is due in the last `left_s` before that. Shapes: (N,) each, in seconds; times are of one clock.
-    """
-
-    left_s: FloatArray
-    due_s: FloatArray
-    deadline_s: FloatArray
+    account: Account = NOBODY
 
 
 @dataclass(slots=True, eq=False)
@@ -71,43 +68,57 @@ class Reservation:
     unread: int
     held: int
     columns: dict[str, int]
+    account: Account = NOBODY
 
 
 class Reservations:
     """Keeps count of outstanding work, admits a call as a whole or refuses it. Thread-safe.
 
-    `speeds` are the rankers', `reading` is the tokenizer pool's in characters per second; one device serves
-    all rankers. With N calls in flight an admission takes O(N log N). What is reported of a call that was
-    released changes nothing.
+    `speeds` are the rankers', `reading` is the tokenizer pool's in characters per second, all its `readers`
+    together, at which calls take turns; one device serves all rankers. With N calls in flight an admission
+    takes O(N log N). What is reported of a call that was released changes nothing.
     """
 
-    def __init__(self, limits: LimitsConfig, speeds: Mapping[str, Speeds], reading: Speed) -> None:
+    def __init__(
+        self, limits: LimitsConfig, speeds: Mapping[str, Speeds], reading: Speed, readers: int = 1
+    ) -> None:
         self._limits = limits
         self._speeds = list(speeds.values())
         self._number = {ranker: number for number, ranker in enumerate(speeds)}
-        self._reading = reading
+        self._reading, self._readers = reading, readers
         self._lock = threading.Lock()
         self._table = np.empty((len(UNUSED), 0))
         self._free: list[int] = []
         self._admitted: set[Reservation] = set()
         self._unread = 0
-        self._held = 0
+        self._texts = SharedRoom(limits.max_held_characters)
+        # The callers of what is admitted, each with a number for the table and its calls.
+        self._accounts: dict[Account, list[int]] = {}
+        self._free_numbers: list[int] = []
+        # What the device's thread has done for whom; it is another one when another thread takes over.
+        self.order = FairOrder(QUANTUM_S)
 
     def outstanding_tokens(self, ranker: str) -> int:
         """Tokens admitted and not yet encoded: counted where tokenized, estimated where not."""
         with self._lock:
             return _tokens_left(self._table[:, self._table[RANKER] == self._number[ranker]])
 
+    def outstanding_of(self, priority: Priority) -> int:
+        """The same of a priority, all rankers together."""
+        with self._lock:
+            numbers = [number for each, (number, _) in self._accounts.items() if each.priority is priority]
+            return _tokens_left(self._table[:, np.isin(self._table[ACCOUNT], numbers)])
+
     def held_characters(self) -> int:
         """Characters of the texts of all admitted calls."""
-        return self._held
+        return self._texts.held
 
     def admit(self, claim: Claim, now_s: float, *, instead_of: Reservation | None = None) -> Reservation:
         """Take a call in, if need be in the place of what was reserved for it before, which is given back.
 
         Raises: InvalidArgument if it is too large for any queue; DeadlineExceeded if it would be late even if
         nothing else ran; ResourceExhausted (with a hint when to come back) if there is no room for it now, or
-        no time before its deadline or before those of calls admitted earlier.
+        none within the caller's share, or no time before its deadline or those of calls admitted earlier.
         """
         least_tokens = sum(work.least_tokens for work in claim.work)
         if least_tokens > self._limits.max_queued_tokens:
@@ -115,11 +126,17 @@ class Reservations:
                 f"documents: at least {least_tokens} tokens together, more than max_queued_tokens "
                 f"{self._limits.max_queued_tokens}; send fewer documents a call, or lower options.max_chunks"
             )
-        columns = np.array([self._column(work, claim) for work in claim.work]).T
         with self._lock:
             if instead_of is not None:
                 self._release(instead_of)
+            number = self._account_number(claim.account)
+            columns = np.array([self._column(work, claim, number) for work in claim.work]).T
             self._check(claim, columns, now_s)
+            if claim.account not in self._accounts:
+                self._accounts[claim.account] = [number, 0]
+                if self._free_numbers:
+                    self._free_numbers.pop()
+            self._accounts[claim.account][1] += 1
             if len(self._free) < len(claim.work):
                 used = self._table.shape[1]
                 more = np.tile(np.array(UNUSED)[:, None], max(64, used, len(claim.work)))
@@ -127,10 +144,10 @@ class Reservations:
                 self._free += range(used, self._table.shape[1])
             places = {work.ranker: self._free.pop() for work in claim.work}
             self._table[:, list(places.values())] = columns
-            reservation = Reservation(claim.unread, claim.held, places)
+            reservation = Reservation(claim.unread, claim.held, places, claim.account)
             self._admitted.add(reservation)
             self._unread += claim.unread
-            self._held += claim.held
+            self._texts.take(claim.held, claim.account)
             return reservation
 
     def read(self, reservation: Reservation, characters: int) -> None:
@@ -157,6 +174,21 @@ class Reservations:
                 self._table[TOKENS_LEFT, column] -= tokens
                 self._table[CHUNKS_LEFT, column] -= chunks
 
+    def begin_again(self, reservation: Reservation, ranker: str) -> None:
+        """Note that what was done of a ranker's work is lost, and is done once more."""
+        with self._lock:
+            if ranker in reservation.columns:
+                work = self._table[:, reservation.columns[ranker]]
+                work[TOKENS_LEFT], work[CHUNKS_LEFT] = work[TOKENS], work[CHUNKS]
+
+    def abandon(self, reservation: Reservation) -> None:
+        """Give back all but the texts of a call that nobody waits for, while a thread still reads them."""
+        with self._lock:
+            if reservation in self._admitted:
+                self._unread -= reservation.unread
+                reservation.unread = 0
+                self._give_columns_back(reservation)
+
     def release(self, reservation: Reservation) -> None:
         """Give back whatever the call still holds; it is answered, refused or gone."""
         with self._lock:
@@ -167,24 +199,57 @@ class Reservations:
             return
         self._admitted.remove(reservation)
         self._unread -= reservation.unread
-        self._held -= reservation.held
+        self._texts.take(-reservation.held, reservation.account)
+        its = self._accounts[reservation.account]
+        its[1] -= 1
+        if not its[1]:
+            del self._accounts[reservation.account]
+            self._free_numbers.append(its[0])
+        self._give_columns_back(reservation)
+
+    def _account_number(self, account: Account) -> int:
+        """The number of an account: its own, or the one that it would get."""
+        if account in self._accounts:
+            return self._accounts[account][0]
+        return self._free_numbers[-1] if self._free_numbers else len(self._accounts)
+
+    def _give_columns_back(self, reservation: Reservation) -> None:
         for column in reservation.columns.values():
             self._table[:, column] = UNUSED
             self._free.append(column)
         reservation.columns.clear()
 
-    def _column(self, work: Work, claim: Claim) -> tuple[float, ...]:
-        number = self._number[work.ranker]
-        return work.tokens, work.chunks, work.tokens, work.chunks, number, claim.arrival_s, claim.deadline_s
+    def _column(self, work: Work, claim: Claim, account: int) -> tuple[float, ...]:
+        sizes = work.tokens, work.chunks
+        return *sizes, *sizes, self._number[work.ranker], claim.arrival_s, claim.deadline_s, account
 
     def _shares(self, table: FloatArray) -> Shares:
-        """Work as claims on the device, at the speeds of now. Shape: table (7, N)."""
+        """Work as claims on the device, at the speeds of now. Shape: table (8, N)."""
         rankers = table[RANKER].astype(np.intp)  # (N,)
         token_s = np.array([1 / each.encoding.per_s for each in self._speeds])[rankers]
         chunk_s = np.array([1 / each.scoring.per_s for each in self._speeds])[rankers]
         left_s = np.maximum(table[TOKENS_LEFT], 0.0) * token_s + np.maximum(table[CHUNKS_LEFT], 0.0) * chunk_s
         all_s = table[TOKENS] * token_s + table[CHUNKS] * chunk_s
         return Shares(left_s, table[ARRIVAL_S] + all_s, table[DEADLINE_S])
+
+    def _reading_s(self, account: Account, characters: int) -> float:
+        """Say after how long so many characters of a call that comes now are read.
+
+        For each turn of its own, no other call has more than one with each reader: of a large one little is
+        read before a small one is done. Nor has all of another caller more than its part.
+        """
+        per_s = self._reading.per_s
+        before: float = max(0, self._unread)
+        turns = self._readers * (characters + per_s / self._readers * READING_TURN_S)
+        if before > turns:
+            of = Counter[Account]()
+            for each in self._admitted:
+                of[each.account] += min(max(0, each.unread), turns)  # type: ignore[assignment]
+            own = of.pop(account, 0) + characters
+            most = own / account.weight + per_s * READING_QUANTUM_S
+            others = sum(min(its, each.weight * most) for each, its in of.items())
+            before = min(before, own - characters + others)
+        return (before + characters) / per_s
 
     def _alone_s(self, work: Work) -> float:
         speeds = self._speeds[self._number[work.ranker]]
@@ -204,24 +269,12 @@ class Reservations:
             )
         if not self._admitted:
             return
-        queued, tokens = _tokens_left(self._table), sum(work.tokens for work in claim.work)
-        excess = queued + tokens - limits.max_queued_tokens
-        if tokens and excess > 0:
-            raise _exhausted(
-                f"the queue holds {queued} of {limits.max_queued_tokens} tokens: no room for {tokens}",
-                Reason.QUEUE_FULL,
-                own_s * excess / tokens,
-            )
-        if self._held + claim.held > limits.max_held_characters:
-            raise _exhausted(
-                f"calls in flight hold {self._held} of {limits.max_held_characters} characters: "
-                f"no room for {claim.held}",
-                Reason.TEXTS_FULL,
-                1.0,
-            )
-        done_after_s, makes_late = forecast(self._shares(self._table), self._shares(columns), now_s)
-        done_after_s += (max(0, self._unread) + claim.unread) / self._reading.per_s
+        tokens = sum(work.tokens for work in claim.work)
+        self._check_room(claim, tokens, own_s)
+        seen = self._forecast(claim, columns, now_s)
+        reading_s = self._reading_s(claim.account, claim.unread)
         usable_s = remaining_s * limits.deadline_margin
+        done_after_s = seen.done_after_s + reading_s
         if done_after_s > usable_s:
             raise _exhausted(
                 f"the call would be done after about {done_after_s:.2f} s, its deadline is in "
@@ -229,12 +282,79 @@ class Reservations:
                 Reason.BACKLOG,
                 done_after_s - usable_s,
             )
-        if makes_late:
+        if seen.part_after_s > usable_s:
+            raise _exhausted(
+                f"the call would be done after about {seen.part_after_s:.2f} s within its caller's share, "
+                f"its deadline is in {remaining_s:.2f} s",
+                Reason.SHARE,
+                seen.part_after_s - usable_s,
+            )
+        if seen.makes_late:
             raise _exhausted(
                 f"the call of about {own_s:.2f} s would make calls late that were admitted before it",
                 Reason.OTHERS_LATE,
                 own_s,
             )
+
+    def _check_room(self, claim: Claim, tokens: int, own_s: float) -> None:
+        """Refuse a call for which there is no room, or none within its caller's share."""
+        limits, account, texts = self._limits, claim.account, self._texts
+        left = np.bincount(self._owners(self._table), np.maximum(self._table[TOKENS_LEFT], 0.0))  # (A,)
+        queued = round(float(left.sum()))
+        excess = queued + tokens - limits.max_queued_tokens
+        if tokens and excess > 0:
+            raise _exhausted(
+                f"the queue holds {queued} of {limits.max_queued_tokens} tokens: no room for {tokens}",
+                Reason.QUEUE_FULL,
+                own_s * excess / tokens,
+            )
+        if texts.is_full_for(claim.held):
+            raise _exhausted(
+                f"calls in flight hold {texts.held} of {texts.size} characters: no room for {claim.held}",
+                Reason.TEXTS_FULL,
+                1.0,
+            )
+        mine = float(left[self._accounts[account][0]]) if account in self._accounts else 0.0
+        of_batch = sum(
+            float(left[number])
+            for each, (number, _) in self._accounts.items()
+            if each.priority is Priority.BATCH
+        )
+        size = limits.max_queued_tokens
+        if tokens and not within_share(account, tokens, mine=mine, of_batch=of_batch, held=queued, size=size):
+            raise _exhausted(
+                f"the queue holds {queued} of {size} tokens, {mine:.0f} of them this caller's: {tokens} more "
+                "are beyond its share",
+                Reason.SHARE,
+                own_s,
+            )
+        if not texts.shares(account, claim.held):
+            raise _exhausted(
+                f"calls in flight hold {texts.held} of {texts.size} characters, {texts.of(account)} of them "
+                f"this caller's: {claim.held} more are beyond its share",
+                Reason.SHARE,
+                1.0,
+            )
+
+    def _forecast(self, claim: Claim, columns: FloatArray, now_s: float) -> Forecast:
+        """Forecast a call in the order among the callers."""
+        owner = int(columns[ACCOUNT, 0])
+        count = max(owner, len(self._accounts) + len(self._free_numbers) - 1) + 1
+        weights, leads_s, is_batch = np.ones(count), np.zeros(count), np.zeros(count, np.bool_)
+        for each, number in ((claim.account, owner), *((a, n) for a, (n, _) in self._accounts.items())):
+            weights[number] = each.weight
+            leads_s[number] = self.order.shares[each.priority].lead_s(each)
+            is_batch[number] = each.priority is Priority.BATCH
+        accounts = Accounts(weights, leads_s, is_batch, self.order.progress(claim.account.priority))
+        new = self._shares(columns)
+        return forecast_among(
+            self._shares(self._table), self._owners(self._table), new, owner, accounts, now_s
+        )
+
+    def _owners(self, table: FloatArray) -> NDArray[np.intp]:
+        """The numbers of the accounts that columns are of. Shape: table (8, N) -> (N,)."""
+        owners: NDArray[np.intp] = table[ACCOUNT].astype(np.intp)
+        return owners
 
 
 def _tokens_left(table: FloatArray) -> int:
@@ -248,37 +368,3 @@ def _exhausted(message: str, reason: Reason, retry_after_s: float) -> ResourceEx
 def _rounded(seconds: float) -> str:
     """Write seconds for people: 94, 9.4, 0.094."""
     return f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.2g}" if seconds > 0 else "0"
-
-
-def forecast(shares: Shares, new: Shares, now_s: float) -> tuple[float, bool]:
-    """Say after how many seconds a new call would be done, and whether it would make another late.
-
-    Work that is due before a share's last input is done before it. A call that is late already is not made
-    late. Takes O(N log N).
-    """
-    before, added = _Backlog(shares), _Backlog(new)
-    done_after_s = before.due_by(new.due_s) + added.due_by(new.due_s)  # (M,)
-    until_deadline_s = shares.deadline_s - now_s  # (N,)
-    alone_s = before.due_by(shares.due_s)  # (N,)
-    with_new_s = alone_s + added.due_by(shares.due_s)
-    makes_late = bool(((alone_s <= until_deadline_s) & (with_new_s > until_deadline_s)).any())
-    return float(done_after_s.max()), makes_late
-
-
-class _Backlog:
-    """Seconds of work by when they are due: what is left of a share is due at one second a second."""
-
-    def __init__(self, shares: Shares) -> None:
-        # By a time t, the sum over shares of clip(t - begin, 0, left): those begun count from their begin,
-        # and no longer from their end on.
-        self._begins = np.sort(shares.due_s - shares.left_s)
-        self._ends = np.sort(shares.due_s)
-        self._begin_sums = np.concatenate(([0.0], np.cumsum(self._begins)))
-        self._end_sums = np.concatenate(([0.0], np.cumsum(self._ends)))
-
-    def due_by(self, times_s: FloatArray) -> FloatArray:
-        """Shapes: (M,) -> (M,)."""
-        begun = np.searchsorted(self._begins, times_s)
-        ended = np.searchsorted(self._ends, times_s)
-        counted: FloatArray = (begun - ended) * times_s - self._begin_sums[begun] + self._end_sums[ended]
-        return counted

@@ -13,11 +13,12 @@ from farrank_runtimes.runtime import DeviceLost, OutOfMemory, forget_locals
 from farrank_server.engine.admission.reservations import Reservation, Reservations
 from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput
 from farrank_server.engine.device.batch_in_flight import BatchInFlight
+from farrank_server.engine.device.batch_trace import note_batch
 from farrank_server.engine.device.watchdog import Watchdog
 from farrank_server.engine.device.work_queue import RankerQueue, WorkQueue
 from farrank_server.engine.rankers.document_cache import EncodedDocument
 from farrank_server.engine.rankers.loaded import LoadedRanker
-from farrank_server.errors import FarrankError, Internal, Reason, ResourceExhausted
+from farrank_server.errors import FailedPrecondition, FarrankError, Internal, Reason, ResourceExhausted
 from farrank_server.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -112,6 +113,7 @@ class BatchResults:
         started_s = (batch.done_s or batch.began_s) - batch.seconds
         for call in {item.call for item in batch.items}:
             call.tally.inference_ns += round(batch.seconds * 1e9)
+        note_batch(batch, started_s)
         ready: list[PendingDocument] = []
         for item, row, positions in zip(batch.items, rows, batch.positions, strict=True):
             call, document, tally = item.call, item.document, item.call.tally
@@ -200,8 +202,12 @@ class BatchResults:
         if found.halved_groups:
             self._metrics.batch_failures.labels(ranker.name, "out_of_memory").inc(found.halved_groups)
         elapsed_ns = time.perf_counter_ns() - started_ns
+        ended_s = time.monotonic()
         for call in {document.call for document in ready}:
             call.tally.aggregation_ns += elapsed_ns
+            call.call.record.step(
+                "aggregate", ended_s - elapsed_ns / 1e9, ended_s, ranker=ranker.name, chunks=chunks
+            )
         scored = zip(ready, features, found.scores, found.chunk_scores, strict=True)
         for document, its_features, score, chunk_scores in scored:
             call = document.call
@@ -219,9 +225,17 @@ class BatchResults:
     def _fail_not_finite(self, document: PendingDocument, score: float) -> None:
         # Not a number compares with nothing: the other documents could not be put in order either.
         name = document.call.ranker.name
-        log.error("ranker %s gave a document of %d chunks the score %s", name, len(document.spans), score)
+        log.error(
+            "ranker %s gave a document of %d chunks the score %s",
+            *(name, len(document.spans), score),
+            extra={"call": document.call.call.record},
+        )
         self._metrics.batch_failures.labels(name, "not_finite").inc()
-        error = Internal(f"ranker {name}: documents[{document.index}] has no finite score")
+        error = FailedPrecondition(
+            f"ranker {name}: documents[{document.index}] has no finite score; leave it out, or ask another "
+            "ranker or precision",
+            reason=Reason.NOT_FINITE,
+        )
         self._give_up(document.call, error)
 
     def count(self) -> None:
@@ -264,7 +278,8 @@ class BatchResults:
                 message, reason=Reason.OUT_OF_MEMORY, retry_after_ms=1000
             )
         else:
-            log.error("ranker %s failed on one input", ranker.name, exc_info=error)
+            record = calls[0].call.record
+            log.error("ranker %s failed on one input", ranker.name, exc_info=error, extra={"call": record})
             answer = Internal(f"ranker {ranker.name} failed on this request; the server's log says why")
         self._give_up(calls[0], answer)
         self._failed_in_a_row += 1

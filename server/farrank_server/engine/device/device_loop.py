@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from enum import StrEnum
 from queue import SimpleQueue
 from typing import TypeVar
@@ -107,6 +108,11 @@ class DeviceLoop:
         self._reloads_in_vain = 0
         self._begun: deque[BatchInFlight] = deque()
 
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether anything came out well since the rankers were loaded."""
+        return self._results.has_succeeded
+
     def run(self, *, load_first: bool = False) -> None:
         """Serve until told to stop, until the device is lost, or until another thread has taken over."""
         try:
@@ -152,7 +158,9 @@ class DeviceLoop:
         # Counting would keep the interpreter from the event loop, which sends an answer or takes a call in.
         if wait and self._results.uncounted and not self.inbox.holds_any(within_s=ANSWER_SENT_S):
             self._results.count()
-        for message in self.inbox.take(wait=wait):
+        with self.watchdog.rest() if wait else nullcontext():
+            messages = self.inbox.take(wait=wait)
+        for message in messages:
             self.work.apply(message)
 
     def _take_turn(self) -> bool:

@@ -4,12 +4,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from functools import partial
 
 from farrank_server.engine.admission.reservations import Reservations
 from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput
-from farrank_server.engine.device.device_loop import DeviceLoop, DeviceState, DeviceThread
+from farrank_server.engine.device.device_loop import RELOADS_IN_VAIN, DeviceLoop, DeviceState, DeviceThread
 from farrank_server.engine.device.watchdog import TICK_S, Watchdog
 from farrank_server.engine.device.work_queue import Close, Inputs, Measure, Open, Stop
 from farrank_server.engine.rankers.loaded import LoadedRanker
@@ -23,6 +23,9 @@ MEASURED_LATELY_S = 30.0
 
 # How long stopping waits for a device of which a thread has hung: another may hang, too.
 HUNG_GRACE_S = 2.0
+
+# What the device's failures tell calls that they took with them; none of it is the calls' own fault.
+TAKEN_WITH_IT = frozenset((Reason.WORKER_DIED, Reason.DEVICE_HUNG))
 
 
 class Device:
@@ -49,12 +52,21 @@ class Device:
         self._hang_after_s = hang_after_s
         self._event_loop = asyncio.get_running_loop()
         self._open: set[ActiveCall] = set()
+        self._coming_back: set[asyncio.Future[None]] = set()
         self._hung: DeviceThread | None = None
+        self._ends_in_vain = 0
+        self._is_stopping = False
         self._thread = thread
         self.loop = self._make_loop()
-        self._ended = thread.submit(self.loop.run)
+        self._ended = self._start()
         self._ticked_s = time.monotonic()
         self._timer = self._event_loop.call_later(TICK_S, self._tick)
+
+    @property
+    def is_dead_or_hung(self) -> bool:
+        """Whether it is lost, or a thread hangs on it and no other has taken over yet."""
+        hangs = self._hung is not None and self._hung.is_alive
+        return self.state is DeviceState.LOST or (self.state is DeviceState.RELOADING and hangs)
 
     def check_ready(self) -> None:
         """Refuse while there is nothing to run calls on.
@@ -86,10 +98,23 @@ class Device:
         if not call.is_answered:
             self.loop.inbox.put(Close(call))
 
+    async def brought_back(self) -> None:
+        """Wait while the device is brought back. Raises: Unavailable if it is lost; what `abandon` says."""
+        while self.state is DeviceState.RELOADING:
+            changed = self._event_loop.create_future()
+            self._coming_back.add(changed)
+            try:
+                await changed
+            finally:
+                self._coming_back.discard(changed)
+        self.check_ready()
+
     def abandon(self, error: FarrankError) -> None:
-        """Answer every open call with an error."""
-        for call in self._open:
-            call.settle(error)
+        """Answer every call with an error, those included that wait until the device is back."""
+        self._answer_open(error)
+        for changed in self._coming_back:
+            if not changed.done():
+                changed.set_exception(error)
 
     def doubt(self, ranker: LoadedRanker) -> None:
         """Have a ranker's speed measured when the device is idle, if that was not done lately."""
@@ -98,6 +123,7 @@ class Device:
 
     def stop(self) -> None:
         """End after what is on the device now; what waits stays unanswered. A hung thread is left behind."""
+        self._is_stopping = True
         self._event_loop.call_soon_threadsafe(self._timer.cancel)
         self.loop.inbox.put(Stop())
         wait((self._ended,), timeout=None if self._hung is None else HUNG_GRACE_S)
@@ -121,9 +147,28 @@ class Device:
         messages = self.loop.inbox.peek()
         return [each for each in messages if isinstance(each, Inputs) and each.call.ranker.name == ranker]
 
+    def _start(self, *, load_first: bool = False) -> Future[None]:
+        """Have the thread run the loop; should it end without being told to, that is heard."""
+        loop = self.loop
+        ended = self._thread.submit(partial(loop.run, load_first=load_first))
+
+        def tell(_: Future[None]) -> None:
+            # After all that the thread itself has reported.
+            if not self._is_stopping:
+                self._event_loop.call_soon_threadsafe(self._take_end, loop, ended)
+
+        ended.add_done_callback(tell)
+        return ended
+
+    def _answer_open(self, error: FarrankError) -> None:
+        for call in self._open:
+            call.settle(error)
+
     def _make_loop(self) -> DeviceLoop:
         watchdog = Watchdog(self._hang_after_s)
-        return DeviceLoop(self._rankers, self._reservations, self._metrics, watchdog, self._report)
+        loop = DeviceLoop(self._rankers, self._reservations, self._metrics, watchdog, self._report)
+        self._reservations.order = loop.work.order
+        return loop
 
     def _report(self, loop: DeviceLoop, state: DeviceState) -> None:
         """Hear from the device's thread."""
@@ -134,6 +179,18 @@ class Device:
         if loop is self.loop and self.state is not DeviceState.LOST:
             self._change(state)
 
+    def _take_end(self, loop: DeviceLoop, ended: Future[None]) -> None:
+        """Replace a thread that has ended, whatever ended it, unless the last few came to nothing, too."""
+        if loop is not self.loop or self.state is DeviceState.LOST or self._is_stopping:
+            return
+        log.error("the device's thread ended; another takes over", exc_info=ended.exception())
+        self._ends_in_vain = 0 if loop.has_succeeded else self._ends_in_vain + 1
+        if self._ends_in_vain >= RELOADS_IN_VAIN:
+            self._change(DeviceState.LOST)
+            return
+        message = "the device's thread ended, and the device is being brought back"
+        self._replace_thread(Unavailable(message, reason=Reason.WORKER_DIED, retry_after_ms=1000))
+
     def _change(self, state: DeviceState) -> None:
         if state is self.state:
             return
@@ -142,8 +199,11 @@ class Device:
         if state is DeviceState.RELOADING:
             self._metrics.worker_restarts.inc()
         if state is DeviceState.LOST:
-            self.abandon(self._unavailable())
+            self._answer_open(self._unavailable())
             self.lost.set()
+        for changed in self._coming_back:
+            if not changed.done():
+                changed.set_result(None)
         for listener in self.on_change:
             listener(state)
 
@@ -171,11 +231,15 @@ class Device:
             # Each takes a thread and its runtimes' memory with it: one is borne, not one after the other.
             self._change(DeviceState.LOST)
             return
-        self._change(DeviceState.RELOADING)
         message = "the device hung and is being brought back"
-        self.abandon(Unavailable(message, reason=Reason.DEVICE_HUNG, retry_after_ms=1000))
-        # It ends when it comes back.
+        self._replace_thread(Unavailable(message, reason=Reason.DEVICE_HUNG, retry_after_ms=1000))
+
+    def _replace_thread(self, error: Unavailable) -> None:
+        """Tell `error` to all whose work the thread held, and load the rankers on another one."""
+        self._change(DeviceState.RELOADING)
+        self._answer_open(error)
+        # It ends when it comes back, if it has not ended.
         self._thread.shutdown(timeout_s=0.0)
         self._thread = DeviceThread()
         self.loop = self._make_loop()
-        self._ended = self._thread.submit(partial(self.loop.run, load_first=True))
+        self._ended = self._start(load_first=True)

@@ -10,6 +10,9 @@ SLACK = 20.0
 # How often the event loop looks.
 TICK_S = 1.0
 
+# Between two native calls the thread does little, whatever they may take: where it stays longer, it hangs.
+LEAST_BETWEEN_S = 10.0
+
 
 class GivenUp(BaseException):
     """Another thread has taken over the device: this one must end and touch nothing."""
@@ -21,7 +24,9 @@ class _Step:
 
 
 class Watchdog:
-    """Bounds every native call of one device thread. `least_bound_s` holds where less is expected.
+    """Bounds every native call of one device thread, and the time between two while it is not at rest.
+
+    `least_bound_s` holds where less is expected.
 
     A hung call cannot be ended from outside. Its callers can be answered, and another thread can take over;
     the hung one ends as soon as its call returns.
@@ -30,7 +35,9 @@ class Watchdog:
     def __init__(self, least_bound_s: float) -> None:
         self._least_bound_s = least_bound_s
         self._step: _Step | None = None
-        self._watched: _Step | None = None
+        self._steps = 0
+        self._rests = False
+        self._watched: tuple[_Step | None, int] = (None, 0)
         self._watched_s = 0.0
         self._given_up = False
 
@@ -42,20 +49,32 @@ class Watchdog:
         try:
             yield
         finally:
+            self._steps += 1
             self._step = None
             self._check()
 
+    @contextmanager
+    def rest(self) -> Iterator[None]:
+        """Wait for something to do, for however long. On the device's thread."""
+        self._rests = True
+        try:
+            yield
+        finally:
+            self._steps += 1
+            self._rests = False
+
     def tick(self, elapsed_s: float) -> bool:
-        """Look, on the event loop, whether a step is beyond its bound; `elapsed_s` since the last look.
+        """Look, on the event loop, whether the thread is beyond a bound; `elapsed_s` since the last look.
 
         A late tick counts for at most two: in a process that was suspended nothing has hung.
         """
-        step = self._step
-        if step is not self._watched:
-            self._watched, self._watched_s = step, 0.0
+        now = step, _ = self._step, self._steps
+        if now != self._watched or self._rests:
+            self._watched, self._watched_s = now, 0.0
             return False
         self._watched_s += min(elapsed_s, 2 * TICK_S)
-        return step is not None and self._watched_s > step.bound_s
+        bound_s = max(self._least_bound_s, LEAST_BETWEEN_S) if step is None else step.bound_s
+        return self._watched_s > bound_s
 
     def give_up(self) -> None:
         """Let the thread end when its call returns."""

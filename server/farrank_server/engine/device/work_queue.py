@@ -4,12 +4,13 @@ The device's thread empties the inbox before each turn. Queues, and how far call
 of it needs a lock, and giving up a call of thousands of inputs costs the event loop a message.
 """
 
-import math
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from farrank_server.batching.batcher import Batcher
+from farrank_server.batching.batcher import QUANTUM_S, Batcher
+from farrank_server.batching.fair_order import FairOrder, Rank
 from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput
 from farrank_server.engine.rankers.loaded import LoadedRanker
 
@@ -86,6 +87,10 @@ class Inbox:
             return list(self._messages)
 
 
+_AT_ONCE = Rank(-sys.maxsize, 0.0), 0.0
+_NEVER = Rank(sys.maxsize, 0.0), 0.0
+
+
 @dataclass(slots=True, eq=False)
 class RankerQueue:
     """One ranker's inputs that wait for the device, and its documents that wait to be scored."""
@@ -94,12 +99,17 @@ class RankerQueue:
     batcher: Batcher[QueuedInput]
     ready: list[PendingDocument] = field(default_factory=list)
 
-    def due_s(self) -> float:
-        """When the first of it is due. What needs no encoding goes at once: it costs next to nothing."""
-        if self.ready:
-            return -math.inf
-        first = self.batcher.first()
-        return math.inf if first is None else first.due_s
+    @property
+    def has_work(self) -> bool:
+        """Whether anything waits."""
+        return bool(self.ready or len(self.batcher))
+
+    def key(self) -> tuple[Rank, float]:
+        """By what it compares with other rankers' queues: the lowest goes first.
+
+        What needs no encoding goes at once: it costs next to nothing.
+        """
+        return _AT_ONCE if self.ready else self.batcher.first_key() or _NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +132,16 @@ class QueueState:
 class WorkQueue:
     """All rankers' queues. Belongs to the device's thread, except for `states`; times are of one clock.
 
-    `started`: the calls that have something on the device, or had. `kept_bytes`: what features of incomplete
-    documents take of the device's memory.
+    `order` is that among the accounts of callers, for all rankers together. `started`: the calls that have
+    something on the device, or had. `kept_bytes`: what features of incomplete documents take of the device's
+    memory.
     """
 
     def __init__(self, rankers: Sequence[LoadedRanker]) -> None:
-        self.queues = {ranker.name: RankerQueue(ranker, Batcher(ranker.policy)) for ranker in rankers}
+        self.order = FairOrder(QUANTUM_S)
+        self.queues = {
+            ranker.name: RankerQueue(ranker, Batcher(ranker.policy, self.order)) for ranker in rankers
+        }
         self.doubted: list[LoadedRanker] = []
         self.started: set[ActiveCall] = set()
         self.kept_bytes = 0
@@ -144,7 +158,8 @@ class WorkQueue:
             case Open(call):
                 self._open[call.id] = call
                 batcher = self.queues[call.ranker.name].batcher
-                batcher.open(call.id, arrival_s=call.call.arrival_s, deadline_s=call.call.deadline_s)
+                its = call.call
+                batcher.open(call.id, arrival_s=its.arrival_s, deadline_s=its.deadline_s, account=its.account)
             case Inputs(call, at_s, inputs, documents):
                 if call.id in self._open:
                     queue, per_s = self.queues[call.ranker.name], call.ranker.speeds.encoding.per_s
@@ -181,18 +196,18 @@ class WorkQueue:
     @property
     def has_work(self) -> bool:
         """Whether anything waits."""
-        return any(queue.due_s() < math.inf for queue in self.queues.values())
+        return any(queue.has_work for queue in self.queues.values())
 
     def next_turn(self, now_s: float) -> tuple[Turn | None, list[ActiveCall]]:
         """Choose what goes next, and say which calls were found past their deadline; they are closed."""
-        # Due times of all rankers are times of one clock: the ranker that is due first goes first.
-        queue = min(self.queues.values(), key=RankerQueue.due_s)
+        # Ranks are of one order, and due times of all rankers are times of one clock.
+        queue = min(self.queues.values(), key=RankerQueue.key)
         turn, late = None, list[ActiveCall]()
         if queue.ready:
             # What is ready jumped the queue; a batch of the same ranker must not do so with it.
             turn = Turn(queue, (), [each for each in queue.ready if self.is_open(each.call)])
             queue.ready = []
-        elif queue.due_s() < math.inf:
+        elif queue.has_work:
             batch = queue.batcher.take(now_s)
             late = [self._open.pop(request_id) for request_id in batch.expired]
             self.started.difference_update(late)

@@ -1,7 +1,9 @@
 """Configured rankers are loaded and warmed up, and their speed is measured."""
 
 import logging
+import math
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from farrank_rankers.ensemble import is_ensemble, member_folders
@@ -10,6 +12,7 @@ from farrank_rankers.exports.published_files import named_published
 from farrank_rankers.files.model_files import ModelFiles, locate
 from farrank_rankers.files.open import open_reader
 from farrank_runtimes.choose import ServableRanker, open_ranker_runtime
+from farrank_runtimes.document_groups import gathered
 from farrank_runtimes.runtime import (
     DeviceAbsent,
     PackingAbsent,
@@ -42,15 +45,25 @@ def load_rankers(config: ServerConfig, cache: DocumentCache) -> list[Scorer]:
     Raises: ConfigError naming the ranker and what is wrong with it.
     """
     log.info("loading %s", ", ".join(config.rankers))
+    configured = {name: _members(name, source) for name, source in config.rankers.items()}
+    check_names(configured)
     scorers: list[Scorer] = []
-    for name, source in config.rankers.items():
-        members = _members(name, source)
-        taken = [each.name for scorer in scorers for each in scorer.members if each.name in members]
-        if taken:
-            raise ConfigError(f"rankers.{name}: its member {taken[0]} has the name of another ranker")
+    for name, members in configured.items():
         loaded = tuple(_load(each, member, config, cache) for each, member in members.items())
         scorers.append(loaded[0] if list(members) == [name] else LoadedEnsemble(name, loaded))
     return scorers
+
+
+def check_names(rankers: Mapping[str, Iterable[str]]) -> None:
+    """Check that no member of an ensemble, NAME/MEMBER, has the name of another ranker.
+
+    `rankers` gives the names of each one's members. Raises: ConfigError.
+    """
+    seen: set[str] = set()
+    for name, members in rankers.items():
+        if taken := seen & {*members}:
+            raise ConfigError(f"rankers.{name}: its member {min(taken)} has the name of another ranker")
+        seen |= {*members}
 
 
 def check_rankers(config: ServerConfig) -> None:
@@ -59,11 +72,13 @@ def check_rankers(config: ServerConfig) -> None:
     Raises: ConfigError with every problem.
     """
     problems: list[str] = []
+    found: dict[str, Iterable[str]] = {}
     for name, source in config.rankers.items():
         if source.download:
             continue
         try:
-            for member in _members(name, source).values():
+            found[name] = members = _members(name, source)
+            for member in members.values():
                 open_reader(member.source, **member.overrides)
                 if member.export_file is not None:
                     named_published(ModelFiles.find(locate(member.source)), member.export_file)
@@ -71,6 +86,10 @@ def check_rankers(config: ServerConfig) -> None:
             problems += error.problems
         except (RankerError, OSError) as error:
             problems.append(f"rankers.{name}: {error}")
+    try:
+        check_names(found)
+    except ConfigError as error:
+        problems += error.problems
     if problems:
         raise ConfigError(*problems)
 
@@ -102,25 +121,48 @@ def _load(name: str, source: RankerConfig, config: ServerConfig, cache: Document
         tokens_per_s = runtime.warm_up()
     except AttentionAbsent as error:  # known only once a pattern asks for it
         raise ConfigError(f"rankers.{name}.packing: {error}") from error
-    packing = "packed" if runs.packed else "padded"
-    where = f"{runs.runtime} on {runs.device} in {runs.precision}, {packing}"
-    message = "ranker %s (%s, version %s) ready in %.1f s: %s, %.0f tokens/s (%s)"
-    load_s = time.monotonic() - started_s
-    log.info(message, name, reader.spec.family, served.version, load_s, where, tokens_per_s, served.reason)
-
-    def load() -> Runtime:
-        fresh = _open(name, source, config).runtime
-        fresh.warm_up()
-        return fresh
-
     is_dual = reader.spec.plan == "dual"
     # An input that no caller brought.
     (chunk,) = reader.split(reader.read_document("a text that is known to be good"), max_chunks=1)
-    probe = reader.chunk_input(None if is_dual else reader.read_query("a query"), chunk)
+    query = reader.read_query("a query")
+    probe = reader.chunk_input(None if is_dual else query, chunk)
+
+    def check_score(loaded: Runtime) -> None:
+        """Refuse what computes no numbers. Raises: ConfigError."""
+        inputs = [reader.query_input(query), probe] if is_dual else [probe]
+        *queries, features = loaded.encode(inputs).rows()
+        found = loaded.score([gathered([features])], queries or None)
+        if not all(map(math.isfinite, (*found.scores, *found.chunk_scores[0]))):
+            raise ConfigError(
+                f"rankers.{name}: gives a document the score {found.scores[0]}, which is no finite number: "
+                f"its weights or its export are damaged, or {runs.precision} cannot hold what it computes"
+            )
+
+    check_score(runtime)
+    packing = "packed" if runs.packed else "padded"
+    where = f"{runs.runtime} on {runs.device} in {runs.precision}, {packing}"
+    version = served.version
+    message = "ranker %s (%s, version %s) ready in %.1f s: %s, %.0f tokens/s (%s)"
+    load_s = time.monotonic() - started_s
+    log.info(message, name, reader.spec.family, version, load_s, where, tokens_per_s, served.reason)
+
+    def load() -> Runtime:
+        again = _open(name, source, config)
+        fresh = again.runtime
+        if again.version != version:
+            fresh.close()
+            raise ConfigError(
+                f"rankers.{name}: its files were replaced while it was served: they hold version "
+                f"{again.version} and not {version}; a new start serves them"
+            )
+        fresh.warm_up()
+        check_score(fresh)
+        return fresh
+
     batching = config.batching
     return LoadedRanker(
         name=name,
-        version=served.version,
+        version=version,
         spec=reader.spec,
         reader=reader,
         evidence=served.evidence,

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from farrank.v1 import rerank_pb2 as pb
+from farrank_server.access.callers import Caller
 from farrank_server.engine.rankers.loaded import Scorer
 from farrank_server.errors import InvalidArgument
 from farrank_server.http.dialects.models import Models
@@ -80,8 +81,10 @@ class Asked:
             score_scale=pb.SCORE_SCALE_RAW if raw else pb.SCORE_SCALE_SIGMOID,
         )
         with saying_what_is_no_text():
-            documents = [pb.Document(text=text) for text in self.texts]
-            return pb.RerankRequest(query=body.query, documents=documents, options=options)
+            request = pb.RerankRequest(query=body.query, options=options)
+            for text in self.texts:
+                request.documents.add(text=text)
+            return request
 
     def _max_chunks(self) -> int:
         """How many chunks may be read of a document: 0 if the request does not say."""
@@ -96,10 +99,10 @@ class Asked:
         return min(limits, default=0)
 
 
-def understand(body: RerankBody, models: Models) -> Asked:
+def understand(body: RerankBody, models: Models, caller: Caller) -> Asked:
     """Find the ranker, the texts and the number of results of a request.
 
-    Raises: InvalidArgument naming the field; NotFound if there is no such model.
+    Raises: InvalidArgument naming the field; NotFound or PermissionDenied if there is no such model.
     """
     given: Sequence[Given] | None = body.documents if body.texts is None else body.texts
     if given is None:
@@ -110,7 +113,7 @@ def understand(body: RerankBody, models: Models) -> Asked:
     if body.relevant_spans and body.relevant_spans.max_spans is not None:
         _at_least(0, "relevant_spans.max_spans", body.relevant_spans.max_spans)
     texts = [each if isinstance(each, str) else _text_of(each, n, body) for n, each in enumerate(given)]
-    return Asked(body, models.ranker(body.model), given, texts, _at_least(0, name, top_n or 0))
+    return Asked(body, models.ranker(body.model, caller), given, texts, _at_least(0, name, top_n or 0))
 
 
 def _text_of(document: dict[str, Any], index: int, body: RerankBody) -> str:

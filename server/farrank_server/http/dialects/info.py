@@ -7,26 +7,38 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from farrank_server.access.callers import Caller
 from farrank_server.config.schema import ServerConfig
+from farrank_server.errors import FarrankError
+from farrank_server.http.calls import HttpCalls
 from farrank_server.http.dialects.models import Models
-from farrank_server.http.dialects.shapes import json_response
+from farrank_server.http.dialects.shapes import Tei, json_response
 
 # As torch, and so TEI, calls them.
 _DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
-def routes(config: ServerConfig, models: Models) -> list[Route]:
+def routes(config: ServerConfig, calls: HttpCalls, models: Models) -> list[Route]:
     """The path of the description."""
 
+    def write(caller: Caller) -> Response:
+        return json_response(200, describe(config, models, caller), {})
+
+    def refuse(error: FarrankError) -> Response:
+        return Tei().refuse(error, None)
+
     async def get(request: Request) -> Response:
-        return json_response(200, describe(config, models), {})
+        return await calls.describe(request, "Info", write, refuse)
 
     return [Route("/info", get)]
 
 
-def describe(config: ServerConfig, models: Models) -> dict[str, Any]:
-    """Describe the default ranker in TEI's words; what does not exist here is null."""
-    scorer = models.ranker(None)
+def describe(config: ServerConfig, models: Models, caller: Caller) -> dict[str, Any]:
+    """Describe the caller's default ranker in TEI's words; what does not exist here is null.
+
+    Raises: PermissionDenied if the caller may use none.
+    """
+    scorer = models.ranker(None, caller)
     first = scorer.members[0]
     return {
         "model_id": first.spec.backbone,

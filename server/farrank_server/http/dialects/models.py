@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
+from farrank_server.access.callers import Caller
 from farrank_server.engine.rankers.loaded import Scorer
-from farrank_server.errors import NotFound
 
 
 class Models:
@@ -18,17 +18,21 @@ class Models:
         self._rankers = rankers
         self._aliases = aliases
 
-    def ranker(self, model: str | None) -> Scorer:
-        """Find the ranker of a model; of none, the default one.
+    def ranker(self, model: str | None, caller: Caller) -> Scorer:
+        """Find the ranker of a model, as this caller may use them; of none, the default one.
 
-        Raises: NotFound listing the known names.
+        Raises: NotFound listing the known names, or for a key that may use some alone PermissionDenied.
         """
         name = model or ""
-        if name not in self._rankers and name:
+        usable, default = caller.rankers(self._rankers), caller.default_ranker(self._rankers)
+        if name and name not in usable:
             matching = (to for pattern, to in self._aliases.items() if fnmatchcase(name, pattern))
             found = next(matching, None)
-            if found is None:
-                known = ", ".join((*self._rankers, *self._aliases))
-                raise NotFound(f"model: no ranker {name[:100]!r} here; known are: {known}")
+            if found is None or (found and found not in usable):
+                aliases = [alias for alias, to in self._aliases.items() if (to or default) in usable]
+                raise caller.no_ranker("model", name, (*usable, *aliases))
             name = found
-        return self._rankers[name or next(iter(self._rankers))]
+        name = name or default
+        if not name:
+            raise caller.no_ranker("model", name, ())
+        return self._rankers[name]

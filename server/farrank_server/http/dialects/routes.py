@@ -8,6 +8,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from farrank.v1 import rerank_pb2 as pb
+from farrank_server.access.callers import Caller
+from farrank_server.config.schema import LimitsConfig
 from farrank_server.errors import FarrankError, InvalidArgument
 from farrank_server.http.calls import HttpCalls
 from farrank_server.http.dialects import score
@@ -39,6 +41,10 @@ def routes(calls: HttpCalls, models: Models) -> list[Route]:
     ]
 
 
+# What was not understood may be long.
+GUESSED_FROM_BYTES = 65_536
+
+
 class Exchange:
     """One request and its answer. Fields decide on the shape, and the path where they do not."""
 
@@ -47,23 +53,23 @@ class Exchange:
         self._shape = shape
         self._asked: Asked | None = None
 
-    def read(self, body: bytes) -> pb.RerankRequest:
+    def read(self, body: bytes, limits: LimitsConfig, caller: Caller) -> pb.RerankRequest:
         """Understand a request.
 
-        Raises: InvalidArgument naming the field; NotFound if there is no such model.
+        Raises: InvalidArgument naming the field; NotFound or PermissionDenied if there is no such model.
         """
         try:
-            asked = decoded(body, RerankBody)
+            asked = decoded(body, RerankBody, limits)
         except InvalidArgument:
             # Nothing is understood; the words that the client would understand can still be guessed.
-            if b'"texts"' in body:
+            if body.find(b'"texts"', 0, GUESSED_FROM_BYTES) >= 0:
                 self._shape = Tei()
             raise
         if asked.texts is not None:
             self._shape = Tei()
         elif asked.top_k is not msgspec.UNSET:
             self._shape = Voyage()
-        self._asked = understand(asked, self._models)
+        self._asked = understand(asked, self._models, caller)
         return self._asked.request()
 
     def write(self, answer: pb.RerankResponse) -> Response:

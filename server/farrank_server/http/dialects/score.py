@@ -12,6 +12,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from farrank.v1 import rerank_pb2 as pb
+from farrank_server.access.callers import Caller
+from farrank_server.config.schema import LimitsConfig
 from farrank_server.errors import FarrankError, InvalidArgument
 from farrank_server.http.calls import HttpCalls
 from farrank_server.http.dialects.answered import headers_of
@@ -50,12 +52,12 @@ class Exchange:
         self._models = models
         self._asked: Asked | None = None
 
-    def read(self, body: bytes) -> pb.RerankRequest:
+    def read(self, body: bytes, limits: LimitsConfig, caller: Caller) -> pb.RerankRequest:
         """Understand a request.
 
-        Raises: InvalidArgument naming the field; NotFound if there is no such model.
+        Raises: InvalidArgument naming the field; NotFound or PermissionDenied if there is no such model.
         """
-        read = decoded(body, ScoreBody)
+        read = decoded(body, ScoreBody, limits)
         query = read.queries if read.text_1 is None else read.text_1
         texts = read.documents if read.text_2 is None else read.text_2
         if isinstance(query, list):
@@ -66,7 +68,7 @@ class Exchange:
             raise InvalidArgument("text_2: is missing; it must be a text or a list of texts")
         documents = [texts] if isinstance(texts, str) else texts
         asked = RerankBody(query, [*documents], model=read.model, use_activation=read.use_activation)
-        self._asked = understand(asked, self._models)
+        self._asked = understand(asked, self._models, caller)
         return self._asked.request()
 
     def write(self, answer: pb.RerankResponse) -> Response:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank_server.errors import FarrankError, TooLarge
-from farrank_server.http.calls import retry_headers, status_of
+from farrank_server.http.calls import refusal_headers, status_of
 from farrank_server.http.dialects.answered import best_of, spans_of, warnings_of
 from farrank_server.http.dialects.asked import Asked, Given
 from farrank_server.http.json_bodies import JSON, to_json
@@ -79,7 +79,7 @@ class Superset:
         kind = "".join(word.title() for word in error.code.name.split("_"))
         reason = {"message": message, "type": kind, "param": None, "code": status}
         told = {"id": uuid.uuid4().hex, "message": message, "detail": message, "error": reason}
-        return json_response(status, told, retry_headers(error))
+        return json_response(status, told, refusal_headers(error))
 
 
 def _object_of(asked: Asked, index: int, text: str) -> dict[str, Any]:
@@ -111,16 +111,20 @@ class Voyage:
 
     def refuse(self, error: FarrankError, asked: Asked | None) -> Response:
         """A detail."""
-        return json_response(status_of(error), {"detail": error.message}, retry_headers(error))
+        return json_response(status_of(error), {"detail": error.message}, refusal_headers(error))
 
 
 _TEI_TYPES = {
     grpc.StatusCode.INVALID_ARGUMENT: (422, "Validation"),
+    # TEI says 401 without a body; its clients know no type for it.
+    grpc.StatusCode.UNAUTHENTICATED: (401, "Validation"),
+    grpc.StatusCode.PERMISSION_DENIED: (403, "Validation"),
     grpc.StatusCode.NOT_FOUND: (404, "Validation"),
     grpc.StatusCode.RESOURCE_EXHAUSTED: (429, "Overloaded"),
     grpc.StatusCode.UNAVAILABLE: (503, "Unhealthy"),
     grpc.StatusCode.DEADLINE_EXCEEDED: (504, "Overloaded"),
     grpc.StatusCode.UNIMPLEMENTED: (415, "Validation"),
+    grpc.StatusCode.FAILED_PRECONDITION: (424, "Backend"),
     grpc.StatusCode.INTERNAL: (424, "Backend"),
 }
 
@@ -144,4 +148,4 @@ class Tei:
         elif asked is not None and not asked.texts:
             status, kind = 400, "Empty"
         told = {"error": error.message, "error_type": kind}
-        return json_response(status, told, retry_headers(error))
+        return json_response(status, told, refusal_headers(error))

@@ -13,7 +13,7 @@ import { requestOf } from "./model/requests.mjs";
 import { cohere, curl, pythonClient, shortened } from "./model/snippets.mjs";
 import { STEPS, ranges } from "./model/strip.mjs";
 import { counted, duration, headline, meaning, score, whole } from "./model/wording.mjs";
-import { CallError, call } from "./service.mjs";
+import { CallError, call, showKey } from "./service.mjs";
 import { startTheme } from "./theme.mjs";
 
 const at = (id) => document.getElementById(id);
@@ -231,10 +231,22 @@ function showProblem(error, again) {
     make("h2", {}, headline(error.code)),
     make("p", { class: "said" }, error.message),
     wait && make("p", {}, wait),
-    button("Try again", {}, again),
+    error.code === "unauthenticated" ? keyForm(again) : button("Try again", {}, again),
   );
   at("problem").replaceChildren(shown);
   at("problem").hidden = false;
+}
+
+/** Where the key goes that the server asks for. */
+function keyForm(again) {
+  const field = make("input", { type: "password", "aria-label": "API key", autocomplete: "off", spellcheck: "false" });
+  const shown = make("form", {}, field, " ", make("button", { type: "submit" }, "Show this key"));
+  shown.addEventListener("submit", (event) => {
+    event.preventDefault();
+    showKey(field.value.trim());
+    again();
+  });
+  return shown;
 }
 
 function hideProblem() {

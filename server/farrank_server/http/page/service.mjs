@@ -12,6 +12,14 @@ export class CallError extends Error {
   }
 }
 
+/** The API key to show; in this page's memory alone, and gone with it. */
+let key = "";
+
+/** Show a key with every call from now on. */
+export function showKey(given) {
+  key = given;
+}
+
 /**
  * Call a method with a request in protobuf's JSON; returns its answer, and in ms how long the caller waited.
  *
@@ -24,7 +32,11 @@ export async function call(method, request, signal) {
   try {
     response = await fetch(`farrank.v1.RerankService/${method}`, {
       method: "POST",
-      headers: { "Content-Type": "application/json", "Connect-Timeout-Ms": String(TIMEOUT_MS) },
+      headers: {
+        "Content-Type": "application/json",
+        "Connect-Timeout-Ms": String(TIMEOUT_MS),
+        ...(key && { "X-Api-Key": key }),
+      },
       body: JSON.stringify(request),
       signal,
     });

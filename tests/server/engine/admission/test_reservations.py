@@ -166,10 +166,20 @@ def test_rankers_share_the_device() -> None:
 def test_reading_counts_too() -> None:
     admission = make_admission(reading=1e6)
     ticket = admit(admission, 100, characters=5_000_000, remaining_s=60)
-    with pytest.raises(ResourceExhausted):
-        admit(admission, 100, remaining_s=5)
+    with pytest.raises(ResourceExhausted, match=r"done after about 8\."):
+        admit(admission, 100, characters=4_000_000, remaining_s=7)
     admission.read(ticket, 5_000_000)
-    admit(admission, 100, remaining_s=5)
+    admit(admission, 100, characters=4_000_000, remaining_s=7)
+
+
+def test_calls_take_turns_at_reading() -> None:
+    """Little of a large text is read before a small one is done, and the more of each reader's others."""
+    admission = make_admission(reading=1e6)
+    for _ in range(3):
+        admit(admission, 1, characters=50_000_000, remaining_s=3600)
+    admit(admission, 1, characters=10_000, remaining_s=0.2)
+    with pytest.raises(ResourceExhausted, match=r"done after about 4\.\d+ s"):
+        admit(admission, 1, characters=1_000_000, remaining_s=3)
 
 
 work_done = st.lists(
@@ -200,3 +210,19 @@ def test_nothing_is_left_when_all_is_given_back(work: list[tuple[int, int, int, 
         admission.release(reservation)
     assert admission.outstanding_tokens("a") == 0
     assert admission.held_characters() == 0
+
+
+def test_of_an_abandoned_call_its_texts_alone_are_held_until_it_is_released() -> None:
+    admission = make_admission(reading=1e6)
+    left = admit(admission, 9000, characters=30_000_000, remaining_s=100)
+    admission.abandon(left)
+    assert (admission.outstanding_tokens("a"), admission.held_characters()) == (0, 30_000_000)
+    admission.release(admit(admission, 9000, characters=1_000_000, remaining_s=12))
+    # The thread that still reads it reports what it has read.
+    admission.read(left, 1_000_000)
+    admission.release(left)
+    admission.release(left)
+    assert admission.held_characters() == 0
+    admit(admission, 1)
+    with pytest.raises(ResourceExhausted, match=r"done after about 9\.\d+ s"):
+        admit(admission, 9000, characters=1_000, remaining_s=9.5)

@@ -13,6 +13,7 @@ import pytest
 from playwright.async_api import Browser, FilePayload, Locator, Page, expect
 from scipy.stats import kendalltau
 
+from farrank_server.access.key_file import add_key
 from support.engine_bench import until
 from support.evidence_page import RIVER, SCRIPT, TEXTS, Site, opened_site
 from support.http_door import METHODS
@@ -401,3 +402,24 @@ async def test_a_server_that_drains_says_so(page: Page, tiny_rankers: dict[str, 
         # It says so to who comes now, too, instead of nothing.
         await page.goto(other.url)
         await expect(problem).to_contain_text("The server takes no calls right now")
+
+
+async def test_a_key_is_asked_for_and_shown_with_every_call(
+    browser: Browser, tiny_rankers: dict[str, Path], tmp_path: Path
+) -> None:
+    key = add_key(tmp_path / "keys.toml", "reader", {"rankers": ["biencoder"]})
+    async with opened_site(tiny_rankers, tmp_path / "keys.toml") as site:
+        tab = await browser.new_page()
+        await tab.goto(site.url)
+        await expect(tab.locator("#problem h2")).to_have_text("The server asks for a key")
+        for shown in ("farrank_wrong", key):
+            await tab.get_by_label("API key").fill(shown)
+            await tab.get_by_role("button", name="Show this key").click()
+            if shown != key:
+                await expect(tab.locator("#problem .said")).to_contain_text("unknown here")
+        await expect(tab.locator("#problem")).to_be_hidden()
+        assert await tab.locator("select[name=a] option").all_inner_texts() == ["biencoder"]
+        await search(tab)
+        assert key not in tab.url
+        assert key not in await tab.content()
+        await tab.close()

@@ -72,6 +72,8 @@ export function unread(document) {
 const HEADLINES = {
   invalid_argument: "The server cannot take this request",
   not_found: "The server does not have that",
+  unauthenticated: "The server asks for a key",
+  permission_denied: "This key may not use that",
   resource_exhausted: "The server has no room right now",
   deadline_exceeded: "There was not enough time",
   unavailable: "The server takes no calls right now",

@@ -1,0 +1,206 @@
+"""What lines and traces of single calls cost a server: `python -m farrank_bench.tracing`.
+
+Servers of the embedded ranker take turns at the same small calls, one at a time, where a cost beside the
+model's shows most: one that traces nothing, the same once more (which says how far figures of equals differ),
+one that traces a hundredth of its calls, and one that traces all. With `--before` the server of another
+checkout is among them, such as the one before there were traces. What a turn costs is the processor time of
+the server's process, and the time that its caller waits.
+"""
+
+import os
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from contextvars import copy_context
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import grpc
+
+from farrank_bench.report import Command, Heading, Measure, Row, below, spread
+from farrank_bench.rounds import child
+from farrank_cli.spawn import SpawnedServer, spawned_server
+from farrank_client import Client
+from farrank_server.config.schema import TracingConfig
+from farrank_server.telemetry.call_record import begin
+from farrank_server.telemetry.tracing import Tracing
+
+QUERY = "where does the river rise"
+TEXTS = [
+    "The river rises in the mountains, where snow lies until June, and reaches the sea after 800 km."
+] * 2
+
+BASE, AGAIN, BEFORE, SAMPLED, ALL = "no traces", "no traces, again", "before", "1 %", "all"
+
+NO_HEADERS: dict[str, str] = {}
+
+# A share of a call's cost.
+MOST_AT_1_PERCENT = 0.02
+
+
+def collect(asked: Connection) -> None:
+    """Take traces on a free port and throw them away; answer each question with how many messages came."""
+    taken = [0]
+
+    class Take(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            taken[0] += 1
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Take) as server:
+        asked.send(server.server_address[1])
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        while True:
+            asked.recv()
+            asked.send(taken[0])
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time of a process, in user and kernel mode. Source: proc_pid_stat(5)."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def opened(stack: ExitStack, before: Path | None, collector: str) -> Mapping[str, SpawnedServer]:
+    """Start all servers, each on as many threads as this process was given."""
+    quiet = ["--log-level=error", "--metrics-port=none"]
+    traced = [*quiet, f"--set=tracing.endpoint={collector}"]
+    ways = {
+        BASE: quiet,
+        AGAIN: quiet,
+        SAMPLED: [*traced, "--set=tracing.sample_ratio=0.01"],
+        ALL: [*traced, "--set=tracing.sample_ratio=1"],
+    }
+    servers = {name: stack.enter_context(spawned_server(flags)) for name, flags in ways.items()}
+    if before is not None:
+        kept = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join(str(each) for each in before.iterdir() if each.is_dir())
+        try:
+            servers[BEFORE] = stack.enter_context(spawned_server(quiet))
+        finally:
+            os.environ.pop("PYTHONPATH")
+            if kept is not None:
+                os.environ["PYTHONPATH"] = kept
+    return servers
+
+
+def in_turns(before: Path | None, rounds: int, calls: int) -> list[Row]:
+    """Measure all of them in each round, in an order that moves on by one."""
+    with ExitStack() as stack:
+        collector = stack.enter_context(child("collector", collect))
+        servers = opened(stack, before, f"http://127.0.0.1:{collector.connection.recv()}")
+        clients = {name: stack.enter_context(Client(each.address)) for name, each in servers.items()}
+        names = list(servers)
+        cpu_ms: dict[str, list[float]] = {name: [] for name in names}
+        wall_ms: dict[str, list[float]] = {name: [] for name in names}
+        for number in range(rounds + 1):
+            turn = number % len(names)
+            for name in names[turn:] + names[:turn]:
+                pid, waits = servers[name].process.pid, list[float]()
+                used_s = cpu_s(pid)
+                for _ in range(calls):
+                    asked_s = time.perf_counter()
+                    clients[name].rerank(QUERY, TEXTS)
+                    waits.append(1e3 * (time.perf_counter() - asked_s))
+                if number:  # the first one warms up
+                    cpu_ms[name].append(1e3 * (cpu_s(pid) - used_s) / calls)
+                    wall_ms[name].append(statistics.median(waits))
+        messages = collector.ask()
+    rows = [Row(f"ms of processor a call: {name}", spread(cpu_ms[name], ".3f")) for name in names]
+    rows += [Row(f"ms a caller waits: {name}", spread(wall_ms[name], ".3f")) for name in names]
+    reference = BEFORE if before is not None else AGAIN
+    rows.append(_cost("processor", f"{BASE} beside {reference}", cpu_ms[BASE], cpu_ms[reference], None))
+    rows.append(_cost("processor", f"{AGAIN} beside {BASE}", cpu_ms[AGAIN], cpu_ms[BASE], None))
+    rows.append(
+        _cost("processor", f"{SAMPLED} beside {BASE}", cpu_ms[SAMPLED], cpu_ms[BASE], MOST_AT_1_PERCENT)
+    )
+    rows.append(_cost("processor", f"{ALL} beside {BASE}", cpu_ms[ALL], cpu_ms[BASE], None))
+    rows.append(_cost("wait", f"{BASE} beside {reference}", wall_ms[BASE], wall_ms[reference], None))
+    rows.append(_cost("wait", f"{AGAIN} beside {BASE}", wall_ms[AGAIN], wall_ms[BASE], None))
+    rows.append(_cost("wait", f"{SAMPLED} beside {BASE}", wall_ms[SAMPLED], wall_ms[BASE], MOST_AT_1_PERCENT))
+    rows.append(_cost("wait", f"{ALL} beside {BASE}", wall_ms[ALL], wall_ms[BASE], None))
+    rows.append(Row("messages that the collector was sent", str(messages)))
+    return rows
+
+
+def _cost(of: str, what: str, values: Sequence[float], others: Sequence[float], limit: float | None) -> Row:
+    """Say what one costs more than another, of its cost, by the median of the rounds' ratios."""
+    shares = [mine / theirs - 1 for mine, theirs in zip(values, others, strict=True)]
+    title = f"more {of}: {what}"
+    return Row(title, spread(shares, "+.3f")) if limit is None else below(title, shares, limit, "+.3f")
+
+
+def alone(repeats: int = 30, calls: int = 200) -> list[Row]:
+    """Time all that lines and traces add to a call, without the call: a busy machine blurs it less."""
+    with ExitStack() as stack:
+        collector = stack.enter_context(child("collector", collect))
+        url = f"http://127.0.0.1:{collector.connection.recv()}"
+        ways: dict[str, Tracing | None] = {"no traces": None}
+        for name, ratio in (("not sampled", 0.0), ("sampled", 1.0)):
+            opened_here = Tracing(TracingConfig(endpoint=url, sample_ratio=ratio), "bench")
+            ways[name] = opened_here
+            stack.callback(opened_here.close)
+        taken: dict[str, list[float]] = {name: [] for name in ways}
+        for _ in range(repeats):
+            for name, tracing in ways.items():
+                started_s = time.perf_counter()
+                for _ in range(calls):
+                    copy_context().run(_told, tracing)
+                taken[name].append(1e6 * (time.perf_counter() - started_s) / calls)
+    us = {name: statistics.median(values) for name, values in taken.items()}
+    at_1_percent = 0.99 * us["not sampled"] + 0.01 * us["sampled"]
+    rows = [Row(f"us a call: {name}", spread(values, ".1f")) for name, values in taken.items()]
+    return [*rows, Row("us a call: 1 % sampled, of these", f"{at_1_percent:.1f}")]
+
+
+def _told(tracing: Tracing | None) -> None:
+    """Do what doors and stages do beside a call of one batch that finds its documents in an index."""
+    record = begin(None)
+    if tracing is not None:
+        record.trace = tracing.begin(NO_HEADERS.get)
+    with record.stage("first_stage", index="things", documents=20):
+        pass
+    now_s = time.monotonic()
+    for step in ("tokenize", "queue", "device", "aggregate"):
+        record.step(step, now_s, now_s, ranker="minilm", runtime="torch", chunks=20, tokens=4000)
+    for _ in range(6):
+        record.exemplar()
+    if record.trace is not None:
+        record.trace.end("a/call", grpc.StatusCode.OK, {"ranker": "minilm", "tokens": 4000, "chunks": 20})
+
+
+def parts(before: Path | None, rounds: int, calls: int) -> Iterator[tuple[str, Measure]]:
+    """What is added alone, and servers that take turns."""
+    yield "What is added to a call, alone", alone
+    yield "Servers in turns", partial(in_turns, before, rounds, calls)
+
+
+def main() -> int:
+    """Print both tables."""
+    command = Command("farrank_bench.tracing", __doc__)
+    add = command.options.add_argument
+    add("--before", type=Path, help="another checkout, whose server is measured among these")
+    add("--rounds", type=int, default=15, help="measurements of each (%(default)s)")
+    add("--calls", type=int, default=100, help="calls of a measurement (%(default)s)")
+    given = command.parse(None)
+    notes = (
+        f"all-MiniLM-L6-v2 in torch, {given.calls} calls a turn, one at a time, of {len(TEXTS)} short texts; "
+        "medians of rounds (smallest to largest); shares are medians of the rounds' ratios less 1"
+    )
+    heading = Heading("What lines and traces of single calls cost", notes)
+    return command.report(heading, parts(given.before, given.rounds, given.calls), given.out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""`farrank scale`: replicas on a Ray cluster, brought up, looked at and taken down."""
+
+import argparse
+import json
+import os
+import time
+from functools import partial
+from pathlib import Path
+
+from farrank_cli.commands.serve import add_settings, read_settings
+from farrank_cli.exit_codes import DONE, REFUSED, CommandError, told_in_a_line
+from farrank_cli.flags import add_commands, at_least, flag, not_negative, positive
+from farrank_client import Client
+from farrank_client.errors import FarrankError
+from farrank_server.config import sources
+from farrank_server.config.schema import ServerConfig
+from farrank_server.errors import ConfigError
+
+HEALTHY_S = 30.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommands and their flags."""
+    commands = add_commands(
+        parser,
+        {
+            "up": "deploy replicas of a configuration, or change how many there are and what they serve",
+            "status": "say how they are, as JSON",
+            "targets": "write where their metrics are, for Prometheus' file_sd_configs",
+            "down": "drain them and end them",
+        },
+        title="commands",
+        dest="action",
+        metavar="ACTION",
+        required=True,
+    )
+    for command in commands.values():
+        add = partial(flag, command)
+        add("--address ADDRESS", "the Ray cluster (RAY_ADDRESS, or the one of this machine)")
+        add("--name NAME", "the application's name on it", default="farrank")
+    up = partial(flag, commands["up"])
+    add_settings(up)
+    up("--replicas N", "replicas, with --max-replicas those to begin with", at_least(1), default=1)
+    up("--min-replicas N", "where the backlog decides: no fewer (--replicas)", at_least(1))
+    up("--max-replicas N", "let the backlog decide: no more than these", at_least(1))
+    up("--target-backlog SECONDS", "work that may wait in each replica", positive, default=1.0)
+    up("--upscale-delay SECONDS", "more come when there was more for so long", not_negative, default=10.0)
+    up("--downscale-delay SECONDS", "some go when there was less for so long", not_negative, default=300.0)
+    up("--cpus N", "what a node must have free for a replica", not_negative, default=1.0)
+    up("--gpus N", "likewise of GPUs", not_negative, default=0.0)
+    up("--surge PERCENT", "more replicas while a version is rolled out", at_least(0, 100), default=25)
+    up("--head-only", "proxies on the head node alone, not on every node with a replica")
+    up("--print-config", "print a configuration file for `serve deploy` and KubeRay, and end")
+    targets = partial(flag, commands["targets"])
+    targets("--out FILE", "where to write", Path, required=True)
+    targets("--every SECONDS", "write again and again, until interrupted", positive)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what the subcommand says.
+
+    Raises: CommandError, one line, if there is no cluster or no such application, or it cannot be brought up;
+    ModuleNotFoundError if the ray extra is not installed.
+    """
+    # The room goes first: without its extra, nothing said about the configuration helps.
+    from farrank_scale import cluster
+
+    try:
+        with told_in_a_line(ConfigError):
+            if args.action == "up":
+                return _up(args)
+            with cluster.connected(args.address):
+                if args.action == "status":
+                    print(json.dumps(cluster.describe(args.name), indent=1))
+                elif args.action == "down":
+                    cluster.take_down(args.name)
+                    print(f"{args.name} is down")
+                else:
+                    _write_targets(args)
+    except cluster.ClusterError as error:
+        raise CommandError(str(error), REFUSED) from error
+    return DONE
+
+
+def _up(args: argparse.Namespace) -> int:
+    from farrank_scale import cluster
+    from farrank_scale.application import Scale, check_behind_serve, serve_file
+
+    settings = read_settings(args, os.environ)
+    config = sources.build(ServerConfig, settings)
+    check_behind_serve(config)
+    asked = {
+        "replicas": args.replicas,
+        "min_replicas": args.min_replicas,
+        "max_replicas": args.max_replicas,
+        "target_backlog_s": args.target_backlog,
+        "upscale_delay_s": args.upscale_delay,
+        "downscale_delay_s": args.downscale_delay,
+        "cpus": args.cpus,
+        "gpus": args.gpus,
+        "surge_percent": args.surge,
+    }
+    scale = Scale(**asked)
+    if args.print_config:
+        import yaml
+
+        told = {name: value for name, value in asked.items() if value is not None}
+        if args.config:
+            told["config"] = str(args.config.absolute())
+        if others := {
+            ".".join(each.path): each.value for each in settings if each.source != str(args.config)
+        }:
+            told["set"] = others
+        print(yaml.safe_dump(serve_file(args.name, config, told), sort_keys=False), end="")
+        return DONE
+    with cluster.connected(args.address):
+        cluster.bring_up(config, scale, args.name, head_only=args.head_only)
+        address = f"{cluster.proxy_host()}:{config.listen.port}"
+        with Client(address, metadata=(("application", args.name),)) as client:
+            try:
+                client.wait_until_healthy(HEALTHY_S)
+            except FarrankError as error:
+                raise CommandError(
+                    f"the replicas run, and {address} does not answer for them: {error}; Ray Serve keeps "
+                    "the ports and methods it was started with: end it (`serve shutdown`) and try again",
+                    REFUSED,
+                ) from error
+    print(f"up name={args.name} grpc={address}")
+    return DONE
+
+
+def _write_targets(args: argparse.Namespace) -> None:
+    from farrank_scale import cluster
+
+    while True:
+        with told_in_a_line(file=args.out):
+            count = cluster.write_targets(args.name, args.out)
+        if args.every is None:
+            print(f"{count} of {args.name} in {args.out}")
+            return
+        time.sleep(args.every)

@@ -1,0 +1,117 @@
+"""Where a client's calls go: to one server, or to replicas that share them.
+
+Sharing is gRPC's own `round_robin` with its client-side health checks. Which targets are shared, and
+why no list of host names is, says docs/decisions/0040-replicas-and-how-calls-find-them.md.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+
+from farrank_client.calls import SERVICE
+
+# A gRPC server that is not told otherwise ends connections that ping more often than every five minutes.
+KEEPALIVE_S = 310.0
+KEEPALIVE_TIMEOUT_S = 20.0
+
+# Farrank's servers take pings this often. A replica that is silent is left after both times together.
+BALANCED_KEEPALIVE_S = 2.0
+BALANCED_KEEPALIVE_TIMEOUT_S = 3.0
+
+# A name is looked up anew where a connection has ended, but no more often than this; gRPC's own is 30 s.
+NAME_LOOKUP_S = 5.0
+
+# Targets that gRPC resolves to several addresses.
+_SHARED_SCHEMES = ("dns", "ipv4", "ipv6", "xds")
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A target as gRPC takes it; whether its servers share calls, and whether it names them.
+
+    `names_servers` is False for addresses: then a certificate cannot be held to the target.
+    """
+
+    target: str
+    is_shared: bool
+    names_servers: bool = True
+
+    def options(self, health_service: str | None) -> Mapping[str, str | int]:
+        """The channel's options that make the servers share calls; empty for one server.
+
+        `health_service` is what each server is asked for; None leaves it at the service as a whole.
+        """
+        if not self.is_shared:
+            return {}
+        config = {
+            "loadBalancingConfig": [{"round_robin": {}}],
+            "healthCheckConfig": {"serviceName": SERVICE if health_service is None else health_service},
+        }
+        return {
+            "grpc.service_config": json.dumps(config),
+            "grpc.dns_min_time_between_resolutions_ms": round(NAME_LOOKUP_S * 1000),
+        }
+
+    def keepalive_s(self, wanted_s: float | str | None) -> tuple[float, float] | None:
+        """How often a connection is asked whether it lives, and how long it may take to answer."""
+        if wanted_s is None:
+            return None
+        most_s = BALANCED_KEEPALIVE_TIMEOUT_S if self.is_shared else KEEPALIVE_TIMEOUT_S
+        if not isinstance(wanted_s, str):
+            return wanted_s, most_s
+        return (BALANCED_KEEPALIVE_S if self.is_shared else KEEPALIVE_S), most_s
+
+
+def destination(target: str | Sequence[str]) -> Destination:
+    """Read what a caller gave as a client's target.
+
+    `HOST:PORT` is one server. Several addresses, in a sequence or with commas between them, are replicas; so
+    is what a target with a scheme resolves to (`dns:///NAME:PORT`, `ipv4:A:1,B:2`). Raises: ValueError for a
+    URL, for no address, and for several that are not IP addresses of one version, each with its port.
+    """
+    given = target.split(",") if isinstance(target, str) and ":///" not in target else target
+    if isinstance(given, str):
+        given = [given]
+    addresses = [each.strip() for each in given]
+    if not addresses or not all(addresses):
+        raise ValueError(f"target: {target!r} has an empty address; give HOST:PORT, or several with commas")
+    for each in addresses:
+        _refuse_url(each)
+    first = addresses[0]
+    scheme, colon, _ = first.partition(":")
+    if colon and scheme.lower() in _SHARED_SCHEMES:
+        names = scheme.lower() in ("dns", "xds")
+        if names and len(addresses) > 1:
+            raise ValueError(f"target: {target!r} is several names; give one that resolves to all replicas")
+        return Destination(",".join(addresses), is_shared=True, names_servers=names)
+    if len(addresses) == 1:
+        return Destination(first, is_shared=False)
+    versions = {isinstance(_ip(each), IPv6Address) for each in addresses}
+    if len(versions) > 1:
+        raise ValueError(f"target: {target!r} mixes IPv4 and IPv6; gRPC takes a list of one of them")
+    scheme = "ipv6" if versions == {True} else "ipv4"
+    return Destination(f"{scheme}:{','.join(addresses)}", is_shared=True, names_servers=False)
+
+
+def _refuse_url(address: str) -> None:
+    scheme, separator, rest = address.partition("://")
+    if separator and scheme.lower() in ("http", "https"):
+        place = rest.partition("/")[0]
+        hint = ", and ask for TLS if that port speaks it" if scheme.lower() == "https" else ""
+        raise ValueError(f"target: {address!r} is a URL; give HOST:PORT, here {place!r}{hint}")
+
+
+def _ip(address: str) -> object:
+    """The IP address of one of several. Raises: ValueError if it is none, or without a port."""
+    host, colon, port = address.rpartition(":")
+    try:
+        found = ip_address(host.strip("[]"))
+    except ValueError:
+        raise ValueError(
+            f"target: {address!r} of several is no IP address with a port; for host names give one that "
+            "resolves to all replicas, as dns:///NAME:PORT"
+        ) from None
+    if not colon or not port.isdecimal() or (isinstance(found, IPv6Address) and host[:1] != "["):
+        raise ValueError(f"target: {address!r} of several must be IPV4:PORT or [IPV6]:PORT")
+    return found

@@ -1,0 +1,189 @@
+{{- define "farrank.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "farrank.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else if contains (include "farrank.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "farrank.name" .) | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What a Deployment selects never changes, so that it holds no version. */}}
+{{- define "farrank.selector" -}}
+app.kubernetes.io/name: {{ include "farrank.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "farrank.serverSelector" -}}
+{{ include "farrank.selector" . }}
+app.kubernetes.io/component: server
+{{- end -}}
+
+{{- define "farrank.envoySelector" -}}
+{{ include "farrank.selector" . }}
+app.kubernetes.io/component: envoy
+{{- end -}}
+
+{{- define "farrank.labels" -}}
+{{ include "farrank.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "farrank.serviceAccountName" -}}
+{{- .Values.serviceAccount.name | default (ternary (include "farrank.fullname" .) "default" .Values.serviceAccount.create) -}}
+{{- end -}}
+
+{{/* The name by which gRPC's health service knows ours. */}}
+{{- define "farrank.service" -}}
+farrank.v1.RerankService
+{{- end -}}
+
+{{/* Where callers reach all replicas: their addresses, one name. */}}
+{{- define "farrank.replicasName" -}}
+{{ include "farrank.fullname" . }}-replicas
+{{- end -}}
+
+{{- define "farrank.replicasHost" -}}
+{{ include "farrank.replicasName" . }}.{{ .Release.Namespace }}.svc
+{{- end -}}
+
+{{/* The server's own default where the value was taken out. */}}
+{{- define "farrank.drainSeconds" -}}
+{{- $drain := dig "listen" "drain_timeout_s" nil .Values.config -}}
+{{- ternary 30.0 $drain (kindIs "invalid" $drain) | float64 | ceil | int64 -}}
+{{- end -}}
+
+{{/* preStop counts, too. The server takes a second more for its last refusals, and what it loaded has to be let go. */}}
+{{- define "farrank.graceSeconds" -}}
+{{- add .Values.preStopSeconds (include "farrank.drainSeconds" .) 15 -}}
+{{- end -}}
+
+{{/* What would be overridden, or would not fit the rest, is refused. */}}
+{{- define "farrank.check" -}}
+{{- $elsewhere := dict
+  "host" "host" "port" "ports.grpc" "metrics_port" "ports.metrics" "metrics_token_file" "metrics.tokenSecretName"
+  "tls" "tls.secretName" "keys" "apiKeys.secretName"
+-}}
+{{- range $key, $value := $elsewhere -}}
+{{- if hasKey ($.Values.config.listen | default dict) $key -}}
+{{- fail (printf "config.listen.%s: the chart sets it; set %s" $key $value) -}}
+{{- end -}}
+{{- end -}}
+{{- range $key, $value := dict "port" "ports.http" "models" "modelNames, whose order is kept" -}}
+{{- if hasKey (dig "listen" "http" (dict) $.Values.config | default dict) $key -}}
+{{- fail (printf "config.listen.http.%s: the chart sets it; set %s" $key $value) -}}
+{{- end -}}
+{{- end -}}
+{{- if hasKey .Values.config "rankers" -}}
+{{- fail "config.rankers: set rankers, a list whose first is the default one; Helm would sort a mapping" -}}
+{{- end -}}
+{{- $names := list -}}
+{{- range .Values.rankers -}}
+{{- if has .name $names -}}
+{{- fail (printf "rankers: %q stands twice; each has a name of its own" .name) -}}
+{{- end -}}
+{{- $names = append $names .name -}}
+{{- end -}}
+{{- range .Values.modelNames -}}
+{{- if eq .name "*" -}}
+{{- fail "modelNames: * would set every name in the server's configuration; ** fits any name, too" -}}
+{{- end -}}
+{{- end -}}
+{{- range .Values.env -}}
+{{- if hasPrefix "FARRANK_" .name -}}
+{{- fail (printf "env: %s is not taken; set the configuration in config, so that grace, probes and ports follow it" .name) -}}
+{{- end -}}
+{{- end -}}
+{{- $ports := without (list .Values.ports.grpc .Values.ports.http .Values.ports.metrics) nil -}}
+{{- if ne (len $ports) (len (uniq $ports)) -}}
+{{- fail "ports: grpc, http and metrics must differ; each door has a port of its own" -}}
+{{- end -}}
+{{- $surge := .Values.rollingUpdate.maxSurge | toString | trimSuffix "%" -}}
+{{- $missing := .Values.rollingUpdate.maxUnavailable | toString | trimSuffix "%" -}}
+{{- if and (eq $surge "0") (eq $missing "0") -}}
+{{- fail "rollingUpdate: maxSurge and maxUnavailable are both 0; no pod could ever be replaced" -}}
+{{- end -}}
+{{- if and .Values.autoscaling.enabled (gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) -}}
+{{- fail (printf "autoscaling: minReplicas %v is above maxReplicas %v" .Values.autoscaling.minReplicas .Values.autoscaling.maxReplicas) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* farrank.yaml. JSON is YAML; rankers and names of models stand in their own order. */}}
+{{- define "farrank.config" -}}
+{{- include "farrank.check" . -}}
+{{- $config := deepCopy .Values.config -}}
+{{- $listen := $config.listen | default dict -}}
+{{- if .Values.tls.secretName -}}
+{{- $tls := dict "certificate" "/etc/farrank/tls/tls.crt" "private_key" "/etc/farrank/tls/tls.key" -}}
+{{- $_ := set $listen "tls" $tls -}}
+{{- end -}}
+{{- if .Values.apiKeys.secretName -}}
+{{- $_ := set $listen "keys" (printf "/etc/farrank/keys/%s" .Values.apiKeys.key) -}}
+{{- end -}}
+{{- if .Values.metrics.tokenSecretName -}}
+{{- $_ := set $listen "metrics_token_file" (printf "/etc/farrank/metrics/%s" .Values.metrics.tokenKey) -}}
+{{- end -}}
+{{- $http := $listen.http | default dict -}}
+{{- $listen = omit $listen "http" -}}
+rankers:
+{{- range .Values.rankers }}
+  {{ .name | quote }}: {{ omit . "name" | toJson }}
+{{- end }}
+listen:
+{{- with $listen }}
+{{ toYaml . | indent 2 }}
+{{- end }}
+  http:
+{{- with $http }}
+{{ toYaml . | indent 4 }}
+{{- end }}
+{{- if .Values.modelNames }}
+    models:
+{{- range .Values.modelNames }}
+      {{ .name | quote }}: {{ .ranker | quote }}
+{{- end }}
+{{- end }}
+{{- if not (or $http .Values.modelNames) }} {}
+{{- end }}
+{{- with omit $config "listen" }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "farrank.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: {{ .Values.user }}
+runAsGroup: {{ .Values.user }}
+fsGroup: {{ .Values.user }}
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "farrank.containerSecurity" -}}
+allowPrivilegeEscalation: false
+capabilities: {drop: [ALL]}
+readOnlyRootFilesystem: true
+{{- end -}}
+
+{{/*
+What a probe asks: gRPC's health service. Kubernetes' own probe of it speaks no TLS: then the same health beside the metrics,
+in plain HTTP.
+*/}}
+{{- define "farrank.healthProbe" -}}
+{{- if not .Values.tls.secretName -}}
+grpc: {port: {{ .Values.ports.grpc }}, service: {{ include "farrank.service" . }}}
+{{- else -}}
+httpGet: {path: /readyz, port: metrics}
+{{- end -}}
+{{- end -}}
+
+{{/* A volume of a pod, or one that is empty at first. */}}
+{{- define "farrank.volume" -}}
+{{- .volume | default (dict "emptyDir" dict) | toYaml -}}
+{{- end -}}

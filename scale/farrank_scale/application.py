@@ -1,0 +1,170 @@
+"""The application that Ray Serve runs, from Farrank's configuration and how many replicas there are to be."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ray import serve
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
+from ray.serve.schema import LoggingConfig
+
+from farrank_scale.autoscaling import BacklogPolicy
+from farrank_scale.proxied import IMPORT_PATH
+from farrank_scale.replica import FarrankHttpReplica, FarrankReplica
+from farrank_server.config import sources
+from farrank_server.config.checked import Checked, above_0, at_least, between
+from farrank_server.config.schema import ServerConfig
+from farrank_server.config.sources import Setting, build
+from farrank_server.errors import ConfigError
+
+DEPLOYMENT = "farrank"
+
+# What a drain takes beside its calls: the refusals of those that outlived it, threads, a search process.
+BEYOND_DRAIN_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scale(Checked):
+    """How many replicas, and what each is given.
+
+    `replicas` there are to begin with; with `max_replicas` the backlog decides, between `min_replicas`
+    (None: `replicas`) and that, so that each has about `target_backlog_s` of work waiting. More come when
+    that has been so for `upscale_delay_s`, some go after `downscale_delay_s`. `cpus` and `gpus` are what a
+    node must have free for one; a replica uses one device. While a new version is rolled out,
+    `surge_percent` more replicas may run, at least one; with 0 an old one ends before a new one begins.
+    """
+
+    replicas: int = at_least(1, 1)
+    min_replicas: int | None = at_least(1, None)
+    max_replicas: int | None = at_least(1, None)
+    target_backlog_s: float = above_0(1.0)
+    upscale_delay_s: float = at_least(0, 10.0)
+    downscale_delay_s: float = at_least(0, 300.0)
+    cpus: float = at_least(0, 1.0)
+    gpus: float = at_least(0, 0.0)
+    surge_percent: int = between(0, 100, 25)
+
+    def __post_init__(self) -> None:
+        Checked.__post_init__(self)
+        least, most = self.min_replicas, self.max_replicas
+        if most is None:
+            if least is not None:
+                raise ConfigError(f"min_replicas: {least} needs max_replicas beside it")
+            return
+        if not (least or self.replicas) <= self.replicas <= most:
+            raise ConfigError(
+                f"replicas: {self.replicas} is not allowed; it must be from min_replicas "
+                f"{least or self.replicas} to max_replicas {most}"
+            )
+
+
+def check_behind_serve(config: ServerConfig) -> None:
+    """Check what of a configuration Serve cannot do. Raises: ConfigError."""
+    if config.listen.tls is not None:
+        raise ConfigError(
+            "listen.tls: Ray Serve's proxies speak plaintext; leave it out, and put what ends TLS before them"
+        )
+
+
+def application(config: ServerConfig, scale: Scale) -> Any:
+    """Make the application. Raises: ConfigError as `check_behind_serve`."""
+    check_behind_serve(config)
+    made = FarrankReplica if config.listen.http.port is None else serve.ingress()(FarrankHttpReplica)
+    calls = config.limits.max_concurrent_calls
+    deployment = serve.deployment(
+        name=DEPLOYMENT,
+        # So many that the replica's own limit refuses, with a hint when to come back: Serve's gives none.
+        max_ongoing_requests=2 * calls,
+        # What waits in a proxy while no replica runs.
+        max_queued_requests=calls,
+        graceful_shutdown_timeout_s=config.listen.drain_timeout_s + BEYOND_DRAIN_S,
+        graceful_shutdown_wait_loop_s=0.5,
+        max_constructor_retry_count=3,
+        max_surge_percent=scale.surge_percent,
+        ray_actor_options={"num_cpus": scale.cpus, "num_gpus": scale.gpus},
+        logging_config=LoggingConfig(enable_access_log=False),
+        **_how_many(scale),
+    )(made)
+    # A version of ours lets Serve keep the replicas where their number alone changes.
+    deployment = deployment.options(version=version_of(config), _internal=True)
+    return deployment.bind(config)
+
+
+def _how_many(scale: Scale) -> dict[str, Any]:
+    if scale.max_replicas is None:
+        return {"num_replicas": scale.replicas}
+    policy = AutoscalingPolicy(
+        policy_function=BacklogPolicy, policy_kwargs={"target_s": scale.target_backlog_s}
+    )
+    return {
+        "autoscaling_config": AutoscalingConfig(
+            min_replicas=scale.min_replicas or scale.replicas,
+            initial_replicas=scale.replicas,
+            max_replicas=scale.max_replicas,
+            upscale_delay_s=scale.upscale_delay_s,
+            downscale_delay_s=scale.downscale_delay_s,
+            look_back_period_s=max(2.0, scale.upscale_delay_s),
+            policy=policy,
+        )
+    }
+
+
+def version_of(config: ServerConfig) -> str:
+    """What changes when replicas must be made anew: the configuration, and rankers' files under one name."""
+    digest = hashlib.sha256(sources.to_yaml(config, ()).encode())
+    for ranker in config.rankers.values():
+        for name in ("ranker.json", "config.json", "model.safetensors"):
+            path = Path(ranker.source) / name
+            if path.is_file():
+                found = path.stat()
+                digest.update(f"{path} {found.st_size} {found.st_mtime_ns}".encode())
+    return digest.hexdigest()[:16]
+
+
+def proxy_options(config: ServerConfig) -> dict[str, dict[str, Any]]:
+    """What Serve's proxies are told, on every node. gRPC they open at all of a node's addresses."""
+    http = config.listen.http.port
+    return {
+        "grpc_options": {"port": config.listen.port, "grpc_servicer_functions": [IMPORT_PATH]},
+        # Serve has no way to open no HTTP; without the door it answers nothing of ours.
+        "http_options": {"host": config.listen.host, "port": 8000 if http is None else http},
+    }
+
+
+def serve_file(name: str, config: ServerConfig, args: Mapping[str, Any]) -> dict[str, Any]:
+    """What a configuration file of Serve holds, for `serve deploy` and KubeRay; `args` are `from_file`'s."""
+    return {
+        "proxy_location": "EveryNode",
+        **proxy_options(config),
+        "applications": [
+            {
+                "name": name,
+                "route_prefix": "/",
+                "import_path": f"{__name__}:from_file",
+                "args": dict(args),
+            }
+        ],
+    }
+
+
+def from_file(args: Mapping[str, Any]) -> Any:
+    """Make the application for a configuration file of Serve.
+
+    `args` may hold `config`, the path of Farrank's file on the node that builds the application, `set`, a
+    mapping of keys to values as `farrank serve --set` takes them, and the fields of `Scale`.
+    Raises: ConfigError with every problem.
+    """
+    of_scale = {each.name for each in fields(Scale)}
+    if unknown := args.keys() - of_scale - {"config", "set"}:
+        known = ", ".join(("config", "set", *sorted(of_scale)))
+        raise ConfigError(f"args.{min(unknown)}: there is no such key; known are: {known}")
+    settings = sources.from_file(Path(args["config"])) if args.get("config") else []
+    settings += [
+        Setting(tuple(key.split(".")), value, f"args.set.{key}")
+        for key, value in (args.get("set") or {}).items()
+    ]
+    config = build(ServerConfig, settings)
+    given = [Setting((key,), value, "args") for key, value in args.items() if key in of_scale]
+    return application(config, build(Scale, given))

@@ -1,0 +1,296 @@
+"""One replica of Ray Serve: a Farrank replica without sockets of its own, to which Serve brings the calls."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, NamedTuple, NoReturn, cast
+
+import grpc
+import ray
+from ray import serve
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from farrank_scale.proxied import METHODS
+from farrank_server.config.schema import ServerConfig
+from farrank_server.errors import InvalidArgument
+from farrank_server.http.listen import HttpListener
+from farrank_server.listen import SEARCHES, GrpcListener, health_of
+from farrank_server.replica import Replica
+from farrank_server.run import set_process_up
+from farrank_server.service.methods import SERVICE
+from farrank_server.telemetry.log_output import configure_logging
+from farrank_server.wire.handlers import refuse
+from farrank_server.wire.standard_services import Health
+
+log = logging.getLogger(__name__)
+
+# Serve passes neither a call's deadline on nor its timeout: Farrank's clients send it once more.
+TIMEOUT_KEY = "farrank-timeout-ms"
+
+# Beyond it a float is no time any more.
+MOST_TIMEOUT_MS = 10**12
+
+
+class ServedBytes(NamedTuple):
+    """An answer as Serve wants it: something that can write itself."""
+
+    data: bytes
+
+    def SerializeToString(self) -> bytes:
+        """Give what was written before."""
+        return self.data
+
+
+class _Ended(Exception):
+    """What ends a handler's call after its status was set."""
+
+
+class CallThroughServe:
+    """What gRPC's handlers ask of a call (`grpc.aio.ServicerContext`), of one that Serve brought.
+
+    `context` is Serve's own, which travels back with the answer: status and trailers are set there, and reach
+    the caller only if nothing is raised. Belongs to the event loop.
+    """
+
+    def __init__(self, request: bytes, context: Any) -> None:
+        self._request = request
+        self._context = context
+        self._done: list[Callable[[Any], None]] = []
+        self._late_s: float | None = None
+
+    def begin(self) -> None:
+        """Note when the call must be answered. Raises: InvalidArgument if its timeout is none."""
+        given = next((value for key, value in self.invocation_metadata() if key == TIMEOUT_KEY), None)
+        if given is None:
+            return
+        if not (given.isascii() and given.isdigit() and int(given[:20]) <= MOST_TIMEOUT_MS):
+            raise InvalidArgument(
+                f"{TIMEOUT_KEY}: {given[:100]!r} is not allowed; it must be a whole number of milliseconds"
+            )
+        self._late_s = asyncio.get_running_loop().time() + int(given) / 1000
+
+    def time_remaining(self) -> float | None:
+        """Seconds to the deadline; None where the caller named none."""
+        return None if self._late_s is None else max(0.0, self._late_s - asyncio.get_running_loop().time())
+
+    def peer(self) -> str:
+        """Who called the proxy, as gRPC writes it."""
+        return str(self._context.peer())
+
+    def invocation_metadata(self) -> list[tuple[str, str]]:
+        """What the caller sent beside the request."""
+        return cast(list[tuple[str, str]], self._context.invocation_metadata())
+
+    def set_trailing_metadata(self, trailing: tuple[tuple[str, str], ...]) -> None:
+        """Set what goes beside the answer; Serve adds its own request id."""
+        self._context.set_trailing_metadata(list(trailing))
+
+    async def read(self) -> bytes:
+        """The request, which is all there."""
+        return self._request
+
+    async def abort(
+        self, code: grpc.StatusCode, details: str = "", trailing: tuple[tuple[str, str], ...] = ()
+    ) -> NoReturn:
+        """End the call with a status."""
+        self._context.set_code(code)
+        self._context.set_details(details)
+        self.set_trailing_metadata(trailing)
+        raise _Ended
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Have something called when the call is done here: from then on it is Serve's."""
+        self._done.append(callback)
+
+    async def answered(self, behaviour: Any) -> ServedBytes:
+        """Have a handler answer; an error is a status and no bytes."""
+        try:
+            self.begin()
+            return ServedBytes(await behaviour(None, self))
+        except _Ended:
+            return ServedBytes(b"")
+        except InvalidArgument as error:
+            try:
+                await refuse(cast(Any, self), error)
+            except _Ended:
+                return ServedBytes(b"")
+        finally:
+            for each in self._done:
+                each(self)
+
+
+class _Asked(NamedTuple):
+    method: str
+    invocation_metadata: tuple[()] = ()
+
+
+class ServeDoor(GrpcListener):
+    """gRPC's handlers without a port: Serve's calls find their behaviour here by name."""
+
+    def __init__(self, rankers: Iterable[str]) -> None:
+        self._health = Health((SERVICE.full_name, SEARCHES), [health_of(each) for each in rankers])
+        self.port = 0
+        self._behaviours: dict[str, Any] = {}
+
+    async def open(self, service: grpc.GenericRpcHandler) -> None:
+        """Answer calls, and report healthy."""
+        handlers = (service, self._health.handlers())
+        for name, full in METHODS.items():
+            found = (each.service(cast(Any, _Asked(f"/{full}"))) for each in handlers)
+            handler = next(each for each in found if each is not None)
+            self._behaviours[name] = _written(handler.stream_unary, handler.response_serializer)
+        self.report(serving=True)
+
+    async def answer(self, method: str, request: bytes, context: Any) -> ServedBytes:
+        """Answer one call."""
+        return await CallThroughServe(request, context).answered(self._behaviours[method])
+
+    async def close(self, grace_s: float) -> None:
+        """Nothing is open."""
+
+
+def _written(behaviour: Any, serializer: Callable[[Any], bytes] | None) -> Any:
+    if serializer is None:
+        return behaviour
+
+    async def write(requests: object, context: Any) -> bytes:
+        return serializer(await behaviour(requests, context))
+
+    return write
+
+
+class ServeHttp(HttpListener):
+    """The HTTP door without a port: Serve calls its application."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.application: Any = None
+
+    @property
+    def url(self) -> str:
+        """Where Serve's proxies listen is theirs to say."""
+        return ""
+
+    async def open(self, door: Any) -> None:
+        """Answer calls, and report healthy."""
+        self.application = door
+        self.report(serving=True)
+
+    def report(self, *, serving: bool) -> None:
+        """Tell load balancers whether to send calls here."""
+        if self.application is not None:
+            self.application.serving = serving
+
+    async def close(self, grace_s: float) -> None:
+        """Stop what the application has threads for."""
+        if self.application is not None:
+            self.application.close()
+
+
+class ReplicaBehindServe(Replica):
+    """A replica whose calls Serve brings: `door` and `http` stand where the sockets would."""
+
+    door: ServeDoor
+    http: ServeHttp | None = None
+
+    def _listen(self) -> GrpcListener:
+        self.door = ServeDoor(self._config.rankers)
+        return self.door
+
+    def _listen_http(self) -> HttpListener:
+        self.http = ServeHttp()
+        return self.http
+
+
+def without_ports(config: ServerConfig) -> ServerConfig:
+    """What a replica is told: Serve has the doors' ports, and its metrics take a free one of the node."""
+    listen = config.listen
+    return replace(
+        config,
+        listen=replace(
+            listen,
+            port=0,
+            metrics_port=None if listen.metrics_port is None else 0,
+            http=replace(listen.http, port=None if listen.http.port is None else 0),
+        ),
+    )
+
+
+class FarrankReplica:
+    """What Serve makes of the application on each node: one engine, one device.
+
+    Raises, when it is made: ConfigError if the configuration cannot be served on this node.
+    """
+
+    async def __init__(self, config: ServerConfig) -> None:  # type: ignore[misc]  # Serve awaits it
+        set_process_up()
+        configure_logging(config.logging)
+        self._replica = ReplicaBehindServe(without_ports(config))
+        await self._replica.__aenter__()
+
+    async def Rerank(self, request: bytes, grpc_context: Any) -> ServedBytes:
+        """Rerank the caller's documents, and those that it names of an index."""
+        return await self._replica.door.answer("Rerank", request, grpc_context)
+
+    async def SearchAndRerank(self, request: bytes, grpc_context: Any) -> ServedBytes:
+        """Find candidates in an index and rerank them."""
+        return await self._replica.door.answer("SearchAndRerank", request, grpc_context)
+
+    async def ListRankers(self, request: bytes, grpc_context: Any) -> ServedBytes:
+        """List the rankers and indexes that the caller may use."""
+        return await self._replica.door.answer("ListRankers", request, grpc_context)
+
+    async def Check(self, request: bytes, grpc_context: Any) -> ServedBytes:
+        """Say whether this replica is healthy, as gRPC's own health service does."""
+        return await self._replica.door.answer("Check", request, grpc_context)
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """Tell the autoscaling policy for how long the device has work."""
+        return {"backlog_s": self._replica.engine.backlog_s()}
+
+    async def check_health(self) -> None:
+        """Have Serve put another replica in the place of one whose device is lost. Raises: RuntimeError."""
+        if self._replica.engine.lost.is_set():
+            raise RuntimeError("the device is lost, or too many threads hang")
+
+    async def describe(self) -> dict[str, Any]:
+        """Say what runs here, for operators: the place of the metrics, rankers with their versions."""
+        metrics_url = self._replica.metrics_url
+        if metrics_url is not None:
+            for everywhere in ("//0.0.0.0:", "//[::]:"):
+                metrics_url = metrics_url.replace(everywhere, f"//{ray.util.get_node_ip_address()}:")
+        return {
+            "replica": serve.get_replica_context().replica_id.unique_id,
+            "node": ray.get_runtime_context().get_node_id(),
+            "metrics_url": metrics_url,
+            "rankers": {name: each.version for name, each in self._replica.engine.rankers.items()},
+            "backlog_s": self._replica.engine.backlog_s(),
+        }
+
+    async def __del__(self) -> None:
+        """Drain and end: Serve calls it when no calls come any more."""
+        if hasattr(self, "_replica"):
+            await self._replica.__aexit__(None, None, None)
+
+
+class FarrankHttpReplica(FarrankReplica):
+    """The same with the HTTP door."""
+
+    def __serve_build_asgi_app__(self) -> ASGIApp:
+        """Give Serve the application, once there is one."""
+        assert self._replica.http is not None
+        door: ASGIApp = self._replica.http.application
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "lifespan":
+                await door(scope, receive, send)
+                return
+            # The door began with its replica and ends with it.
+            while True:
+                told = (await receive())["type"]
+                await send({"type": f"{told}.complete"})
+                if told == "lifespan.shutdown":
+                    return
+
+        return answer

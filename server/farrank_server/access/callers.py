@@ -1,0 +1,255 @@
+"""What a caller may use, and how much of it: asked by the doors for each call, and by its method."""
+
+import math
+from collections.abc import Callable, Collection
+from functools import lru_cache
+from ipaddress import IPv6Address, IPv6Network
+from types import TracebackType
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from farrank_server.access.key_file import KeyConfig
+from farrank_server.access.rates import Bucket
+from farrank_server.batching.fair_order import NOBODY, Account
+from farrank_server.errors import FarrankError, InvalidArgument, NotFound, PermissionDenied, RateExceeded
+from farrank_server.metrics import Metrics
+
+# An IPv6 network is one caller: its hosts take addresses of it as they like (RFC 8981).
+IPV6_PREFIX = 64
+
+
+class Caller:
+    """Everybody who shows one key: its name and its rights. Belongs to the event loop.
+
+    This one is of a server that asks for no key: without a name, and free to use everything. `account` is
+    whose share of a full server its work takes.
+    """
+
+    name = ""
+
+    def __init__(self, account: Account = NOBODY) -> None:
+        self.account = account
+
+    def begin(self) -> None:
+        """Count a call. Raises: RateExceeded."""
+
+    def spending(self) -> "Spending":
+        """What one call spends of the key's tokens; to be entered around its work."""
+        return _FREE
+
+    def may_rank(self, ranker: str) -> bool:
+        """Whether it may use a ranker, and be told of it."""
+        return True
+
+    def may_search(self, index: str) -> bool:
+        """Whether it may use an index, and be told of it."""
+        return True
+
+    def rankers(self, held: Collection[str]) -> Collection[str]:
+        """Those of the rankers that are held which it may use, in its own order if it has one."""
+        return held
+
+    def default_ranker(self, held: Collection[str]) -> str:
+        """The ranker of a call that names none: the first of those that are held.
+
+        A key that may not use it has the first of its own; empty if it may use none.
+        """
+        return next(iter(held))
+
+    def ranker(self, name: str, held: Collection[str], field: str = "options.ranker") -> str:
+        """Find the ranker that is meant by a name of a request; the empty name means the default one.
+
+        Where a key may use some rankers alone, one that it may not use and one that does not exist are told
+        in the same words. Raises: PermissionDenied naming the field and listing those that it may use.
+        """
+        return name
+
+    def no_ranker(self, field: str, name: str, known: Collection[str]) -> FarrankError:
+        """Say that a name is no ranker's, and which names are known to the caller."""
+        return NotFound(f"{field}: no ranker {name[:100]!r} here; known are: {', '.join(known)}")
+
+    def index(self, name: str, held: Collection[str], field: str = "index") -> str:
+        """Find the index that is meant by a name of a request; the empty name means the only one.
+
+        Raises: as `ranker`; NotFound if the empty name could mean several.
+        """
+        return name
+
+
+class KeyHolder(Caller):
+    """Who shows a key of the file."""
+
+    def __init__(
+        self, name: str, key: KeyConfig, calls: Bucket | None, tokens: Bucket | None, metrics: Metrics
+    ) -> None:
+        super().__init__(Account(f"key {name}", key.weight))
+        self.name = name
+        self.key = key
+        self.ends_at_s = key.expires_at_s
+        self.calls, self.tokens = calls, tokens
+        self.spent = metrics.key_tokens.labels(name)
+
+    def begin(self) -> None:
+        """Count a call. Raises: RateExceeded."""
+        if self.calls is not None and (wait_s := self.calls.take(1)):
+            raise self._exceeded("calls_per_s", self.calls, wait_s)
+
+    def spending(self) -> "Spending":
+        """What one call spends of the key's tokens."""
+        return _Counted(self)
+
+    def take_tokens(self, amount: int) -> None:
+        """Take what a call is likely to cost. Raises: RateExceeded."""
+        if self.tokens is not None and (wait_s := self.tokens.take(amount)):
+            raise self._exceeded("tokens_per_s", self.tokens, wait_s)
+
+    def may_rank(self, ranker: str) -> bool:
+        """Whether the key may use a ranker."""
+        return self.key.rankers is None or ranker in self.key.rankers
+
+    def may_search(self, index: str) -> bool:
+        """Whether the key may use an index."""
+        return self.key.indexes is None or index in self.key.indexes
+
+    def rankers(self, held: Collection[str]) -> Collection[str]:
+        """Those of the rankers that are held which the key may use, in the key's order."""
+        allowed = self.key.rankers
+        return held if allowed is None else [name for name in dict.fromkeys(allowed) if name in held]
+
+    def default_ranker(self, held: Collection[str]) -> str:
+        """The ranker of a call that names none."""
+        usable, default = self.rankers(held), next(iter(held))
+        return default if default in usable else next(iter(usable), "")
+
+    def ranker(self, name: str, held: Collection[str], field: str = "options.ranker") -> str:
+        """Find the ranker that is meant by a name of a request.
+
+        Raises: PermissionDenied.
+        """
+        if self.key.rankers is None:
+            return name
+        usable = self.rankers(held)
+        name = name or self.default_ranker(held)
+        if name not in usable:
+            raise self.no_ranker(field, name, usable)
+        return name
+
+    def no_ranker(self, field: str, name: str, known: Collection[str]) -> FarrankError:
+        """Say that a name is none of a ranker that the key may use, whether or not there is one."""
+        if self.key.rankers is None:
+            return Caller.no_ranker(self, field, name, known)
+        return self._denied(field, "ranker", name, known)
+
+    def index(self, name: str, held: Collection[str], field: str = "index") -> str:
+        """Find the index that is meant by a name of a request.
+
+        Raises: PermissionDenied; NotFound.
+        """
+        if self.key.indexes is None:
+            return name
+        usable = [each for each in held if each in self.key.indexes]
+        if not name and len(usable) > 1:
+            raise NotFound(
+                f"{field}: is empty, and key {self.name} may use several indexes: {', '.join(usable)}"
+            )
+        if not name and usable:
+            return next(iter(usable))
+        if name not in usable:
+            raise self._denied(field, "index", name, usable)
+        return name
+
+    def _denied(self, field: str, kind: str, name: str, usable: Collection[str]) -> PermissionDenied:
+        listed = ", ".join(usable) or "none"
+        return PermissionDenied(
+            f"{field}: no {kind} {name[:100]!r} that key {self.name} may use; it may use: {listed}"
+        )
+
+    def _exceeded(self, limit: str, bucket: Bucket, wait_s: float) -> RateExceeded:
+        retry_after_ms = max(1, math.ceil(wait_s * 1000))
+        return RateExceeded(
+            f"key {self.name}: has used its {limit}, which is {bucket.per_s:g}; "
+            f"there is room in {retry_after_ms} ms",
+            limit,
+            retry_after_ms,
+        )
+
+
+class Spending:
+    """Tokens that one call costs its key: expected before the work begins, known after it.
+
+    This one is of a caller whose tokens nobody counts.
+    """
+
+    def expect(self, tokens: Callable[[], int]) -> None:
+        """Take what the call is likely to cost. Raises: RateExceeded."""
+
+    def answered(self, tokens: int) -> None:
+        """Say what it did cost."""
+
+    def __enter__(self) -> "Spending":
+        """Begin."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Settle."""
+
+
+class _Counted(Spending):
+    def __init__(self, holder: KeyHolder) -> None:
+        self._holder = holder
+        self._taken = 0
+
+    def expect(self, tokens: Callable[[], int]) -> None:
+        if self._holder.tokens is not None:
+            # Measuring texts takes time, and only for this.
+            expected = tokens()
+            self._holder.take_tokens(expected)
+            self._taken = expected
+
+    def answered(self, tokens: int) -> None:
+        self._holder.spent.inc(tokens)
+        if self._holder.tokens is not None:
+            self._holder.tokens.give_back(self._taken - tokens)
+        self._taken = 0
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # What the server refused or gave up has cost the caller nothing. A caller who goes away, or is late,
+        # has had the work done.
+        is_refused = isinstance(error, FarrankError) and error.reason is not None
+        if self._holder.tokens is not None and (is_refused or isinstance(error, InvalidArgument)):
+            self._holder.tokens.give_back(self._taken)
+
+
+class Entry(NamedTuple):
+    """Who comes in, or why not: with a refusal, `caller` is who it would have been, as far as is known."""
+
+    caller: Caller
+    refusal: FarrankError | None = None
+
+
+_FREE = Spending()
+ANYONE = Caller()
+
+
+def by_address(peer: str) -> Entry:
+    """Let in a caller who shows no key, and is known by its address alone.
+
+    `peer` is the other end of the connection as gRPC writes it. Its port is not looked at: who opens more
+    connections is still one caller.
+    """
+    kind, _, rest = peer.partition(":")
+    return Entry(Caller(_account_at(kind, rest.rpartition(":")[0])))
+
+
+@lru_cache(4096)
+def _account_at(kind: str, host: str) -> Account:
+    if kind != "ipv6":
+        return Account(f"{kind}:{host}")
+    address = IPv6Address(unquote(host).strip("[]").partition("%")[0])
+    if address.ipv4_mapped is not None:
+        return Account(f"ipv4:{address.ipv4_mapped}")
+    return Account(f"ipv6:{IPv6Network((address, IPV6_PREFIX), strict=False).network_address}")

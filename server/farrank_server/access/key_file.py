@@ -1,0 +1,213 @@
+"""The file of API keys: digests and rights, read and checked as the configuration is, and changed.
+
+A key is 256 random bits in URL-safe base64 behind `farrank_`, by which scanners for secrets can find it. The
+file holds its SHA-256. A slow hash protects passwords, which can be guessed; of 2^256 keys nobody guesses
+one, however fast a guess is, and every call has to compute the hash.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import string
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from farrank_server.config import sources
+from farrank_server.config.checked import Checked, above_0, between, must
+from farrank_server.errors import ConfigError
+
+PREFIX = "farrank_"
+KEY_BYTES = 32
+
+# Each name is a label of metrics.
+MAX_KEYS = 1000
+
+# Beyond these a share is nothing, or everything.
+LEAST_WEIGHT, MOST_WEIGHT = 0.01, 100.0
+_NAME = re.compile(rf"(?!{PREFIX})[A-Za-z0-9_-]{{1,64}}")
+_NAMES = f"a name is 1 to 64 letters, digits, _ and -, and does not begin with {PREFIX}"
+
+
+def _is_time(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class KeyConfig(Checked):
+    """One key: its digest, and what it may do. None allows everything.
+
+    `rankers` and `indexes` are names; the first of `rankers` is the default one where the server's own is not
+    among them. The rates are those of one server; after a rest, what comes in `burst_s` may be used at once.
+    `expires` is a date, or a time; without an offset it is UTC. A full server is shared by `weight`.
+    """
+
+    sha256: str
+    rankers: tuple[str, ...] | None = None
+    indexes: tuple[str, ...] | None = None
+    calls_per_s: float | None = above_0(None)
+    tokens_per_s: float | None = above_0(None)
+    burst_s: float = above_0(1.0)
+    weight: float = between(LEAST_WEIGHT, MOST_WEIGHT, 1.0)
+    expires: str | None = must(None, _is_time, "a date or a time, such as 2027-01-31 or 2027-01-31T12:00:00Z")
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        if len(self.sha256) != 64 or not set(self.sha256) <= set(string.hexdigits):
+            # Without the value: it may be the key itself.
+            raise ConfigError(
+                "sha256: must be 64 hexadecimal digits, a key's SHA-256; farrank keys new writes them"
+            )
+        Checked.__post_init__(self)
+
+    @property
+    def digest(self) -> bytes:
+        """What the key hashes to."""
+        return bytes.fromhex(self.sha256)
+
+    @property
+    def expires_at_s(self) -> float | None:
+        """When the key ends, in Unix time; None if it does not."""
+        if self.expires is None:
+            return None
+        at = datetime.fromisoformat(self.expires)
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFile(Checked):
+    """The whole file: keys by their names."""
+
+    keys: Mapping[str, KeyConfig] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check what concerns all keys together."""
+        problems = [f"keys.{name[:100]!r}: {_NAMES}" for name in self.keys if not _NAME.fullmatch(name)]
+        if len(self.keys) > MAX_KEYS:
+            problems.append(f"keys: are {len(self.keys)}; at most {MAX_KEYS} are allowed")
+        named: dict[bytes, str] = {}
+        for name, key in self.keys.items():
+            if (other := named.setdefault(key.digest, name)) != name:
+                problems.append(f"keys.{name}.sha256: is that of keys.{other}, too")
+        if problems:
+            raise ConfigError(*problems)
+
+
+def read_keys(path: Path, text: str | None = None) -> Mapping[str, KeyConfig]:
+    """Read and check a file, or what it is about to hold.
+
+    Raises: ConfigError with every problem: the field, what is wrong and the file.
+    """
+    try:
+        return sources.build(KeyFile, sources.from_file(path, text)).keys
+    except ConfigError as error:
+        # What concerns several keys does not know where it came from.
+        named = (each if str(path) in each else f"{each} ({path})" for each in error.problems)
+        raise ConfigError(*named) from None
+
+
+def digest_of(key: str) -> bytes:
+    """What a key hashes to, whatever was sent in its place."""
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def add_key(path: Path, name: str, rights: Mapping[str, object]) -> str:
+    """Make a key, add it to a file (which is made if there is none), and return it: it is kept nowhere.
+
+    `rights` are fields of `KeyConfig` but the digest; None leaves one out.
+    Raises: ConfigError if the file or what is added is wrong; OSError if it cannot be written.
+    """
+    key = PREFIX + secrets.token_urlsafe(KEY_BYTES)
+    lines = [f"[keys.{name}]", f'sha256 = "{digest_of(key).hex()}"']
+    lines += [f"{right} = {_toml(value)}" for right, value in rights.items() if value is not None]
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"keys.{name[:100]!r}: {_NAMES}")
+    with _changing(path) as text:
+        if path.exists() and name in read_keys(path):
+            raise ConfigError(f"keys.{name}: is there already ({path})")
+        text[0] += ("\n" if text[0] else _HEAD) + "\n".join(lines) + "\n"
+    return key
+
+
+def revoke_key(path: Path, name: str) -> None:
+    """Take a key out of a file; comments and all other keys stay.
+
+    Raises: ConfigError if it is not there, or stands where it cannot be cut out; OSError.
+    """
+    with _changing(path) as text:
+        before = read_keys(path)
+        if name not in before:
+            raise ConfigError(f"keys.{name[:100]}: there is no such key ({path})")
+        kept, cutting = [], False
+        for line in text[0].splitlines(keepends=True):
+            if line.lstrip().startswith("["):
+                cutting = line.split("#")[0].strip().replace(" ", "") == f"[keys.{name}]"
+            if not cutting:
+                kept.append(line)
+        text[0] = "".join(kept)
+        try:
+            after = read_keys(path, text[0])
+        except ConfigError:
+            after = before
+        if after != {each: key for each, key in before.items() if each != name}:
+            raise ConfigError(f"keys.{name}: is no table [keys.{name}] of its own; edit {path} by hand")
+
+
+_HEAD = """\
+# Who may call, as SHA-256 digests of keys; farrank keys adds and takes away. A server that is told
+# listen.keys reads this file at its start, when it changes and at SIGHUP.
+
+"""
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    escaped = "".join(
+        f"\\u{ord(each):04x}" if each in '"\\' or ord(each) < 32 or ord(each) == 127 else each
+        for each in str(value)
+    )
+    return f'"{escaped}"'
+
+
+@contextlib.contextmanager
+def _changing(path: Path) -> Iterator[list[str]]:
+    """Hand out the text of a file, and put what became of it in its place, whole and checked.
+
+    A folder's lock keeps out who changes it at the same time.
+    """
+    if path.suffix != ".toml":
+        raise ConfigError(f"{path}: farrank keys writes files that end in .toml")
+    path = path.resolve()
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        there = path.stat() if path.exists() else None
+        text = [path.read_text(encoding="utf-8") if there else ""]
+        yield text
+        read_keys(path, text[0])
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
+        ) as new:
+            try:
+                new.write(text[0])
+                new.flush()
+                os.fsync(new.fileno())
+                os.fchmod(new.fileno(), there.st_mode & 0o777 if there else 0o644)
+                os.replace(new.name, path)
+            except BaseException:
+                os.unlink(new.name)
+                raise
+    finally:
+        os.close(folder)

@@ -1,0 +1,208 @@
+"""Whose turn it is where several callers wait for one stage: fair shares among them, and work that can wait.
+
+Each account (a caller) has a virtual time: the work that was done for it, over its weight. The stage has one,
+too: what an account would have had by now if all that want something had been served at the same time, each
+by its weight (the reference of A. Parekh and R. Gallager, IEEE/ACM ToN 1993). An account that is no more than
+a quantum ahead of it is eligible. Among eligible accounts what is due first goes first, as if there were no
+accounts: callers who take no more than their share meet in the order that suits all of them best. An account
+that is further ahead waits until the others have had theirs, or until nobody else waits (I. Stoica and H.
+Abdel-Wahab, 1995, choose likewise). So one account alone has the whole stage, and its work keeps its order.
+
+Work of the priority BATCH waits for interactive work, but not for ever: while both wait, one part in
+`BATCH_PART` of the work is its own.
+"""
+
+from enum import IntEnum
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+# While interactive work waits, one second in so many goes to batch work.
+BATCH_PART = 16
+
+# An account that wants nothing more is one of those that share the stage for so much of a quantum: who asks
+# again when it is answered is away for a moment, and that is not to be another's gain.
+LINGERS = 0.2
+
+# How quickly the measured progress follows what happens: over so many seconds of work.
+PROGRESS_MEMORY_S = 2.0
+
+
+class Priority(IntEnum):
+    """What a call is for: somebody who waits for the answer, or work that can wait."""
+
+    INTERACTIVE = 0
+    BATCH = 1
+
+
+class Account(NamedTuple):
+    """Whose work it is. Accounts of one priority share a stage by their weights."""
+
+    name: str = ""
+    weight: float = 1.0
+    priority: Priority = Priority.INTERACTIVE
+
+
+# Whose work it is where nobody says.
+NOBODY = Account()
+
+
+class Rank(NamedTuple):
+    """Which account goes first: the lowest. Among equal ranks, what is due first."""
+
+    level: int
+    ahead_at_s: float
+
+
+class FairShares:
+    """What the accounts of one priority have had of a stage. Times are seconds of the stage's work.
+
+    Only accounts are remembered that want something, did so a moment ago, or have had more than their share.
+    """
+
+    def __init__(self, quantum_s: float) -> None:
+        self._quantum_s = quantum_s
+        self._lingers_s = LINGERS * quantum_s
+        self._now_s = 0.0
+        self._reached_s: dict[Account, float] = {}
+        self._wanting: dict[Account, int] = {}
+        # Accounts that want nothing now, by when they may be forgotten: one entry each.
+        self._rests_until_s: dict[Account, float] = {}
+        self._resting: list[tuple[float, Account]] = []
+        self._has_entry: set[Account] = set()
+        self._weights = 0.0
+        # Virtual seconds a second of work: 1 over the weights that share the stage. None: not seen yet.
+        self.progress: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._reached_s)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether any account wants something."""
+        return bool(self._wanting)
+
+    def begin(self, account: Account) -> None:
+        """Note that an account wants something more."""
+        if account not in self._reached_s:
+            self._weights += account.weight
+        if account not in self._wanting:
+            # Who wanted nothing before has nothing saved up.
+            self._reached_s[account] = max(self._now_s, self._reached_s.get(account, 0.0))
+        self._wanting[account] = self._wanting.get(account, 0) + 1
+
+    def end(self, account: Account) -> None:
+        """Note that it wants something less; to be called once for each `begin`."""
+        self._wanting[account] -= 1
+        if self._wanting[account]:
+            return
+        del self._wanting[account]
+        if not self._wanting:
+            # An idle stage owes nobody anything.
+            self._reached_s, self._rests_until_s, self._resting, self._has_entry = {}, {}, [], set()
+            self._weights, self._now_s, self.progress = 0.0, 0.0, None
+            return
+        self._rests_until_s[account] = max(self._now_s, self._reached_s[account]) + self._lingers_s
+        self._rest(account)
+        self._forget()
+
+    def ahead_at_s(self, account: Account, extra_s: float = 0.0) -> float | None:
+        """Say which virtual time an account has reached if it is more than a quantum ahead, else None.
+
+        `extra_s`: work to be counted as done for it.
+        """
+        reached_s = self._reached_s.get(account, self._now_s) + extra_s / account.weight
+        return reached_s if reached_s > self._now_s + self._quantum_s else None
+
+    def lead_s(self, account: Account) -> float:
+        """How far an account is ahead of its share, in virtual seconds. Any thread may ask."""
+        now_s = self._now_s
+        return max(0.0, self._reached_s.get(account, now_s) - now_s)
+
+    def charge(self, account: Account, work_s: float) -> None:
+        """Count work that is done for an account which wants something."""
+        if account not in self._reached_s:
+            return
+        if self.ahead_at_s(account) is not None and all(map(self.ahead_at_s, self._wanting)):
+            # Nobody else could go: the time is later than the shares said.
+            self._now_s = min(self._reached_s[each] for each in self._wanting) - self._quantum_s
+        advanced_s = work_s / self._weights
+        self._reached_s[account] += work_s / account.weight
+        self._now_s += advanced_s
+        self._forget()
+        seen, weight = advanced_s / work_s, work_s / (work_s + PROGRESS_MEMORY_S)
+        self.progress = seen if self.progress is None else self.progress + weight * (seen - self.progress)
+
+    def _rest(self, account: Account) -> None:
+        if account not in self._has_entry:
+            self._has_entry.add(account)
+            heappush(self._resting, (self._rests_until_s[account], account))
+
+    def _forget(self) -> None:
+        """Forget accounts that have wanted nothing for a while and are not ahead any more."""
+        while self._resting and self._resting[0][0] <= self._now_s:
+            account = heappop(self._resting)[1]
+            self._has_entry.discard(account)
+            if account in self._wanting:
+                continue
+            if self._rests_until_s[account] > self._now_s:
+                # It came back meanwhile, and left again.
+                self._rest(account)
+                continue
+            del self._reached_s[account], self._rests_until_s[account]
+            # Not what sums of differences leave.
+            self._weights = sum(each.weight for each in self._reached_s) if self._reached_s else 0.0
+
+
+class FairOrder:
+    """The order among the accounts of a stage. Belongs to one thread, except for what says otherwise.
+
+    `quantum_s`: how far an account may be ahead of its share, in seconds of the stage's work.
+    """
+
+    def __init__(self, quantum_s: float) -> None:
+        self.shares = {priority: FairShares(quantum_s) for priority in Priority}
+        # What batch work may have before interactive work.
+        self._owed_s = 0.0
+        # The part of batch work while it wanted any.
+        self._batch_part = 1.0
+
+    def begin(self, account: Account) -> None:
+        """Note that an account wants something more."""
+        self.shares[account.priority].begin(account)
+
+    def end(self, account: Account) -> None:
+        """Note that it wants something less; to be called once for each `begin`."""
+        self.shares[account.priority].end(account)
+
+    def rank(self, account: Account, extra_s: float = 0.0) -> Rank:
+        """Say when an account goes; `extra_s`: as if so much work had been done for it."""
+        level = 0
+        if account.priority is Priority.BATCH:
+            level = -1 if self._owed_s > 0 else 1
+        ahead_s = self.shares[account.priority].ahead_at_s(account, extra_s)
+        return Rank(level, 0.0 if ahead_s is None else ahead_s)
+
+    def charge(self, account: Account, work_s: float) -> None:
+        """Count work that is done for an account, as long as it wants something."""
+        if work_s <= 0:
+            return
+        self.shares[account.priority].charge(account, work_s)
+        if self.shares[Priority.BATCH].is_wanted:
+            weight, is_batch = work_s / (work_s + PROGRESS_MEMORY_S), account.priority is Priority.BATCH
+            self._batch_part += weight * (is_batch - self._batch_part)
+        if not (self.shares[Priority.BATCH].is_wanted and self.shares[Priority.INTERACTIVE].is_wanted):
+            self._owed_s = 0.0
+        elif account.priority is Priority.INTERACTIVE:
+            self._owed_s += work_s / (BATCH_PART - 1)
+        else:
+            self._owed_s -= work_s
+
+    def progress(self, priority: Priority) -> float | None:
+        """Virtual seconds of a priority's accounts a second of the stage's work, lately. Any thread may ask.
+
+        None: nobody has waited for anybody.
+        """
+        progress = self.shares[priority].progress
+        if progress is None or priority is Priority.INTERACTIVE:
+            return progress
+        return progress * max(self._batch_part, 1 / BATCH_PART)

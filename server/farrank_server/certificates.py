@@ -1,0 +1,158 @@
+"""The certificates of both doors: read, checked, and read anew when their files change."""
+
+import logging
+import os
+import ssl
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from farrank_server.config.schema import TlsConfig
+from farrank_server.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+# A chain of certificates has some kilobytes, all authorities of a system 300.
+MAX_PEM_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the files held at one time: for gRPC as bytes, for HTTP as a context."""
+
+    private_key: bytes
+    certificate: bytes
+    client_ca: bytes | None
+    context: ssl.SSLContext
+
+    def for_grpc(self) -> grpc.ServerCertificateConfiguration:
+        """The same as gRPC takes it."""
+        return grpc.ssl_server_certificate_configuration(
+            [(self.private_key, self.certificate)], self.client_ca
+        )
+
+
+def read_certificates(tls: TlsConfig) -> Held:
+    """Read certificates, and check that they are some and fit together.
+
+    Raises: ConfigError naming the key, the file and what is wrong with it.
+    """
+    files = {"certificate": tls.certificate, "private_key": tls.private_key, "client_ca": tls.client_ca}
+    contents: dict[str, bytes | None] = {}
+    for key, path in files.items():
+        try:
+            contents[key] = _pem(key, path) if path else None
+            if path and key != "private_key":
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(path)
+        except ssl.SSLError as error:
+            raise ConfigError(f"listen.tls.{key}: {path} holds no PEM certificate") from error
+        except OSError as error:
+            raise ConfigError(f"listen.tls.{key}: {path} cannot be read: {error.strerror}") from error
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # Asked for a password, it would wait at the terminal.
+        context.load_cert_chain(tls.certificate, tls.private_key, password="")
+    except ssl.SSLError as error:
+        belongs = error.reason != "KEY_VALUES_MISMATCH"
+        why = "holds no unencrypted PEM key" if belongs else f"does not belong to {tls.certificate}"
+        raise ConfigError(f"listen.tls.private_key: {tls.private_key} {why}") from error
+    if tls.client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(tls.client_ca)
+    # Who was let in with a certificate of before would otherwise come in without showing it again.
+    context.options |= ssl.OP_NO_TICKET
+    context.num_tickets = 0
+    return Held(
+        contents["private_key"] or b"", contents["certificate"] or b"", contents["client_ca"], context
+    )
+
+
+def _pem(key: str, path: Path) -> bytes:
+    with path.open("rb") as file:
+        found = file.read(MAX_PEM_BYTES + 1)
+    if len(found) > MAX_PEM_BYTES:
+        raise ConfigError(f"listen.tls.{key}: {path} has more than {MAX_PEM_BYTES} bytes")
+    return found
+
+
+class Certificates:
+    """Gives every handshake what the files hold then, or what they held when they were last right.
+
+    Connections that are open stay so. Thread-safe. Raises: ConfigError, as `read_certificates`.
+    """
+
+    def __init__(self, tls: TlsConfig) -> None:
+        self._tls = tls
+        # gRPC's handshakes ask from threads of its own.
+        self._lock = threading.Lock()
+        self._seen = self._state()
+        self._held = read_certificates(tls)
+
+    def for_grpc(self) -> grpc.ServerCredentials:
+        """Credentials of a gRPC port."""
+        given = self._held
+
+        def fetch() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal given
+            now = self.now()
+            if now is given:
+                return None
+            given = now
+            return now.for_grpc()
+
+        return grpc.dynamic_ssl_server_credentials(
+            given.for_grpc(),
+            fetch,  # type: ignore[arg-type]  # None says that nothing changed
+            require_client_authentication=self._tls.client_ca is not None,
+        )
+
+    def for_http(self) -> ssl.SSLContext:
+        """The context of a server: each of its handshakes is handed over to the one of now."""
+
+        def choose(handshake: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+            handshake.context = self.now().context
+
+        # Called whether or not a client names a server.
+        first = read_certificates(self._tls).context
+        first.sni_callback = choose
+        return first
+
+    def now(self) -> Held:
+        """What the files hold; what they held, if they cannot be used, which the log says."""
+        with self._lock:
+            if self._state() != self._seen:
+                try:
+                    self._read()
+                except ConfigError as error:
+                    log.error("the certificates stay as they are: %s", error)
+            return self._held
+
+    def reload(self) -> None:
+        """Read the files anew.
+
+        Raises: ConfigError; the certificates stay as they are then.
+        """
+        with self._lock:
+            self._read()
+
+    def _read(self) -> None:
+        # Before they are read: what changes meanwhile is read at the next handshake.
+        self._seen = self._state()
+        self._held = read_certificates(self._tls)
+        log.info("the certificates are read anew")
+
+    def _state(self) -> object:
+        """What tells one state of the files from another."""
+        paths = (self._tls.certificate, self._tls.private_key, self._tls.client_ca)
+        return [state_of(path) for path in paths if path is not None]
+
+
+def state_of(path: Path) -> object:
+    """What tells one state of a file from another; None if it cannot be looked at."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,0 +1,72 @@
+"""The configuration as a JSON Schema, by which other tools find a wrong key or type before a server does.
+
+It takes what `sources` takes of a file but for numbers and truths that are written as texts. What no keyword
+can say, such as that two ports differ, the server alone knows.
+
+Source: JSON Schema draft 7, which every Helm reads.
+"""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from farrank_server.config.schema import DEFAULT_KIND, IndexConfig
+from farrank_server.config.sources import optional_of
+from farrank_server.first_stage.kinds import KINDS, kind_named
+
+Schema = dict[str, Any]
+
+_LEAVES: Mapping[Any, Schema] = {
+    bool: {"type": "boolean"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    str: {"type": "string"},
+    Path: {"type": "string", "minLength": 1},
+    tuple[str, ...]: {"type": "array", "items": {"type": "string"}},
+    tuple[float, ...]: {"type": "array", "items": {"type": "number"}},
+}
+
+
+def json_schema(tree: type[Any]) -> Schema:
+    """Describe a dataclass of the configuration, with everything below it."""
+    hints = get_type_hints(tree)
+    properties, needed = {}, []
+    for each in fields(tree):
+        properties[each.name] = _described(hints[each.name]) | dict(each.metadata.get("schema", {}))
+        if each.default is MISSING and each.default_factory is MISSING:
+            needed.append(each.name)
+    required: Schema = {"required": needed} if needed else {}
+    return {"type": "object", "properties": properties, "additionalProperties": False} | required
+
+
+def _described(hint: Any) -> Schema:
+    kind, may_be_none = optional_of(hint)
+    described = _value(kind)
+    if may_be_none and "type" in described:
+        return described | {"type": [described["type"], "null"]}
+    return {"enum": [*described["enum"], None]} if may_be_none else described
+
+
+def _value(kind: Any) -> Schema:
+    if kind is IndexConfig:
+        return _index()
+    if is_dataclass(kind):
+        assert isinstance(kind, type)
+        return json_schema(kind)
+    if get_origin(kind) is Mapping:
+        return {"type": "object", "additionalProperties": _described(get_args(kind)[1])}
+    if get_origin(kind) is Literal:
+        return {"enum": list(get_args(kind))}
+    return dict(_LEAVES[kind])
+
+
+def _index() -> Schema:
+    """An index has the options of the kind that it names; kinds of other packages may have any."""
+    by_kind: list[Schema] = []
+    for name in KINDS:
+        named = {"properties": {"kind": {"const": name}}, "required": ["kind"]}
+        unnamed = {"not": {"required": ["kind"]}}
+        which = {"anyOf": [named, unnamed]} if name == DEFAULT_KIND else named
+        by_kind.append({"if": which, "then": json_schema(kind_named(name).options)})
+    return {"type": "object", "properties": {"kind": {"type": "string"}}, "allOf": by_kind}

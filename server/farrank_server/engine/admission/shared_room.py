@@ -1,0 +1,63 @@
+"""Room that is bounded, and that no caller fills alone."""
+
+from collections import Counter
+
+from farrank_server.batching.fair_order import NOBODY, Account, Priority
+
+# A caller may hold so many times what is still free, times its weight: as A. Choudhury and E. Hahne share the
+# buffers of a switch (Dynamic queue length thresholds, IEEE/ACM ToN 1998). One alone gets 15/16 of all, and
+# who comes next finds the rest; the more there are who want much, the less each of them gets.
+OF_FREE = 15.0
+
+# What can wait gets so many times what is free, all callers together: it leaves half to interactive work.
+BATCH_OF_FREE = 1.0
+
+
+def within_share(
+    account: Account, wanted: float, *, mine: float, of_batch: float, held: float, size: float
+) -> bool:
+    """Say whether a caller may hold so much more of a room that has a place for it.
+
+    `held` of `size` is held: `mine` by the account itself, `of_batch` by all work of the priority BATCH. Who
+    holds nothing may have what is free.
+    """
+    free = size - held
+    if account.priority is Priority.BATCH and held and of_batch + wanted > BATCH_OF_FREE * free:
+        return False
+    return not mine or mine + wanted <= OF_FREE * account.weight * free
+
+
+class SharedRoom:
+    """Keeps count of what accounts hold of so much room. Only those that hold something are remembered."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.held = 0
+        self._of = Counter[Account]()
+        self._of_batch = 0
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def is_full_for(self, wanted: int) -> bool:
+        """Whether there is no place for so much, whoever asks."""
+        return self.held + wanted > self.size
+
+    def shares(self, account: Account, wanted: int) -> bool:
+        """Whether so much more is within the account's share."""
+        of_batch, held = self._of_batch, self.held
+        mine = self._of[account]
+        return within_share(account, wanted, mine=mine, of_batch=of_batch, held=held, size=self.size)
+
+    def of(self, account: Account) -> int:
+        """What an account holds."""
+        return self._of[account]
+
+    def take(self, amount: int, account: Account = NOBODY) -> None:
+        """Count what an account holds from now on; below 0, what it gives back."""
+        self.held += amount
+        if account.priority is Priority.BATCH:
+            self._of_batch += amount
+        self._of[account] += amount
+        if not self._of[account]:
+            del self._of[account]

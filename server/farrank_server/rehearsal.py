@@ -1,0 +1,143 @@
+"""A start without a server: all is loaded and opened as `farrank serve` would, and then let go of.
+
+A start ends at the first ranker or index that cannot be loaded. Here each has its turn, so that one run names
+every problem.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from farrank_runtimes.runtime import DeviceLost, OutOfMemory
+from farrank_server.access.keys import Keys
+from farrank_server.config.schema import FirstStageConfig, IndexConfig, ServerConfig
+from farrank_server.engine.device.device_loop import DeviceThread
+from farrank_server.engine.engine import Engine
+from farrank_server.engine.rankers.document_cache import DocumentCache
+from farrank_server.engine.rankers.loaded import Scorer
+from farrank_server.engine.rankers.loading import check_names, load_rankers
+from farrank_server.errors import ConfigError
+from farrank_server.first_stage import IndexDescription
+from farrank_server.first_stage.kinds import Configured, QueryEncoder, key_of, kind_named
+from farrank_server.first_stage.query_encoders import EngineEncoders
+from farrank_server.first_stage.stages import open_first_stages
+from farrank_server.metrics import Metrics
+from farrank_server.replica import check
+from farrank_server.run import pid_file_held
+
+Encoders = Callable[[str], Awaitable[QueryEncoder]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """What a server of a configuration would serve. The rankers' runtimes are closed."""
+
+    rankers: tuple[Scorer, ...]
+    indexes: tuple[IndexDescription, ...]
+
+
+async def rehearse(config: ServerConfig, pid_file: Path | None = None) -> Rehearsed:
+    """Check what needs no loading, load every ranker, let it score a text, open every index; nothing listens.
+
+    It takes the memory of a server, and fetches what the configuration allows to be downloaded.
+    Raises: ConfigError with every problem, a line each.
+    """
+    problems = _Problems()
+    with problems.collected(), pid_file_held(pid_file):
+        pass
+    with problems.collected():
+        await asyncio.to_thread(check, config)
+    async with AsyncExitStack() as opened:
+        device, cache = DeviceThread(), DocumentCache(config.cache_bytes)
+        scorers: list[Scorer] = []
+        for name in config.rankers:
+            # What its files have wrong is known already.
+            if not any(problem.startswith(f"rankers.{name}: ") for problem in problems):
+                with problems.collected(f"rankers.{name}"):
+                    only = replace(config, rankers={name: config.rankers[name]})
+                    scorers += await asyncio.wrap_future(device.submit(load_rankers, only, cache))
+        with problems.collected():
+            check_names({each.name: [member.name for member in each.members] for each in scorers})
+        if config.listen.keys is not None:
+            # What a key lists and nobody has is told in the log, as at a start.
+            members = {member.name for scorer in scorers for member in scorer.members}
+            held = {"rankers": members | {*config.rankers}, "indexes": {*config.first_stage.indexes}}
+            with problems.collected():
+                Keys(config.listen.keys, Metrics(), held)
+        encoders = EngineEncoders()
+        if scorers:
+            engine = Engine(config, scorers, device, cache, Metrics())
+            opened.push_async_callback(asyncio.to_thread, engine.close)
+            encoders.provide(engine)
+        else:
+            opened.push_async_callback(asyncio.to_thread, device.shutdown)
+        loaded = {each.name for each in scorers}
+
+        async def encoder(ranker: str) -> QueryEncoder:
+            if ranker.partition("/")[0] not in loaded:
+                raise ConfigError(f"the ranker {ranker!r} cannot be loaded")
+            return await encoders(ranker)
+
+        indexes = await _open_indexes(config.first_stage, config.rankers, encoder, problems)
+        for scorer in scorers:
+            for member in scorer.members:
+                device.submit(member.release)
+    if problems:
+        raise ConfigError(*dict.fromkeys(problems))
+    return Rehearsed(tuple(scorers), indexes)
+
+
+class _Problems(list[str]):
+    """What was found so far, each in one line."""
+
+    @contextmanager
+    def collected(self, key: str = "device") -> Iterator[None]:
+        """Take up what is wrong, and go on; a device that fails is told under `key`."""
+        try:
+            yield
+        except ConfigError as error:
+            self += [" ".join(problem.splitlines()) for problem in error.problems]
+        except (OutOfMemory, DeviceLost) as error:
+            self.append(f"{key}: " + " ".join(str(error).splitlines()))
+
+
+async def _open_indexes(
+    config: FirstStageConfig, rankers: Collection[str], encoder: Encoders, problems: _Problems
+) -> tuple[IndexDescription, ...]:
+    """Open each index that can be, and what is kept beside it; describe them if nothing is wrong."""
+    left = _sound(config.indexes, rankers)
+    while True:
+        stages = open_first_stages(replace(config, indexes=left), encoder)
+        try:
+            found = len(problems)
+            with problems.collected():
+                await stages.lucene.start()
+            if len(problems) == found:
+                for stage in stages.stages.values():
+                    with problems.collected():
+                        await stage.start()
+                return () if problems else tuple(each.describe() for each in stages.stages.values())
+        finally:
+            await stages.stop()
+        # The process that searches opens all of its indexes or none: without the damaged ones once more.
+        damaged = tuple(problem.partition(".path: ")[0] for problem in problems[found:])
+        sound = {name: index for name, index in left.items() if key_of(name) not in damaged}
+        if len(sound) == len(left):
+            return ()
+        left = _sound(sound, rankers)
+
+
+def _sound(indexes: Mapping[str, IndexConfig], rankers: Collection[str]) -> Mapping[str, IndexConfig]:
+    """Leave out indexes in whose files or settings something is wrong, and those that are made of them."""
+    while True:
+        configured = Configured(indexes, rankers)
+        sound = {
+            name: index
+            for name, index in indexes.items()
+            if not any(kind_named(index.kind).check(key_of(name), index, configured))
+        }
+        if len(sound) == len(indexes):
+            return sound
+        indexes = sound

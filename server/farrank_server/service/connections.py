@@ -1,0 +1,55 @@
+"""The end of a connection that belongs to a library which cannot end it.
+
+gRPC's for Python gives no way to cancel a call from the server's side either: a status waits behind the
+answer that nobody reads.
+"""
+
+import asyncio
+import ipaddress
+import logging
+import os
+import socket
+from contextlib import suppress
+from urllib.parse import unquote
+
+log = logging.getLogger(__name__)
+
+# Open files by number: on Linux, and on macOS.
+DESCRIPTORS = "/dev/fd"
+
+
+def end_connection(peer: str) -> asyncio.Future[bool]:
+    """End the connection with a peer (as `peer_name`), on another thread: there may be thousands.
+
+    Its owner sees it as if the peer had gone. Gives whether there was such a connection.
+    """
+    return asyncio.get_running_loop().run_in_executor(None, _end, unquote(peer))
+
+
+def _end(peer: str) -> bool:
+    for name in os.listdir(DESCRIPTORS):
+        # Some are closed meanwhile, most are no sockets.
+        with suppress(OSError, ValueError), socket.socket(fileno=os.dup(int(name))) as found:
+            # The copy is of the same connection, whatever its number stands for by now.
+            if _peer_of(found) == peer:
+                found.shutdown(socket.SHUT_RDWR)
+                return True
+    log.debug("the connection with %s had ended before", peer)
+    return False
+
+
+def _peer_of(connection: socket.socket) -> str:
+    if connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return ""
+    host, port = connection.getpeername()[:2]
+    return peer_name(host, port)
+
+
+def peer_name(host: str, port: int) -> str:
+    """The other end of a connection as gRPC writes it: ipv4:127.0.0.1:5000, ipv6:[::1]:5000."""
+    address = ipaddress.ip_address(host)
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is None:
+            return f"ipv6:[{host}]:{port}"
+        host = str(address.ipv4_mapped)
+    return f"ipv4:{host}:{port}"

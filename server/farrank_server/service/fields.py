@@ -1,0 +1,226 @@
+"""What a request holds, counted in its bytes: before a parser makes an object of each field.
+
+Two bytes are an empty document, of which a parser makes a hundred: 64 MB become 3 GB, in seconds during which
+nothing else runs. So a large message is walked first, field by field, no further than the limits allow, and
+then parsed in pieces. A message is its fields, one behind the other: pieces of it, parsed one after the other
+into one message, give the same.
+
+Source: https://protobuf.dev/programming-guides/encoding
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from typing import NamedTuple, TypeVar, cast
+
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import DecodeError, Message
+
+from farrank_server.config.schema import LimitsConfig
+from farrank_server.errors import InvalidArgument
+
+Parsed = TypeVar("Parsed", bound=Message)
+
+# So many fields a message may have beside its documents: what this contract has, often, and what comes to it.
+MOST_FIELDS = 32
+
+# Of so many bytes the parser makes no more than it can in some milliseconds.
+SMALL_BYTES = 65_536
+
+# What a document may have beside its text.
+DOCUMENT_ROOM_BYTES = 65_536
+
+# About so many bytes are parsed without a pause, or one document: some milliseconds.
+PIECE_BYTES = 2 * 2**20
+
+# How long the event loop is left to others between two pieces. One turn of the loop would not do: a small
+# call takes several, and would wait for a piece in each.
+PAUSE_S = 0.002
+
+_BYTES_OF = {"query": "max_query_bytes", "text": "max_document_bytes"}
+
+_VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
+
+# A number of 64 bits, 7 in a byte.
+_LONGEST_VARINT = 10
+
+
+def check_fields(data: bytes, kind: type[Message], limits: LimitsConfig) -> list[int]:
+    """Count the fields of a message in its bytes; return where it may be cut in pieces of some MB.
+
+    It takes less than a microsecond a field, and no more than all that are allowed. The first cut is 0, the
+    last the end. Groups, which the contract's language does not have, are refused.
+    Raises: InvalidArgument naming the field.
+    """
+    cuts = [0]
+    try:
+        for begin in _checked(data, 0, len(data), cast(Descriptor, kind.DESCRIPTOR), "", limits):
+            if begin - cuts[-1] >= PIECE_BYTES:
+                cuts.append(begin)
+    except (IndexError, _MalformedError):
+        raise no_message("its bytes are damaged, or hold a group") from None
+    return [*cuts, len(data)]
+
+
+def pieces(data: bytes, kind: type[Message], limits: LimitsConfig) -> Iterator[bytes]:
+    """Cut a message into pieces that may be merged one after the other; a small one is whole.
+
+    Raises: InvalidArgument, before the first piece, where it has more than the limits allow.
+    """
+    if len(data) < SMALL_BYTES:
+        yield data
+        return
+    cuts = check_fields(data, kind, limits)
+    for begin, end in pairwise(cuts):
+        yield data[begin:end]
+
+
+def parsed(kind: type[Parsed], data: bytes, limits: LimitsConfig) -> Parsed:
+    """Parse a message; a large one on another thread than the event loop's, which runs between its pieces.
+
+    Raises: InvalidArgument naming the field, or saying that it is no such message.
+    """
+    message = kind()
+    for number, piece in enumerate(pieces(data, kind, limits)):
+        if number:
+            time.sleep(PAUSE_S)
+        _merge(message, piece)
+    return message
+
+
+async def parsed_in_turn(kind: type[Parsed], data: bytes, limits: LimitsConfig) -> Parsed:
+    """Parse a message on the event loop, which goes on between its pieces. Raises: as `parsed`."""
+    message = kind()
+    for number, piece in enumerate(pieces(data, kind, limits)):
+        if number:
+            await asyncio.sleep(PAUSE_S)
+        _merge(message, piece)
+    return message
+
+
+def no_message(why: object) -> InvalidArgument:
+    """Say that bytes are not a message of their method."""
+    return InvalidArgument(f"request: is not a message of this method: {why}")
+
+
+def _merge(message: Message, piece: bytes) -> None:
+    try:
+        message.MergeFromString(piece)
+    except DecodeError as error:
+        raise no_message(error) from None
+
+
+class _MalformedError(Exception):
+    """The bytes are no message."""
+
+
+class _Field(NamedTuple):
+    """What the walk has to know of a field: a message's own fields, and the limit of a text's bytes."""
+
+    name: str
+    is_repeated: bool
+    within: Descriptor | None
+    limit: str | None
+
+
+@cache
+def _known(message: Descriptor) -> dict[int, _Field]:
+    """The fields of a message by number. Looking them up in the descriptor would take most of the time."""
+    return {
+        each.number: _Field(each.name, each.is_repeated, each.message_type, _BYTES_OF.get(each.name))
+        for each in message.fields
+    }
+
+
+def _checked(
+    data: bytes, at: int, end: int, message: Descriptor, name: str, limits: LimitsConfig
+) -> Iterator[int]:
+    """Check the fields of a message that stands in a range; yield where each begins."""
+    known = _known(message)
+    entries = others = 0
+    for number, begin, first, after in _fields(data, at, end):
+        yield begin
+        field = known.get(number)
+        if field is None or not field.is_repeated:
+            others += 1
+            if others > MOST_FIELDS:
+                beside = f" beside {entries} documents" if entries else ""
+                raise InvalidArgument(
+                    f"{name or 'request'}: has more than {MOST_FIELDS} fields{beside}; at most {MOST_FIELDS} "
+                    "are read"
+                )
+        else:
+            entries += 1
+            if entries > limits.max_documents:
+                most = limits.max_documents
+                raise InvalidArgument(f"{field.name}: has more than {most} entries; max_documents is {most}")
+        if field is None:
+            continue
+        if field.limit:
+            most = getattr(limits, field.limit)
+            if after - first > most:
+                dot = "." if name else ""
+                raise InvalidArgument(
+                    f"{name}{dot}{field.name}: has {after - first} bytes; {field.limit} is {most}"
+                )
+        elif field.within is not None:
+            its = f"{field.name}[{entries - 1}]" if field.is_repeated else field.name
+            most = limits.max_document_bytes + DOCUMENT_ROOM_BYTES
+            if after - first > most:
+                raise InvalidArgument(
+                    f"{its}: has {after - first} bytes; with max_document_bytes {limits.max_document_bytes} "
+                    f"at most {most} are read"
+                )
+            for _ in _checked(data, first, after, field.within, its, limits):
+                pass
+
+
+def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the fields in a range: number, where it begins, and where its value begins and ends.
+
+    The number is 0 where the value is no text and no message: such fields are counted, and not looked into.
+    Raises: _MalformedError; IndexError where the data end in the midst of a field.
+    """
+    while at < end:
+        begin = at
+        tag = data[at]
+        at += 1
+        if tag >= 128:
+            tag, at = _varint(data, begin)
+        kind, number = tag & 7, tag >> 3
+        first = at
+        if kind == _DELIMITED:
+            length = data[at]
+            at += 1
+            if length >= 128:
+                length, at = _varint(data, first)
+            first = at
+            at += length
+        elif kind == _VARINT:
+            while data[at] >= 128:
+                at += 1
+                if at - first == _LONGEST_VARINT:
+                    raise _MalformedError
+            at += 1
+        elif kind == _FIXED64:
+            at += 8
+        elif kind == _FIXED32:
+            at += 4
+        else:
+            raise _MalformedError
+        if at > end or not number:
+            raise _MalformedError
+        yield number if kind == _DELIMITED else 0, begin, first, at
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Read a number; return it and where it ends."""
+    value = 0
+    for place in range(_LONGEST_VARINT):
+        byte = data[at + place]
+        value |= (byte & 127) << 7 * place
+        if byte < 128:
+            return value, at + place + 1
+    raise _MalformedError

@@ -1,0 +1,113 @@
+"""Answers that callers have not read yet: bounded in bytes and in time.
+
+What is answered waits until its caller makes room for it, and a caller may never do so. Then it stands here,
+and a connection that keeps large answers waiting gets no more of them. One that is late beyond reason is
+ended, with all its calls: gRPC knows no other way to take an answer back.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from dataclasses import dataclass
+
+from farrank_server.config.schema import LimitsConfig
+from farrank_server.errors import Reason, ResourceExhausted
+from farrank_server.metrics import Door, Metrics
+from farrank_server.service.connections import end_connection
+
+log = logging.getLogger(__name__)
+
+# An answer of at most so many bytes is never refused: calls in flight bound how many there are.
+SMALL_ANSWER_BYTES = 65_536
+
+# The share of all unread bytes that one connection may have.
+CONNECTION_SHARE = 4
+
+# How long an answer may take to be read, however small, and how slowly a large one may be.
+UNREAD_S = 60.0
+SLOWEST_BYTES_PER_S = 256 * 2**10
+
+# How often it is looked for late ones.
+SWEEP_S = 5.0
+
+_RETRY_AFTER_MS = 1000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unread:
+    """An answer on its way to a caller."""
+
+    door: Door
+    connection: str
+    size: int
+    late_s: float
+
+
+class UnreadAnswers:
+    """Keeps count of them, for all doors. Belongs to the event loop that made it."""
+
+    def __init__(self, limits: LimitsConfig, metrics: Metrics) -> None:
+        self._most = limits.max_unread_bytes
+        self._metrics = metrics
+        self._loop = asyncio.get_running_loop()
+        self._unread: dict[Unread, None] = {}
+        self._of = Counter[str]()
+        self._bytes = 0
+        self._sweeping: asyncio.TimerHandle | None = None
+        metrics.unread_bytes.set_function(lambda: self._bytes)
+
+    def add(self, door: Door, connection: str, size: int) -> Unread:
+        """Note an answer that is about to be sent on a connection (as `peer_name`).
+
+        Raises: ResourceExhausted if too much is unread already.
+        """
+        of_it = self._of[connection]
+        if size > SMALL_ANSWER_BYTES:
+            share = self._most // CONNECTION_SHARE
+            if of_it and of_it + size > share:
+                raise _exhausted(
+                    f"this connection has {of_it} bytes of answers unread: no room for {size}; its share of "
+                    f"max_unread_bytes is {share}"
+                )
+            if self._bytes and self._bytes + size > self._most:
+                raise _exhausted(
+                    f"{self._bytes} bytes of answers are unread: no room for {size}; max_unread_bytes is "
+                    f"{self._most}"
+                )
+        late_s = self._loop.time() + max(UNREAD_S, size / SLOWEST_BYTES_PER_S)
+        unread = Unread(door, connection, size, late_s)
+        self._unread[unread] = None
+        self._bytes += size
+        self._of[connection] = of_it + size
+        if self._sweeping is None:
+            self._sweeping = self._loop.call_later(SWEEP_S, self._sweep)
+        return unread
+
+    def remove(self, unread: Unread) -> None:
+        """Note that an answer was read, or its caller has gone."""
+        if unread not in self._unread:
+            return
+        del self._unread[unread]
+        self._bytes -= unread.size
+        self._of[unread.connection] -= unread.size
+        if not self._of[unread.connection]:
+            del self._of[unread.connection]
+
+    def close(self) -> None:
+        """Look no more for late ones."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+
+    def _sweep(self) -> None:
+        """End the connections of those that are late; those of others stay."""
+        now_s = self._loop.time()
+        late = {each.connection: each for each in self._unread if each.late_s <= now_s}
+        for each in late.values():
+            log.warning("an answer of %d bytes was not read in time: its connection is ended", each.size)
+            self._metrics.unread_ended.labels(each.door).inc()
+            end_connection(each.connection)
+        self._sweeping = self._loop.call_later(SWEEP_S, self._sweep) if self._unread else None
+
+
+def _exhausted(message: str) -> ResourceExhausted:
+    return ResourceExhausted(message, reason=Reason.ANSWERS_UNREAD, retry_after_ms=_RETRY_AFTER_MS)

@@ -1,0 +1,127 @@
+"""The server's log: lines for people or for programs, on standard error.
+
+A line is written by a thread of its own. Who reads standard error slowly, or no more, holds up no call: so
+many lines wait, and what comes beyond is dropped, and told of once there is room again.
+"""
+
+import json
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from farrank_server.config.schema import LoggingConfig
+from farrank_server.telemetry.call_record import current
+
+STANDARD_ERROR = 2
+
+# Lines that may wait to be written: some megabytes.
+MOST_WAITING = 10_000
+
+# How long the process's end waits for them.
+LAST_LINES_S = 2.0
+
+
+def configure_logging(config: LoggingConfig, level: str | None = None) -> None:
+    """Send the process's log to standard error, unless it goes somewhere already. `level` overrides."""
+    writer = LineWriter(STANDARD_ERROR)
+    writer.setFormatter(JsonLines() if config.format == "json" else TextLines())
+    logging.basicConfig(level=(level or config.level).upper(), handlers=[writer])
+
+
+def call_fields(record: logging.LogRecord) -> Mapping[str, Any]:
+    """What a line tells beside its message: its `fields`, and the call that it belongs to."""
+    fields = dict(getattr(record, "fields", {}))
+    call = getattr(record, "call", None) or current()
+    if call.request_id:
+        fields |= call.exemplar()
+    return fields
+
+
+class JsonLines(logging.Formatter):
+    """A JSON object a line. Times are UTC, as RFC 3339 writes them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write a record."""
+        at = datetime.fromtimestamp(record.created, UTC)
+        line: dict[str, Any] = {
+            "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **call_fields(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+class TextLines(logging.Formatter):
+    """A line as people read it, with what else it tells as `name=value` behind it."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Write a record but for its exception."""
+        return " ".join([super().formatMessage(record), *_pairs(call_fields(record))])
+
+
+def _pairs(fields: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in fields.items():
+        yield f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
+
+
+class LineWriter(logging.Handler):
+    """Hands lines to a thread that writes them to a file descriptor.
+
+    Not to `sys.stderr`: a thread that hangs while it writes there keeps the interpreter from ending.
+    """
+
+    def __init__(self, descriptor: int, most_waiting: int = MOST_WAITING) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._lines: queue.Queue[str] = queue.Queue(most_waiting)
+        self._dropped = 0
+        self._thread: threading.Thread | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a line in; the handler's lock is held."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write, name="farrank-log", daemon=True)
+            self._thread.start()
+        try:
+            self._lines.put_nowait(self.format(record))
+        except queue.Full:
+            self._dropped += 1
+        except Exception:  # as every handler of logging's does
+            self.handleError(record)
+
+    def flush(self) -> None:
+        """Wait until what was logged is written, but no longer than `LAST_LINES_S`."""
+        end_s = time.monotonic() + LAST_LINES_S
+        while self._lines.unfinished_tasks and time.monotonic() < end_s:
+            time.sleep(0.001)
+
+    def _write(self) -> None:
+        while True:
+            line = self._lines.get()
+            if dropped := self._dropped:
+                self._dropped -= dropped
+                line += f"\n{self._tell_dropped(dropped)}"
+            rest = f"{line}\n".encode(errors="backslashreplace")
+            try:
+                while rest:
+                    rest = rest[os.write(self._descriptor, rest) :]
+            except OSError:
+                # Where nobody reads it any more, there is nowhere to say so. A full disk may have room later.
+                self._dropped += dropped + 1
+            self._lines.task_done()
+
+    def _tell_dropped(self, count: int) -> str:
+        message = "%d lines of the log were dropped: standard error was not read, or its disk was full"
+        return self.format(logging.LogRecord(__name__, logging.WARNING, __file__, 0, message, (count,), None))

@@ -1,0 +1,26 @@
+"""The benchmark of large requests: each kind is answered or refused as the limits say."""
+
+import re
+import sys
+
+import pytest
+
+from farrank_bench.large_requests import main
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads a process's memory off /proc")
+
+
+def test_each_kind_of_request_has_its_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--rounds", "1"]) == 0
+    report = capsys.readouterr().out.partition("# Large requests")[2]
+    titles = re.findall(r"^## (.*), [0-9.]+ MiB$", report, re.MULTILINE)
+    answers = re.findall(r"longest health check, ms \((\w+)\)", report)
+    assert dict(zip(titles, answers, strict=True)) == {
+        "gRPC, documents of 1 MB": "OK",
+        "HTTP, documents of 1 MB": "200",
+        "gRPC, empty documents": "INVALID_ARGUMENT",
+        "HTTP, empty documents": "400",
+        "gRPC, beyond the limit": "INVALID_ARGUMENT",
+        "gRPC, twice the limit": "RESOURCE_EXHAUSTED",
+        "HTTP, twice the limit": "413",
+    }

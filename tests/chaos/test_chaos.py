@@ -1,0 +1,101 @@
+"""Everything falls sick under load: `make chaos` for ten minutes and a hundred kills each, here for a moment.
+
+Every call is answered with the scores that the rankers give offline, or refused for a reason that
+docs/operations.md has; none is lost. No Rerank that was admitted is refused because the device died.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from support.mixed_load import MixedLoad, offline_scores
+from support.reliability_report import write_chaos_report
+from support.sick_parts import Chaos, SickServer, sick_server
+
+SECONDS = float(os.environ.get("FARRANK_CHAOS_SECONDS", "20"))
+SEED = int(os.environ.get("FARRANK_CHAOS_SEED", "20261124"))
+# Of Lucene, and of the device's worker, each, behind the mixed sicknesses.
+KILLS = int(os.environ.get("FARRANK_CHAOS_KILLS", "0"))
+REPORT = os.environ.get("FARRANK_CHAOS_REPORT", "")
+
+# The longest that a part is left alone between two sicknesses.
+PAUSE_S = 3.0 if SECONDS >= 120 else 0.2
+
+WORKER_KILLS = ("lost", "exits", "ends")
+
+
+async def kill_the_worker(chaos: Chaos, kills: int) -> None:
+    """End the device's worker so often, each time another way."""
+    for number in range(kills):
+        words = WORKER_KILLS[number % len(WORKER_KILLS)]
+        await chaos.strike_device("worker killed under load", words)
+        await asyncio.sleep(chaos.random.uniform(0, 0.5))
+
+
+async def kill_lucene(chaos: Chaos, kills: int) -> None:
+    """Kill the process that searches so often, when it has answered for up to six seconds."""
+    for _ in range(kills):
+        await chaos.kill_searches()
+        await asyncio.sleep(chaos.random.uniform(0, 6))
+
+
+@pytest.mark.timeout(0 if KILLS or SECONDS >= 120 else 300)
+async def test_every_call_is_answered_well_or_refused_for_a_reason(
+    tiny_rankers: Mapping[str, Path], tmp_path: Path
+) -> None:
+    offline = await asyncio.to_thread(offline_scores, tiny_rankers)
+    async with sick_server(tmp_path, tiny_rankers) as server:
+        load = MixedLoad(server.address, server.http_url, offline, SEED)
+        chaos = Chaos(server, load, SEED)
+        began_s = time.monotonic()
+        loading = asyncio.create_task(load.run())
+        try:
+            await chaos.run(SECONDS, PAUSE_S)
+            mixed_s = time.monotonic() - began_s
+            await kill_the_worker(chaos, KILLS)
+            await kill_lucene(chaos, KILLS)
+        finally:
+            load.stop()
+            await loading
+            if REPORT:
+                write_chaos_report(Path(REPORT), chaos, SEED, time.monotonic() - began_s)
+        assert load.wrong == []
+        check_server(server, chaos)
+        assert mixed_s >= SECONDS
+        check_counts(load, server)
+
+
+def check_server(server: SickServer, chaos: Chaos) -> None:
+    """It runs, holds nothing of the calls, and has counted and told what struck it."""
+    assert server.process.poll() is None
+    struck = [each.name for each in chaos.history]
+    assert struck
+    for name in ("farrank_requests_in_flight", "farrank_admitted_tokens", "farrank_held_characters"):
+        assert server.metric(name) == 0, name
+    assert server.metric("farrank_device_state", state="ready") == 1
+    killed = sum(name == "Lucene killed" for name in struck)
+    assert server.metric("farrank_search_process_ends_total", reason="ended") == killed
+    stopped = struck.count("Lucene stopped")
+    assert server.metric("farrank_search_process_ends_total", reason="hung") == stopped
+    devices = sum(name.startswith(("device", "worker")) for name in struck) - struck.count(
+        "device out of memory"
+    )
+    assert server.metric("farrank_worker_restarts_total") == devices
+    assert server.metric("farrank_tokenizer_hangs_total") == struck.count("tokenizer thread stuck")
+
+
+def check_counts(load: MixedLoad, server: SickServer) -> None:
+    """No admitted Rerank was refused over the device; all calls that were not left are counted."""
+    counts = load.counts()
+    assert sum(count for (_, ended), count in counts.items() if ended == "taken twice") == 0
+    assert sum(count for (_, ended), count in counts.items() if ended == "lost") == 0
+    for reason in ("worker_died", "device_hung", "device_lost"):
+        assert server.metric("farrank_rejections_total", reason=reason) == 0
+    answered = [
+        count for (kind, ended), count in counts.items() if ended == "ok" and kind in ("rerank", "http")
+    ]
+    assert sum(answered) > 20

@@ -1,0 +1,101 @@
+"""Nothing grows: `make soak` keeps a server under mixed load for an hour, this file's default for a moment.
+
+What is taken of it, once a second at most: its memory, threads and open files, and those of the process that
+searches. Over the last four fifths of the time the slope of each, by Theil and Sen (the median of the slopes
+of all pairs, which no single sample moves), times that time is how much it grew.
+
+What is allowed, and why:
+
+- memory, 32 MiB: an allocator keeps pages of calls that came together, and sizes of batches that are new for
+  torch come for a while. In an hour, of some 100,000 calls, it is a third of a kilobyte a call: what leaks a
+  tensor, a text or a call's own objects leaks more.
+- threads, half of one, and descriptors, 2: pools start their threads in the first fifth. Sockets come and go
+  with the samples of the metrics.
+- the search process' memory is not held to a slope: Java takes what its heap may have before it collects. It
+  is held to its heap of 1 GiB, and half of one beside it.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from itertools import combinations
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from support.mixed_load import MixedLoad, offline_scores
+from support.reliability_report import write_soak_report
+from support.sick_parts import sick_server
+
+SECONDS = float(os.environ.get("FARRANK_SOAK_SECONDS", "8"))
+SEED = int(os.environ.get("FARRANK_CHAOS_SEED", "20261124"))
+REPORT = os.environ.get("FARRANK_SOAK_REPORT", "")
+
+# Starting Java takes as long as the short run.
+IS_SHORT = SECONDS < 60
+SETTLED = 0.2
+MOST_SAMPLES = 600
+
+MEMORY, THREADS, FILES = "memory, MiB", "threads", "open files"
+ALLOWED_GROWTH = {MEMORY: 32.0, THREADS: 0.5, FILES: 2.0}
+MOST_SEARCH_MEMORY_MIB = 1536.0
+
+
+def sampled(process_id: int) -> dict[str, float]:
+    """What a process has now."""
+    lines = Path(f"/proc/{process_id}/status").read_text().splitlines()
+    status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    return {
+        MEMORY: int(status["VmRSS"].split()[0]) / 1024,
+        THREADS: float(status["Threads"]),
+        FILES: float(len(list(Path(f"/proc/{process_id}/fd").iterdir()))),
+    }
+
+
+def growth(samples: list[tuple[float, float]]) -> float:
+    """How much a value grew over the time of its samples (seconds, value), by the median slope of pairs."""
+    slopes = [(b - a) / (to - at) for (at, a), (to, b) in combinations(samples, 2) if to > at]
+    return median(slopes) * (samples[-1][0] - samples[0][0])
+
+
+def test_growth_is_that_of_the_slope_whatever_single_samples_say() -> None:
+    flat = [(float(at), 100.0 + (at % 3)) for at in range(60)]
+    assert abs(growth(flat)) < 0.1
+    assert abs(growth([*flat[:30], (29.5, 900.0), *flat[30:]])) < 0.1
+    leak = [(at, value + 0.6 * at) for at, value in flat]
+    assert growth(leak) == pytest.approx(0.6 * 59, rel=0.05)
+    assert growth(leak) > ALLOWED_GROWTH[MEMORY]
+
+
+@pytest.mark.timeout(300 if IS_SHORT else 0)
+async def test_memory_threads_and_descriptors_are_flat(
+    tiny_rankers: Mapping[str, Path], tmp_path: Path
+) -> None:
+    offline = await asyncio.to_thread(offline_scores, tiny_rankers)
+    async with sick_server(tmp_path, tiny_rankers, searches=not IS_SHORT) as server:
+        load = MixedLoad(server.address, server.http_url, offline, SEED, searches=not IS_SHORT)
+        loading = asyncio.create_task(load.run())
+        began_s = time.monotonic()
+        processes = {"server": server.process.pid}
+        if not IS_SHORT:
+            processes["search process"] = server.search_processes()[0]
+        samples: dict[tuple[str, str], list[tuple[float, float]]] = {}
+        while (now_s := time.monotonic() - began_s) < SECONDS:
+            for name, process_id in processes.items() if now_s > SETTLED * SECONDS else ():
+                for what, value in sampled(process_id).items():
+                    samples.setdefault((name, what), []).append((now_s, value))
+            await asyncio.sleep(min(1.0, SECONDS / 30) if SECONDS < MOST_SAMPLES else SECONDS / MOST_SAMPLES)
+        load.stop()
+        await loading
+        grown = {of: growth(each) for of, each in samples.items()}
+        if REPORT:
+            write_soak_report(Path(REPORT), load, SECONDS, samples, grown)
+        assert load.wrong == []
+        assert {each.ended for each in load.outcomes} <= {"ok", "late", "left", "backlog"}
+        for (name, what), grew in grown.items():
+            if (name, what) == ("search process", MEMORY):
+                assert max(value for _, value in samples[name, what]) < MOST_SEARCH_MEMORY_MIB
+            else:
+                assert grew <= ALLOWED_GROWTH[what], (name, what, samples[name, what][:: len(samples) or 1])

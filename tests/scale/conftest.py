@@ -1,0 +1,47 @@
+"""A real Ray cluster of two nodes on this machine, on loopback alone."""
+
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+# Ray reads these when it is imported. The second has it take 127.0.0.1 for this machine's address.
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+# By default replicas tell their backlog every 10 s.
+os.environ["RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S"] = "0.5"
+
+# Serve's gRPC proxy listens on every interface and has no option against it: nobody's tests do so unasked.
+ASKED = "FARRANK_RAY"
+
+NODE: dict[str, Any] = {"object_store_memory": 80 * 2**20, "node_ip_address": "127.0.0.1"}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two nodes, the head with room for two replicas and the other with room for one."""
+    if not os.environ.get(ASKED):
+        pytest.skip(f"Serve's proxy listens on every interface: make ray-tests, or {ASKED}=1")
+    ray = pytest.importorskip("ray", reason="needs the ray extra: pip install 'farrank[ray]'")
+    from ray.cluster_utils import Cluster
+
+    opened = Cluster(head_node_args={"num_cpus": 2, "include_dashboard": False, **NODE}, initialize_head=True)
+    try:
+        opened.add_node(num_cpus=1, **NODE)
+        address = opened.address
+        ray.init(address=address, _node_ip_address="127.0.0.1", log_to_driver=False, configure_logging=False)
+        yield opened
+    finally:
+        ray.shutdown()
+        opened.shutdown()
+
+
+@pytest.fixture(scope="module")
+def ports() -> list[int]:
+    """Free ones, for gRPC and for HTTP."""
+    with socket.socket() as one, socket.socket() as other:
+        for each in (one, other):
+            each.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1], other.getsockname()[1]]

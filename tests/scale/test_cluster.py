@@ -1,0 +1,276 @@
+"""The application on a real cluster: it answers as a server does, while nodes die and versions change.
+
+One cluster serves all tests, in their order: each begins with what the one before left.
+"""
+
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farrank_cli.spawn import spawned_server
+from farrank_client import Client, FarrankError, RetryPolicy
+from farrank_client.errors import DeadlineExceeded, ResourceExhausted
+from farrank_server.config.schema import (
+    DeviceConfig,
+    HttpConfig,
+    LimitsConfig,
+    ListenConfig,
+    RankerConfig,
+    ServerConfig,
+)
+from farrank_server.errors import ConfigError
+
+pytestmark = pytest.mark.skipif(
+    find_spec("ray") is None,
+    reason="needs the ray extra: pip install 'farrank[ray]'",
+)
+
+NAME = "farrank"
+CALLS = 4
+QUERY = "which river reaches the sea"
+DOCUMENTS = ["The river rises in the mountains and reaches the sea. " * 30, "Bread is baked from flour."]
+LONG = ["A ship sails over the sea towards the harbour. " * 100] * 60
+ONCE = RetryPolicy(max_attempts=1)
+
+
+@pytest.fixture(scope="module")
+def config(tiny_rankers: dict[str, Path], ports: list[int]) -> ServerConfig:
+    return ServerConfig(
+        rankers={"tiny": RankerConfig(source=str(tiny_rankers["maxp"]), runtime="torch")},
+        listen=ListenConfig(port=ports[0], http=HttpConfig(port=ports[1]), drain_timeout_s=10.0),
+        device=DeviceConfig(name="cpu", threads=1),
+        limits=LimitsConfig(max_concurrent_calls=CALLS),
+    )
+
+
+@pytest.fixture(scope="module")
+def up(cluster: Any, config: ServerConfig) -> Callable[..., None]:
+    """Bring it up, or change it."""
+    from farrank_scale.application import Scale
+    from farrank_scale.cluster import bring_up
+
+    def bring(changed: ServerConfig = config, **scale: Any) -> None:
+        # On one machine nodes share its ports: one proxy.
+        bring_up(changed, Scale(**scale), NAME, head_only=True)
+
+    bring(replicas=1)
+    return bring
+
+
+@pytest.fixture
+def client(up: object, ports: list[int]) -> Iterator[Client]:
+    with Client(f"127.0.0.1:{ports[0]}") as opened:
+        yield opened
+
+
+@contextmanager
+def called(client: Client, callers: int = 2) -> Iterator[Counter[str]]:
+    """Call again and again meanwhile; count how the calls end, by the name of the error."""
+    ends, stop = Counter[str](), threading.Event()
+
+    def call() -> None:
+        while not stop.is_set():
+            try:
+                client.rerank(QUERY, DOCUMENTS, timeout_s=60)
+                ends["OK"] += 1
+            except FarrankError as error:
+                ends[f"{type(error).__name__}: {error}"] += 1
+            time.sleep(0.02)
+
+    with ThreadPoolExecutor(callers) as pool:
+        calling = [pool.submit(call) for _ in range(callers)]
+        try:
+            yield ends
+        finally:
+            stop.set()
+        for each in calling:
+            each.result()
+
+
+def described() -> dict[str, Any]:
+    from farrank_scale.cluster import describe
+
+    return describe(NAME)
+
+
+def wait_for_replicas(count: int) -> dict[str, Any]:
+    end_s = time.monotonic() + 90
+    while True:
+        found = described()
+        if len(found["replicas"]) == count and found["states"] == {"RUNNING": count}:
+            return found
+        assert time.monotonic() < end_s, found
+        time.sleep(0.25)
+
+
+def _told_by_all() -> list[dict[str, Any]]:
+    """What the replicas tell; nothing while one of those asked is dead and Serve has not noticed."""
+    from ray.exceptions import RayError
+
+    try:
+        return list(described()["replicas"])
+    except (RayError, TimeoutError):
+        return []
+
+
+def test_it_answers_as_a_server_does(client: Client, config: ServerConfig) -> None:
+    assert client.is_healthy()
+    through = client.rerank(QUERY, DOCUMENTS, return_chunk_scores=True)
+    with (
+        spawned_server([f"--ranker=tiny={config.rankers['tiny'].source}", "--threads=1"]) as server,
+        Client(server.address) as direct,
+    ):
+        expected = direct.rerank(QUERY, DOCUMENTS, return_chunk_scores=True)
+        assert [each.index for each in through.results] == [each.index for each in expected.results]
+        for one, other in zip(through.results, expected.results, strict=True):
+            assert one.score == pytest.approx(other.score, abs=1e-5)
+            assert len(one.chunks) == len(other.chunks)
+        assert through.ranker.version == expected.ranker.version
+        assert client.rankers().limits == direct.rankers().limits
+        for wrong in ({"query": "", "documents": ["a"]}, {"query": "a", "documents": ["a"], "ranker": "b"}):
+            with pytest.raises(FarrankError) as told:
+                direct.rerank(**wrong)  # type: ignore[arg-type]
+            with pytest.raises(type(told.value)) as told_through:
+                client.rerank(**wrong)  # type: ignore[arg-type]
+            assert str(told_through.value) == str(told.value)
+
+
+def test_a_replica_that_is_full_says_when_to_come_back(client: Client, ports: list[int]) -> None:
+    with Client(f"127.0.0.1:{ports[0]}", retry=ONCE) as once, ThreadPoolExecutor(2 * CALLS) as pool:
+        ends = [pool.submit(once.rerank, QUERY, LONG) for _ in range(2 * CALLS)]
+        errors = [error for each in ends if (error := each.exception()) is not None]
+    assert 1 <= len(errors) <= CALLS
+    for error in errors:
+        assert isinstance(error, ResourceExhausted)
+        assert error.retry_after_s
+    # Who comes back as it says gets through.
+    again = RetryPolicy(max_attempts=100)
+    with Client(f"127.0.0.1:{ports[0]}", retry=again) as patient, ThreadPoolExecutor(CALLS + 1) as pool:
+        assert len(list(pool.map(lambda _: patient.rerank(QUERY, LONG), range(CALLS + 1)))) == CALLS + 1
+
+
+def test_admission_sees_the_deadline(client: Client) -> None:
+    with pytest.raises(DeadlineExceeded, match=r"^deadline: .* and the call needs about"):
+        client.rerank(QUERY, LONG * 16, timeout_s=1)
+    with pytest.raises(DeadlineExceeded):
+        client.rerank(QUERY, DOCUMENTS, timeout_s=0.0001)
+
+
+def test_a_timeout_that_is_none_is_refused(up: object, ports: list[int]) -> None:
+    import grpc
+
+    from farrank.v1 import rerank_pb2 as pb
+
+    with grpc.insecure_channel(f"127.0.0.1:{ports[0]}") as channel:
+        call: Any = channel.unary_unary("/farrank.v1.RerankService/ListRankers")
+        with pytest.raises(grpc.RpcError) as told:
+            call(pb.ListRankersRequest().SerializeToString(), metadata=(("farrank-timeout-ms", "1.5 h"),))
+        assert told.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert (told.value.details() or "").startswith("farrank-timeout-ms: '1.5 h' is not allowed")
+
+
+def test_http_goes_through_serve_too(client: Client, ports: list[int]) -> None:
+    with urllib.request.urlopen(f"http://127.0.0.1:{ports[1]}/health") as answer:
+        assert answer.read() == b'{"status":"serving"}'
+    body = b'{"query": "river", "documents": ["a river", "bread"]}'
+    asked = urllib.request.Request(
+        f"http://127.0.0.1:{ports[1]}/v2/rerank", body, {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(asked) as answer:
+        assert answer.status == 200
+
+
+def test_two_replicas_share_calls_and_each_shows_its_metrics(
+    client: Client, up: Callable[..., None], tmp_path: Path
+) -> None:
+    from farrank_scale.cluster import targets, write_targets
+
+    (before,) = described()["replicas"]
+    with called(client) as ends:
+        up(replicas=2)
+        found = wait_for_replicas(2)["replicas"]
+        begun = ends["OK"]
+        while ends["OK"] < begun + 60:
+            time.sleep(0.05)
+    assert set(ends) == {"OK"}
+    # Their number alone changed: the first one is still there.
+    assert before["replica"] in {each["replica"] for each in found}
+    assert len({each["node"] for each in found}) == 2
+    assert write_targets(NAME, tmp_path / "targets.json") == 2
+    for each in targets(NAME):
+        with urllib.request.urlopen(f"http://{each['targets'][0]}/metrics") as page:
+            lines = page.read().decode().splitlines()
+        counted = [
+            line for line in lines if line.startswith("farrank_requests_total{") and 'code="OK"' in line
+        ]
+        assert sum(float(line.rpartition(" ")[2]) for line in counted) > 10
+
+
+def test_a_node_that_dies_takes_no_call_with_it_that_can_be_retried(client: Client, cluster: Any) -> None:
+    (other,) = cluster.worker_nodes
+    before = {each["replica"] for each in wait_for_replicas(2)["replicas"]}
+    with called(client) as ends:
+        cluster.remove_node(other, allow_graceful=False)
+        # The head has room for the replica that was lost, once Serve has noticed.
+        end_s = time.monotonic() + 120
+        while len({each["replica"] for each in _told_by_all()} - before) != 1:
+            assert time.monotonic() < end_s
+            time.sleep(0.25)
+    assert ends["OK"] > 20
+    # Calls that were in flight there may fail, and those that came before Serve noticed.
+    assert sum(ends.values()) - ends["OK"] <= 4, ends
+
+
+def test_back_to_one_replica_without_an_error(client: Client, up: Callable[..., None]) -> None:
+    with called(client) as ends:
+        up(replicas=1)
+        wait_for_replicas(1)
+    assert set(ends) == {"OK"}
+    assert ends["OK"] > 5
+
+
+def test_a_new_version_of_a_ranker_comes_without_an_error(
+    client: Client, up: Callable[..., None], config: ServerConfig, tiny_rankers: dict[str, Path]
+) -> None:
+    (before,) = described()["replicas"]
+    other = replace(config.rankers["tiny"], source=str(tiny_rankers["firstp"]))
+    with called(client) as ends:
+        up(replace(config, rankers={"tiny": other}), replicas=1)
+        (after,) = wait_for_replicas(1)["replicas"]
+    assert set(ends) == {"OK"}
+    assert after["rankers"]["tiny"] != before["rankers"]["tiny"]
+    assert client.rankers().rankers[0].family == "firstp"
+
+
+def test_what_serve_cannot_do_is_refused(config: ServerConfig, tmp_path: Path) -> None:
+    from farrank_scale.application import Scale, application, from_file
+    from farrank_server.config.schema import TlsConfig
+
+    with_tls = replace(config, listen=replace(config.listen, tls=TlsConfig(tmp_path / "a", tmp_path / "b")))
+    with pytest.raises(ConfigError, match=r"^listen\.tls: "):
+        application(with_tls, Scale())
+    with pytest.raises(ConfigError, match=r"^replicas: 0 is not allowed; it must be at least 1"):
+        Scale(replicas=0)
+    with pytest.raises(ConfigError, match=r"^replicas: 3 is not allowed; .* 3 to max_replicas 2"):
+        Scale(replicas=3, max_replicas=2)
+    with pytest.raises(ConfigError, match=r"^args\.replica: there is no such key"):
+        from_file({"replica": 2})
+    with pytest.raises(ConfigError, match=r"listen\.prot: there is no such key"):
+        from_file({"set": {"listen.prot": 1}})
+
+
+def test_an_application_that_is_not_there(up: object) -> None:
+    from farrank_scale.cluster import ClusterError, take_down
+
+    with pytest.raises(ClusterError, match="no application 'other' on this cluster; known are: farrank"):
+        take_down("other")

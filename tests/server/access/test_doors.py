@@ -1,0 +1,281 @@
+"""Who may call, at both doors over real sockets: keys, what each may use, how much, and what is counted."""
+
+import asyncio
+import logging
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from farrank.v1 import rerank_pb2 as pb
+from farrank_server.access.key_file import revoke_key
+from farrank_server.errors import ConfigError
+from support.keyed_doors import Doors
+
+TEXTS = ("the river rises in the mountains", "bread is baked")
+RERANK = "/farrank.v1.RerankService/Rerank"
+CONNECT = {"query": "river", "documents": [{"text": text} for text in TEXTS]}
+COHERE = {"query": "river", "documents": [*TEXTS]}
+TEI = {"query": "river", "texts": [*TEXTS]}
+VOYAGE = {"query": "river", "documents": [*TEXTS], "top_k": 1}
+SCORE = {"text_1": "river", "text_2": [*TEXTS]}
+# Every dialect, and where it says what is wrong.
+DIALECTS = [
+    (RERANK, CONNECT, "message"),
+    ("/v1/rerank", COHERE, "message"),
+    ("/v2/rerank", COHERE, "detail"),
+    ("/rerank", COHERE, "message"),
+    ("/rerank", {**COHERE, "model": "maxp"}, "message"),
+    ("/", TEI, "error"),
+    ("/invocations", TEI, "error"),
+    ("/voyage/v1/rerank", VOYAGE, "detail"),
+    ("/infinity/rerank", COHERE, "detail"),
+    ("/score", SCORE, "message"),
+]
+
+
+def request(ranker: str = "", **options: Any) -> pb.RerankRequest:
+    return pb.RerankRequest(
+        query="river",
+        documents=[pb.Document(text=text) for text in TEXTS],
+        options=pb.RerankOptions(ranker=ranker, **options),
+    )
+
+
+def search(index: str = "", ranker: str = "") -> pb.SearchAndRerankRequest:
+    return pb.SearchAndRerankRequest(query="river", index=index, options=pb.RerankOptions(ranker=ranker))
+
+
+async def test_nobody_calls_without_a_key_that_holds(doors: Doors) -> None:
+    expired = doors.key("old", expires="2027-01-31")
+    doors.clock.unix_s = 1_801_353_600
+    for key, said, why in (
+        (None, "a key is needed", "missing"),
+        ("farrank_nobody", "the key is unknown here", "unknown"),
+        (expired, "key old: expired at 2027-01-31", "expired"),
+    ):
+        for method, asked in (
+            ("Rerank", request()),
+            ("SearchAndRerank", search("things")),
+            ("ListRankers", pb.ListRankersRequest()),
+        ):
+            refused = await doors.grpc(method, asked, key)
+            assert refused.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert refused.details().startswith(said)
+        await doors.counted(3, "unauthenticated_total", door="grpc", why=why)
+    await doors.counted(3, "key_requests_total", key="old", code="UNAUTHENTICATED")
+    assert doors.count("requests_total", door="grpc", method="Rerank", ranker="", code="UNAUTHENTICATED") == 3
+    # Nothing of it reached a ranker.
+    assert doors.count("requests_total", door="grpc", method="Rerank", ranker="maxp", code="OK") == 0
+
+
+@pytest.mark.parametrize(("path", "body", "where"), DIALECTS)
+async def test_every_dialect_refuses_and_answers_in_its_own_shape(
+    doors: Doors, path: str, body: Any, where: str
+) -> None:
+    key = doors.key("team", rankers=["maxp"])
+    status, said, headers = await doors.post(path, body)
+    assert (status, headers["WWW-Authenticate"]) == (401, 'Bearer realm="farrank"')
+    assert said[where].startswith("a key is needed")
+    status, said, headers = await doors.post(path, body, "farrank_nobody")
+    assert (status, headers["WWW-Authenticate"]) == (401, 'Bearer realm="farrank", error="invalid_token"')
+    assert said[where].startswith("the key is unknown")
+    status, _, headers = await doors.post(path, body, key)
+    assert status == 200
+    assert "WWW-Authenticate" not in headers
+    async with doors.http.post(path, json=body, headers={"X-API-Key": key}) as answer:
+        assert answer.status == 200
+    await doors.counted(2, "key_requests_total", key="team", code="OK")
+
+    nothing = doors.key("nothing", rankers=[])
+    status, said, _ = await doors.post(path, body, nothing)
+    assert status == 403
+    assert "key nothing may use; it may use: none" in said[where]
+
+    slow = doors.key("slow", calls_per_s=0.5)
+    assert (await doors.post(path, body, slow))[0] == 200
+    status, said, headers = await doors.post(path, body, slow)
+    assert (status, headers["Retry-After"], headers["retry-after-ms"]) == (429, "2", "2000")
+    assert said[where].startswith("key slow: has used its calls_per_s, which is 0.5")
+
+
+async def test_what_asks_for_no_call_stays_open_and_what_tells_names_does_not(doors: Doors) -> None:
+    for path in ("/health", "/ping", "/openapi.json", "/docs"):
+        async with doors.http.get(path) as answer:
+            assert answer.status == 200
+    health = health_pb2_grpc.HealthStub(doors.channel)
+    checked = await health.Check(health_pb2.HealthCheckRequest(), timeout=30)
+    assert checked.status == health_pb2.HealthCheckResponse.SERVING
+
+    async with doors.http.get("/info") as answer:
+        assert answer.status == 401
+        assert (await answer.json())["error"].startswith("a key is needed")
+    key = doors.key("team", rankers=["biencoder"])
+    async with doors.http.get("/info", headers={"x-api-key": key}) as answer:
+        assert (await answer.json())["served_model_name"] == "biencoder"
+    await doors.counted(1, "key_requests_total", key="team", code="OK")
+
+
+async def test_a_key_is_shown_in_either_header_and_its_own_one_wins(doors: Doors) -> None:
+    key = doors.key("team")
+    for metadata in (
+        (("x-api-key", key),),
+        (("authorization", f"bearer  {key} "),),
+        (("authorization", "Bearer of-a-proxy"), ("x-api-key", key)),
+        (("authorization", "Basic eDp5"), ("x-api-key", key)),
+    ):
+        assert (await doors.stub.Rerank(request(), metadata=metadata, timeout=30)).results
+    for metadata in (
+        (("authorization", key),),
+        (("authorization", f"Basic {key}"),),
+        (("x-api-key", f"{key}x"), ("authorization", f"Bearer {key}")),
+        (("x-api-key", ""),),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await doors.stub.Rerank(request(), metadata=metadata, timeout=30)
+        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_nothing_is_read_of_who_may_not_come_in(doors: Doors) -> None:
+    raw: Any = doors.channel.unary_unary(RERANK)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await raw(b"\xff" * 1000, timeout=30)
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    sent = 0
+
+    async def pieces() -> Any:
+        nonlocal sent
+        for _ in range(1000):
+            sent += 1
+            yield b"x" * 100_000
+            await asyncio.sleep(0)
+
+    headers = {"Content-Type": "application/json"}
+    async with doors.http.post(RERANK, data=pieces(), headers=headers) as answer:
+        assert answer.status == 401
+    assert sent < 1000
+
+
+async def test_what_a_key_may_not_use_is_told_as_what_does_not_exist(doors: Doors) -> None:
+    key = doors.key("team", rankers=["biencoder", "absent"], indexes=["things", "gone"])
+    cases: list[tuple[str, Any, Any]] = [
+        ("Rerank", lambda name: request(name), "maxp"),
+        ("Rerank", lambda name: request(name), "absent"),
+        ("SearchAndRerank", lambda name: search(name), "hidden"),
+        ("SearchAndRerank", lambda name: search(name), "gone"),
+        (
+            "Rerank",
+            lambda name: pb.RerankRequest(query="river", documents=[pb.Document(id="a", index=name)]),
+            "hidden",
+        ),
+    ]
+    for method, make, name in cases:
+        forbidden = await doors.grpc(method, make(name), key)
+        unknown = await doors.grpc(method, make("nobody"), key)
+        assert forbidden.code() is unknown.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert forbidden.details().replace(name, "nobody") == unknown.details()
+        assert "that key team may use; it may use: " in unknown.details()
+        assert not {"maxp", "both", "hidden"} & set(unknown.details().replace(",", " ").split())
+    for model in ("maxp", "nobody"):
+        status, said, _ = await doors.post("/v2/rerank", {**COHERE, "model": model}, key)
+        assert status == 403
+        assert said["message"] == (
+            f"model: no ranker {model!r} that key team may use; it may use: "
+            "biencoder, rerank-*, jina-*, reranker, default/not-specified"
+        )
+    await doors.counted(
+        2, "requests_total", door="http", ranker="", method="Rerank", code="PERMISSION_DENIED"
+    )
+    await doors.counted(12, "key_requests_total", key="team", code="PERMISSION_DENIED")
+
+    # One that may use everything is told what there is.
+    free = doors.key("free")
+    assert (await doors.grpc("Rerank", request("nobody"), free)).code() is grpc.StatusCode.NOT_FOUND
+    assert "known are: things, hidden" in (await doors.grpc("SearchAndRerank", search("x"), free)).details()
+
+
+async def test_only_what_a_key_may_use_is_listed_and_is_its_default(doors: Doors) -> None:
+    key = doors.key("team", rankers=["both", "biencoder"], indexes=["hidden"])
+    listed = await doors.grpc("ListRankers", pb.ListRankersRequest(), key)
+    assert [each.name for each in listed.rankers] == ["both", "biencoder"]
+    assert [each.name for each in listed.indexes] == ["hidden"]
+    assert listed.rankers[0].options["members"] == "biencoder"
+    assert "maxp" not in listed.rankers[0].runtime_reason
+    assert (await doors.grpc("Rerank", request(), key)).ranker.name == "both"
+    found = await doors.grpc("SearchAndRerank", search(), key)
+    assert (found.index, found.ranker.name) == ("hidden", "both")
+    assert (await doors.post("/v1/rerank", {**COHERE, "model": "rerank-v3.5"}, key))[1]["model"] == "both"
+    await doors.counted(1, "requests_total", door="grpc", method="Rerank", ranker="both", code="OK")
+
+    default = doors.key("default", rankers=["biencoder", "maxp"])
+    assert (await doors.grpc("Rerank", request(), default)).ranker.name == "maxp"
+    nothing = doors.key("nothing", rankers=[], indexes=[])
+    listed = await doors.grpc("ListRankers", pb.ListRankersRequest(), nothing)
+    assert (list(listed.rankers), list(listed.indexes)) == ([], [])
+    refused = await doors.grpc("SearchAndRerank", search(), doors.key("no-index", indexes=[]))
+    assert refused.code() is grpc.StatusCode.PERMISSION_DENIED
+    free = await doors.grpc("ListRankers", pb.ListRankersRequest(), doors.key("free"))
+    assert [each.name for each in free.rankers] == ["maxp", "biencoder", "both"]
+    assert free.rankers[2].options["members"] == "maxp, biencoder"
+
+
+async def test_a_rate_of_calls_holds_at_both_doors_together(doors: Doors) -> None:
+    key = doors.key("team", calls_per_s=2.0)
+    other = doors.key("other", calls_per_s=2.0)
+    assert (await doors.grpc("Rerank", request(), key)).results
+    assert (await doors.post(RERANK, CONNECT, key))[0] == 200
+    refused = await doors.grpc("Rerank", request(), key)
+    assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert dict(refused.trailing_metadata())["grpc-retry-pushback-ms"] == "500"
+    assert (await doors.post(RERANK, CONNECT, key))[0] == 429
+    assert (await doors.grpc("Rerank", request(), other)).results
+    # What is refused does not count; and a reload forgets nothing.
+    doors.keys.reload()
+    doors.clock.s += 0.5
+    assert (await doors.grpc("Rerank", request(), key)).results
+    assert (await doors.grpc("Rerank", request(), key)).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    await doors.counted(3, "key_rejections_total", key="team", limit="calls_per_s")
+    # It says nothing of the server's own room.
+    assert doors.count("rejections_total", door="grpc", ranker="", reason="calls") == 0
+
+
+async def test_a_rate_of_tokens_is_what_answers_say_they_cost(doors: Doors) -> None:
+    first = await doors.grpc("Rerank", request(), doors.key("free"))
+    cost = first.usage.tokens
+    await doors.counted(cost, "key_tokens_total", key="free")
+    # Room for one call, and a second's worth of another.
+    key = doors.key("team", tokens_per_s=float(cost), burst_s=1.0)
+    assert (await doors.grpc("Rerank", request(), key)).results
+    refused = await doors.grpc("Rerank", request(), key)
+    assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert refused.details().startswith(f"key team: has used its tokens_per_s, which is {cost}")
+    wait_ms = int(dict(refused.trailing_metadata())["grpc-retry-pushback-ms"])
+    assert 0 < wait_ms <= 1000
+    assert (await doors.post("/v1/rerank", COHERE, key))[0] == 429
+    doors.clock.s += 10
+    # A wrong call costs nothing.
+    wrong = await doors.grpc("Rerank", pb.RerankRequest(query="", documents=request().documents), key)
+    assert wrong.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert (await doors.grpc("Rerank", request(), key)).results
+
+
+async def test_keys_come_and_go_while_the_server_runs(doors: Doors, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    key = doors.key("team")
+    assert (await doors.grpc("Rerank", request(), key)).results
+    good = doors.file.read_text()
+    doors.file.write_text(good + f"\n[keys.new]\nsha256 = '{key}'\n")
+    with pytest.raises(ConfigError, match=r"keys\.new\.sha256: must be"):
+        doors.keys.reload()
+    # What is wrong changes nothing.
+    assert (await doors.grpc("Rerank", request(), key)).results
+    doors.file.write_text(good)
+    revoke_key(doors.file, "team")
+    doors.keys.reload()
+    refused = await doors.grpc("Rerank", request(), key)
+    assert refused.details() == "the key is unknown here, or was revoked"
+    assert (await doors.post(RERANK, CONNECT, key))[0] == 401
+    assert doors.count("key_reloads_total", outcome="failed") == 1
+    assert doors.count("key_reloads_total", outcome="done") == 2
+    assert key not in caplog.text

@@ -1,0 +1,115 @@
+"""The file of keys: what it may hold, how mistakes are told, and how keys come and go."""
+
+import hashlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from farrank_server.access.key_file import MAX_KEYS, KeyConfig, add_key, read_keys, revoke_key
+from farrank_server.errors import ConfigError
+
+DIGEST = "0123456789abcdef" * 4
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "keys.toml"
+
+
+def test_a_new_key_has_256_bits_and_the_file_its_digest_alone(file: Path) -> None:
+    key = add_key(file, "team-a", {"rankers": ["a", 'b"c'], "indexes": [], "calls_per_s": 2.5})
+    another = add_key(file, "b", {"expires": "2027-01-31", "tokens_per_s": None})
+    assert key != another
+    assert key.startswith("farrank_")
+    assert len(key.removeprefix("farrank_")) == 43  # 256 bits, 6 each
+    text = file.read_text()
+    assert key not in text
+    assert another not in text
+    assert read_keys(file) == {
+        "team-a": KeyConfig(hashlib.sha256(key.encode()).hexdigest(), ("a", 'b"c'), (), 2.5),
+        "b": KeyConfig(hashlib.sha256(another.encode()).hexdigest(), expires="2027-01-31"),
+    }
+    assert read_keys(file)["b"].expires_at_s == 1_801_353_600
+
+
+def test_keys_that_are_made_at_once_are_all_kept(file: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: add_key(file, f"k{n}", {}), range(24)))
+    assert set(read_keys(file)) == {f"k{n}" for n in range(24)}
+    assert os.listdir(file.parent) == [file.name]
+
+
+def test_a_revoked_key_is_gone_and_comments_stay(file: Path) -> None:
+    for name in ("a", "b", "c"):
+        add_key(file, name, {"rankers": ["x"]})
+    file.write_text(file.read_text().replace("[keys.c]", "# of the nightly job\n[ keys.c ] # c"))
+    file.chmod(0o640)
+    before = read_keys(file)
+    revoke_key(file, "b")
+    assert read_keys(file) == {name: before[name] for name in ("a", "c")}
+    revoke_key(file, "c")
+    assert set(read_keys(file)) == {"a"}
+    assert file.stat().st_mode & 0o777 == 0o640
+    with pytest.raises(ConfigError, match=r"keys\.b: there is no such key"):
+        revoke_key(file, "b")
+
+
+def test_what_cannot_be_cut_out_is_left_to_its_writer(file: Path) -> None:
+    file.write_text(f'[keys]\na = {{sha256 = "{DIGEST}"}}\n')
+    with pytest.raises(ConfigError, match=r"edit .* by hand"):
+        revoke_key(file, "a")
+    assert set(read_keys(file)) == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[keys.a]\n", r"keys\.a\.sha256: a value is needed"),
+        ("[keys.a]\nsha256 = 'farrank_secret'\n", r"keys\.a\.sha256: must be 64 hexadecimal digits"),
+        (f"[keys.a]\nsha256 = '{DIGEST}'\nranker = 'x'\n", r"keys\.a\.ranker: .*did you mean .*rankers"),
+        (f"[keys.a]\nsha256 = '{DIGEST}'\ncalls_per_s = 0\n", r"keys\.a\.calls_per_s: 0.* above 0"),
+        (f"[keys.a]\nsha256 = '{DIGEST}'\nexpires = 'soon'\n", r"keys\.a\.expires: 'soon'.* 2027-01-31"),
+        (f"[keys.a]\nsha256 = '{DIGEST}'\nrankers = [1]\n", r"keys\.a\.rankers: .*list of texts"),
+        (f"[keys.'a b']\nsha256 = '{DIGEST}'\n", "keys.'a b': a name is 1 to 64 letters"),
+        (f"[keys.farrank_x]\nsha256 = '{DIGEST}'\n", "does not begin with farrank_"),
+        (
+            f"[keys.a]\nsha256 = '{DIGEST}'\n[keys.b]\nsha256 = '{DIGEST.upper()}'\n",
+            r"keys\.b\.sha256: is that of keys\.a",
+        ),
+        (
+            "".join(f"[keys.k{n}]\nsha256 = '{n:064x}'\n" for n in range(MAX_KEYS + 1)),
+            f"at most {MAX_KEYS}",
+        ),
+        ("[keys", "keys.toml: "),
+    ],
+)
+def test_a_mistake_is_named_with_its_file_and_without_what_may_be_a_key(
+    file: Path, text: str, message: str
+) -> None:
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=message) as told:
+        read_keys(file)
+    assert all(str(file) in problem for problem in told.value.problems)
+    assert "secret" not in str(told.value)
+
+
+def test_nothing_is_written_that_a_server_would_refuse(file: Path) -> None:
+    add_key(file, "a", {})
+    before = file.read_text()
+    for name, rights, message in (
+        ("a", {}, r"keys\.a: is there already"),
+        ("b.c", {}, "a name is"),
+        ("b", {"calls_per_s": -1.0}, r"keys\.b\.calls_per_s"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            add_key(file, name, rights)
+    assert file.read_text() == before
+    with pytest.raises(ConfigError, match=r"end in \.toml"):
+        add_key(file.with_suffix(".yaml"), "a", {})
+
+
+def test_a_missing_file_is_told(file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"keys\.toml: No such file"):
+        read_keys(file)

@@ -1,0 +1,168 @@
+"""Tokenizer threads that hang are found, replaced and told of; the process can end all the same."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+import pytest
+
+from farrank_server.batching.fair_order import Account
+from farrank_server.engine import reader_threads, tokenization
+from farrank_server.engine.reader_threads import ReaderHung, ReaderThreads
+from farrank_server.errors import Internal
+from support.engine_bench import POISON, TEXTS, Bench, Faulty, OpenBench, scores, until
+
+
+class HangingReader:
+    """Reads poison never, until it is released; everything else as the reader does."""
+
+    def __init__(self, bench: Bench[Faulty]) -> None:
+        self.released = threading.Event()
+        reader = bench.engine.loaded["maxp"].reader
+        self._steps = reader.document_steps
+        reader.document_steps = self.document_steps  # type: ignore[method-assign]
+
+    def document_steps(self, text: str, *rest: Any, **named: Any) -> Generator[int, None, Any]:
+        if text == POISON:
+            self.released.wait(60)
+        return self._steps(text, *rest, **named)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader_threads, "HANG_AFTER_S", 0.5)
+    monkeypatch.setattr(tokenization, "TICK_S", 0.05)
+
+
+async def test_a_hung_thread_costs_its_call_and_is_replaced(
+    open_bench: OpenBench, wanted: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_bench() as bench:
+        hanging = HangingReader(bench)
+        # As many as there are threads: nothing could be read after them.
+        bad = await asyncio.gather(*(bench.rerank((POISON,)) for _ in range(2)), return_exceptions=True)
+        for each in bad:
+            assert isinstance(each, Internal)
+            assert "a tokenizer thread was at one piece of a text for" in each.message
+        assert scores(await bench.rerank()) == pytest.approx(wanted, abs=1e-5)
+        assert bench.count("farrank_tokenizer_hangs_total") == 2
+        assert "tokenizer threads hang, and were replaced" in caplog.text
+        assert bench.count("farrank_admitted_tokens", ranker="maxp") == 0
+        assert bench.count("farrank_held_characters") == 0
+        pool = bench.engine._tokenizers.pool
+        assert pool.hung == 2
+        assert not bench.engine.lost.is_set()
+        # They come back after all, and end.
+        hanging.released.set()
+        await until(lambda: pool.hung == 0)
+        assert scores(await bench.rerank()) == pytest.approx(wanted, abs=1e-5)
+
+
+async def test_a_caller_who_left_a_hung_thread_behind_gets_its_place_back(open_bench: OpenBench) -> None:
+    async with open_bench() as bench:
+        hanging = HangingReader(bench)
+        call = asyncio.create_task(bench.rerank((POISON,)))
+        await until(lambda: bench.count("farrank_held_characters") == len(POISON))
+        await asyncio.sleep(0.1)
+        call.cancel()
+        await until(lambda: bench.count("farrank_held_characters") == 0)
+        assert bench.count("farrank_tokenizer_hangs_total") == 1
+        hanging.released.set()
+
+
+async def test_more_hung_threads_than_there_are_to_be_end_the_server(open_bench: OpenBench) -> None:
+    async with open_bench() as bench:
+        hanging = HangingReader(bench)
+        bad = await asyncio.gather(*(bench.rerank((POISON,)) for _ in range(3)), return_exceptions=True)
+        assert {type(each) for each in bad} == {Internal}
+        await asyncio.wait_for(bench.engine.lost.wait(), 30)
+        hanging.released.set()
+
+
+async def test_slow_reading_in_pieces_is_no_hang(
+    open_bench: OpenBench, wanted: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_bench() as bench:
+        reader = bench.engine.loaded["maxp"].reader
+        steps = reader.document_steps
+
+        def slow(*given: Any, **named: Any) -> Generator[int, None, Any]:
+            for _ in range(4):
+                threading.Event().wait(0.2)
+                yield 0
+            return (yield from steps(*given, **named))
+
+        monkeypatch.setattr(reader, "document_steps", slow)
+        assert scores(await bench.rerank(TEXTS[:2])) == pytest.approx(wanted[:2], abs=1e-5)
+        assert bench.count("farrank_tokenizer_hangs_total") == 0
+
+
+def test_what_was_not_begun_is_cancelled_and_what_was_ends() -> None:
+    threads, begun, go_on = ReaderThreads(1), threading.Event(), threading.Event()
+
+    def work() -> int:
+        begun.set()
+        assert go_on.wait(30)
+        return 7
+
+    first, second = threads.submit(work), threads.submit(work)
+    assert begun.wait(30)
+    threading.Timer(0.1, go_on.set).start()
+    threads.shutdown(cancel_futures=True)
+    assert first.result(30) == 7
+    assert second.cancelled()
+    with pytest.raises(RuntimeError, match="shut down"):
+        threads.submit(work)
+
+
+def test_a_result_that_comes_after_its_thread_was_given_up_is_dropped() -> None:
+    threads, go_on = ReaderThreads(1), threading.Event()
+    hung: Future[bool] = threads.submit(go_on.wait, 30)
+    while not threads.give_up_hung(1.0):
+        pass
+    with pytest.raises(ReaderHung):
+        hung.result(0)
+    assert threads.submit(int, "3").result(30) == 3
+    go_on.set()
+    threads.shutdown()
+    assert threads.hung in (0, 1)
+    assert isinstance(hung.exception(), ReaderHung)
+
+
+def test_a_hung_thread_keeps_no_process_from_ending() -> None:
+    code = (
+        "import threading; from farrank_server.engine.reader_threads import ReaderThreads\n"
+        "threads = ReaderThreads(1); begun = threading.Event()\n"
+        "threads.submit(lambda: (begun.set(), threading.Event().wait(600))); begun.wait()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
+
+
+def test_one_accounts_work_waits_behind_its_own_and_not_before_anothers() -> None:
+    threads, go_on = ReaderThreads(1), threading.Event()
+    done: list[str] = []
+
+    def read(name: str) -> None:
+        time.sleep(0.01)
+        done.append(name)
+
+    try:
+        threads.submit(go_on.wait, 60)
+        greedy = [threads.submit_for(Account("greedy"), partial(read, f"greedy {n}")) for n in range(60)]
+        modest = [threads.submit_for(Account("modest"), partial(read, f"modest {n}")) for n in range(3)]
+        go_on.set()
+        for each in (*greedy, *modest):
+            each.result(timeout=60)
+    finally:
+        go_on.set()
+        threads.shutdown()
+    for name, count in (("greedy", 60), ("modest", 3)):
+        assert [each for each in done if each.startswith(name)] == [f"{name} {n}" for n in range(count)]
+    # In the order they came it would be 60. By then the greedy one is a quantum, or five turns, ahead.
+    assert done.index("modest 2") < 40

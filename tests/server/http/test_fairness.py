@@ -1,0 +1,66 @@
+"""Callers by their addresses: calls of one with many connections wait behind one another."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+import aiohttp
+import pytest
+
+from farrank_rankers.tokens import EncoderInput
+from farrank_server.engine.device import work_queue
+from support.engine_bench import QUERY, until
+from support.http_door import METHODS, OpenDoor
+
+GREEDY, MODEST = 200, 10
+
+
+def connected_from(address: str) -> aiohttp.TCPConnector:
+    """Connections from an address of the loopback network, each call its own."""
+    return aiohttp.TCPConnector(local_addr=(address, 0), limit=0, force_close=True)
+
+
+async def test_many_connections_are_one_caller(open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Tiny rankers do all this in a few milliseconds.
+    monkeypatch.setattr(work_queue, "QUANTUM_S", 1e-9)
+    held, go_on = threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def hold(inputs: Sequence[EncoderInput]) -> None:
+        held.set()
+        assert go_on.wait(60)
+
+    async with (
+        open_door(hold) as opened,
+        aiohttp.ClientSession(opened.listener.url, connector=connected_from("127.0.0.2")) as greedy,
+        aiohttp.ClientSession(opened.listener.url, connector=connected_from("127.0.0.3")) as modest,
+    ):
+
+        async def ask(session: aiohttp.ClientSession, name: str, priority: str = "") -> None:
+            options = {"ranker": "maxp"} | ({"priority": priority} if priority else {})
+            body = {"query": QUERY, "documents": [{"text": QUERY}], "options": options}
+            async with session.post(f"{METHODS}Rerank", json=body) as answer:
+                assert answer.status == 200, await answer.text()
+                done.append(name)
+
+        try:
+            # It is on the device when all the others come.
+            asked = [asyncio.create_task(ask(greedy, "first"))]
+            await until(lambda: held.is_set())
+            later = [asyncio.create_task(ask(modest, "later", "PRIORITY_BATCH")) for _ in range(MODEST)]
+            await until(lambda: opened.bench.waiting() >= MODEST)
+            asked += [asyncio.create_task(ask(greedy, "greedy")) for _ in range(GREEDY)]
+            await until(lambda: opened.bench.waiting() >= MODEST + GREEDY)
+            asked += [asyncio.create_task(ask(modest, "modest")) for _ in range(MODEST)]
+            await until(lambda: opened.bench.waiting() >= 2 * MODEST + GREEDY)
+        finally:
+            go_on.set()
+        await asyncio.gather(*asked, *later)
+    places = {
+        name: [at for at, each in enumerate(done) if each == name] for name in ("greedy", "modest", "later")
+    }
+    # All the greedy one's came first, and by due time would go first.
+    assert max(places["modest"]) < GREEDY / 2, places
+    # What can wait came before both, and has a part all the same.
+    assert min(places["later"]) > min(places["greedy"])
+    assert len(done) == 1 + GREEDY + 2 * MODEST

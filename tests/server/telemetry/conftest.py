@@ -1,0 +1,38 @@
+"""The log as a server writes it, and doors whose calls it tells of."""
+
+import io
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from farrank_server.telemetry.log_output import JsonLines
+from support.keyed_doors import Doors, opened_doors
+
+Lines = Callable[[], list[dict[str, Any]]]
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    """What all loggers of the process have written so far, down to their debugging."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines())
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+    root.setLevel(level)
+    root.removeHandler(handler)
+
+
+@pytest_asyncio.fixture
+async def doors(tiny_rankers: dict[str, Path], tmp_path: Path) -> AsyncIterator[Doors]:
+    """Doors that tell of every call."""
+    async with opened_doors(tiny_rankers, tmp_path, ok_sample=1.0) as opened:
+        yield opened

@@ -1,0 +1,298 @@
+"""Each call has an id, which both doors answer, and a line in the log that holds nothing a caller wrote."""
+
+import asyncio
+import gzip
+import json
+import logging
+import os
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+
+from farrank.v1 import rerank_pb2 as pb
+from farrank_client import FarrankError, InvalidArgument
+from farrank_client.errors import from_grpc
+from farrank_server.service import guard
+from farrank_server.telemetry.log_output import JsonLines, LineWriter, TextLines
+from support.keyed_doors import Doors
+from support.waiting import until
+
+Lines = Callable[[], list[dict[str, Any]]]
+
+RERANK = "/farrank.v1.RerankService/Rerank"
+MADE = re.compile(r"[0-9a-f]{32}")
+
+# In every place where a caller can write. Nobody else writes it.
+MARK = "quokkasaurus"
+TEXT = f"the {MARK} rises in the mountains"
+
+
+def call_lines(lines: Lines) -> list[dict[str, Any]]:
+    return [each for each in lines() if each["logger"] == "farrank.calls"]
+
+
+async def told_of(lines: Lines, count: int) -> list[dict[str, Any]]:
+    """The lines of so many calls: each is written a moment after its answer."""
+    await until(lambda: len(call_lines(lines)) >= count)
+    told = call_lines(lines)
+    assert len(told) == count, told
+    return told
+
+
+def id_of(call: Any) -> str:
+    return str(dict(call)["x-request-id"])
+
+
+async def through_grpc(
+    doors: Doors, method: str, request: Any, *metadata: tuple[str, str]
+) -> tuple[str, str, str]:
+    """What a call came to: its code, the id that was answered, and its words."""
+    call = getattr(doors.stub, method)(request, metadata=metadata, timeout=30)
+    code = await call.code()
+    return code.name, id_of(await call.trailing_metadata()), await call.details()
+
+
+async def through_http(doors: Doors, path: str, body: Any, key: str, **headers: str) -> tuple[int, str, str]:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    sent = {"Authorization": f"Bearer {key}", "Content-Type": "application/json", **headers}
+    async with doors.http.post(path, data=data, headers=sent) as answer:
+        return answer.status, answer.headers["x-request-id"], await answer.text()
+
+
+async def test_a_call_is_told_of_under_the_id_that_is_answered(doors: Doors, lines: Lines) -> None:
+    key = doors.key("team")
+    shown = ("x-api-key", key)
+    request = pb.RerankRequest(query="q", documents=[pb.Document(id="a", text=TEXT)])
+    assert (await through_grpc(doors, "Rerank", request, shown, ("x-request-id", "My-1/id:x")))[
+        1
+    ] == "My-1/id:x"
+    own = {"query": "q", "documents": [{"text": TEXT}]}
+    assert (await through_http(doors, RERANK, own, key, **{"X-Request-Id": "b" * 64}))[1] == "b" * 64
+    first, second = await told_of(lines, 2)
+    assert first.pop("request_id") == "My-1/id:x"
+    assert second.pop("request_id") == "b" * 64
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first.pop("time"))
+    assert [first[name] for name in ("level", "logger", "message")] == ["info", "farrank.calls", "call"]
+    named = ("door", "method", "code", "ranker", "key", "results", "chunks")
+    assert [first[name] for name in named] == ["grpc", "Rerank", "OK", "maxp", "team", 1, 1]
+    assert first["tokens"] > 5
+    assert 0 < first["inference_seconds"] < first["seconds"] < 30
+    assert (second["door"], second["key"]) == ("http", "team")
+
+
+@pytest.mark.parametrize("given", [None, "", "b" * 65, "two words", "a\tb", "<id>", "é", "a,b"])
+async def test_an_id_that_is_none_is_replaced(doors: Doors, lines: Lines, given: str | None) -> None:
+    key = doors.key("team")
+    headers = {} if given is None else {"X-Request-Id": given}
+    status, answered, _ = await through_http(doors, RERANK, {"query": "q"}, key, **headers)
+    assert status == 400
+    assert MADE.fullmatch(answered)
+    (line,) = await told_of(lines, 1)
+    assert line["request_id"] == answered
+
+
+async def test_whatever_http_answers_has_an_id(doors: Doors) -> None:
+    for path in ("/health", "/nowhere", "/openapi.json"):
+        async with doors.http.get(path, headers={"X-Request-Id": "here"}) as answer:
+            assert answer.headers.getall("x-request-id") == ["here"]
+
+
+async def test_a_client_learns_the_id_of_what_failed(doors: Doors) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await doors.stub.Rerank(
+            pb.RerankRequest(), metadata=(("x-api-key", doors.key("team")), ("x-request-id", "its"))
+        )
+    error: FarrankError = from_grpc(caught.value)
+    assert isinstance(error, InvalidArgument)
+    assert error.request_id == "its"
+
+
+def requests_that_are_wrong() -> list[tuple[str, Any]]:
+    """Requests for every kind of error that one can meet, with the mark wherever a caller can write."""
+    document = pb.Document(id=MARK, text=TEXT)
+
+    def rerank(**fields: Any) -> tuple[str, Any]:
+        return "Rerank", pb.RerankRequest(**{"query": TEXT, "documents": [document], **fields})
+
+    return [
+        rerank(query=" "),
+        rerank(documents=[]),
+        rerank(documents=[document, document]),
+        rerank(documents=[pb.Document(id=MARK, text=TEXT, index=MARK)]),
+        rerank(documents=[pb.Document(id=MARK, index=MARK)]),
+        rerank(options=pb.RerankOptions(ranker=MARK)),
+        rerank(options=pb.RerankOptions(max_chunks=-1)),
+        ("SearchAndRerank", pb.SearchAndRerankRequest(query=TEXT, index=MARK)),
+        ("SearchAndRerank", pb.SearchAndRerankRequest(query=TEXT, index="things", k=-1)),
+        ("SearchAndRerank", pb.SearchAndRerankRequest(query=TEXT)),
+    ]
+
+
+BODIES: list[tuple[str, Any]] = [
+    (RERANK, {"query": TEXT, "documents": [{"id": MARK}], MARK: MARK}),
+    (RERANK, {"query": TEXT, "documents": [{"id": MARK, "text": {MARK: MARK}}]}),
+    (RERANK, {"query": TEXT, "documents": [{"text": TEXT}], "options": {"ranker": MARK}}),
+    (RERANK, {"query": TEXT, "documents": [{"text": TEXT}], "options": {"maxChunks": MARK}}),
+    (RERANK, {"query": TEXT, "documents": [{"text": TEXT}], "options": {"scoreScale": MARK}}),
+    (RERANK, f'{{"query": {MARK}'.encode()),
+    (RERANK, f'{{"query": "\\ud800 {MARK}"}}'.encode()),
+    (RERANK, MARK.encode() + b"\xff"),
+    ("/farrank.v1.RerankService/SearchAndRerank", {"query": TEXT, "index": MARK, "k": MARK}),
+    ("/v2/rerank", {"model": MARK, "query": TEXT, "documents": [TEXT]}),
+    ("/v2/rerank", {"query": TEXT, "documents": TEXT}),
+    ("/v2/rerank", {"query": TEXT, "documents": [{MARK: TEXT}]}),
+    ("/v1/rerank", {"query": TEXT, "documents": [{"a": TEXT}], "rank_fields": [MARK]}),
+    ("/v1/rerank", {"query": TEXT, "documents": [{MARK: [[[[TEXT]]]]}], "rank_fields": [MARK], "top_n": -1}),
+    ("/rerank", {"query": TEXT, "texts": [TEXT], "top_n": MARK}),
+    ("/voyage/rerank", {"query": TEXT, "documents": [TEXT], "top_k": -3, "model": MARK}),
+]
+
+
+async def test_nothing_that_a_caller_wrote_stands_in_a_line(
+    doors: Doors, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_key, bound = doors.key("team"), doors.key("bound", rankers=["maxp"], indexes=["things"])
+    ids: list[str] = []
+    codes = set()
+    bad_id = ("x-request-id", f"{MARK} and more")
+
+    async def ask(method: str, request: Any, *shown: tuple[str, str]) -> None:
+        code, its_id, _ = await through_grpc(doors, method, request, *shown, bad_id)
+        codes.add(code)
+        ids.append(its_id)
+
+    async def post(path: str, body: Any, key: str, **headers: str) -> None:
+        _, its_id, said = await through_http(doors, path, body, key, **headers, **{"X-Request-Id": bad_id[1]})
+        ids.append(its_id)
+        assert said
+
+    for key in (open_key, bound):
+        for method, request in requests_that_are_wrong():
+            await ask(method, request, ("x-api-key", key))
+        for path, body in BODIES:
+            await post(path, body, key)
+    good = pb.RerankRequest(query=TEXT, documents=[pb.Document(id=MARK, text=TEXT)])
+    await ask("Rerank", good, ("x-api-key", MARK))
+    await ask("Rerank", good, ("authorization", f"{MARK} {MARK}"))
+    await post(RERANK, {}, MARK)
+    await post(RERANK, {}, open_key, **{"Connect-Timeout-Ms": MARK})
+    await post(RERANK, {}, open_key, **{"Content-Encoding": MARK})
+    await post(RERANK, gzip.compress(TEXT.encode()) + TEXT.encode(), open_key, **{"Content-Encoding": "gzip"})
+    bytes_alone: Any = doors.channel.unary_unary("/farrank.v1.RerankService/Rerank")
+    broken = bytes_alone(b"\x0a\xff" + MARK.encode(), metadata=(("x-api-key", open_key), bad_id))
+    assert await broken.code() is grpc.StatusCode.INVALID_ARGUMENT
+    ids.append(id_of(await broken.trailing_metadata()))
+    await ask("Rerank", good, ("x-api-key", open_key))
+    # A bug, and what it has in hand is what it says.
+    engine = doors.bench.engine
+
+    def fail(ranker: Any) -> None:
+        raise KeyError(f"no such thing as {TEXT}") from ValueError(TEXT)
+
+    with monkeypatch.context() as broken_server:
+        broken_server.setattr(engine, "scorer", fail)
+        await ask("Rerank", good, ("x-api-key", open_key))
+        await post(RERANK, {"query": TEXT, "documents": [{"text": TEXT}]}, open_key)
+    told = await told_of(lines, len(ids))
+    assert not [each for each in lines() if MARK in json.dumps(each)]
+    assert sorted(each["request_id"] for each in told) == sorted(ids)
+    assert len(set(ids)) == len(ids)
+    assert codes >= {
+        "OK",
+        "INVALID_ARGUMENT",
+        "NOT_FOUND",
+        "PERMISSION_DENIED",
+        "UNAUTHENTICATED",
+        "INTERNAL",
+    }
+    fields = {each.get("field") for each in told}
+    assert {"query", "documents", "documents[1].id", "options.ranker", "index", "k", "top_n"} <= fields
+    (first, second) = [each for each in lines() if "failed" in each["message"]]
+    assert {first["request_id"], second["request_id"]} == {told[-1]["request_id"], told[-2]["request_id"]}
+    assert first["message"].startswith("Rerank failed: KeyError from ValueError\n")
+    assert "in fail" in first["message"]
+
+
+async def test_of_calls_that_are_well_a_share_is_told(
+    doors: Doors, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = iter([0.5, 1.0, 0.99])
+    monkeypatch.setattr(guard, "random", SimpleNamespace(random=lambda: next(drawn)))
+    key = doors.key("team")
+    request = pb.RerankRequest(query="q", documents=[pb.Document(id="a", text="b")])
+    doors.sample(0.99)
+    for name in ("first", "second", "third"):
+        await through_grpc(doors, "Rerank", request, ("x-api-key", key), ("x-request-id", name))
+    # What failed is told of whatever is drawn, and no number is drawn for it.
+    await through_grpc(doors, "Rerank", pb.RerankRequest(), ("x-api-key", key), ("x-request-id", "fourth"))
+    told = await told_of(lines, 2)
+    assert [each["request_id"] for each in told] == ["first", "fourth"]
+
+
+async def test_a_caller_that_goes_is_told_of(doors: Doors, lines: Lines) -> None:
+    key = doors.key("team")
+    held = doors.bench.engine.gate
+    with held.passing():
+        call = doors.stub.Rerank(
+            pb.RerankRequest(query="q", documents=[pb.Document(id="a", text="word " * 200_000)]),
+            metadata=(("x-api-key", key), ("x-request-id", "gone")),
+        )
+        await until(lambda: doors.count("requests_in_flight", door="grpc", method="Rerank") == 1)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    (line,) = await told_of(lines, 1)
+    assert (line["code"], line["request_id"]) == ("CANCELLED", "gone")
+
+
+def record(message: str, **extra: Any) -> logging.LogRecord:
+    return logging.getLogger("farrank.test").makeRecord(
+        "farrank.test", logging.WARNING, "here.py", 1, message, (), None, extra=extra
+    )
+
+
+def test_a_line_is_one_line_whatever_it_holds() -> None:
+    text = JsonLines().format(record("one\ntwo \ud800 \x1b[31m", fields={"seconds": 0.25}))
+    assert "\n" not in text
+    assert text.isascii()
+    assert json.loads(text)["message"] == "one\ntwo \ud800 \x1b[31m"
+    assert (
+        TextLines()
+        .format(record("call", fields={"code": "OK", "seconds": 0.25}))
+        .endswith("WARNING farrank.test: call code=OK seconds=0.25")
+    )
+
+
+def test_who_does_not_read_the_log_holds_up_nobody() -> None:
+    reading, writing = os.pipe()
+    writer = LineWriter(writing, most_waiting=100)
+    writer.setFormatter(TextLines())
+    for number in range(2000):
+        writer.handle(record(f"line {number} {'x' * 1000}"))
+    # Nothing is read until here: a writer that waits would never have come so far.
+    with ThreadPoolExecutor(1) as reader, open(reading, encoding="utf-8") as log:
+        read = reader.submit(log.read)
+        writer.flush()
+        writer.handle(record("the last"))
+        writer.flush()
+        os.close(writing)
+        text = read.result()
+    dropped = sum(int(each) for each in re.findall(r"(\d+) lines of the log were dropped", text))
+    assert dropped > 1000
+    assert text.count(" line ") + dropped == 2000
+    assert text.endswith("the last\n")
+
+
+def test_a_log_that_nobody_reads_any_more_ends_nothing() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    writer = LineWriter(writing)
+    writer.handle(record("one"))
+    writer.handle(record("two"))
+    writer.flush()
+    os.close(writing)

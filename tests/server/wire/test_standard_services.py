@@ -1,0 +1,190 @@
+"""Health and reflection over a real socket: many watchers, watchers that do not read, bytes that are none."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
+from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
+
+from farrank_server.config.schema import LimitsConfig, ListenConfig
+from farrank_server.listen import SEARCHES, GrpcListener
+from farrank_server.wire import standard_services
+from farrank_server.wire.handlers import RETRY_KEY
+from support.raw_http2 import HEADERS, UnreadAnswers
+
+SERVING, NOT_SERVING = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
+WATCH, CHECK = "/grpc.health.v1.Health/Watch", "/grpc.health.v1.Health/Check"
+V1 = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+V1ALPHA = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+
+
+async def _echo(data: bytes, context: object) -> bytes:
+    return data
+
+
+ECHO = grpc.method_handlers_generic_handler("test", {"Echo": grpc.unary_unary_rpc_method_handler(_echo)})
+
+
+@asynccontextmanager
+async def opened(calls: int = 1) -> AsyncIterator[tuple[GrpcListener, Any]]:
+    config = ListenConfig(port=0, metrics_port=None)
+    listener = GrpcListener(config, LimitsConfig(max_concurrent_calls=calls), rankers=("minilm",))
+    await listener.open(ECHO)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{listener.port}") as channel:
+        yield listener, channel
+    await listener.close(0)
+
+
+async def watched(channel: Any, service: str = "") -> Any:
+    """Begin to watch; return the call once the first answer is there."""
+    call = HealthStub(channel).Watch(HealthCheckRequest(service=service))
+    assert (await call.read()).status == SERVING
+    return call
+
+
+async def refused(call: Awaitable[object]) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value
+
+
+async def test_watchers_take_no_place_of_a_call() -> None:
+    async with opened(calls=1) as (listener, channel):
+        watches = [await watched(channel) for _ in range(50)]
+        assert await channel.unary_unary("/test/Echo")(b"still", timeout=10) == b"still"
+        assert (await HealthStub(channel).Check(HealthCheckRequest(), timeout=10)).status == SERVING
+        listener.report(serving=False)
+        for each in watches:
+            assert (await each.read()).status == NOT_SERVING
+        listener.report_not_serving()
+        listener.report(serving=True)
+        assert (await HealthStub(channel).Check(HealthCheckRequest())).status == NOT_SERVING
+
+
+@pytest.mark.parametrize(
+    ("most", "of_one", "words"),
+    [
+        (9, 2, "this connection has 2 health watches, the most"),
+        (2, 9, "2 health watches are open, the most"),
+    ],
+)
+async def test_too_many_watchers_are_told_so(
+    monkeypatch: pytest.MonkeyPatch, most: int, of_one: int, words: str
+) -> None:
+    monkeypatch.setattr(standard_services, "MOST_WATCHES", most)
+    monkeypatch.setattr(standard_services, "MOST_WATCHES_OF_A_CONNECTION", of_one)
+    async with opened() as (_, channel):
+        first, second = await watched(channel), await watched(channel)
+        error = await refused(watched(channel))
+        assert (error.code(), error.details()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, words)
+        assert (RETRY_KEY, "5000") in tuple(error.trailing_metadata())
+        first.cancel()
+        for _ in range(100):
+            try:
+                third = await watched(channel)
+                break
+            except grpc.aio.AioRpcError:
+                await asyncio.sleep(0.02)
+        third.cancel()
+        second.cancel()
+
+
+async def test_a_watcher_that_does_not_read_keeps_nobody_from_the_news() -> None:
+    async with opened() as (listener, channel):
+        deaf = await UnreadAnswers.open(listener.port)
+        await deaf.call(WATCH, b"")
+        # The headers of its answer need no room.
+        while (await deaf.frame())[0] != HEADERS:
+            pass
+        watch = await watched(channel)
+        for serving in (False, True, False):
+            listener.report(serving=serving)
+            assert (await asyncio.wait_for(watch.read(), 10)).status == (SERVING if serving else NOT_SERVING)
+        watch.cancel()
+        await deaf.close()
+
+
+async def test_a_ranker_is_asked_for_by_a_name_that_no_list_has() -> None:
+    """Callers need no key for health, and may learn of no ranker that they do not know."""
+    async with opened() as (listener, channel):
+        watch = await watched(channel, "farrank.v1.RerankService/rankers/minilm")
+        listener.report(serving=False)
+        assert (await watch.read()).status == NOT_SERVING
+        watch.cancel()
+        other = HealthCheckRequest(service="farrank.v1.RerankService/rankers/other")
+        assert "minilm" not in str((await refused(HealthStub(channel).Check(other))).details())
+
+
+async def test_liveness_is_its_own() -> None:
+    async with opened() as (listener, channel):
+        watch = await watched(channel, "liveness")
+        listener.report_not_serving()
+        listener.report_life(alive=False)
+        assert (await watch.read()).status == NOT_SERVING
+        listener.report_life(alive=True)
+        assert (await watch.read()).status == SERVING
+        assert (await HealthStub(channel).Check(HealthCheckRequest())).status == NOT_SERVING
+        watch.cancel()
+
+
+async def test_services_by_name() -> None:
+    async with opened() as (_, channel):
+        name = "farrank.v1.RerankService"
+        assert (await HealthStub(channel).Check(HealthCheckRequest(service=name))).status == SERVING
+        error = await refused(HealthStub(channel).Check(HealthCheckRequest(service="other")))
+        assert error.code() is grpc.StatusCode.NOT_FOUND
+        known = f"{name}, {name}/SearchAndRerank, liveness"
+        assert error.details() == f"service: no service 'other' here; known are: {known}"
+        assert (await HealthStub(channel).Check(HealthCheckRequest(service=SEARCHES))).status == SERVING
+        call = HealthStub(channel).Watch(HealthCheckRequest(service="other"))
+        assert (await call.read()).status == HealthCheckResponse.SERVICE_UNKNOWN
+        call.cancel()
+
+
+@pytest.mark.parametrize(
+    "data", [b"\x0a\x02\xff\xfe", b"\xff", b"\x7a\x00" * 40_000], ids=["text", "tag", "long"]
+)
+@pytest.mark.parametrize("path", [CHECK, WATCH, V1, V1ALPHA])
+async def test_bytes_that_are_no_message_are_the_callers_mistake(
+    caplog: pytest.LogCaptureFixture, path: str, data: bytes
+) -> None:
+    async with opened() as (_, channel):
+        with caplog.at_level(logging.DEBUG):
+            if path == CHECK:
+                error = await refused(channel.unary_unary(path)(data, timeout=10))
+            elif path == WATCH:
+                error = await refused(channel.unary_stream(path)(data, timeout=10).read())
+            else:
+                stream = channel.stream_stream(path)(timeout=10)
+                await stream.write(data)
+                error = await refused(stream.read())
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert str(error.details()).startswith("request: ")
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+
+
+async def test_a_reflection_stream_that_says_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standard_services, "REFLECTION_IDLE_S", 0.05)
+    async with opened() as (_, channel):
+        stream = channel.stream_stream(V1)()
+        await stream.write(ServerReflectionRequest(list_services="").SerializeToString())
+        assert b"farrank.v1.RerankService" in await stream.read()
+        assert await asyncio.wait_for(stream.read(), 10) is grpc.aio.EOF
+
+
+async def test_too_many_reflection_streams_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standard_services, "MOST_REFLECTIONS", 1)
+    async with opened() as (_, channel):
+        first = channel.stream_stream(V1)()
+        await first.write(ServerReflectionRequest(list_services="").SerializeToString())
+        await first.read()
+        error = await refused(channel.stream_stream(V1)().read())
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert error.details() == "1 reflection streams are open, the most"
+        first.cancel()

@@ -1,0 +1,133 @@
+"""Both doors of one service that asks for keys, over real sockets: tiny rankers, candidates from memory."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import grpc
+
+from farrank.v1 import rerank_pb2_grpc
+from farrank_server.access.key_file import add_key
+from farrank_server.access.keys import Keys
+from farrank_server.config.schema import FirstStageConfig, HttpConfig, ListenConfig, ServerConfig
+from farrank_server.first_stage import IndexDescription
+from farrank_server.first_stage.stages import FirstStages
+from farrank_server.http.door import HttpDoor
+from farrank_server.http.listen import HttpListener
+from farrank_server.listen import GrpcListener
+from farrank_server.metrics import Door, Metrics
+from farrank_server.service.guard import Guard
+from farrank_server.service.indexes import Indexes
+from farrank_server.service.methods import RerankService
+from farrank_server.service.unread import UnreadAnswers
+from farrank_server.wire.handlers import handlers
+from support.engine_bench import Bench, Wrapped, opened_bench, until
+from support.memory_first_stage import MemoryFirstStage
+
+
+class Named(MemoryFirstStage):
+    """One of several."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def describe(self) -> IndexDescription:
+        return replace(super().describe(), name=self.name)
+
+
+@dataclass
+class Clock:
+    """Time that a test moves."""
+
+    unix_s: float = 1_800_000_000.0
+    s: float = 0.0
+
+
+@dataclass
+class Doors:
+    """What a test asks, and what stands behind it."""
+
+    bench: Bench[Wrapped]
+    file: Path
+    keys: Keys
+    stub: Any
+    channel: grpc.aio.Channel
+    http: aiohttp.ClientSession
+    clock: Clock
+    guards: list[Guard]
+    metrics: Metrics = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.metrics = self.bench.metrics
+
+    def sample(self, share: float) -> None:
+        """Have a share of the calls that end well told of."""
+        for each in self.guards:
+            each.ok_sample = share
+
+    def key(self, name: str, **rights: object) -> str:
+        """Make a key that the service knows from now on."""
+        key = add_key(self.file, name, rights)
+        self.keys.reload()
+        return key
+
+    def count(self, name: str, **labels: str) -> float:
+        return self.bench.count(f"farrank_{name}", **labels)
+
+    async def counted(self, value: float, name: str, **labels: str) -> None:
+        """Wait until so much is counted: that is done a moment after the answer."""
+        await until(lambda: self.count(name, **labels) == value)
+
+    async def grpc(self, method: str, request: Any, key: str | None = None) -> Any:
+        """The answer, or the error."""
+        metadata = () if key is None else (("authorization", f"Bearer {key}"),)
+        try:
+            return await getattr(self.stub, method)(request, metadata=metadata, timeout=30)
+        except grpc.aio.AioRpcError as error:
+            return error
+
+    async def post(self, path: str, body: Any, key: str | None = None) -> tuple[int, Any, Any]:
+        """Send JSON; return the status, what the JSON of the answer says, and its headers."""
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        async with self.http.post(path, json=body, headers=headers) as answer:
+            return answer.status, await answer.json(), answer.headers
+
+
+@asynccontextmanager
+async def opened_doors(
+    tiny_rankers: dict[str, Path], folder: Path, ok_sample: float = 0.0
+) -> AsyncIterator[Doors]:
+    """Open both doors; the file of keys is in `folder`."""
+    config = ServerConfig(listen=ListenConfig(port=0, metrics_port=None, http=HttpConfig(port=0)))
+    async with opened_bench(tiny_rankers, Wrapped) as bench:
+
+        def opening() -> FirstStages:
+            stages = {name: Named(name) for name in ("things", "hidden")}
+            return FirstStages(stages, FirstStageConfig())
+
+        first_stages = opening()
+        await first_stages.start()
+        indexes = Indexes(first_stages, opening, bench.engine, bench.metrics)
+        service = RerankService(config, bench.engine, indexes, bench.metrics)
+        file, clock = folder / "keys.toml", Clock()
+        add_key(file, "first", {})
+        keys = Keys(file, bench.metrics, now_s=lambda: clock.unix_s, clock_s=lambda: clock.s)
+        names, unread = service.rankers.keys(), UnreadAnswers(config.limits, bench.metrics)
+        through_grpc = GrpcListener(config.listen, config.limits)
+        guards = [Guard(door, bench.metrics, names, "maxp", keys, ok_sample) for door in Door]
+        await through_grpc.open(handlers(service, guards[0], config.limits, unread))
+        through_http = HttpListener(config.listen)
+        await through_http.open(HttpDoor(config, service, guards[1], unread))
+        async with (
+            grpc.aio.insecure_channel(f"127.0.0.1:{through_grpc.port}") as channel,
+            aiohttp.ClientSession(through_http.url) as session,
+        ):
+            stub = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+            yield Doors(bench, file, keys, stub, channel, session, clock, guards)
+        await through_http.close(1)
+        await through_grpc.close(0)
+        await indexes.stop()

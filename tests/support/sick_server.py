@@ -1,0 +1,118 @@
+"""`farrank serve` as it is, whose device and tokenizer threads fall sick when standard input says so.
+
+Lines in, each a sickness that strikes once, with the next
+batch or text:
+
+    lost          the runtime says that its device is lost
+    exits         a library in the runtime ends the thread with SystemExit
+    ends          likewise lost, and what would bring it back fails, too: the thread ends
+    memory        the batch does not fit into memory
+    hangs S       a call into the device does not return for S seconds
+    tokenizer S   a tokenizer thread is stuck for S seconds
+
+A line `struck NAME AT` comes out on standard output when it does, at a time of the monotonic clock.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from farrank_cli.main import main
+from farrank_rankers.tokens import EncoderInput
+from farrank_runtimes.choose import ServableRanker
+from farrank_runtimes.runtime import DeviceLost, Encoding, OutOfMemory
+from farrank_server.config.schema import RankerConfig, ServerConfig
+from farrank_server.engine import reader_threads, tokenization
+from farrank_server.engine.device.device_loop import DeviceLoop
+from farrank_server.engine.rankers import loading
+from support.engine_bench import Wrapped
+
+# After how long a tokenizer thread is given up here; 30 s would be most of a short run.
+READER_HANGS_AFTER_S = "FARRANK_READER_HANGS_AFTER_S"
+
+
+class Sicknesses:
+    """What was ordered and has not struck yet."""
+
+    def __init__(self) -> None:
+        self._armed: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def read(self) -> None:
+        """Take orders until nobody can give any."""
+        for line in sys.stdin:
+            name, _, seconds = line.strip().partition(" ")
+            with self._lock:
+                self._armed[name] = float(seconds or 0)
+
+    def strike(self, *names: str) -> tuple[str, float] | None:
+        """Say which one of these strikes now, if any."""
+        with self._lock:
+            for name in names:
+                if name in self._armed:
+                    seconds = self._armed.pop(name)
+                    print("struck", name, time.monotonic(), flush=True)
+                    return name, seconds
+        return None
+
+
+ORDERED = Sicknesses()
+
+
+class SickRuntime(Wrapped):
+    """A runtime that does what was ordered before it encodes."""
+
+    def encode(self, inputs: Sequence[EncoderInput]) -> Encoding:
+        match ORDERED.strike("lost", "exits", "ends", "memory", "hangs"):
+            case ("exits", _):
+                raise SystemExit(3)
+            case ("memory", _):
+                raise OutOfMemory("ordered: the batch does not fit")
+            case ("hangs", seconds):
+                time.sleep(seconds)
+            case (name, _):
+                if name == "ends":
+                    ENDS.append(True)
+                raise DeviceLost("ordered: the device is gone")
+        return self.inner.encode(inputs)
+
+
+_recover = DeviceLoop._recover
+_open = loading._open
+_turn = tokenization._turn
+
+
+# Whether the thread is to end where it would bring the device back.
+ENDS: list[bool] = []
+
+
+def _recover_or_end(loop: DeviceLoop, error: BaseException) -> bool:
+    if ENDS:
+        ENDS.clear()
+        raise RuntimeError("ordered: the thread ends")
+    return _recover(loop, error)
+
+
+def _open_sick(name: str, source: RankerConfig, config: ServerConfig) -> ServableRanker:
+    served = _open(name, source, config)
+    return replace(served, runtime=SickRuntime(served.runtime))
+
+
+def _sick_turn(steps: Any) -> Any:
+    if (struck := ORDERED.strike("tokenizer")) is not None:
+        time.sleep(struck[1])
+    return _turn(steps)
+
+
+def serve(arguments: Sequence[str]) -> None:
+    """Be `farrank serve` with these arguments, and end."""
+    reader_threads.HANG_AFTER_S = float(os.environ.get(READER_HANGS_AFTER_S, reader_threads.HANG_AFTER_S))
+    DeviceLoop._recover = _recover_or_end  # type: ignore[method-assign,assignment]
+    loading._open = _open_sick
+    tokenization._turn = _sick_turn
+    threading.Thread(target=ORDERED.read, daemon=True).start()
+    sys.exit(main(["serve", *arguments]))
