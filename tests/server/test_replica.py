@@ -207,6 +207,37 @@ async def test_a_member_that_is_cancelled_for_anothers_failure_leaves_nothing(
             gc.enable()
 
 
+async def test_calls_leave_no_requests_and_no_contexts_to_a_collection(tiny_rankers: dict[str, Path]) -> None:
+    """A request may be of megabytes, and with a context gRPC keeps kilobytes of its own."""
+    config = ServerConfig(
+        rankers={"maxp": RankerConfig(str(tiny_rankers["maxp"]))},
+        listen=ListenConfig(port=0, metrics_port=None),
+    )
+    request = pb.RerankRequest(query="sea", documents=[pb.Document(text=text) for text in TEXTS])
+    wrong = pb.RerankRequest(query="", documents=[pb.Document(text=text) for text in TEXTS])
+
+    def kept(kind: str) -> int:
+        return sum(type(each).__name__ == kind for each in gc.get_objects())
+
+    async with Replica(config) as replica, grpc.aio.insecure_channel(replica.address) as channel:
+        service = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]
+        await service.Rerank(request, timeout=30)
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(5):
+                await service.Rerank(request, timeout=30)
+            # The last call's task may be about to end.
+            await until(lambda: kept("_ServicerContext") == 0)
+            for _ in range(5):
+                with pytest.raises(grpc.aio.AioRpcError, match="query"):
+                    await service.Rerank(wrong, timeout=30)
+            # The two here were there before the replica, which froze them: they are not listed.
+            await until(lambda: kept("RerankRequest") == 0)
+        finally:
+            gc.enable()
+
+
 def in_flight() -> list[ActiveCall]:
     return [each for each in gc.get_objects() if isinstance(each, ActiveCall)]
 

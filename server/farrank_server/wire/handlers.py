@@ -80,9 +80,11 @@ def _handler(
             answer = await method(request, deadline_s, entry.caller)
             written = answer.SerializeToString()
             sent = unread.add(Door.GRPC, context.peer(), len(written))
-            # gRPC calls it when all of the answer has left, or the call has been cancelled.
-            done: Any = partial(_removed, unread, sent)
-            context.add_done_callback(done)
+            # gRPC's task for the call ends when all of the answer has left, or the call has been cancelled.
+            # A done callback of the context would keep that, and what gRPC holds for the call, in a cycle.
+            task = asyncio.current_task()
+            assert task is not None
+            task.add_done_callback(partial(_removed, unread, sent))
             return written
 
         def header(key: str) -> str | None:
@@ -101,6 +103,8 @@ def _handler(
             request = gone
         # gRPC cancels the handler when the caller goes, and when the deadline passes.
         answer = await guard.answer(name, entry, request, behave, context.time_remaining)
+        # What `refuse` raises stays in a cycle with the call's context and with this frame.
+        del request
         if isinstance(answer, FarrankError):
             await refuse(context, answer, its_id)
         return answer
@@ -108,7 +112,7 @@ def _handler(
     return call
 
 
-def _removed(unread: UnreadAnswers, sent: Unread, context: Context) -> None:
+def _removed(unread: UnreadAnswers, sent: Unread, _: "asyncio.Task[Any]") -> None:
     unread.remove(sent)
 
 
