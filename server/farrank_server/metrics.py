@@ -111,9 +111,9 @@ class Metrics:
             "search_process_down", "1 while the process that searches Lucene indexes is started anew", ""
         )
         self.search_process_ends = counter(
-            "search_process_ends_total", "Times that process ended, or hung and was ended", "reason"
+            "search_process_ends_total", "Times that process ended by itself, or was ended", "reason"
         )
-        for reason in ("ended", "hung"):
+        for reason in ("ended", "hung", "heap_full"):
             self.search_process_ends.labels(reason)
         self.reloads = counter("index_reloads_total", "Times the indexes were to be opened anew", "outcome")
         for outcome in ("done", "failed"):

@@ -48,7 +48,7 @@ async def test_every_call_is_answered_well_or_refused_for_a_reason(
     tiny_rankers: Mapping[str, Path], tmp_path: Path
 ) -> None:
     offline = await asyncio.to_thread(offline_scores, tiny_rankers)
-    async with sick_server(tmp_path, tiny_rankers) as server:
+    async with sick_server(tmp_path, tiny_rankers, small_heap=True) as server:
         load = MixedLoad(server.address, server.http_url, offline, SEED)
         chaos = Chaos(server, load, SEED)
         began_s = time.monotonic()
@@ -79,8 +79,9 @@ def check_server(server: SickServer, chaos: Chaos) -> None:
     assert server.metric("farrank_device_state", state="ready") == 1
     killed = sum(name == "Lucene killed" for name in struck)
     assert server.metric("farrank_search_process_ends_total", reason="ended") == killed
-    stopped = struck.count("Lucene stopped")
+    stopped, filled = struck.count("Lucene stopped"), struck.count("Lucene's heap full")
     assert server.metric("farrank_search_process_ends_total", reason="hung") == stopped
+    assert server.metric("farrank_search_process_ends_total", reason="heap_full") == filled
     devices = sum(name.startswith(("device", "worker")) for name in struck) - struck.count(
         "device out of memory"
     )

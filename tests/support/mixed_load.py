@@ -51,6 +51,7 @@ REFUSALS = {
     "device_reloading": r"the device is being brought back; come back",
     "taken twice": r"the device (failed|hung)|the device's thread ended",
     "first_stage_down": r"the first stage restarts|no longer in the index",
+    "first_stage_memory": r"do not fit the search process's memory",
     "draining": r"draining",
     "device_lost": r"the device is lost",
     "backlog": r"the call would be done after|would make calls late",

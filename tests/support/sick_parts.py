@@ -24,7 +24,7 @@ from farrank_rankers.ensemble import Ensemble, save_ensemble
 from farrank_rankers.files.open import open_ranker
 from support import forked
 from support.mixed_load import COLLECTION, MEMBERS, MixedLoad
-from support.sick_server import READER_HANGS_AFTER_S
+from support.sick_server import READER_HANGS_AFTER_S, SMALL_HEAP
 
 # Of a sick part nothing here may take longer: a JVM starts in seconds, on a machine that others use in tens.
 WELL_AFTER_S = 120.0
@@ -93,7 +93,7 @@ class SickServer:
                 command = status.with_name("cmdline").read_text()
             except OSError:
                 continue  # it has ended meanwhile
-            is_ours = lines.get("PPid") == str(self.process.pid) and "first_stage.search_child" in command
+            is_ours = lines.get("PPid") == str(self.process.pid) and "search_child" in command
             if is_ours and not lines["State"].startswith("Z"):
                 processes.append(int(status.parent.name))
         return processes
@@ -109,9 +109,12 @@ class SickServer:
 
 @asynccontextmanager
 async def sick_server(
-    folder: Path, tiny_rankers: Mapping[str, Path], *, searches: bool = True
+    folder: Path, tiny_rankers: Mapping[str, Path], *, searches: bool = True, small_heap: bool = False
 ) -> AsyncIterator[SickServer]:
-    """Start a server of three rankers, and with `searches` of an index, that can be made sick."""
+    """Start a server of three rankers, and with `searches` of an index, that can be made sick.
+
+    Java's heap can be filled with `small_heap` alone.
+    """
     collection, index, pid_file = folder / "collection.jsonl", folder / "index", folder / "farrank.pid"
     lines = (json.dumps({"id": doc_id, "text": text * 40}) for doc_id, text in COLLECTION.items())
     collection.write_text("\n".join(lines))
@@ -127,6 +130,8 @@ async def sick_server(
     arguments += [f"--set=device.hang_after_s={DEVICE_HANGS_AFTER_S}", "--http-port=0", "--log-level=info"]
     arguments += [f"--set=first_stage.hang_after_s={SEARCHES_HANG_AFTER_S}", "--port=0", "--metrics-port=0"]
     environment = {**os.environ, READER_HANGS_AFTER_S: str(READERS_HANG_AFTER_S)}
+    if small_heap:
+        environment[SMALL_HEAP] = "1"
     code = "import sys; from support.sick_server import serve; serve(sys.argv[1:])"
     command = [sys.executable, "-c", code, *arguments]
     log = folder / "log"
@@ -159,6 +164,7 @@ class Chaos:
         self.sicknesses: dict[str, Callable[[], Awaitable[None]]] = {
             "Lucene killed": self.kill_searches,
             "Lucene stopped": self.stop_searches,
+            "Lucene's heap full": self.fill_heap,
             "device lost": lambda: self.strike_device("device lost", "lost"),
             "device thread ended by a library": lambda: self.strike_device(
                 "device thread ended by a library", "exits"
@@ -189,6 +195,11 @@ class Chaos:
         """Stop it: it takes what it is sent, and says nothing."""
         os.kill(await self._searching(), signal.SIGSTOP)
         await self._well("Lucene stopped", time.monotonic(), SEARCHES)
+
+    async def fill_heap(self) -> None:
+        """Fill its heap with what stays: no search has room any more."""
+        os.kill(await self._searching(), signal.SIGUSR1)
+        await self._well("Lucene's heap full", time.monotonic(), SEARCHES)
 
     async def strike_device(self, name: str, words: str) -> None:
         """Have the next batch meet a sickness of the device."""

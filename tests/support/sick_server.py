@@ -1,5 +1,7 @@
 """`farrank serve` as it is, whose device and tokenizer threads fall sick when standard input says so.
 
+With FARRANK_SMALL_HEAP set, the heap of its search process is small and can be filled (`sick_search_child`).
+
 Lines in, each a sickness that strikes once, with the next
 batch or text:
 
@@ -29,10 +31,12 @@ from farrank_server.config.schema import RankerConfig, ServerConfig
 from farrank_server.engine import reader_threads, tokenization
 from farrank_server.engine.device.device_loop import DeviceLoop
 from farrank_server.engine.rankers import loading
+from support import sick_search_child
 from support.engine_bench import Wrapped
 
 # After how long a tokenizer thread is given up here; 30 s would be most of a short run.
 READER_HANGS_AFTER_S = "FARRANK_READER_HANGS_AFTER_S"
+SMALL_HEAP = "FARRANK_SMALL_HEAP"
 
 
 class Sicknesses:
@@ -111,6 +115,8 @@ def _sick_turn(steps: Any) -> Any:
 def serve(arguments: Sequence[str]) -> None:
     """Be `farrank serve` with these arguments, and end."""
     reader_threads.HANG_AFTER_S = float(os.environ.get(READER_HANGS_AFTER_S, reader_threads.HANG_AFTER_S))
+    if SMALL_HEAP in os.environ:
+        sick_search_child.use_it()
     DeviceLoop._recover = _recover_or_end  # type: ignore[method-assign,assignment]
     loading._open = _open_sick
     tokenization._turn = _sick_turn

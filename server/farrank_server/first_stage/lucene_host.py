@@ -47,11 +47,12 @@ STUCK_AFTER_HANGS = 6.0
 
 
 class SearchState(StrEnum):
-    """What became of the search process: it answers, it ended by itself, or it hung and was ended."""
+    """What became of the search process: it answers, it ended, or was ended over a hang or a full heap."""
 
     UP = "up"
     ENDED = "ended"
     HUNG = "hung"
+    HEAP_FULL = "heap_full"
 
 
 def nobody(state: SearchState) -> None:
@@ -187,7 +188,7 @@ class LuceneHost:
             born_s = time.monotonic()
             code = await process.ended()
             self._process = None
-            self._tell(SearchState.HUNG if process.has_hung else SearchState.ENDED)
+            self._tell(process.ends_as)
             if time.monotonic() - born_s > _HEALTHY_AFTER_S:
                 failures = 0
             _log.error("the search process ended with %d; starting another", code)
@@ -211,15 +212,15 @@ def restart_delay_s(failures: int) -> float:
 class SearchProcess(JavaProcess):
     """One life of the search process; made by `open`. When it ends, all that wait for it get Unavailable.
 
-    `opened` is what each index holds, `pending` the requests that have a caller who waits. `has_hung` says
-    that it was killed because it hung.
+    `opened` is what each index holds, `pending` the requests that have a caller who waits. `ends_as` says
+    why it was killed, if it was.
 
     A request is written once the pipe has taken the one before. What is given up until then is never written:
     a process that reads no more would otherwise be sent all that callers ask and give up meanwhile.
     """
 
     opened: dict[str, dict[str, Any]]
-    has_hung: bool = False
+    ends_as: SearchState = SearchState.ENDED
     _reading: asyncio.Task[None]
     _writing: asyncio.Task[None]
     _watching: asyncio.Task[None]
@@ -321,14 +322,17 @@ class SearchProcess(JavaProcess):
             elif self._stuck_s > STUCK_AFTER_HANGS * hang_after_s:
                 problem = f"has ended no search for {self._stuck_s:.0f} s, and all its threads are busy"
             if problem:
-                _log.error("the search process %s; killing it (first_stage.hang_after_s)", problem)
-                self.has_hung = True
-                self.kill_now()
+                self._give_up(SearchState.HUNG, f"{problem} (first_stage.hang_after_s)")
                 return
             if not is_asked:
                 is_asked = True
                 with contextlib.suppress(ProcessEnded):
                     self.post({"ping": True})
+
+    def _give_up(self, state: SearchState, problem: str) -> None:
+        _log.error("the search process %s; killing it", problem)
+        self.ends_as = state
+        self.kill_now()
 
     async def _read_answers(self, max_query_terms: int) -> None:
         try:
@@ -337,6 +341,9 @@ class SearchProcess(JavaProcess):
                 self._heard_of = True
                 if "stuck_s" in header:
                     self._stuck_s = header["stuck_s"]
+                    continue
+                if "heap_full" in header:
+                    self._give_up(SearchState.HEAP_FULL, f"keeps Java's heap full: {header['heap_full']}")
                     continue
                 answer = self.pending.pop(header["id"], None)
                 if answer is None or answer.done():

@@ -17,6 +17,8 @@ Run as `python -m farrank_server.first_stage.search_child` by `lucene`, which sp
                       {stuck_s}                                                    to a ping: for how long all
                                                                                    threads are busy, and none
                                                                                    has ended a search
+                      {heap_full: how much}                                        Java's heap stays full: end
+                                                                                   this process
 
 ASKED is what the index's way to rank takes (`lucene_rankings`): query, weights or vector. There are no places
 where the index has none; an unknown document's is -1.
@@ -34,6 +36,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from farrank_server.errors import ConfigError, Gone, without_words
+from farrank_server.first_stage.heap_watch import HeapWatch, java_heap
 from farrank_server.first_stage.lucene_index import Found, OpenIndex
 from farrank_server.first_stage.lucene_rankings import ranked
 from farrank_server.java_process.frames import claim_pipes, pack, read_frame, write_frame
@@ -77,9 +80,11 @@ class SearchThreads:
         indexes: Mapping[str, SearchedIndex],
         threads: int,
         to_parent: BinaryIO,
+        heap: HeapWatch,
         tracing: "Tracing | None" = None,
     ) -> None:
         self._indexes = indexes
+        self._heap = heap
         self._tracing = tracing
         self._to_parent = to_parent
         self._writing = threading.Lock()
@@ -107,14 +112,16 @@ class SearchThreads:
             return
         self._change_busy(1)
         try:
-            with self._traced(request, came_ns):
-                frame = self._search(request)
+            with self._heap.search(), self._traced(request, came_ns):
+                answer, texts = self._search(request)
         finally:
             self._change_busy(-1)
         # Cancelled while it ran: megabytes of texts are not sent.
         if request["id"] in self._wanted:
             self._wanted.discard(request["id"])
-            self._send(frame)
+            self._send(pack({"id": request["id"], **answer}, texts))
+        if answer.get("error") == "memory" and (full := self._heap.look()):
+            self._send(pack({"heap_full": full}))
 
     def _traced(self, request: Mapping[str, Any], came_ns: int) -> contextlib.AbstractContextManager[None]:
         """Have a span around a search that is traced, from when it came."""
@@ -146,21 +153,20 @@ class SearchThreads:
             self._to_parent.write(frame)
             self._to_parent.flush()
 
-    def _search(self, request: Mapping[str, Any]) -> bytes:
+    def _search(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
         try:
             index = self._indexes[request["index"]]
             if "read" in request:
-                return pack({"id": request["id"]}, index.texts(request["read"]))
+                return {}, index.texts(request["read"])
             if "locate" in request:
-                return pack({"id": request["id"], "places": index.locate(request["locate"])})
+                return {"places": index.locate(request["locate"])}, ()
             if "only" in request:
                 found = index.score(request, request["only"])
             else:
                 found = index.search(request, request["k"], texts=request["texts"])
-            hits = {"doc_ids": found.doc_ids, "scores": found.scores, "places": found.places}
-            return pack({"id": request["id"], **hits}, found.texts)
+            return {"doc_ids": found.doc_ids, "scores": found.scores, "places": found.places}, found.texts
         except Gone as exc:
-            return pack({"id": request["id"], "gone": exc.doc_ids})
+            return {"gone": exc.doc_ids}, ()
         except Exception as exc:
             # One bad search must not end a process that serves many.
             error = "internal"
@@ -170,7 +176,7 @@ class SearchThreads:
                 error = "memory"
             else:
                 _log.error("a search failed: %s", without_words(exc))
-            return pack({"id": request["id"], "error": error})
+            return {"error": error}, ()
 
 
 def main() -> None:
@@ -200,7 +206,6 @@ def main() -> None:
     if problems:
         write_frame(to_parent, {"failed": problems})
         os._exit(1)
-    write_frame(to_parent, {"ready": {name: index.describe() for name, index in indexes.items()}})
     tracing = None
     if setup["tracing"] is not None:
         # Imported here: without it, a process that searches spends nothing on its libraries.
@@ -208,7 +213,9 @@ def main() -> None:
         from farrank_server.telemetry.tracing import Tracing
 
         tracing = Tracing(TracingConfig(**setup["tracing"]), "farrank-search")
-    SearchThreads(indexes, setup["search_threads"], to_parent, tracing).run(from_parent)
+    heap = HeapWatch(java_heap())
+    write_frame(to_parent, {"ready": {name: index.describe() for name, index in indexes.items()}})
+    SearchThreads(indexes, setup["search_threads"], to_parent, heap, tracing).run(from_parent)
     if tracing is not None:
         tracing.close()
     # Nothing is left to save, and nobody waits for a search. The threads are not ended first: Java's own

@@ -17,6 +17,14 @@ from typing import Any
 from farrank_server.errors import ConfigError
 
 LEAST_JAVA = 21
+
+# A crash's report would lie in the server's working directory, and a core file beside it: both hold what
+# callers wrote. What the JVM prints, some ten lines, goes to the log.
+_NO_FILES_OF_A_CRASH = (
+    "-XX:ErrorFile=/dev/null",
+    "-XX:ReplayDataFile=/dev/null",
+    "-XX:-CreateCoredumpOnCrash",
+)
 _INSTALL = "pip install 'farrank[lucene]'"
 
 
@@ -64,7 +72,7 @@ def start_jvm(heap_mib: int) -> None:
     jnius_config.set_classpath(str(jar))
     # -Xrs leaves signals to Python. Without it the JVM handles SIGTERM itself and exits with 143. UsePerfData
     # maps a file of /tmp into memory, which a full disk makes a danger.
-    jnius_config.add_options("-Xrs", "-XX:-UsePerfData", f"-Xmx{heap_mib}m")
+    jnius_config.add_options("-Xrs", "-XX:-UsePerfData", *_NO_FILES_OF_A_CRASH, f"-Xmx{heap_mib}m")
     import jnius  # noqa: F401  (importing it is what starts the JVM)
 
 

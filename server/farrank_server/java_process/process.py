@@ -13,7 +13,7 @@ from farrank_server.java_process.frames import Frame, pack, receive_frame
 from farrank_server.java_process.jvm import child_environment
 
 _log = logging.getLogger(__name__)
-_ALARMING = re.compile(r"\b(ERROR|FATAL|SEVERE|Traceback|Error:)")
+_ALARMING = re.compile(r"\b(ERROR|FATAL|SEVERE|Traceback|Error:)|^# +\S")  # the last is a crash of the JVM
 _STOP_TIMEOUT_S = 5.0
 _PIPE_BYTES = 4 * 2**20  # of answers read ahead before the pipe is paused; 100 long documents fit
 _LAST_LINES = 20

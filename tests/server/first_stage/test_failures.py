@@ -133,16 +133,3 @@ async def test_a_dead_search_process_fails_its_searches_and_is_replaced(toy_inde
     with pytest.raises(Unavailable):
         await pending
     assert process_is_gone(second_pid)
-
-
-async def test_texts_beyond_the_heap_fail_one_search_only(odd_index: Path) -> None:
-    stage = open_first_stages(FirstStageConfig(indexes={"odd": Bm25Config(odd_index)}), heap_mib=24)
-    await stage.start()
-    try:
-        pid = stage.lucene.process_id
-        with pytest.raises(ResourceExhausted, match="ask for fewer"):
-            await stage.search("odd", "hugedoc", 10, TIMEOUT_S)
-        assert await stage.search("odd", "volcano", 10, TIMEOUT_S)
-        assert stage.lucene.process_id == pid
-    finally:
-        await stage.stop()

@@ -7,7 +7,7 @@ import pytest
 
 from farrank_server.config.schema import FirstStageConfig
 from farrank_server.first_stage import lucene_host
-from farrank_server.first_stage.lucene_host import LuceneHost, restart_delay_s
+from farrank_server.first_stage.lucene_host import LuceneHost, SearchState, restart_delay_s
 
 
 class Child:
@@ -16,7 +16,7 @@ class Child:
     def __init__(self) -> None:
         self.end = asyncio.Event()
         self.stopped = False
-        self.has_hung = False
+        self.ends_as = SearchState.ENDED
         self.opened: dict[str, Any] = {}
 
     async def ended(self) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from farrank_server.first_stage.heap_watch import Heap, HeapWatch
 from farrank_server.first_stage.search_child import SearchThreads
 from farrank_server.java_process.frames import pack, read_frame
 
@@ -28,7 +29,8 @@ def test_a_search_that_fails_in_an_unforeseen_way_is_answered_and_logged(
     index: Any = FailingIndex()
     reading, writing = os.pipe()
     with open(reading, "rb") as answers, open(writing, "wb") as to_parent:
-        threads = SearchThreads({"it": index}, 1, to_parent)
+        heap = HeapWatch(Heap(in_use=lambda: 0, most=lambda: 1))
+        threads = SearchThreads({"it": index}, 1, to_parent, heap)
         threads.run(io.BytesIO(pack({"id": 7, "index": "it", "query": "q", "k": 1, "texts": True})))
         assert read_frame(answers) == ({"id": 7, "error": "internal"}, [])
     (record,) = caplog.records

@@ -1,0 +1,90 @@
+"""The search process as it is, in a small heap that SIGUSR1 fills with what stays.
+
+It runs as `python -m support.sick_search_child`; `use_it` has hosts start it instead of the shipped one.
+"""
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from farrank_server.first_stage import heap_watch, search_child
+from farrank_server.first_stage.heap_watch import Heap, HeapWatch
+from farrank_server.first_stage.lucene_host import SearchProcess
+from farrank_server.first_stage.lucene_rankings import ranked
+from farrank_server.java_process.jvm import start_jvm
+
+HEAP_MIB = 64
+
+# What is left of a full heap, and what each search takes for a moment: of Java's heap, as its own objects.
+LEFT_BYTES = 4 * 2**20
+SEARCH_BYTES = 8 * 2**20
+
+# Ten of them and their headers fit a region of the heap.
+PIECE_BYTES = 100 * 2**10
+
+_start = SearchProcess.start.__func__  # type: ignore[attr-defined]
+
+
+async def _start_sick(kind: type[SearchProcess], module: str, name: str) -> SearchProcess:
+    process: SearchProcess = await _start(kind, __name__, name)
+    return process
+
+
+def use_it(monkeypatch: Any = None) -> None:
+    """Have hosts of this process start it, until the fixture undoes that, if one is given."""
+    tests = str(Path(__file__).parent.parent)
+    paths = os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])
+    if monkeypatch is None:
+        os.environ["PYTHONPATH"] = paths
+        SearchProcess.start = classmethod(_start_sick)  # type: ignore[assignment,method-assign]
+    else:
+        monkeypatch.setenv("PYTHONPATH", paths)
+        monkeypatch.setattr(SearchProcess, "start", classmethod(_start_sick))
+
+
+def _buffers() -> Any:
+    from jnius import autoclass
+
+    return autoclass("java.nio.ByteBuffer")
+
+
+class HungryIndex:
+    """An index whose searches take so much memory, however little they find."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self._index, self._buffers = ranked(*arguments), _buffers()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._index, name)
+
+    def search(self, request: Mapping[str, Any], k: int, *, texts: bool) -> Any:
+        """Search, where there is room."""
+        self._buffers.allocate(SEARCH_BYTES)
+        return self._index.search(request, k, texts=texts)
+
+
+class Fillable(HeapWatch):
+    """Fills the heap when it is told to, and while no search runs."""
+
+    def __init__(self, heap: Heap) -> None:
+        super().__init__(heap)
+        self._kept: list[Any] = []
+        signal.signal(signal.SIGUSR1, self.fill)
+
+    def fill(self, *_: Any) -> None:
+        """Leave little."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running)
+            pieces = (self._heap.most() - self._heap.in_use() - LEFT_BYTES) // PIECE_BYTES
+            buffers = _buffers()
+            self._kept += [buffers.allocate(PIECE_BYTES) for _ in range(pieces)]
+
+
+if __name__ == "__main__":
+    sick: Any = search_child
+    sick.start_jvm = lambda heap_mib: start_jvm(HEAP_MIB)
+    sick.ranked, sick.HeapWatch = HungryIndex, Fillable
+    heap_watch.LOOK_EVERY_S = 0.0
+    search_child.main()
