@@ -68,7 +68,7 @@ class HeapWatch:
                 self._changed.notify_all()
 
     def look(self) -> str | None:
-        """Say how full the heap stays, None if it does not. Called when a search ran out, outside of `search`.
+        """Say how full the heap stays, None if it does not. Called outside of `search`, when one ran out.
 
         Also None where another look was taken lately, or searches run on and on.
         """
