@@ -15,7 +15,7 @@ from farrank_rankers.exports.published_files import (
 )
 from farrank_rankers.exports.published_parity import MeasuredFile, read_measured
 from farrank_rankers.family import EvidenceKind
-from farrank_rankers.files.model_files import SPEC_FILE, ModelFiles, lists_members, locate
+from farrank_rankers.files.model_files import SPEC_FILE, ModelFiles, is_pointer, lists_members, locate
 from farrank_rankers.files.open import Overrides, open_ranker
 from farrank_rankers.reader import Reader
 from farrank_runtimes.devices import choose_device
@@ -200,7 +200,7 @@ def _published(files: ModelFiles, export_file: str | None) -> Published:
     found = [each for each in find_published(files) if each.instructions in (None, *here)]
     if not found:
         return NOTHING_PUBLISHED
-    weights = any(files.transformer.glob("*.safetensors"))
+    weights = any(not is_pointer(path) for path in files.transformer.glob("*.safetensors"))
     return Published(found, read_measured(files.folder), weights=weights)
 
 

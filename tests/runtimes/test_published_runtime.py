@@ -1,6 +1,7 @@
 """Published graphs served as they are: chosen, checked, and the same scores as their model's weights give."""
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from onnx import TensorProto, helper
 from sentence_transformers import CrossEncoder, SentenceTransformer
 
-from farrank_rankers.errors import ExportError, SpecError
+from farrank_rankers.errors import ExportError, SourceError, SpecError, WeightsError
 from farrank_rankers.exports import published_files
 from farrank_rankers.features import stacked
 from farrank_rankers.files.model_files import ModelFiles, locate
@@ -400,6 +401,54 @@ def test_a_graph_that_is_no_file_is_said_and_not_waited_for(
     served = opened(tmp_path)
     assert served.runtime.capabilities().runtime == "torch"
     assert f"{place} is no file, or a link to none" in served.reason
+
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 133466304\n"
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_a_file_that_git_lfs_left_out_is_named(published: dict[str, Path], tmp_path: Path, name: str) -> None:
+    folder = shutil.copytree(published["cross-encoder"], tmp_path / "clone")
+    (folder / name).write_text(POINTER)
+    with pytest.raises(
+        SourceError, match=rf"{name} is a pointer of Git LFS.*; run git lfs pull in {folder}$"
+    ):
+        opened(folder)
+
+
+def test_graphs_serve_without_weights_and_weights_without_graphs_that_git_lfs_left_out(
+    published: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(published["pooled"], tmp_path / "clone")
+    graph, weights = folder / "onnx" / "model.onnx", folder / "model.safetensors"
+    kept = weights.read_bytes()
+    weights.write_text(POINTER)
+    assert opened(folder).runtime.capabilities().runtime != "torch"
+    graph.write_text(POINTER)
+    with pytest.raises(WeightsError, match=r"model.safetensors is a pointer of Git LFS"):
+        opened(folder)
+    weights.unlink()
+    with pytest.raises(
+        WeightsError, match=r"model.safetensors is missing; .*model.onnx is a pointer of Git LFS"
+    ):
+        opened(folder)
+    weights.write_bytes(kept)
+    assert opened(folder).runtime.capabilities().runtime == "torch"
+    with pytest.raises(ExportError, match=r"model.onnx is a pointer of Git LFS"):
+        opened(folder, export_file="onnx/model.onnx")
+
+
+def test_graphs_whose_names_say_no_precision_are_offered_where_weights_are_missing(
+    published: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(published["pooled"], tmp_path / "quantized")
+    (folder / "model.safetensors").unlink()
+    (folder / "onnx" / "model.onnx").rename(folder / "onnx" / "model_q4.onnx")
+    with pytest.raises(
+        WeightsError, match=r"is missing; of onnx/model_q4.onnx one can be named by export_file$"
+    ):
+        opened(folder)
+    assert opened(folder, export_file="onnx/model_q4.onnx").runtime.capabilities().runtime != "torch"
 
 
 def test_more_dimensions_than_there_are_cannot_be_kept(published: dict[str, Path]) -> None:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.manifest import ExportPrecision
-from farrank_rankers.files.model_files import ModelFiles, ModelKind
+from farrank_rankers.files.model_files import ModelFiles, ModelKind, is_pointer, pointer_message
 
 PublishedFormat = Literal["onnx", "openvino"]
 Instructions = Literal["avx2", "avx512", "avx512_vnni", "arm64"]
@@ -78,7 +78,7 @@ class PublishedFile:
 def find_published(files: ModelFiles) -> list[PublishedFile]:
     """List a model's published graphs whose names say their precision, the preferred first.
 
-    Models of other kinds than cross-encoder and bi-encoder have none.
+    Models of other kinds than cross-encoder and bi-encoder have none. Graphs that Git LFS left out are none.
     Raises: ExportError if a folder cannot be read.
     """
     if files.kind not in SERVED_KINDS:
@@ -93,7 +93,8 @@ def find_published(files: ModelFiles) -> list[PublishedFile]:
             except OSError as error:
                 raise ExportError(f"{below} cannot be read: {error.strerror}") from error
             named = (_described(files.folder, (below / name).relative_to(files.folder)) for name in names)
-            found += [each for each in named if each is not None and each.precision is not None]
+            known = [each for each in named if each is not None and each.precision is not None]
+            found += [each for each in known if not is_pointer(each.path)]
     return sorted(dict.fromkeys(found), key=_preference)
 
 
@@ -115,6 +116,8 @@ def named_published(files: ModelFiles, name: str) -> PublishedFile:
         )
     if not (files.folder / place).is_file():
         raise ExportError(f"{files.folder / place} is missing; published graphs there: {there}")
+    if is_pointer(files.folder / place):
+        raise ExportError(pointer_message(files.folder / place))
     described = _described(files.folder, Path(place))
     return described or PublishedFile(files.folder, place.as_posix(), _SUFFIXES[place.suffix], None)
 

@@ -98,6 +98,10 @@ ModelKind = Literal["artifact", "difference", "cross-encoder", "yes-no", "bienco
 SPEC_FILE = "ranker.json"
 DIFFERENCE_FILE = "difference.json"
 
+# What Git leaves in a file's place where Git LFS did not bring the file itself.
+_POINTER = b"version https://git-lfs.github.com/spec/"
+_READ_OF_ALL = frozenset({".json", ".jinja"})
+
 # Keys that say how a model was stored or called, not what it computes.
 _IMMATERIAL = frozenset(
     {"_name_or_path", "auto_map", "dtype", "output_attentions", "output_hidden_states", "return_dict"}
@@ -131,6 +135,7 @@ class ModelFiles:
         Raises: SourceError naming the file that is missing or damaged, or a folder of several models.
         """
         folder = location.folder
+        _refuse_pointers(folder)
         if (folder / SPEC_FILE).is_file():
             if lists_members(folder):
                 raise SourceError(f"{folder} is an ensemble, not a single ranker")
@@ -146,9 +151,33 @@ class ModelFiles:
             return cls("yes-no", location, folder, _read_config(folder))
         if (folder / MODULES).is_file():
             transformer = folder / str(listed_modules(folder)[0]["path"])
+            _refuse_pointers(transformer)
             read = _static_config if is_static(folder) else _read_config
             return cls("biencoder", location, transformer, read(transformer))
         return cls("backbone", location, folder, _read_config(folder))
+
+
+def is_pointer(path: Path) -> bool:
+    """Whether a file was left out of a clone, and Git LFS has put a pointer in its place."""
+    try:
+        if not path.is_file():
+            return False  # a pipe would be waited for
+        with path.open("rb") as file:
+            return file.read(len(_POINTER)) == _POINTER
+    except OSError:
+        return False
+
+
+def _refuse_pointers(folder: Path) -> None:
+    """Raises: SourceError naming a pointer among the files that whatever serves a model reads."""
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.suffix in _READ_OF_ALL and is_pointer(path):
+            raise SourceError(pointer_message(path))
+
+
+def pointer_message(path: Path) -> str:
+    """Say what is wrong with a file that is a pointer, and what helps."""
+    return f"{path} is a pointer of Git LFS, and not the file itself; run git lfs pull in {path.parent}"
 
 
 def _base_of(folder: Path, starting: tuple[Path, ...]) -> ModelFiles:
@@ -196,6 +225,8 @@ def _static_config(folder: Path) -> dict[str, Any]:
     Raises: SourceError naming the file that is missing or damaged.
     """
     path = folder / "model.safetensors"
+    if is_pointer(path):
+        raise SourceError(pointer_message(path))
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))

@@ -19,7 +19,7 @@ from farrank_rankers.backbones.alibi_bert import AlibiBert, rename_published
 from farrank_rankers.backbones.alibi_checkpoints import PUBLISHED
 from farrank_rankers.backbones.static_embedding import StaticEmbedding, rename_static
 from farrank_rankers.errors import RankerError, SourceError, WeightsError
-from farrank_rankers.files.model_files import ModelFiles
+from farrank_rankers.files.model_files import ModelFiles, is_pointer, pointer_message
 from farrank_rankers.json_values import read_json
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
@@ -200,6 +200,11 @@ def distinct(module: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in named.items() if seen.setdefault(id(tensor), name) == name}
 
 
+# Where exporters put graphs beside weights, or in their place. Those whose names say their precision are
+# served without being named.
+_GRAPHS = ("*.onnx", "onnx/*.onnx", "openvino/*.xml")
+
+
 def read_weights(folder: Path) -> dict[str, Tensor]:
     """Read a folder's tensors, from one file or from the shards that an index names.
 
@@ -218,9 +223,19 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         if not path.is_file():
             pickled = ", ".join(sorted(item.name for item in folder.glob("*.bin")))
             hint = f"; {pickled} is not opened, for pickles can run code: convert it" if pickled else ""
-            raise WeightsError(f"{path} is missing{hint}")
+            raise WeightsError(f"{path} is missing{hint or _hint_at_graphs(folder)}")
         tensors |= read_tensors(path)
     return tensors
+
+
+def _hint_at_graphs(folder: Path) -> str:
+    """Say how the graphs there can be served; nothing if there are none."""
+    graphs = sorted(path for each in _GRAPHS for path in folder.glob(each))
+    pointers = [path for path in graphs if is_pointer(path)]
+    if pointers:
+        return f"; {pointer_message(pointers[0])}"
+    names = ", ".join(path.relative_to(folder).as_posix() for path in graphs)
+    return f"; of {names} one can be named by export_file" if names else ""
 
 
 # Among what a safetensors file says of itself: `Ranker.weights_digest` of the ranker that it holds.
@@ -276,6 +291,8 @@ def check_blob(path: Path) -> None:
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
     """Say of a weights file that cannot be read that it is damaged. Raises: WeightsError naming it."""
+    if is_pointer(path):
+        raise WeightsError(pointer_message(path))
     try:
         yield
     except (SafetensorError, OSError, ValueError) as error:
