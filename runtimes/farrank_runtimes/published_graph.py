@@ -11,6 +11,7 @@ from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.export_folder import checksum
 from farrank_rankers.exports.manifest import ExportPrecision
 from farrank_rankers.exports.published_files import PublishedFile
+from farrank_rankers.files.model_files import hub_checksum
 from farrank_runtimes.runtime import RuntimeAbsent
 
 if TYPE_CHECKING:
@@ -53,10 +54,19 @@ class PublishedGraph:
 
     @property
     def digest(self) -> str:
-        """Hash names and content of all of its files to 32 hexadecimal digits; each is read once."""
+        """Hash names and content of all of its files to 32 hexadecimal digits; each is read once.
+
+        Raises: ExportError naming a file of the hub's cache that is not what was uploaded.
+        """
         digest = hashlib.blake2b(digest_size=16)
         for path in sorted(self.files):
-            digest.update(f"{path.relative_to(self.file.folder).as_posix()} {checksum(path)}\n".encode())
+            found = checksum(path)
+            if found != (hub_checksum(path) or found):
+                raise ExportError(
+                    f"{path} is damaged: {path.resolve()} has the SHA-256 {found}; delete it, and download "
+                    "it anew"
+                )
+            digest.update(f"{path.relative_to(self.file.folder).as_posix()} {found}\n".encode())
         return digest.hexdigest()
 
 

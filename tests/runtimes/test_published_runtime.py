@@ -1,5 +1,6 @@
 """Published graphs served as they are: chosen, checked, and the same scores as their model's weights give."""
 
+import hashlib
 import os
 import shutil
 from collections.abc import Callable
@@ -215,12 +216,13 @@ def test_a_hub_name_is_served_from_the_cache_alone(
     blobs.mkdir(parents=True)
     (cached / "refs").mkdir()
     (cached / "refs" / "main").write_text("0" * 40)
-    for number, path in enumerate(sorted(published["biencoder"].rglob("*"))):
+    for path in sorted(published["biencoder"].rglob("*")):
         if path.is_file() and path.suffix != ".safetensors":
             link = snapshot / path.relative_to(published["biencoder"])
             link.parent.mkdir(parents=True, exist_ok=True)
-            (blobs / f"{number:040}").write_bytes(path.read_bytes())
-            link.symlink_to(blobs / f"{number:040}")
+            blob = blobs / hashlib.sha256(path.read_bytes()).hexdigest()
+            blob.write_bytes(path.read_bytes())
+            link.symlink_to(blob)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     served = open_ranker_runtime("acme/published", {}, runtime="onnx", placement=CPU)
     assert served.reader.spec.provenance["model"] == "acme/published"
@@ -229,6 +231,14 @@ def test_a_hub_name_is_served_from_the_cache_alone(
     assert named.version == served.version
     # OpenVINO follows no link out of the folder, where a file beside the graph has its weights.
     assert named.runtime.capabilities().runtime == "onnx"
+    blob = (snapshot / "onnx" / "model.onnx_data").resolve()
+    content = bytearray(blob.read_bytes())
+    content[100] ^= 1
+    blob.write_bytes(content)
+    with pytest.raises(
+        ExportError, match=rf"model.onnx_data is damaged: {blob} has the SHA-256 \w+; delete it"
+    ):
+        open_ranker_runtime("acme/published", {}, runtime="onnx", placement=CPU)
 
 
 Change = Callable[[Path], object]

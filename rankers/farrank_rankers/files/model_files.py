@@ -168,6 +168,12 @@ def is_pointer(path: Path) -> bool:
         return False
 
 
+def hub_checksum(path: Path) -> str | None:
+    """The SHA-256 of what was uploaded, by which the hub's cache names a large file; None for other files."""
+    name = path.resolve().name
+    return name if path.is_symlink() and re.fullmatch("[0-9a-f]{64}", name) else None
+
+
 def _refuse_pointers(folder: Path) -> None:
     """Raises: SourceError naming a pointer among the files that whatever serves a model reads."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():

@@ -1,7 +1,6 @@
 """Weights from safetensors files, and only from those, into modules that are built without any."""
 
 import hashlib
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from farrank_rankers.backbones.alibi_bert import AlibiBert, rename_published
 from farrank_rankers.backbones.alibi_checkpoints import PUBLISHED
 from farrank_rankers.backbones.static_embedding import StaticEmbedding, rename_static
 from farrank_rankers.errors import RankerError, SourceError, WeightsError
-from farrank_rankers.files.model_files import ModelFiles, is_pointer, pointer_message
+from farrank_rankers.files.model_files import ModelFiles, hub_checksum, is_pointer, pointer_message
 from farrank_rankers.json_values import read_json
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
@@ -273,18 +272,15 @@ def check_weights(ranker: Ranker, folder: Path) -> None:
 
 
 def check_blob(path: Path) -> None:
-    """Compare a file of the hub's cache with its own name there, the SHA-256 of what was uploaded.
-
-    Raises: WeightsError naming the file.
-    """
-    blob = path.resolve()
-    if not path.is_symlink() or not re.fullmatch("[0-9a-f]{64}", blob.name):
+    """Hold a file of the hub's cache to its name there. Raises: WeightsError naming the file."""
+    uploaded = hub_checksum(path)
+    if uploaded is None:
         return
-    with reading(path), blob.open("rb") as file:
+    with reading(path), path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != blob.name:
+    if found != uploaded:
         raise WeightsError(
-            f"{path} is damaged: {blob} has the SHA-256 {found}; delete it, and download it anew"
+            f"{path} is damaged: {path.resolve()} has the SHA-256 {found}; delete it, and download it anew"
         )
 
 
