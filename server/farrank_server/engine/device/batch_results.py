@@ -3,6 +3,7 @@
 import logging
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -13,13 +14,13 @@ from farrank_runtimes.runtime import DeviceLost, OutOfMemory, forget_locals
 from farrank_server.engine.admission.reservations import Reservation, Reservations
 from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput
 from farrank_server.engine.device.batch_in_flight import BatchInFlight
-from farrank_server.engine.device.batch_trace import note_batch
 from farrank_server.engine.device.watchdog import Watchdog
 from farrank_server.engine.device.work_queue import RankerQueue, WorkQueue
 from farrank_server.engine.rankers.document_cache import EncodedDocument
 from farrank_server.engine.rankers.loaded import LoadedRanker
 from farrank_server.errors import FailedPrecondition, FarrankError, Internal, Reason, ResourceExhausted
 from farrank_server.metrics import Metrics
+from farrank_server.telemetry.call_record import Facts, TracedBatch
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +114,7 @@ class BatchResults:
         started_s = (batch.done_s or batch.began_s) - batch.seconds
         for call in {item.call for item in batch.items}:
             call.tally.inference_ns += round(batch.seconds * 1e9)
-        note_batch(batch, started_s)
+        _note_batch(batch, started_s)
         ready: list[PendingDocument] = []
         for item, row, positions in zip(batch.items, rows, batch.positions, strict=True):
             call, document, tally = item.call, item.document, item.call.tally
@@ -352,3 +353,33 @@ def _query(call: ActiveCall) -> Features:
     if call.query_features is None:
         raise AssertionError("a dual document was scored before its query was encoded")
     return call.query_features
+
+
+def _note_batch(batch: BatchInFlight, start_s: float) -> None:
+    """Note, for the calls that are traced, how long their inputs waited for a batch and what it took.
+
+    `start_s` is when the device began it.
+    """
+    traced = defaultdict[ActiveCall, list[QueuedInput]](list)
+    for item in batch.items:
+        if item.call.call.record.trace is not None:
+            traced[item.call].append(item)
+    if not traced:
+        return
+    ranker, end_s = batch.queue.ranker, batch.done_s or start_s
+    ran = {"ranker": ranker.name, "runtime": ranker.capabilities.runtime}
+    whole: Facts = {
+        **ran,
+        "device": ranker.capabilities.device,
+        "precision": ranker.capabilities.precision,
+        "inputs": len(batch.items),
+        "calls": len({item.call for item in batch.items}),
+        "tokens": sum(item.tokens for item in batch.items),
+        "padded_tokens": sum(batch.positions),
+    }
+    traces = [trace for call in traced if (trace := call.call.record.trace) is not None]
+    told = TracedBatch(start_s, end_s, whole, traces)
+    for trace, items in zip(traces, traced.values(), strict=True):
+        trace.step("queue", min(start_s, *(item.enqueued_s for item in items)), start_s, ran)
+        its: Facts = {**ran, "inputs": len(items), "tokens": sum(item.tokens for item in items)}
+        trace.step("device", start_s, end_s, its, told)
