@@ -1,18 +1,22 @@
 """What the server tells Prometheus: one attribute an instrument, base units in the names."""
 
 import platform
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from enum import StrEnum
 from importlib import metadata
 from itertools import product
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from farrank_runtimes.runtime_table import installed_version
+from farrank_server.batching.fair_order import Priority
 from farrank_server.config.schema import SECONDS, LimitsConfig, ObjectiveConfig
 from farrank_server.errors import DroppedAt, FarrankError, RateExceeded, Reason, Unauthenticated
+from farrank_server.telemetry.log_output import dropped_lines
 
 if TYPE_CHECKING:
     from farrank_server.engine.call import RerankResult
@@ -50,6 +54,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)  # process_*: memory, CPU time, open files, start time
+        self.registry.register(_LogLines())
 
         def gauge(name: str, text: str, labels: str = "ranker") -> Gauge:
             return Gauge(f"farrank_{name}", text, labels.split(), registry=self.registry)
@@ -92,6 +97,15 @@ class Metrics:
         self.key_expiry = gauge("key_expiry_timestamp_seconds", "When a key expires, in Unix time", "key")
         self.key_reloads = counter("key_reloads_total", "Times the keys were to be read anew", "outcome")
         self.unauthenticated = counter("unauthenticated_total", "Calls without a key that holds", "door why")
+
+        self.priority_queue_seconds = histogram(
+            "priority_queue_duration_seconds", "Wait for the device, of answered calls", "priority"
+        )
+        self.priority_tokens = gauge(
+            "priority_admitted_tokens", "Tokens admitted and not yet encoded, by priority", "priority"
+        )
+        for priority in Priority:
+            self.priority_queue_seconds.labels(priority.name.lower())
 
         self.stage_seconds = histogram(
             "stage_duration_seconds", "Time that an answered call spent in a stage", "ranker stage"
@@ -235,7 +249,11 @@ class Metrics:
         self.encoded_chunks.labels(ranker).inc(chunks)
 
     def count_answer(
-        self, ranker: "LoadedRanker", result: "RerankResult", exemplar: Mapping[str, str] | None = None
+        self,
+        ranker: "LoadedRanker",
+        result: "RerankResult",
+        priority: Priority,
+        exemplar: Mapping[str, str] | None = None,
     ) -> None:
         """Take in one ranker's answer to a call, to which the labels of an exemplar lead."""
         leads = dict(exemplar or {})
@@ -250,5 +268,19 @@ class Metrics:
         for document in result.documents:
             chunks.observe(len(document.spans))
             deciding.observe(document.deciding_chunk + 1)
+        self.priority_queue_seconds.labels(priority.name.lower()).observe(tally.queue_ns / 1e9)
         for stage in ("tokenization", "queue", "inference", "aggregation"):
             self.stage_seconds.labels(name, stage).observe(getattr(tally, f"{stage}_ns") / 1e9, leads)
+
+
+class _LogLines(Collector):
+    """What the log lost: of the process, whichever server of it is asked."""
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Read the counts of this moment."""
+        lines = CounterMetricFamily(
+            "farrank_log_lines_dropped", "Lines of the log that were not written", labels=["reason"]
+        )
+        for reason, count in dropped_lines.items():
+            lines.add_metric([reason], count)
+        yield lines

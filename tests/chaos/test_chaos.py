@@ -87,6 +87,8 @@ def check_server(server: SickServer, chaos: Chaos) -> None:
     )
     assert server.metric("farrank_worker_restarts_total") == devices
     assert server.metric("farrank_tokenizer_hangs_total") == struck.count("tokenizer thread stuck")
+    lost_lines = server.metric("farrank_log_lines_dropped_total", reason="not_written")
+    assert (lost_lines > 0) == ("disk full, indexes reloaded" in struck)
 
 
 def check_counts(load: MixedLoad, server: SickServer) -> None:

@@ -16,6 +16,7 @@ from farrank_cli.terminated import run_interruptible
 from farrank_loadtest.latency.plan import FORM, Caps, Plan, parse_objective
 from farrank_loadtest.latency.steps import Steps, climb, upwards
 from farrank_loadtest.loops import SCHEDULES
+from farrank_loadtest.targets.address import PRIORITIES
 from farrank_loadtest.workloads import Workload
 from farrank_loadtest.workloads.recorded import read_candidates, read_jsonl
 from farrank_loadtest.workloads.synthetic import FORMS, make_up, parse_lengths
@@ -37,6 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     flag(parser, "--allow-remote", "let the load leave this machine")
     flag(parser, "--api-key-file FILE", "holds the API key to show with every call", Path)
     flag(parser, "--ranker NAME", "what to ask for (the server's default)", default="")
+    flag(parser, "--priority", "of all calls; Farrank over gRPC takes one", choices=PRIORITIES)
     flag(parser, "--out FOLDER", "where the report goes", Path, required=True)
 
     group = parser.add_argument_group("workload, one of")
@@ -157,7 +159,10 @@ def run(args: argparse.Namespace) -> int:
     progress = LoadProgress(plan)
 
     async def measure() -> list[Sweep]:
-        targets = [open_target(address, allow_remote=args.allow_remote, api_key=key) for address in addresses]
+        targets = [
+            open_target(address, allow_remote=args.allow_remote, api_key=key, priority=args.priority)
+            for address in addresses
+        ]
         try:
             for address, target in zip(addresses, targets, strict=True):
                 # What fails here is told of this one.

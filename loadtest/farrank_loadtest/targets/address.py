@@ -11,6 +11,7 @@ from farrank_loadtest.errors import LoadtestError
 from farrank_loadtest.targets import Target
 
 FORMS = "HOST:PORT (Farrank over gRPC), tei:URL, cohere:URL or jina:URL"
+PRIORITIES = ("interactive", "batch")
 _HTTP_PROTOCOLS = ("tei", "cohere", "jina")
 
 
@@ -45,12 +46,16 @@ def parse_address(address: str) -> tuple[str, str, str]:
     return protocol if http else "farrank", location, host
 
 
-def open_target(address: str, *, allow_remote: bool = False, api_key: str | None = None) -> Target:
+def open_target(
+    address: str, *, allow_remote: bool = False, api_key: str | None = None, priority: str | None = None
+) -> Target:
     """Open a target, from the event loop that will ask it: nothing is sent yet.
 
     `address` is `host:port` or `farrank:host:port` for gRPC, else `tei:`, `cohere:` or `jina:` and a URL: of
-    the server, or of the very route where its path ends in `/rerank`. `api_key` is shown with every call.
-    Raises: LoadtestError if the address is wrong, or leaves this machine without `allow_remote`.
+    the server, or of the very route where its path ends in `/rerank`. `api_key` is shown with every call;
+    `priority` is that of all calls, one of PRIORITIES.
+    Raises: LoadtestError if the address is wrong, or leaves this machine without `allow_remote`, or its
+        protocol knows no priority.
     """
     protocol, location, host = parse_address(address)
     if not (is_loopback(host) or allow_remote):
@@ -62,7 +67,9 @@ def open_target(address: str, *, allow_remote: bool = False, api_key: str | None
     if protocol == "farrank":
         from farrank_loadtest.targets.grpc import FarrankTarget
 
-        return FarrankTarget(location, api_key)
+        return FarrankTarget(location, api_key, priority)
+    if priority is not None:
+        raise LoadtestError(f"target {address!r}: only Farrank over gRPC is asked with a --priority")
     from farrank_loadtest.targets.http import HttpTarget
 
     return HttpTarget(protocol, location, api_key)

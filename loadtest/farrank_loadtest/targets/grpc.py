@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from farrank_client import AsyncClient, FarrankError, Result, RetryPolicy
+from farrank_client import AsyncClient, FarrankError, Priority, Result, RetryPolicy
 from farrank_loadtest.errors import TargetFailed
 from farrank_loadtest.targets import Answer, Document, TargetError, scores_by_index
 
@@ -15,12 +15,14 @@ class FarrankTarget:
     """Asks a Farrank server at `host:port`.
 
     Nothing is retried: what the server refuses is what is measured. Documents travel without their ids and
-    are told apart by their place, as the wire allows: a workload may hold the same one twice.
+    are told apart by their place, as the wire allows: a workload may hold the same one twice. `priority` is
+    that of all calls, `interactive` or `batch`; without one the server assumes interactive.
     """
 
-    def __init__(self, location: str, api_key: str | None = None) -> None:
+    def __init__(self, location: str, api_key: str | None = None, priority: str | None = None) -> None:
         self._location = location
         self._api_key = api_key
+        self._priority = None if priority is None else Priority[priority.upper()]
         self._client = AsyncClient(location, retry=RetryPolicy(max_attempts=1), api_key=api_key)
 
     async def rerank(
@@ -29,7 +31,9 @@ class FarrankTarget:
         """Score the documents; the server's own times and counts come with the answer."""
         texts = [document.text for document in documents]
         with _target_errors():
-            ranking = await self._client.rerank(query, texts, ranker=ranker, timeout_s=timeout_s)
+            ranking = await self._client.rerank(
+                query, texts, ranker=ranker, priority=self._priority, timeout_s=timeout_s
+            )
         scored = ((result.index, result.score) for result in ranking.results)
         stages_s = {stage: getattr(ranking.timings, f"{stage}_ns") / 1e9 for stage in _STAGES}
         counts = {name: getattr(ranking.usage, name) for name in _COUNTS}
@@ -44,7 +48,7 @@ class FarrankTarget:
         """
         with _target_errors():
             ranking = await self._client.search_and_rerank(
-                query, index=index, k=k, ranker=ranker, timeout_s=timeout_s
+                query, index=index, k=k, ranker=ranker, priority=self._priority, timeout_s=timeout_s
             )
         return ranking.results
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from farrank_rankers.errors import ReadingStopped
 from farrank_runtimes.runtime import forget_locals
-from farrank_server.batching.fair_order import NOBODY
+from farrank_server.batching.fair_order import NOBODY, Priority
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.admission.concurrency_limit import ConcurrencyLimit
 from farrank_server.engine.admission.estimates import Speed
@@ -282,7 +282,8 @@ class Engine:
         documents = tuple(active.results[index] for index in range(len(call.documents)))
         result = RerankResult(documents, read + active.tally)
         # Once the answer is on its way: nobody waits for the counters.
-        self._loop.call_soon(self._metrics.count_answer, ranker, result, call.record.exemplar())
+        priority, exemplar = call.account.priority, call.record.exemplar()
+        self._loop.call_soon(self._metrics.count_answer, ranker, result, priority, exemplar)
         return result
 
     async def drain(self, timeout_s: float) -> bool:
@@ -337,6 +338,9 @@ class Engine:
         """Let Prometheus read at each scrape what changes too often to be copied."""
         metrics, device, reservations = self._metrics, self.device, self._reservations
         metrics.held_characters.set_function(reservations.held_characters)
+        for priority in Priority:
+            shown = metrics.priority_tokens.labels(priority.name.lower())
+            shown.set_function(partial(reservations.outstanding_of, priority))
         metrics.cache_bytes.set_function(lambda: cache.size_bytes)
         for state in DeviceState:
             metrics.device_state.labels(state).set_function(partial(device.is_in, state))

@@ -22,6 +22,9 @@ STANDARD_ERROR = 2
 # Lines that may wait to be written: some megabytes.
 MOST_WAITING = 10_000
 
+# Lines that were dropped since the process began: as too many waited, and as a write failed (a full disk).
+dropped_lines = {"not_read": 0, "not_written": 0}
+
 # How long the process's end waits for them.
 LAST_LINES_S = 2.0
 
@@ -98,6 +101,7 @@ class LineWriter(logging.Handler):
             self._lines.put_nowait(self.format(record))
         except queue.Full:
             self._dropped += 1
+            dropped_lines["not_read"] += 1
         except Exception:  # as every handler of logging's does
             self.handleError(record)
 
@@ -120,6 +124,7 @@ class LineWriter(logging.Handler):
             except OSError:
                 # Where nobody reads it any more, there is nowhere to say so. A full disk may have room later.
                 self._dropped += dropped + 1
+                dropped_lines["not_written"] += 1
             self._lines.task_done()
 
     def _tell_dropped(self, count: int) -> str:

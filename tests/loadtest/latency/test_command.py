@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,6 +104,28 @@ def test_a_closed_loop_counts_callers(farrank: Farrank, server: SpawnedServer, t
     ]
     assert all(step["goodput_per_s"] > 1 for step in results["steps"])
     assert results["arrivals"] is None
+
+
+def test_calls_may_be_of_a_priority(farrank: Farrank, server: SpawnedServer, tmp_path: Path) -> None:
+    def answered(priority: str) -> float:
+        name = f'farrank_priority_queue_duration_seconds_count{{priority="{priority}"}}'
+        with urllib.request.urlopen(server.metrics_url) as page:
+            (count,) = re.findall(rf"^{re.escape(name)} (\S+)$", page.read().decode(), re.MULTILINE)
+        return float(count)
+
+    before = [answered("interactive"), answered("batch")]
+    options = ["--callers", "1", "--repeats", "1", "--warm-up-s", "0", "--duration-s", "1", "--priority", "batch"]
+    outcome = farrank("loadtest", "latency", "--target", server.address, "--out", tmp_path, *TINY, *options)
+    assert outcome.exit_code == 0, outcome.err
+    (step,) = results_of(tmp_path)["steps"]
+    # And the first call, which is sent alone.
+    assert answered("batch") - before[1] == step["statuses"]["OK"] + 1
+    assert answered("interactive") == before[0]
+
+    asked = ["--target", f"cohere:{server.http_url}", "--out", tmp_path / "x"]
+    refused = farrank("loadtest", "latency", *asked, *TINY, *options)
+    assert refused.exit_code == 2
+    assert "only Farrank over gRPC is asked with a --priority" in refused.err
 
 
 def test_both_doors_of_a_server_are_measured_in_one_run(

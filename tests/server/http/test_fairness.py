@@ -64,3 +64,50 @@ async def test_many_connections_are_one_caller(open_door: OpenDoor, monkeypatch:
     # What can wait came before both, and has a part all the same.
     assert min(places["later"]) > min(places["greedy"])
     assert len(done) == 1 + GREEDY + 2 * MODEST
+
+
+@pytest.mark.parametrize("method", ["Rerank", "SearchAndRerank"])
+async def test_calls_that_can_wait_go_later_and_are_counted_apart(open_door: OpenDoor, method: str) -> None:
+    held, go_on = threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def hold(inputs: Sequence[EncoderInput]) -> None:
+        held.set()
+        assert go_on.wait(60)
+
+    async with open_door(hold) as opened:
+
+        def tokens(priority: str) -> float:
+            return opened.bench.count("farrank_priority_admitted_tokens", priority=priority)
+
+        async def ask(priority: str) -> None:
+            body = {"query": "river", "options": {"ranker": "maxp", "priority": f"PRIORITY_{priority}"}}
+            if method == "Rerank":
+                body["documents"] = [{"text": QUERY}]
+            status, answer = await opened.post(f"{METHODS}{method}", body)
+            assert status == 200, answer
+            done.append(priority)
+
+        try:
+            # It is on the device when the others come.
+            asked = [asyncio.create_task(ask("UNSPECIFIED"))]
+            await until(lambda: held.is_set())
+            of_first = tokens("interactive")
+            assert (of_first > 0, tokens("batch")) == (True, 0)
+            asked.append(asyncio.create_task(ask("BATCH")))
+            await until(lambda: opened.bench.waiting() > 0)
+            waiting = opened.bench.waiting()
+            assert (tokens("interactive"), tokens("batch") > 0) == (of_first, True)
+            asked.append(asyncio.create_task(ask("INTERACTIVE")))
+            await until(lambda: opened.bench.waiting() > waiting)
+        finally:
+            go_on.set()
+        await asyncio.gather(*asked)
+
+        def waits(priority: str) -> float:
+            name = "farrank_priority_queue_duration_seconds_count"
+            return opened.bench.count(name, priority=priority)
+
+        await until(lambda: (waits("interactive"), waits("batch")) == (2, 1))
+        assert done == ["UNSPECIFIED", "INTERACTIVE", "BATCH"]
+        assert (tokens("interactive"), tokens("batch")) == (0, 0)

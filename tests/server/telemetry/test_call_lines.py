@@ -17,8 +17,9 @@ import pytest
 from farrank.v1 import rerank_pb2 as pb
 from farrank_client import FarrankError, InvalidArgument
 from farrank_client.errors import from_grpc
+from farrank_server.metrics import Metrics
 from farrank_server.service import guard
-from farrank_server.telemetry.log_output import JsonLines, LineWriter, TextLines
+from farrank_server.telemetry.log_output import JsonLines, LineWriter, TextLines, dropped_lines
 from support.keyed_doors import Doors
 from support.waiting import until
 
@@ -269,6 +270,7 @@ def test_a_line_is_one_line_whatever_it_holds() -> None:
 
 
 def test_who_does_not_read_the_log_holds_up_nobody() -> None:
+    before = dropped_lines["not_read"]
     reading, writing = os.pipe()
     writer = LineWriter(writing, most_waiting=100)
     writer.setFormatter(TextLines())
@@ -284,6 +286,7 @@ def test_who_does_not_read_the_log_holds_up_nobody() -> None:
         text = read.result()
     dropped = sum(int(each) for each in re.findall(r"(\d+) lines of the log were dropped", text))
     assert dropped > 1000
+    assert dropped_lines["not_read"] - before == dropped
     assert text.count(" line ") + dropped == 2000
     assert text.endswith("the last\n")
 
@@ -296,3 +299,22 @@ def test_a_log_that_nobody_reads_any_more_ends_nothing() -> None:
     writer.handle(record("two"))
     writer.flush()
     os.close(writing)
+
+
+def test_lines_that_a_full_disk_takes_are_counted() -> None:
+    metrics = Metrics()
+
+    def counted() -> float:
+        return metrics.registry.get_sample_value("farrank_log_lines_dropped_total", {"reason": "not_written"}) or 0
+
+    before = counted()
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        writer = LineWriter(full)
+        writer.setFormatter(TextLines())
+        for number in range(3):
+            writer.handle(record(f"line {number}"))
+        writer.flush()
+        assert counted() - before == 3
+    finally:
+        os.close(full)
