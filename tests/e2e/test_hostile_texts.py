@@ -59,27 +59,21 @@ def being_read(
             call.cancel()
 
 
-def test_small_calls_are_answered_while_long_texts_are_read(
+def test_small_calls_are_answered_while_long_texts_are_read_and_soon_after_these_are_abandoned(
     server: SpawnedServer,
     client: Client,
     metric_of: Callable[..., float],
     until: Callable[[Callable[[], bool]], None],
 ) -> None:
+    def ask() -> None:
+        assert len(client.rerank("river", SMALL, timeout_s=3).results) == len(SMALL)
+
     with being_read(server, metric_of, until):
         for _ in range(5):
-            assert len(client.rerank("river", SMALL, timeout_s=3).results) == len(SMALL)
-
-
-def test_an_abandoned_call_frees_its_threads_and_gives_its_place_back(
-    server: SpawnedServer,
-    client: Client,
-    metric_of: Callable[..., float],
-    until: Callable[[Callable[[], bool]], None],
-) -> None:
-    with being_read(server, metric_of, until):
-        pass
+            ask()
     abandoned_s = time.monotonic()
+    # Its threads are free, and its place is given back.
     until(lambda: metric_of(server, "farrank_held_characters") == 0)
-    assert len(client.rerank("river", SMALL, timeout_s=3).results) == len(SMALL)
+    ask()
     # Some 30 ms on a quiet machine; it was as long as the texts took to read.
     assert time.monotonic() - abandoned_s < 3

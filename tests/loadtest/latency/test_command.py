@@ -114,7 +114,18 @@ def test_calls_may_be_of_a_priority(farrank: Farrank, server: SpawnedServer, tmp
         return float(count)
 
     before = [answered("interactive"), answered("batch")]
-    options = ["--callers", "1", "--repeats", "1", "--warm-up-s", "0", "--duration-s", "1", "--priority", "batch"]
+    options = [
+        "--callers",
+        "1",
+        "--repeats",
+        "1",
+        "--warm-up-s",
+        "0",
+        "--duration-s",
+        "1",
+        "--priority",
+        "batch",
+    ]
     outcome = farrank("loadtest", "latency", "--target", server.address, "--out", tmp_path, *TINY, *options)
     assert outcome.exit_code == 0, outcome.err
     (step,) = results_of(tmp_path)["steps"]

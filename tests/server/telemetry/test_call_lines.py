@@ -305,7 +305,10 @@ def test_lines_that_a_full_disk_takes_are_counted() -> None:
     metrics = Metrics()
 
     def counted() -> float:
-        return metrics.registry.get_sample_value("farrank_log_lines_dropped_total", {"reason": "not_written"}) or 0
+        return (
+            metrics.registry.get_sample_value("farrank_log_lines_dropped_total", {"reason": "not_written"})
+            or 0
+        )
 
     before = counted()
     full = os.open("/dev/full", os.O_WRONLY)

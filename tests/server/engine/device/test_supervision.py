@@ -73,19 +73,37 @@ def states_of(bench: Bench[Faulty]) -> list[DeviceState]:
     return states
 
 
+def hold_loading(bench: Bench[Faulty]) -> Hang:
+    """Have the device come back only once the hang is released."""
+    maxp, loading = bench.engine.loaded["maxp"], Hang()
+    sound = maxp.load
+
+    def load() -> Runtime:
+        loading([])
+        return sound()
+
+    maxp.load = load
+    return loading
+
+
+def losing_once() -> Callable[[Inputs], None]:
+    """Lose the device with the first batch."""
+    armed = [True]
+
+    def before(inputs: Inputs) -> None:
+        if armed and armed.pop():
+            raise DeviceLost("gone")
+
+    return before
+
+
 async def test_a_hung_device_is_brought_back_on_another_thread_and_its_calls_run_once_more(
     open_bench: OpenBench, wanted: list[float]
 ) -> None:
-    hang, loading = Hang(), Hang()
+    hang = Hang()
     async with open_bench(hang, hang_after_s=0.3) as bench:
-        maxp = bench.engine.loaded["maxp"]
-        sound = maxp.load
-
-        def load() -> Runtime:
-            loading([])
-            return sound()
-
-        maxp.load, maxp.load_s = load, 60.0
+        loading = hold_loading(bench)
+        bench.engine.loaded["maxp"].load_s = 60.0
         states = states_of(bench)
         calls = [asyncio.create_task(bench.rerank()) for _ in range(3)]
         await until(lambda: bool(states))
@@ -114,21 +132,8 @@ async def test_a_hung_device_is_brought_back_on_another_thread_and_its_calls_run
 async def test_a_call_whose_deadline_passes_while_the_device_is_brought_back_is_late(
     open_bench: OpenBench,
 ) -> None:
-    armed, loading = [True], Hang()
-
-    def before(inputs: Inputs) -> None:
-        if armed and armed.pop():
-            raise DeviceLost("gone")
-
-    async with open_bench(before) as bench:
-        maxp = bench.engine.loaded["maxp"]
-        sound = maxp.load
-
-        def load() -> Runtime:
-            loading([])
-            return sound()
-
-        maxp.load = load
+    async with open_bench(losing_once()) as bench:
+        loading = hold_loading(bench)
         with pytest.raises(DeadlineExceeded, match="while the device was brought back"):
             await bench.rerank(timeout_s=2.0)
         # Nor does a drain wait for it: who waits is told.
@@ -137,21 +142,8 @@ async def test_a_call_whose_deadline_passes_while_the_device_is_brought_back_is_
 
 
 async def test_calls_that_wait_for_the_device_are_refused_when_the_server_ends(open_bench: OpenBench) -> None:
-    armed, loading = [True], Hang()
-
-    def before(inputs: Inputs) -> None:
-        if armed and armed.pop():
-            raise DeviceLost("gone")
-
-    async with open_bench(before) as bench:
-        maxp = bench.engine.loaded["maxp"]
-        sound = maxp.load
-
-        def load() -> Runtime:
-            loading([])
-            return sound()
-
-        maxp.load = load
+    async with open_bench(losing_once()) as bench:
+        loading = hold_loading(bench)
         call = asyncio.create_task(bench.rerank())
         await asyncio.to_thread(loading.reached.wait, 30)
         await until(lambda: bool(bench.engine.device._coming_back))
