@@ -9,7 +9,9 @@ import yaml
 from farrank_server.config.schema import ServerConfig
 from farrank_server.config.sources import _keys
 from farrank_server.errors import Reason
+from farrank_server.first_stage.lucene_host import SearchState
 from farrank_server.metrics import BATCH_FAILURES
+from farrank_server.telemetry.log_output import dropped_lines
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
@@ -53,7 +55,8 @@ def test_what_the_paragraphs_name_is_there() -> None:
     }
     keys = set(_keys(ServerConfig, ()))
     last = {key.rpartition(".")[2] for key in keys}
-    labels = {*map(str, Reason), *BATCH_FAILURES, "reason", "first_stage"}
+    labels = {*map(str, Reason), *map(str, SearchState), *BATCH_FAILURES, *dropped_lines}
+    labels |= {"reason", "first_stage"}
     for name, text in paragraphs().items():
         quoted = set(re.findall(r'"([A-Z][a-z ]+)"', text))
         assert quoted <= titles, name

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import aiohttp
 import pytest
@@ -81,9 +82,12 @@ async def test_calls_that_can_wait_go_later_and_are_counted_apart(open_door: Ope
             return opened.bench.count("farrank_priority_admitted_tokens", priority=priority)
 
         async def ask(priority: str) -> None:
-            body = {"query": "river", "options": {"ranker": "maxp", "priority": f"PRIORITY_{priority}"}}
-            if method == "Rerank":
-                body["documents"] = [{"text": QUERY}]
+            body: dict[str, Any] = {
+                "query": "river",
+                "options": {"ranker": "maxp", "priority": f"PRIORITY_{priority}"},
+            }
+            # A document each.
+            body |= {"documents": [{"text": QUERY}]} if method == "Rerank" else {"k": 1}
             status, answer = await opened.post(f"{METHODS}{method}", body)
             assert status == 200, answer
             done.append(priority)
@@ -95,11 +99,10 @@ async def test_calls_that_can_wait_go_later_and_are_counted_apart(open_door: Ope
             of_first = tokens("interactive")
             assert (of_first > 0, tokens("batch")) == (True, 0)
             asked.append(asyncio.create_task(ask("BATCH")))
-            await until(lambda: opened.bench.waiting() > 0)
-            waiting = opened.bench.waiting()
+            await until(lambda: opened.bench.waiting() == 1)
             assert (tokens("interactive"), tokens("batch") > 0) == (of_first, True)
             asked.append(asyncio.create_task(ask("INTERACTIVE")))
-            await until(lambda: opened.bench.waiting() > waiting)
+            await until(lambda: opened.bench.waiting() == 2)
         finally:
             go_on.set()
         await asyncio.gather(*asked)
