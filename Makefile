@@ -33,12 +33,19 @@ serve: $(READY) $(INDEX)  ## keep a server up with the embedded ranker and index
 # How many workers there are, tests/conftest.py says; each computes on one thread. In the order of the folders: the
 # slowest files are not last.
 test: $(READY)  ## the whole test suite
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --no-loadscope-reorder $(if $(findstring tests/,$(PYTEST_ARGS)),,$(HELM:%=--ignore=%)) $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --no-loadscope-reorder $(if $(findstring tests/,$(PYTEST_ARGS)),,$(APART:%=--ignore=%)) $(PYTEST_ARGS)
 	$(if $(findstring tests/,$(PYTEST_ARGS)),,OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(HELM) $(PYTEST_ARGS))
+	$(if $(findstring tests/,$(PYTEST_ARGS)),,OMP_NUM_THREADS=1 $(BIN)/python $(RAY_TESTS) $(PYTEST_ARGS))
 
 # Helm's engine is a Go library, with which processes that had other servers in them before have crashed: these tests
 # have a process of their own.
 HELM := tests/deploy tests/dashboards/test_autoscaling.py
+
+# Ray Serve's gRPC proxy listens on every interface: these tests have a network of their own, with loopback alone.
+# Where that is not allowed, those that need a cluster are skipped; FARRANK_RAY=1 runs them all the same.
+RAY := tests/scale
+RAY_TESTS := tests/support/loopback.py -m pytest $(RAY)
+APART := $(HELM) $(RAY)
 
 # The first environment's packages come last on its path, by a line that Python reads at its start. They are put there
 # after pip has done its work, which would else replace them. Made anew each time: it takes seconds.
@@ -69,8 +76,8 @@ client-tests: $(READY)  ## the part of it in which other people's HTTP clients, 
 fuzz: $(READY)  ## 100,000 calls that nobody would write, at every door of a real server; FARRANK_FUZZ_SEED draws others
 	FARRANK_FUZZ_CASES=$(or $(FUZZ_CASES),100000) OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/fuzz -s $(PYTEST_ARGS)
 
-ray-tests: $(READY)  ## the part of it on a Ray cluster of this machine, whose proxy listens on every interface
-	FARRANK_RAY=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/scale $(PYTEST_ARGS)
+ray-tests: $(READY)  ## the part of it on a Ray cluster of two nodes on this machine
+	OMP_NUM_THREADS=1 $(BIN)/python $(RAY_TESTS) $(PYTEST_ARGS)
 
 # The ten minutes come first, then the kills, which take longer: a JVM starts in seconds.
 chaos: $(READY)  ## parts of a real server fall sick under load, ten minutes and a hundred kills; writes .cache/chaos.md

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from ray import serve
-from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 from ray.serve.schema import LoggingConfig
 
 from farrank_scale.autoscaling import BacklogPolicy
 from farrank_scale.proxied import IMPORT_PATH
 from farrank_scale.replica import FarrankHttpReplica, FarrankReplica
+from farrank_scale.routing import AnyNodeRouter
 from farrank_server.config import sources
 from farrank_server.config.checked import Checked, above_0, at_least, between
 from farrank_server.config.schema import ServerConfig
@@ -23,6 +24,9 @@ DEPLOYMENT = "farrank"
 
 # What a drain takes beside its calls: the refusals of those that outlived it, threads, a search process.
 BEYOND_DRAIN_S = 15.0
+
+# Backlogs are averaged over so long at least. Serve wants more than the 10 s after which replicas tell them.
+LOOK_BACK_S = 11.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,7 @@ def application(config: ServerConfig, scale: Scale) -> Any:
         max_ongoing_requests=2 * calls,
         # What waits in a proxy while no replica runs.
         max_queued_requests=calls,
+        request_router_config=RequestRouterConfig(request_router_class=AnyNodeRouter),
         graceful_shutdown_timeout_s=config.listen.drain_timeout_s + BEYOND_DRAIN_S,
         graceful_shutdown_wait_loop_s=0.5,
         max_constructor_retry_count=3,
@@ -105,7 +110,7 @@ def _how_many(scale: Scale) -> dict[str, Any]:
             max_replicas=scale.max_replicas,
             upscale_delay_s=scale.upscale_delay_s,
             downscale_delay_s=scale.downscale_delay_s,
-            look_back_period_s=max(2.0, scale.upscale_delay_s),
+            look_back_period_s=max(LOOK_BACK_S, scale.upscale_delay_s),
             policy=policy,
         )
     }

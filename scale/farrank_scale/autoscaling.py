@@ -7,6 +7,7 @@ seconds is what a caller waits, whatever the calls, the ranker and the device.
 import math
 from typing import Any
 
+# What a replica calls its backlog, in seconds, where it tells Serve.
 METRIC = "backlog_s"
 
 

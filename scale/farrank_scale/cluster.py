@@ -1,6 +1,8 @@
 """What operators do with the application on a cluster: bring it up, look at it, take it down."""
 
 import json
+import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +16,7 @@ from farrank_scale.application import DEPLOYMENT, Scale, application, proxy_opti
 from farrank_server.config.schema import ServerConfig
 
 DESCRIBE_S = 30.0
+CONNECT_S = 5.0
 
 
 class ClusterError(RuntimeError):
@@ -29,10 +32,12 @@ def connected(address: str | None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    named = address or os.environ.get("RAY_ADDRESS", "")
     try:
-        ray.init(address=address or "auto", log_to_driver=False, configure_logging=False)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        where = f"at {address}" if address else "here"
+        _check_listens(named)
+        ray.init(address=named or "auto", log_to_driver=False, configure_logging=False)
+    except (OSError, OverflowError, RuntimeError, ValueError) as error:
+        where = f"at {named}" if named else "here"
         first = next(iter(str(error).splitlines()), "")
         raise ClusterError(
             f"no Ray cluster {where}: start one with `ray start --head`, or name it with --address ({first})"
@@ -41,6 +46,27 @@ def connected(address: str | None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_listens(address: str) -> None:
+    """Check that somebody listens at `HOST:PORT`, for which Ray takes minutes.
+
+    Raises: OSError if nobody does; OverflowError if the port is none.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or "/" in address or not port.isdecimal():
+        return
+    hosts = [host.strip("[]")]
+    if host in ("127.0.0.1", "localhost"):
+        # Ray asks at this machine's own address then.
+        hosts.append(ray.util.get_node_ip_address())
+    for each in hosts:
+        try:
+            socket.create_connection((each, int(port)), CONNECT_S).close()
+            return
+        except OSError:
+            if each == hosts[-1]:
+                raise
 
 
 def bring_up(config: ServerConfig, scale: Scale, name: str, *, head_only: bool = False) -> None:

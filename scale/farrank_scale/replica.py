@@ -11,6 +11,7 @@ import ray
 from ray import serve
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from farrank_scale.autoscaling import METRIC
 from farrank_scale.proxied import METHODS
 from farrank_server.config.schema import ServerConfig
 from farrank_server.errors import InvalidArgument
@@ -247,7 +248,7 @@ class FarrankReplica:
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """Tell the autoscaling policy for how long the device has work."""
-        return {"backlog_s": self._replica.engine.backlog_s()}
+        return {METRIC: self._replica.engine.backlog_s()}
 
     async def check_health(self) -> None:
         """Have Serve put another replica in the place of one whose device is lost. Raises: RuntimeError."""

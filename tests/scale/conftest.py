@@ -3,9 +3,20 @@
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from farrank_server.config.schema import (
+    DeviceConfig,
+    HttpConfig,
+    LimitsConfig,
+    ListenConfig,
+    RankerConfig,
+    ServerConfig,
+)
+from support.loopback import only_loopback
 
 # Ray reads these when it is imported. The second has it take 127.0.0.1 for this machine's address.
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -13,17 +24,21 @@ os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 # By default replicas tell their backlog every 10 s.
 os.environ["RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S"] = "0.5"
 
-# Serve's gRPC proxy listens on every interface and has no option against it: nobody's tests do so unasked.
+# Serve's gRPC proxy listens on every interface and has no option against it: it does so unasked only where
+# loopback is all there is.
 ASKED = "FARRANK_RAY"
 
 NODE: dict[str, Any] = {"object_store_memory": 80 * 2**20, "node_ip_address": "127.0.0.1"}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cluster() -> Iterator[Any]:
     """Two nodes, the head with room for two replicas and the other with room for one."""
-    if not os.environ.get(ASKED):
-        pytest.skip(f"Serve's proxy listens on every interface: make ray-tests, or {ASKED}=1")
+    if not (only_loopback() or os.environ.get(ASKED)):
+        pytest.skip(
+            "Serve's proxy listens on every interface, and more than loopback is up: `make ray-tests` runs "
+            f"these in a network of their own where that is allowed, {ASKED}=1 anywhere"
+        )
     ray = pytest.importorskip("ray", reason="needs the ray extra: pip install 'farrank[ray]'")
     from ray.cluster_utils import Cluster
 
@@ -38,10 +53,21 @@ def cluster() -> Iterator[Any]:
         opened.shutdown()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def ports() -> list[int]:
     """Free ones, for gRPC and for HTTP."""
     with socket.socket() as one, socket.socket() as other:
         for each in (one, other):
             each.bind(("127.0.0.1", 0))
         return [one.getsockname()[1], other.getsockname()[1]]
+
+
+@pytest.fixture(scope="session")
+def config(tiny_rankers: dict[str, Path], ports: list[int]) -> ServerConfig:
+    """What is served: a tiny ranker, to four calls at once."""
+    return ServerConfig(
+        rankers={"tiny": RankerConfig(source=str(tiny_rankers["maxp"]), runtime="torch")},
+        listen=ListenConfig(port=ports[0], http=HttpConfig(port=ports[1])),
+        device=DeviceConfig(name="cpu", threads=1),
+        limits=LimitsConfig(max_concurrent_calls=4),
+    )

@@ -20,14 +20,7 @@ import pytest
 from farrank_cli.spawn import spawned_server
 from farrank_client import Client, FarrankError, RetryPolicy
 from farrank_client.errors import DeadlineExceeded, ResourceExhausted
-from farrank_server.config.schema import (
-    DeviceConfig,
-    HttpConfig,
-    LimitsConfig,
-    ListenConfig,
-    RankerConfig,
-    ServerConfig,
-)
+from farrank_server.config.schema import ServerConfig
 from farrank_server.errors import ConfigError
 
 pytestmark = pytest.mark.skipif(
@@ -36,21 +29,10 @@ pytestmark = pytest.mark.skipif(
 )
 
 NAME = "farrank"
-CALLS = 4
 QUERY = "which river reaches the sea"
 DOCUMENTS = ["The river rises in the mountains and reaches the sea. " * 30, "Bread is baked from flour."]
 LONG = ["A ship sails over the sea towards the harbour. " * 100] * 60
 ONCE = RetryPolicy(max_attempts=1)
-
-
-@pytest.fixture(scope="module")
-def config(tiny_rankers: dict[str, Path], ports: list[int]) -> ServerConfig:
-    return ServerConfig(
-        rankers={"tiny": RankerConfig(source=str(tiny_rankers["maxp"]), runtime="torch")},
-        listen=ListenConfig(port=ports[0], http=HttpConfig(port=ports[1]), drain_timeout_s=10.0),
-        device=DeviceConfig(name="cpu", threads=1),
-        limits=LimitsConfig(max_concurrent_calls=CALLS),
-    )
 
 
 @pytest.fixture(scope="module")
@@ -73,15 +55,22 @@ def client(up: object, ports: list[int]) -> Iterator[Client]:
         yield opened
 
 
+@pytest.fixture
+def once(up: object, ports: list[int]) -> Iterator[Client]:
+    """A client that tries nothing again."""
+    with Client(f"127.0.0.1:{ports[0]}", retry=ONCE) as opened:
+        yield opened
+
+
 @contextmanager
-def called(client: Client, callers: int = 2) -> Iterator[Counter[str]]:
+def called(client: Client, callers: int = 2, documents: list[str] = DOCUMENTS) -> Iterator[Counter[str]]:
     """Call again and again meanwhile; count how the calls end, by the name of the error."""
     ends, stop = Counter[str](), threading.Event()
 
     def call() -> None:
         while not stop.is_set():
             try:
-                client.rerank(QUERY, DOCUMENTS, timeout_s=60)
+                client.rerank(QUERY, documents, timeout_s=60)
                 ends["OK"] += 1
             except FarrankError as error:
                 ends[f"{type(error).__name__}: {error}"] += 1
@@ -111,6 +100,22 @@ def wait_for_replicas(count: int) -> dict[str, Any]:
             return found
         assert time.monotonic() < end_s, found
         time.sleep(0.25)
+
+
+def calls_answered() -> dict[str, float]:
+    """How many calls each replica has answered, by its name, as its metrics page says."""
+    from farrank_scale.cluster import targets
+
+    answered = {}
+    for each in targets(NAME):
+        with urllib.request.urlopen(f"http://{each['targets'][0]}/metrics") as page:
+            lines = page.read().decode().splitlines()
+        answered[each["labels"]["replica"]] = sum(
+            float(line.rpartition(" ")[2])
+            for line in lines
+            if line.startswith("farrank_requests_total{") and 'code="OK"' in line
+        )
+    return answered
 
 
 def _told_by_all() -> list[dict[str, Any]]:
@@ -145,18 +150,21 @@ def test_it_answers_as_a_server_does(client: Client, config: ServerConfig) -> No
             assert str(told_through.value) == str(told.value)
 
 
-def test_a_replica_that_is_full_says_when_to_come_back(client: Client, ports: list[int]) -> None:
-    with Client(f"127.0.0.1:{ports[0]}", retry=ONCE) as once, ThreadPoolExecutor(2 * CALLS) as pool:
-        ends = [pool.submit(once.rerank, QUERY, LONG) for _ in range(2 * CALLS)]
+def test_a_replica_that_is_full_says_when_to_come_back(
+    once: Client, ports: list[int], config: ServerConfig
+) -> None:
+    calls = config.limits.max_concurrent_calls
+    with ThreadPoolExecutor(2 * calls) as pool:
+        ends = [pool.submit(once.rerank, QUERY, LONG) for _ in range(2 * calls)]
         errors = [error for each in ends if (error := each.exception()) is not None]
-    assert 1 <= len(errors) <= CALLS
+    assert 1 <= len(errors) <= calls
     for error in errors:
         assert isinstance(error, ResourceExhausted)
         assert error.retry_after_s
     # Who comes back as it says gets through.
     again = RetryPolicy(max_attempts=100)
-    with Client(f"127.0.0.1:{ports[0]}", retry=again) as patient, ThreadPoolExecutor(CALLS + 1) as pool:
-        assert len(list(pool.map(lambda _: patient.rerank(QUERY, LONG), range(CALLS + 1)))) == CALLS + 1
+    with Client(f"127.0.0.1:{ports[0]}", retry=again) as patient, ThreadPoolExecutor(calls + 1) as pool:
+        assert len(list(pool.map(lambda _: patient.rerank(QUERY, LONG), range(calls + 1)))) == calls + 1
 
 
 def test_admission_sees_the_deadline(client: Client) -> None:
@@ -193,27 +201,25 @@ def test_http_goes_through_serve_too(client: Client, ports: list[int]) -> None:
 def test_two_replicas_share_calls_and_each_shows_its_metrics(
     client: Client, up: Callable[..., None], tmp_path: Path
 ) -> None:
-    from farrank_scale.cluster import targets, write_targets
+    from farrank_scale.cluster import write_targets
 
     (before,) = described()["replicas"]
     with called(client) as ends:
         up(replicas=2)
         found = wait_for_replicas(2)["replicas"]
-        begun = ends["OK"]
-        while ends["OK"] < begun + 60:
-            time.sleep(0.05)
     assert set(ends) == {"OK"}
     # Their number alone changed: the first one is still there.
     assert before["replica"] in {each["replica"] for each in found}
     assert len({each["node"] for each in found}) == 2
     assert write_targets(NAME, tmp_path / "targets.json") == 2
-    for each in targets(NAME):
-        with urllib.request.urlopen(f"http://{each['targets'][0]}/metrics") as page:
-            lines = page.read().decode().splitlines()
-        counted = [
-            line for line in lines if line.startswith("farrank_requests_total{") and 'code="OK"' in line
-        ]
-        assert sum(float(line.rpartition(" ")[2]) for line in counted) > 10
+    answered = calls_answered()
+    assert set(answered) == {each["replica"] for each in found}
+    # Whichever node the proxy is on.
+    for _ in range(60):
+        client.rerank(QUERY, DOCUMENTS)
+    shared = {replica: count - answered[replica] for replica, count in calls_answered().items()}
+    assert sum(shared.values()) == 60
+    assert min(shared.values()) > 10, shared
 
 
 def test_a_node_that_dies_takes_no_call_with_it_that_can_be_retried(client: Client, cluster: Any) -> None:
@@ -231,25 +237,48 @@ def test_a_node_that_dies_takes_no_call_with_it_that_can_be_retried(client: Clie
     assert sum(ends.values()) - ends["OK"] <= 4, ends
 
 
-def test_back_to_one_replica_without_an_error(client: Client, up: Callable[..., None]) -> None:
-    with called(client) as ends:
+def test_a_replica_that_goes_answers_what_it_holds(
+    once: Client, up: Callable[..., None], config: ServerConfig
+) -> None:
+    # Calls of a second and more, as many as one replica takes: both hold some when one of them has to go.
+    with called(once, config.limits.max_concurrent_calls, LONG) as ends:
+        while min(each["backlog_s"] for each in described()["replicas"]) == 0:
+            time.sleep(0.05)
         up(replicas=1)
         wait_for_replicas(1)
     assert set(ends) == {"OK"}
-    assert ends["OK"] > 5
+    assert ends["OK"] > config.limits.max_concurrent_calls
+
+
+def test_a_backlog_brings_a_second_replica_that_goes_when_there_is_none(
+    client: Client, up: Callable[..., None]
+) -> None:
+    (before,) = described()["replicas"]
+    up(
+        replicas=1,
+        max_replicas=2,
+        target_backlog_s=0.2,
+        upscale_delay_s=0.5,
+        downscale_delay_s=0.5,
+    )
+    with called(client, 3, LONG) as ends:
+        found = wait_for_replicas(2)["replicas"]
+    assert set(ends) == {"OK"}
+    assert before["replica"] in {each["replica"] for each in found}
+    wait_for_replicas(1)
 
 
 def test_a_new_version_of_a_ranker_comes_without_an_error(
-    client: Client, up: Callable[..., None], config: ServerConfig, tiny_rankers: dict[str, Path]
+    once: Client, up: Callable[..., None], config: ServerConfig, tiny_rankers: dict[str, Path]
 ) -> None:
     (before,) = described()["replicas"]
     other = replace(config.rankers["tiny"], source=str(tiny_rankers["firstp"]))
-    with called(client) as ends:
+    with called(once) as ends:
         up(replace(config, rankers={"tiny": other}), replicas=1)
         (after,) = wait_for_replicas(1)["replicas"]
     assert set(ends) == {"OK"}
     assert after["rankers"]["tiny"] != before["rankers"]["tiny"]
-    assert client.rankers().rankers[0].family == "firstp"
+    assert once.rankers().rankers[0].family == "firstp"
 
 
 def test_what_serve_cannot_do_is_refused(config: ServerConfig, tmp_path: Path) -> None:
