@@ -1,6 +1,7 @@
 """The application that Ray Serve runs, from Farrank's configuration and how many replicas there are to be."""
 
 import hashlib
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -25,8 +26,9 @@ DEPLOYMENT = "farrank"
 # What a drain takes beside its calls: the refusals of those that outlived it, threads, a search process.
 BEYOND_DRAIN_S = 15.0
 
-# Backlogs are averaged over so long at least. Serve wants more than the 10 s after which replicas tell them.
-LOOK_BACK_S = 11.0
+# How often replicas tell their backlog, and over how long it is averaged at least.
+TELL_EVERY_S = 1.0
+LOOK_BACK_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,8 @@ def application(config: ServerConfig, scale: Scale) -> Any:
         **_how_many(scale),
     )(made)
     # A version of ours lets Serve keep the replicas where their number alone changes.
-    deployment = deployment.options(version=version_of(config), _internal=True)
+    version = version_of(config, by_backlog=scale.max_replicas is not None)
+    deployment = deployment.options(version=version, _internal=True)
     return deployment.bind(config)
 
 
@@ -103,22 +106,29 @@ def _how_many(scale: Scale) -> dict[str, Any]:
     policy = AutoscalingPolicy(
         policy_function=BacklogPolicy, policy_kwargs={"target_s": scale.target_backlog_s}
     )
-    return {
-        "autoscaling_config": AutoscalingConfig(
+    with warnings.catch_warnings():
+        # Serve calls the interval deprecated, and reads the variable nowhere that is to replace it.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        config = AutoscalingConfig(
             min_replicas=scale.min_replicas or scale.replicas,
             initial_replicas=scale.replicas,
             max_replicas=scale.max_replicas,
             upscale_delay_s=scale.upscale_delay_s,
             downscale_delay_s=scale.downscale_delay_s,
+            metrics_interval_s=TELL_EVERY_S,
             look_back_period_s=max(LOOK_BACK_S, scale.upscale_delay_s),
             policy=policy,
         )
-    }
+    return {"autoscaling_config": config}
 
 
-def version_of(config: ServerConfig) -> str:
-    """What changes when replicas must be made anew: the configuration, and rankers' files under one name."""
-    digest = hashlib.sha256(sources.to_yaml(config, ()).encode())
+def version_of(config: ServerConfig, *, by_backlog: bool) -> str:
+    """What changes when replicas must be made anew.
+
+    That is when the configuration does, or rankers' files under one name, or when the backlog begins to
+    decide (`by_backlog`): Serve has replicas tell theirs only where it did when they were made.
+    """
+    digest = hashlib.sha256(f"{by_backlog}\n{sources.to_yaml(config, ())}".encode())
     for ranker in config.rankers.values():
         for name in ("ranker.json", "config.json", "model.safetensors"):
             path = Path(ranker.source) / name

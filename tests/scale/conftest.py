@@ -21,8 +21,6 @@ from support.loopback import only_loopback
 # Ray reads these when it is imported. The second has it take 127.0.0.1 for this machine's address.
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-# By default replicas tell their backlog every 10 s.
-os.environ["RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S"] = "0.5"
 
 # Serve's gRPC proxy listens on every interface and has no option against it: it does so unasked only where
 # loopback is all there is.

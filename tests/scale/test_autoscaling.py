@@ -74,6 +74,15 @@ def test_there_is_always_one() -> None:
     assert replicas_for(0, 5.0, 1.0) == 1
 
 
+def test_replicas_are_made_anew_when_the_backlog_begins_to_decide() -> None:
+    def version(**scale: Any) -> str:
+        return str(application(ServerConfig(), Scale(**scale))._bound_deployment.version)
+
+    assert version(replicas=2) == version(replicas=1)
+    assert version(max_replicas=4) == version(max_replicas=2, upscale_delay_s=1.0)
+    assert version(max_replicas=2) != version(replicas=2)
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("upscale_delay_s", "look_back_s"), [(0.0, LOOK_BACK_S), (60.0, 60.0)])
 def test_serve_gets_bounds_and_delays(upscale_delay_s: float, look_back_s: float) -> None:
