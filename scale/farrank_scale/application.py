@@ -1,7 +1,6 @@
 """The application that Ray Serve runs, from Farrank's configuration and how many replicas there are to be."""
 
 import hashlib
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -106,20 +105,19 @@ def _how_many(scale: Scale) -> dict[str, Any]:
     policy = AutoscalingPolicy(
         policy_function=BacklogPolicy, policy_kwargs={"target_s": scale.target_backlog_s}
     )
-    with warnings.catch_warnings():
-        # Serve calls the interval deprecated, and reads the variable nowhere that is to replace it.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        config = AutoscalingConfig(
+    return {
+        "autoscaling_config": AutoscalingConfig(
             min_replicas=scale.min_replicas or scale.replicas,
             initial_replicas=scale.replicas,
             max_replicas=scale.max_replicas,
             upscale_delay_s=scale.upscale_delay_s,
             downscale_delay_s=scale.downscale_delay_s,
+            # Serve calls it deprecated, and reads the variable nowhere that is to replace it.
             metrics_interval_s=TELL_EVERY_S,
             look_back_period_s=max(LOOK_BACK_S, scale.upscale_delay_s),
             policy=policy,
         )
-    return {"autoscaling_config": config}
+    }
 
 
 def version_of(config: ServerConfig, *, by_backlog: bool) -> str:

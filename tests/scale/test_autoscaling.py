@@ -83,7 +83,6 @@ def test_replicas_are_made_anew_when_the_backlog_begins_to_decide() -> None:
     assert version(max_replicas=2) != version(replicas=2)
 
 
-@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("upscale_delay_s", "look_back_s"), [(0.0, LOOK_BACK_S), (60.0, 60.0)])
 def test_serve_gets_bounds_and_delays(upscale_delay_s: float, look_back_s: float) -> None:
     scale = Scale(replicas=2, max_replicas=4, upscale_delay_s=upscale_delay_s, downscale_delay_s=90.0)
