@@ -82,8 +82,8 @@ def application(config: ServerConfig, scale: Scale) -> Any:
         name=DEPLOYMENT,
         # So many that the replica's own limit refuses, with a hint when to come back: Serve's gives none.
         max_ongoing_requests=2 * calls,
-        # What waits in a proxy while no replica runs.
-        max_queued_requests=calls,
+        # What waits in a proxy while no replica runs; and a moment, until one is found for it.
+        max_queued_requests=2 * calls,
         request_router_config=RequestRouterConfig(request_router_class=AnyNodeRouter),
         graceful_shutdown_timeout_s=config.listen.drain_timeout_s + BEYOND_DRAIN_S,
         graceful_shutdown_wait_loop_s=0.5,
