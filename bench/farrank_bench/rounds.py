@@ -119,6 +119,13 @@ class Child:
         """
         try:
             self.connection.send(question)
+        except OSError as error:
+            raise ContenderFailed(f"{self.name}'s process ended; its words are above") from error
+        return self.hear()
+
+    def hear(self) -> Any:
+        """Wait for what it says. Raises: as `ask`."""
+        try:
             if not self.connection.poll(PASS_TIMEOUT_S):
                 raise ContenderFailed(f"{self.name} gave no answer in {PASS_TIMEOUT_S:.0f} s")
             return self.connection.recv()

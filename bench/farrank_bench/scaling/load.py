@@ -1,0 +1,237 @@
+"""Load on replicas whose devices sleep: callers that wait, arrivals that do not, and one caller alone."""
+
+import asyncio
+import itertools
+import math
+import os
+import random
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from farrank_bench.scaling.one_queue import long_run_s, waits_s
+from farrank_bench.scaling.sleeping import MAX_TOKENS, MIN_TOKENS, QUERY_TOKENS, SPECIAL_TOKENS
+from farrank_bench.served import check
+from farrank_client import Client
+from farrank_loadtest.loops import Sample, poisson_arrivals, run_closed, run_open, started_clock
+from farrank_loadtest.targets import Answer, Document, TargetError
+from farrank_loadtest.targets.grpc import FarrankTarget
+from farrank_loadtest.workloads import Call
+
+QUERY = "river"
+# Each is one token.
+WORD = "sea "
+TIMEOUT_S = 60.0
+
+# Many more than wait at the loads measured here.
+MAX_IN_FLIGHT = 2000
+
+SIMULATED_CALLS = 200_000
+
+WRONG = "wrong answer"
+
+
+def call_of(tokens: int) -> Call:
+    """Make a call of one document, whose encoder input has so many tokens."""
+    return Call(QUERY, (Document("", WORD * (tokens - QUERY_TOKENS - SPECIAL_TOKENS)),))
+
+
+def calls_of_many_lengths(seed: int) -> Iterator[Call]:
+    """Make calls without end: each length once, in an order drawn anew, and again.
+
+    So a few seconds have much the same work as any others, and no replica is given the same lengths always.
+    """
+    randomly = random.Random(seed)
+    calls = [call_of(tokens) for tokens in range(MIN_TOKENS, MAX_TOKENS + 1)]
+    while True:
+        yield from randomly.sample(calls, len(calls))
+
+
+MEAN_TOKENS = (MIN_TOKENS + MAX_TOKENS) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Processor time that went by, in cores: of this process and all that it started, and of the machine."""
+
+    own: float
+    all: float
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What came out of a stretch of load: the samples of the calls that ended in it, how long it was."""
+
+    samples: Sequence[Sample]
+    seconds: float
+    busy: Busy
+
+    @property
+    def per_s(self) -> float:
+        """Calls a second, from the first end to the last: where the stretch's own ends lie says nothing."""
+        ends_s = sorted(sample.done_s for sample in self.samples)
+        return (len(ends_s) - 1) / (ends_s[-1] - ends_s[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Latency in ms beside one queue's: with the same arrivals and services, and in the long run (M/G/k)."""
+
+    p50: float
+    p99: float
+    p99_same_arrivals: float
+    p99_long_run: float
+    outside_queue_and_device: float
+    calls: int
+
+
+def cpu_now_s() -> tuple[float, float]:
+    """Processor time so far: of this process and its descendants, and of the whole machine.
+
+    Source: proc_pid_stat(5), proc_stat(5).
+    """
+    parents, used = dict[int, int](), dict[int, float]()
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = file.read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended meanwhile
+        pid = int(file.parent.name)
+        parents[pid], used[pid] = int(fields[1]), (int(fields[11]) + int(fields[12])) * tick_s
+    ours = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    user, nice, system, _, _, irq, softirq, *_ = map(
+        int, Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:]
+    )
+    return sum(used.get(pid, 0.0) for pid in ours), (user + nice + system + irq + softirq) * tick_s
+
+
+async def _ask_with(
+    address: str, during: Callable[[Callable[[Call], Awaitable[Answer]]], Awaitable[None]]
+) -> None:
+    # Made here: it belongs to the event loop that it is made on.
+    target = FarrankTarget(address)
+
+    async def ask(call: Call) -> Answer:
+        answer = await target.rerank(call.query, call.documents, timeout_s=TIMEOUT_S)
+        (document,) = call.documents
+        tokens = document.text.count(WORD) + QUERY_TOKENS + SPECIAL_TOKENS
+        if answer.scores != (min(tokens, MAX_TOKENS),):
+            raise TargetError(WRONG, f"{answer.scores} for an input of {tokens} tokens")
+        return answer
+
+    try:
+        await during(ask)
+    finally:
+        await target.close()
+
+
+def closed_load(
+    address: str, callers: int, warm_up_s: float, seconds: float, calls: Iterator[Call]
+) -> Loaded:
+    """Let callers ask again and again; what ends after warming up counts.
+
+    Raises: ContenderFailed if a call is not answered, or answered as another one.
+    """
+    samples: list[Sample] = []
+    busy: list[Busy] = []
+
+    async def load(ask: Callable[[Call], Awaitable[Answer]]) -> None:
+        now_s = started_clock()
+        watching = asyncio.create_task(_watch_cpu(warm_up_s, seconds, busy))
+        until_s = warm_up_s + seconds
+        await run_closed(ask, calls, callers, until_s, samples.append, now_s, max_calls=10_000_000)
+        await watching
+
+    asyncio.run(_ask_with(address, load))
+    check(samples)
+    counted = [each for each in samples if warm_up_s <= each.done_s < warm_up_s + seconds]
+    return Loaded(counted, seconds, busy[0])
+
+
+def open_load(address: str, rate_per_s: float, warm_up_s: float, seconds: float, seed: int) -> Loaded:
+    """Send calls as independent callers do; all that were due are given, those of the warm-up, too.
+
+    Raises: ContenderFailed if a call is not answered, or answered as another one.
+    """
+    samples: list[Sample] = []
+    busy: list[Busy] = []
+
+    async def load(ask: Callable[[Call], Awaitable[Answer]]) -> None:
+        for _ in range(8):  # connections open before the clock starts
+            await ask(call_of(MIN_TOKENS))
+        now_s = started_clock()
+        watching = asyncio.create_task(_watch_cpu(warm_up_s, seconds, busy))
+        arrivals = poisson_arrivals(rate_per_s, warm_up_s + seconds, random.Random(seed))
+        calls = calls_of_many_lengths(seed)
+        await run_open(ask, calls, arrivals, samples.append, now_s, max_in_flight=MAX_IN_FLIGHT)
+        await watching
+
+    asyncio.run(_ask_with(address, load))
+    check(samples)
+    return Loaded(sorted(samples, key=lambda each: each.due_s), seconds, busy[0])
+
+
+async def _watch_cpu(after_s: float, seconds: float, found: list[Busy]) -> None:
+    await asyncio.sleep(after_s)
+    began_s, (own_s, all_s) = time.perf_counter(), cpu_now_s()
+    await asyncio.sleep(seconds)
+    (own_after_s, all_after_s), took_s = cpu_now_s(), time.perf_counter() - began_s
+    found.append(Busy((own_after_s - own_s) / took_s, (all_after_s - all_s) / took_s))
+
+
+def latency(loaded: Loaded, replicas: int, rate_per_s: float, warm_up_s: float, seed: int) -> Latency:
+    """Hold the latency of an open load against one queue before as many servers as there are replicas."""
+    samples = loaded.samples
+    services_s = [sample.stages_s["inference"] for sample in samples]
+    waited_s = waits_s([sample.due_s for sample in samples], services_s, replicas)
+    counted = [place for place, sample in enumerate(samples) if sample.due_s >= warm_up_s]
+    measured = [samples[place].latency_s for place in counted]
+    at_best = [waited_s[place] + services_s[place] for place in counted]
+    beside = [
+        samples[place].latency_s - services_s[place] - samples[place].stages_s["queue"] for place in counted
+    ]
+    simulated = long_run_s(rate_per_s, services_s, replicas, SIMULATED_CALLS, seed)
+    return Latency(
+        1e3 * percentile(measured, 0.5),
+        1e3 * percentile(measured, 0.99),
+        1e3 * percentile(at_best, 0.99),
+        1e3 * percentile(simulated, 0.99),
+        1e3 * percentile(beside, 0.5),
+        len(counted),
+    )
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least this share of all do not exceed. Raises: ValueError without any."""
+    if not values:
+        raise ValueError("values is empty; a percentile needs at least 1")
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def in_turns(
+    clients: Mapping[str, Client], texts: Mapping[str, str], rounds: int, calls: int
+) -> dict[tuple[str, str], list[float]]:
+    """Ask one call at a time, each way in each round, in an order that moves on by one.
+
+    Returns the median ms that a caller waited in each round, by the way and the name of the text. The first
+    round, which warms up, is left out.
+    """
+    found: dict[tuple[str, str], list[float]] = {each: [] for each in itertools.product(clients, texts)}
+    ways = list(clients)
+    for number in range(rounds + 1):
+        turn = number % len(ways)
+        for way in ways[turn:] + ways[:turn]:
+            for name, text in texts.items():
+                waits = []
+                for _ in range(calls):
+                    asked_s = time.perf_counter()
+                    clients[way].rerank(QUERY, [text])
+                    waits.append(1e3 * (time.perf_counter() - asked_s))
+                if number:
+                    found[way, name].append(statistics.median(waits))
+    return found

@@ -1,0 +1,53 @@
+"""Sleeping replicas on a Ray cluster of one node, whose process this is; it needs the ray extra."""
+
+from multiprocessing.connection import Connection
+from unittest.mock import patch
+
+import ray
+from ray import serve
+
+from farrank_bench.scaling.sleeping import SleepingConfig, sleep_instead
+from farrank_scale import application
+from farrank_scale.replica import FarrankReplica
+from farrank_server.config.schema import ServerConfig
+
+END = 0
+NAME = "sleeping"
+OBJECT_STORE_BYTES = 80 * 2**20
+
+# Of the node, as Ray counts them: replicas that sleep need hardly any of the machine's.
+CPUS = 32
+
+
+class SleepingReplica(FarrankReplica):
+    """A replica of the application as it is, whose device sleeps."""
+
+    async def __init__(self, config: ServerConfig) -> None:  # type: ignore[misc]  # Serve awaits it
+        assert isinstance(config, SleepingConfig)
+        sleep_instead(config.token_s)
+        await super().__init__(config)
+
+
+def run_cluster(asked: Connection, config: SleepingConfig, folder: str, http_port: int) -> None:
+    """Be a cluster; answer each number of replicas when so many run, and END when all has ended."""
+    ray.init(
+        num_cpus=CPUS,
+        include_dashboard=False,
+        object_store_memory=OBJECT_STORE_BYTES,
+        log_to_driver=False,
+        configure_logging=False,
+        _node_ip_address="127.0.0.1",
+        _temp_dir=folder,
+    )
+    serve.start(
+        proxy_location="HeadOnly",
+        **application.proxy_options(config) | {"http_options": {"host": "127.0.0.1", "port": http_port}},
+    )
+    while (replicas := asked.recv()) != END:
+        with patch.object(application, "FarrankReplica", SleepingReplica):
+            made = application.application(config, application.Scale(replicas=replicas))
+        serve.run(made, name=NAME, route_prefix="/")
+        asked.send(replicas)
+    # Serve's own end would drain replicas, and takes half a minute with HAProxy.
+    ray.shutdown()
+    asked.send(END)

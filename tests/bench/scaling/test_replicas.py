@@ -1,0 +1,173 @@
+"""Real servers whose devices sleep, under the bench's own load, by every way that needs no Ray."""
+
+import ctypes
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from farrank_bench.rounds import ContenderFailed
+from farrank_bench.scaling import ways
+from farrank_bench.scaling.__main__ import Found, Plan, measure_ways, rows_of
+from farrank_bench.scaling.load import (
+    Busy,
+    Loaded,
+    call_of,
+    calls_of_many_lengths,
+    closed_load,
+    cpu_now_s,
+    latency,
+    open_load,
+    percentile,
+)
+from farrank_bench.scaling.sleeping import MAX_TOKENS, MIN_TOKENS, SleepingRuntime
+from farrank_client import Client
+from farrank_loadtest.loops import OK, Sample
+from farrank_rankers.tokens import EncoderInput
+
+TOKEN_S = 0.0005
+PLAN = Plan([1, 2], [2], 2, 1.5, 1.0, 3, 0.5, TOKEN_S)
+
+
+def tokens(count: int) -> NDArray[np.int32]:
+    return np.ones(count, dtype=np.int32)
+
+
+@pytest.fixture(scope="module")
+def addresses() -> Iterator[Sequence[str]]:
+    with ways.replicas(2, TOKEN_S) as opened:
+        yield opened
+
+
+def test_a_device_sleeps_for_every_token_and_scores_by_them() -> None:
+    runtime = SleepingRuntime(0.001)
+    inputs = [EncoderInput(*[tokens(count)] * 3) for count in (5, 20)]
+    encoded = runtime.encode(inputs)
+    assert encoded.device_s() >= 0.025
+    rows = encoded.rows()
+    assert [row.vectors.tolist() for row in rows] == [[5.0], [20.0]]
+    assert runtime.warm_up() == pytest.approx(1000)
+    with pytest.raises(ValueError, match="inputs is empty"):
+        runtime.encode([])
+
+
+def test_calls_have_each_length_as_often_in_an_order_of_their_own() -> None:
+    lengths = range(MIN_TOKENS, MAX_TOKENS + 1)
+    taken = list(islice(calls_of_many_lengths(1), 2 * len(lengths)))
+    assert Counter(taken) == dict.fromkeys(map(call_of, lengths), 2)
+    assert taken[: len(lengths)] != taken[len(lengths) :]
+
+
+def test_a_call_is_a_batch_of_its_own_and_takes_what_it_should(addresses: Sequence[str]) -> None:
+    with Client(addresses[0]) as client:
+        ranking = client.rerank("river", [call_of(MIN_TOKENS).texts[0], call_of(MAX_TOKENS).texts[0]])
+    assert [result.score for result in ranking.results] == [MAX_TOKENS, MIN_TOKENS]
+    # Two batches: the longest input and the next would be one of twice its length.
+    assert ranking.usage.padded_tokens == MIN_TOKENS + MAX_TOKENS
+    assert ranking.timings.inference_ns >= 1e9 * TOKEN_S * (MIN_TOKENS + MAX_TOKENS)
+
+
+def test_every_way_reaches_all_replicas(addresses: Sequence[str]) -> None:
+    both = {ways.CLIENT: ways.by_client(addresses), ways.ENVOY: ways.by_envoy(addresses)}
+    found = measure_ways(both, PLAN)
+    for name in both:
+        for count in PLAN.counts:
+            for loaded in found.closed[name, count]:
+                # A device at work the whole time gives that, and what is faster cannot be.
+                assert 1 < loaded.per_s <= 1.2 * count / (TOKEN_S * MIN_TOKENS)
+                assert loaded.busy.own > 0
+        assert found.latencies[name, 2][0].calls > 1
+    told = {row.what for row in rows_of(found, PLAN)}
+    assert {f"{name}, 2 replicas: of linear" for name in both} <= told
+
+
+def test_an_answer_to_another_call_is_a_failure(
+    addresses: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from farrank_bench.scaling import load
+
+    calls = iter([replace(call_of(40), query="two words")] * 1000)
+    # The second word of the query is cut, and is no part of an input.
+    assert closed_load(addresses[0], 1, 0.0, 0.2, calls).samples
+    monkeypatch.setattr(load, "SPECIAL_TOKENS", 2)
+    with pytest.raises(ContenderFailed, match="wrong answer"):
+        closed_load(addresses[0], 1, 0.0, 0.2, iter([call_of(40)] * 1000))
+
+
+def test_latency_counts_from_when_a_call_was_due_and_stands_beside_one_queue(
+    addresses: Sequence[str],
+) -> None:
+    rate_per_s = 20.0
+    loaded = open_load(addresses[0], rate_per_s, 0.5, 1.5, seed=3)
+    seen = latency(loaded, 1, rate_per_s, 0.5, seed=3)
+    assert 0 < seen.calls < len(loaded.samples)
+    assert seen.p50 <= seen.p99
+    assert seen.p99 >= seen.p99_same_arrivals - 1
+
+    # Ten calls at once, each of a second, before two devices: the last ones wait for four others.
+    samples = [
+        Sample(0.0, 0.0, 1.0 + place // 2, OK, "", {"inference": 1.0, "queue": 0.0}) for place in range(10)
+    ]
+    at_once = latency(Loaded(samples, 5.0, Busy(0, 0)), 2, 0.5, 0.0, seed=1)
+    assert (at_once.p99, at_once.p99_same_arrivals) == (5000, 5000)
+
+
+def test_linear_is_so_many_times_what_one_did_in_the_same_round() -> None:
+    def loaded(per_s: float) -> Loaded:
+        samples = [Sample(0, 0, each / per_s, OK, "", {"inference": 0.5 / per_s}) for each in range(101)]
+        return Loaded(samples, 101 / per_s, Busy(0.25, 0.5))
+
+    closed = {
+        (ways.CLIENT, 1): [loaded(10), loaded(20), loaded(10)],
+        (ways.CLIENT, 8): [loaded(78.4), loaded(128), loaded(80)],
+        (ways.RAY, 1): [loaded(10)] * 3,
+        (ways.RAY, 8): [loaded(40)] * 3,
+    }
+    rows = {row.what: row for row in rows_of(Found(closed, {}), PLAN)}
+    linear = rows["client, 8 replicas: of linear"]
+    assert (linear.measured, linear.aim, linear.reached) == ("0.980 (0.800 to 1.000)", "at least 0.95", True)
+    assert rows["Ray, 8 replicas: of linear"].reached is None
+    assert rows["Ray, 8 replicas: devices' time that they sleep for calls"].measured.startswith("0.062")
+
+
+def test_percentiles_are_of_the_values() -> None:
+    assert [percentile([3, 1, 2, 4], share) for share in (0.0, 0.5, 0.75, 0.99)] == [1, 2, 3, 4]
+    with pytest.raises(ValueError, match="at least 1"):
+        percentile([], 0.5)
+
+
+def test_processor_time_is_that_of_children_too() -> None:
+    own_s, _ = cpu_now_s()
+    command = [sys.executable, "-c", "while True: pass"]
+    with subprocess.Popen(command) as process:
+        try:
+            while cpu_now_s()[0] < own_s + 0.2:
+                assert process.poll() is None
+        finally:
+            process.kill()
+    own_s, whole_s = cpu_now_s()
+    assert own_s < whole_s
+
+
+def test_ray_is_not_started_where_others_could_reach_it() -> None:
+    if ways.is_shut_off():
+        pytest.skip("there is no network here")
+    with pytest.raises(ContenderFailed, match="Serve's proxies listen on every interface"):
+        ways.by_ray(0.0, haproxy=False).__enter__()
+
+
+def test_a_process_that_shuts_the_network_off_has_loopback_alone() -> None:
+    code = (
+        "from farrank_bench.scaling.ways import free_port, is_shut_off, shut_off_network\n"
+        "print(shut_off_network(), is_shut_off(), free_port() > 0)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    if ctypes.CDLL(None).unshare(0) or ran.stdout.startswith("False"):
+        pytest.skip("no network namespaces for this user")
+    assert ran.stdout.split() == ["True", "True", "True"]
