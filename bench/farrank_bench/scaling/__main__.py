@@ -10,6 +10,7 @@ Ray Serve's proxies listen on every interface. So this process moves to a networ
 may not, Ray is left out, and the report says so.
 """
 
+import asyncio
 import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from farrank_bench.scaling.load import (
     call_of,
     calls_of_many_lengths,
     closed_load,
+    cpu_while,
     in_turns,
     latency,
     open_load,
@@ -60,6 +62,7 @@ HOP_REPLICAS = 2
 HOP_CALLERS = 16
 HOP_CALLS = 20
 HOP_ROUNDS = 10
+IDLE_S = 5.0
 LARGE_BYTES = 600_000
 TEXTS = {"small": WORD * 30, "600 KB": WORD * (LARGE_BYTES // len(WORD))}
 
@@ -187,6 +190,7 @@ def hops(plan: Plan) -> list[Row]:
                 missing[name] = str(error)
         clients = {name: stack.enter_context(Client(each)) for name, each in addresses.items()}
         waits = in_turns(clients, TEXTS, HOP_ROUNDS, HOP_CALLS)
+        idle = asyncio.run(cpu_while(IDLE_S))
         loads: dict[str, list[Loaded]] = {name: [] for name in addresses}
         for _, (name, address) in itertools.product(range(plan.rounds), addresses.items()):
             calls = itertools.repeat(call_of(MIN_TOKENS))
@@ -205,8 +209,11 @@ def hops(plan: Plan) -> list[Row]:
         rows.append(
             Row(f"{name}: small calls/s, {HOP_CALLERS} callers", spread([x.per_s for x in its], ".0f"))
         )
-        cpu_ms = [1e3 * each.busy.own / each.per_s for each in its]
+        cpu_ms = [1e3 * (each.busy.own - idle.own) / each.per_s for each in its]
         rows.append(Row(f"{name}: ms of processor a call, callers' included", spread(cpu_ms, ".2f")))
+    rows.append(
+        Row("cores that all ways together take while nobody calls, left out above", f"{idle.own:.2f}")
+    )
     return rows + [not_measured(name, why) for name, why in missing.items()]
 
 
@@ -238,7 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add(
         "--rounds", type=int, default=3, help="closed loads of each; open ones are half of them (%(default)s)"
     )
-    add("--seconds", type=float, default=5.0, help="of a closed load (%(default)s)")
+    add("--seconds", type=float, default=4.0, help="of a closed load (%(default)s)")
     add("--open-seconds", type=float, default=20.0, help="of an open one (%(default)s)")
     add("--callers", type=int, default=4, help="of a closed load, for each replica (%(default)s)")
     add("--load", type=float, default=0.7, help="of an open one, a share of the devices' time (%(default)s)")

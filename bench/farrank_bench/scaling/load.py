@@ -142,10 +142,10 @@ def closed_load(
 
     async def load(ask: Callable[[Call], Awaitable[Answer]]) -> None:
         now_s = started_clock()
-        watching = asyncio.create_task(_watch_cpu(warm_up_s, seconds, busy))
+        watching = asyncio.create_task(cpu_while(seconds, warm_up_s))
         until_s = warm_up_s + seconds
         await run_closed(ask, calls, callers, until_s, samples.append, now_s, max_calls=10_000_000)
-        await watching
+        busy.append(await watching)
 
     asyncio.run(_ask_with(address, load))
     check(samples)
@@ -165,23 +165,24 @@ def open_load(address: str, rate_per_s: float, warm_up_s: float, seconds: float,
         for _ in range(8):  # connections open before the clock starts
             await ask(call_of(MIN_TOKENS))
         now_s = started_clock()
-        watching = asyncio.create_task(_watch_cpu(warm_up_s, seconds, busy))
+        watching = asyncio.create_task(cpu_while(seconds, warm_up_s))
         arrivals = poisson_arrivals(rate_per_s, warm_up_s + seconds, random.Random(seed))
         calls = calls_of_many_lengths(seed)
         await run_open(ask, calls, arrivals, samples.append, now_s, max_in_flight=MAX_IN_FLIGHT)
-        await watching
+        busy.append(await watching)
 
     asyncio.run(_ask_with(address, load))
     check(samples)
     return Loaded(sorted(samples, key=lambda each: each.due_s), seconds, busy[0])
 
 
-async def _watch_cpu(after_s: float, seconds: float, found: list[Busy]) -> None:
+async def cpu_while(seconds: float, after_s: float = 0.0) -> Busy:
+    """Say what goes by of the processors in so many seconds, after so many."""
     await asyncio.sleep(after_s)
     began_s, (own_s, all_s) = time.perf_counter(), cpu_now_s()
     await asyncio.sleep(seconds)
     (own_after_s, all_after_s), took_s = cpu_now_s(), time.perf_counter() - began_s
-    found.append(Busy((own_after_s - own_s) / took_s, (all_after_s - all_s) / took_s))
+    return Busy((own_after_s - own_s) / took_s, (all_after_s - all_s) / took_s)
 
 
 def latency(loaded: Loaded, replicas: int, rate_per_s: float, warm_up_s: float, seed: int) -> Latency:
