@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -27,6 +27,8 @@ pytestmark = pytest.mark.skipif(
     find_spec("ray") is None,
     reason="needs the ray extra: pip install 'farrank[ray]'",
 )
+
+Told = TypeVar("Told")
 
 NAME = "farrank"
 QUERY = "which river reaches the sea"
@@ -92,14 +94,22 @@ def described() -> dict[str, Any]:
     return describe(NAME)
 
 
-def wait_for_replicas(count: int) -> dict[str, Any]:
-    end_s = time.monotonic() + 90
-    while True:
-        found = described()
-        if len(found["replicas"]) == count and found["states"] == {"RUNNING": count}:
-            return found
-        assert time.monotonic() < end_s, found
-        time.sleep(0.25)
+def when(asked: Callable[[], Told], holds: Callable[[Told], bool], timeout_s: float = 120.0) -> Told:
+    """Ask again and again until what is told holds."""
+    end_s = time.monotonic() + timeout_s
+    while not holds(told := asked()):
+        assert time.monotonic() < end_s, told
+        time.sleep(0.1)
+    return told
+
+
+def wait_for_replicas(count: int) -> list[dict[str, Any]]:
+    """Have so many and no other, not even one that goes; give what they tell."""
+
+    def are_there(told: dict[str, Any]) -> bool:
+        return len(told["replicas"]) == count and told["states"] == {"RUNNING": count}
+
+    return list(when(described, are_there)["replicas"])
 
 
 def calls_answered() -> dict[str, float]:
@@ -206,7 +216,7 @@ def test_two_replicas_share_calls_and_each_shows_its_metrics(
     (before,) = described()["replicas"]
     with called(client) as ends:
         up(replicas=2)
-        found = wait_for_replicas(2)["replicas"]
+        found = wait_for_replicas(2)
     assert set(ends) == {"OK"}
     # Their number alone changed: the first one is still there.
     assert before["replica"] in {each["replica"] for each in found}
@@ -215,24 +225,18 @@ def test_two_replicas_share_calls_and_each_shows_its_metrics(
     answered = calls_answered()
     assert set(answered) == {each["replica"] for each in found}
     # Both get some, whichever node the proxy is on.
-    end_s = time.monotonic() + 60
     with called(client, 4) as ends:
-        while min(count - answered[replica] for replica, count in calls_answered().items()) < 20:
-            assert time.monotonic() < end_s, (answered, calls_answered())
-            time.sleep(0.25)
+        when(calls_answered, lambda told: min(told[each] - answered[each] for each in answered) >= 20)
     assert set(ends) == {"OK"}
 
 
 def test_a_node_that_dies_takes_no_call_with_it_that_can_be_retried(client: Client, cluster: Any) -> None:
     (other,) = cluster.worker_nodes
-    before = {each["replica"] for each in wait_for_replicas(2)["replicas"]}
+    before = {each["replica"] for each in wait_for_replicas(2)}
     with called(client) as ends:
         cluster.remove_node(other, allow_graceful=False)
         # The head has room for the replica that was lost, once Serve has noticed.
-        end_s = time.monotonic() + 120
-        while len({each["replica"] for each in _told_by_all()} - before) != 1:
-            assert time.monotonic() < end_s
-            time.sleep(0.25)
+        when(_told_by_all, lambda told: len({each["replica"] for each in told} - before) == 1)
     assert ends["OK"] > 20
     # Calls that were in flight there may fail, and those that came before Serve noticed.
     assert sum(ends.values()) - ends["OK"] <= 4, ends
@@ -243,8 +247,7 @@ def test_a_replica_that_goes_answers_what_it_holds(
 ) -> None:
     # Calls of a second and more, as many as one replica takes: both hold some when one of them has to go.
     with called(once, config.limits.max_concurrent_calls, LONG) as ends:
-        while min(each["backlog_s"] for each in described()["replicas"]) == 0:
-            time.sleep(0.05)
+        when(described, lambda told: min(each["backlog_s"] for each in told["replicas"]) > 0)
         up(replicas=1)
         wait_for_replicas(1)
     assert set(ends) == {"OK"}
@@ -265,7 +268,7 @@ def test_a_new_version_of_a_ranker_comes_without_an_error(
             target_backlog_s=0.2,
             **delays,
         )
-        (after,) = wait_for_replicas(1)["replicas"]
+        (after,) = wait_for_replicas(1)
     assert set(ends) == {"OK"}
     assert after["rankers"]["tiny"] != before["rankers"]["tiny"]
     assert once.rankers().rankers[0].family == "firstp"
@@ -274,7 +277,7 @@ def test_a_new_version_of_a_ranker_comes_without_an_error(
 def test_a_backlog_brings_a_second_replica_that_goes_when_there_is_none(client: Client) -> None:
     (before,) = described()["replicas"]
     with called(client, 3, LONG) as ends:
-        found = wait_for_replicas(2)["replicas"]
+        found = wait_for_replicas(2)
     assert set(ends) == {"OK"}
     assert before["replica"] in {each["replica"] for each in found}
     wait_for_replicas(1)
