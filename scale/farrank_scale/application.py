@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ray import serve
+from ray.serve._private.constants import RAY_SERVE_ENABLE_HA_PROXY
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 from ray.serve.schema import LoggingConfig
 
@@ -84,7 +85,7 @@ def application(config: ServerConfig, scale: Scale) -> Any:
         max_ongoing_requests=2 * calls,
         # What waits in a proxy while no replica runs; and a moment, until one is found for it.
         max_queued_requests=2 * calls,
-        request_router_config=RequestRouterConfig(request_router_class=AnyNodeRouter),
+        **_router(),
         graceful_shutdown_timeout_s=config.listen.drain_timeout_s + BEYOND_DRAIN_S,
         graceful_shutdown_wait_loop_s=0.5,
         max_constructor_retry_count=3,
@@ -97,6 +98,13 @@ def application(config: ServerConfig, scale: Scale) -> Any:
     version = version_of(config, by_backlog=scale.max_replicas is not None)
     deployment = deployment.options(version=version, _internal=True)
     return deployment.bind(config)
+
+
+def _router() -> dict[str, Any]:
+    """Let calls go to replicas of any node. HAProxy does by itself, and Serve refuses a router beside it."""
+    if RAY_SERVE_ENABLE_HA_PROXY:
+        return {}
+    return {"request_router_config": RequestRouterConfig(request_router_class=AnyNodeRouter)}
 
 
 def _how_many(scale: Scale) -> dict[str, Any]:
