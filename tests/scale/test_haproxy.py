@@ -6,6 +6,8 @@ import pytest
 
 pytest.importorskip("ray", reason="needs the ray extra: pip install 'farrank[ray]'")
 
+from ray import serve
+
 from farrank_scale import application
 from farrank_server.config.schema import ServerConfig
 
@@ -15,13 +17,13 @@ def test_serve_refuses_a_router_beside_haproxy_and_gets_none(
     haproxy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: dict[str, Any] = {}
-    deployment = application.serve.deployment
+    deployment = serve.deployment
 
     def remember(**options: Any) -> Any:
         asked.update(options)
         return deployment(**options)
 
-    monkeypatch.setattr(application.serve, "deployment", remember)
+    monkeypatch.setattr(serve, "deployment", remember)
     monkeypatch.setattr(application, "RAY_SERVE_ENABLE_HA_PROXY", haproxy)
     application.application(ServerConfig(), application.Scale())
     assert ("request_router_config" in asked) is not haproxy
