@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from farrank_bench.rounds import ContenderFailed
 from farrank_bench.scaling.one_queue import long_run_s, waits_s
 from farrank_bench.scaling.sleeping import MAX_TOKENS, MIN_TOKENS, QUERY_TOKENS, SPECIAL_TOKENS
 from farrank_bench.served import check
@@ -182,9 +183,12 @@ async def _connect(ask: Callable[[Call], Awaitable[Answer]]) -> None:
     """Have connections to all replicas open before load begins.
 
     Otherwise whichever is open first gets all callers' first calls, and round robin, which counts calls and
-    not what is in flight, takes half a minute to even that out.
+    not what is in flight, takes half a minute to even that out. Raises: ContenderFailed.
     """
-    await ask(call_of(MIN_TOKENS))
+    try:
+        await ask(call_of(MIN_TOKENS))
+    except TargetError as error:
+        raise ContenderFailed(str(error)) from error
     await asyncio.sleep(CONNECT_S)
 
 
