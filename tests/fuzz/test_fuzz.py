@@ -166,6 +166,7 @@ def check(call: FuzzedCall, status: str, answer: bytes) -> None:
     assert sorted(each.index for each in response.results) == list(range(call.documents))
 
 
+@pytest.mark.timeout(0 if CASES > SETTLED_CASES else 300)
 @seed(SEED)
 @settings(
     max_examples=max(1, CASES // TOGETHER),
