@@ -44,7 +44,7 @@ HELM := tests/deploy tests/dashboards/test_autoscaling.py
 # Ray Serve's gRPC proxy listens on every interface: these tests have a network of their own, with loopback alone.
 # Where that is not allowed, those that need a cluster are skipped; FARRANK_RAY=1 runs them all the same.
 RAY := tests/scale
-RAY_TESTS := tests/support/loopback.py -m pytest $(RAY)
+RAY_TESTS := -m farrank_bench.scaling.loopback -m pytest $(RAY)
 APART := $(HELM) $(RAY)
 
 # The first environment's packages come last on its path, by a line that Python reads at its start. They are put there

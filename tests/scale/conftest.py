@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from farrank_bench.scaling.loopback import only_loopback
 from farrank_server.config.schema import (
     DeviceConfig,
     HttpConfig,
@@ -16,7 +17,6 @@ from farrank_server.config.schema import (
     RankerConfig,
     ServerConfig,
 )
-from support.loopback import only_loopback
 
 # Ray reads these when it is imported. The second has it take 127.0.0.1 for this machine's address.
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"

@@ -3,12 +3,9 @@
 A way is opened for a number of replicas, and gives the address that calls are sent to.
 """
 
-import ctypes
-import fcntl
 import os
 import shutil
 import socket
-import struct
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +16,7 @@ from pathlib import Path
 import yaml
 
 from farrank_bench.rounds import ContenderFailed, child
+from farrank_bench.scaling.loopback import only_loopback
 from farrank_bench.scaling.sleeping import serve_sleeping, sleeping_config
 from farrank_client import Client
 
@@ -37,29 +35,6 @@ RAY_ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_worker_niceness": str(os.nice(0)),
 }
-
-# Source: sched.h, linux/if.h, linux/sockios.h
-CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
-IFF_UP, SIOCSIFFLAGS = 0x1, 0x8914
-
-
-def shut_off_network() -> bool:
-    """Take this process, and all that it starts from now on, to a network of loopback alone.
-
-    False where that is not allowed. Who is not root needs a user namespace, which a process of several
-    threads does not get.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(CLONE_NEWNET) and libc.unshare(CLONE_NEWUSER | CLONE_NEWNET):
-        return False
-    with socket.socket() as any_socket:
-        fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
-    return is_shut_off()
-
-
-def is_shut_off() -> bool:
-    """Whether nobody else can reach what listens here: there is no interface but loopback."""
-    return [name for _, name in socket.if_nameindex()] == ["lo"]
 
 
 def free_port() -> int:
@@ -140,7 +115,7 @@ def by_ray(token_s: float, *, haproxy: bool) -> Iterator[Way]:
     Serve's proxies listen on every interface, and have no option against it. Raises: ContenderFailed
     where that would be others' networks, too, or where Ray is not installed.
     """
-    if not is_shut_off():
+    if not only_loopback():
         raise ContenderFailed(
             "Serve's proxies listen on every interface, and this process could not be given a network of its "
             "own: run it as root, or where user namespaces are allowed"

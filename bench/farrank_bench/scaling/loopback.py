@@ -1,8 +1,8 @@
-"""Run Python in a network of its own, of which loopback is all there is: `python loopback.py -m pytest …`.
+"""A process in a network of its own, of which loopback is all there is.
 
-What listens on every interface there is heard by the processes that this one starts alone. Where no such
-network can be had (it takes root, or user namespaces), this says so, and Python runs all the same: tests that
-need it ask `only_loopback`.
+`python -m farrank_bench.scaling.loopback -m pytest …` runs Python there: what listens on every interface is
+heard by the processes that this one starts alone. Where no such network can be had (it takes root, or user
+namespaces), the command says so, and Python runs all the same: what needs it asks `only_loopback`.
 """
 
 import ctypes
@@ -13,6 +13,7 @@ import struct
 import sys
 from pathlib import Path
 
+# Source: sched.h, linux/if.h, linux/sockios.h
 _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWNET = 0x40000000
 _IFF_UP = 0x1
@@ -62,5 +63,5 @@ if __name__ == "__main__":
     try:
         enter()
     except OSError as error:
-        print(f"loopback.py: no network with loopback alone: {error}", file=sys.stderr)
+        print(f"no network with loopback alone: {error}", file=sys.stderr)
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
