@@ -19,7 +19,7 @@ from farrank_rankers.exports.manifest import Quantized
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokens import Batch
 from farrank_runtimes.cores import usable_cores
-from farrank_runtimes.exported_runtime import ExportedRuntime, RunGraph
+from farrank_runtimes.exported_runtime import EncoderGraph, ExportedRuntime, RunGraph
 from farrank_runtimes.openvino_runtime import FloatType, OpenVinoGraph, by_place, float_type_for
 from farrank_runtimes.runtime import Capabilities
 from farrank_runtimes.runtime_table import GraphFiles
@@ -208,6 +208,6 @@ class _Rankings:
 
     def _scores(self, run: RunGraph, queries: Sequence[str]) -> dict[str, Scores]:
         most = Capabilities("openvino", "cpu", "int8", CHOOSING_TOKENS)
-        runtime = ExportedRuntime(run, self._aggregate, most, self._files)
+        runtime = ExportedRuntime(EncoderGraph(run, most), self._aggregate, self._files)
         documents = TextScores(runtime, self._reader, self._texts.documents)
         return {query: documents.score(query) for query in queries}

@@ -2,15 +2,18 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import Batch, EncoderInput, collate
+from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.document_groups import GroupLimit
-from farrank_runtimes.loaded_runtime import LoadedRuntime
+from farrank_runtimes.loaded_runtime import Encode, LoadedRuntime
 from farrank_runtimes.runtime import Capabilities, Encoded
 from farrank_runtimes.runtime_table import GraphFiles
 
@@ -22,28 +25,116 @@ GROUP_LIMIT = GroupLimit(feature_bytes=2**26, positions=2**13)
 RunGraph = Callable[[Mapping[str, Tensor]], list[Tensor]]
 
 
+class BegunGraph(Protocol):
+    """A graph at work on the parts of a batch."""
+
+    def outputs(self) -> list[list[Tensor]]:
+        """Wait until all are done; give the outputs of each, in the graph's order.
+
+        Raises: OutOfMemory, DeviceLost.
+        """
+        ...
+
+    def device_s(self) -> float:
+        """Say how long the device was busy with them; asked after `outputs`."""
+        ...
+
+
+# Begins a loaded graph on the parts of a batch, behind what was begun before, and waits for nothing.
+# Raises: OutOfMemory, DeviceLost.
+BeginGraph = Callable[[Sequence[Mapping[str, Tensor]]], BegunGraph]
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderGraph:
+    """A loaded encoder: `run` waits for a batch. `begin` is there where `capabilities` say `queued`."""
+
+    run: RunGraph
+    capabilities: Capabilities
+    begin: BeginGraph | None = None
+
+
 class ExportedRuntime(LoadedRuntime):
     """A ranker as the two graphs of its export."""
 
-    def __init__(
-        self, run_encoder: RunGraph, run_aggregator: RunGraph, capabilities: Capabilities, files: GraphFiles
-    ) -> None:
+    def __init__(self, encoder: EncoderGraph, run_aggregator: RunGraph, files: GraphFiles) -> None:
+        capabilities = encoder.capabilities
         pad = partial(
             collate, pad_id=files.pad_id, step=capabilities.length_step, at_most=files.longest_input
         )
-        encode, aggregate = partial(_encode, run_encoder, pad), partial(_aggregate, run_aggregator)
-        super().__init__(encode, aggregate, capabilities, files.longest_input, GROUP_LIMIT)
+        encode: Encode = partial(_encode, encoder.run, pad)
+        if encoder.begin is not None:
+            encode = partial(_begin, encoder.begin, pad, capabilities.length_step)
+        super().__init__(
+            encode, partial(_aggregate, run_aggregator), capabilities, files.longest_input, GROUP_LIMIT
+        )
 
 
-def _encode(
-    run: RunGraph, pad: Callable[[Sequence[EncoderInput]], Batch], inputs: Sequence[EncoderInput]
-) -> Encoded:
+Pad = Callable[[Sequence[EncoderInput]], Batch]
+
+
+def _encode(run: RunGraph, pad: Pad, inputs: Sequence[EncoderInput]) -> Encoded:
     batch = pad(inputs)
     started_s = time.perf_counter()
-    named = {name: torch.from_numpy(array) for name, array in batch._asdict().items()}  # (P, L) each
-    vectors, *roles = run(named)  # (P, …), of tokens (P, S)
-    features = Features(vectors.float(), roles[0] if roles else None)
+    features = _features(run(_named(batch)))
     return Encoded(features.rows(), time.perf_counter() - started_s)
+
+
+def _begin(begin: BeginGraph, pad: Pad, step: int, inputs: Sequence[EncoderInput]) -> "EncodingInParts":
+    if not inputs:
+        raise ValueError("inputs is empty; a batch needs at least 1")
+    parts = in_two([each.tokens for each in inputs], step)
+    begun = begin([_named(pad([inputs[place] for place in part])) for part in parts])
+    return EncodingInParts(begun, parts)
+
+
+def in_two(lengths: Sequence[int], step: int) -> list[list[int]]:
+    """Part a batch into its longest inputs and the others, so that both take about as long.
+
+    Each is padded to its own longest input, and to a multiple of `step`. One input alone is one part.
+    Gives places in `lengths`, the longest inputs' first.
+    """
+    order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
+    if len(order) == 1:
+        return [order]
+    padded = [-(-lengths[place] // step) * step for place in order]
+
+    def slower(first: int) -> int:
+        return max(first * padded[0], (len(order) - first) * padded[first])
+
+    first = min(range(1, len(order)), key=slower)
+    return [order[:first], order[first:]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodingInParts:
+    """A batch whose parts are on their way; each part has the places of its inputs in the batch."""
+
+    begun: BegunGraph
+    parts: Sequence[Sequence[int]]
+
+    def rows(self) -> list[Features]:
+        """Wait until all parts are done; give each input's features, in the order of the batch."""
+        with device_failures():
+            found: dict[int, Features] = {}
+            for places, outputs in zip(self.parts, self.begun.outputs(), strict=True):
+                found |= zip(places, _features(outputs).rows(), strict=True)
+            return [found[place] for place in range(len(found))]
+
+    def device_s(self) -> float:
+        """Say how long the device was busy with it."""
+        return self.begun.device_s()
+
+
+def _named(batch: Batch) -> dict[str, Tensor]:
+    """Shapes: (P, L) each."""
+    return {name: torch.from_numpy(array) for name, array in batch._asdict().items()}
+
+
+def _features(outputs: Sequence[Tensor]) -> Features:
+    """Shapes: vectors (P, …) [, roles (P, S)]."""
+    vectors, *roles = outputs
+    return Features(vectors.float(), roles[0] if roles else None)
 
 
 def _aggregate(
@@ -55,8 +146,3 @@ def _aggregate(
         inputs |= {"query_vectors": query.vectors, "query_roles": query.roles}
     scores, chunk_scores = run({name: tensor for name, tensor in inputs.items() if tensor is not None})
     return scores.tolist(), chunk_scores.tolist()
-
-
-def joined(parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-    """Put the outputs of a batch's parts together. Shapes: (P1, …), (P2, …), … each -> (P, …) each."""
-    return [torch.cat(outputs) if len(outputs) > 1 else outputs[0] for outputs in zip(*parts, strict=True)]

@@ -14,7 +14,7 @@ from torch.utils.dlpack import from_dlpack
 from farrank_runtimes.cores import usable_cores
 from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.devices import batch_tokens, choose_device, max_kept_bytes
-from farrank_runtimes.exported_runtime import ExportedRuntime, RunGraph
+from farrank_runtimes.exported_runtime import EncoderGraph, ExportedRuntime, RunGraph
 from farrank_runtimes.runtime import Capabilities, Placement, Precision, RuntimeAbsent
 from farrank_runtimes.runtime_table import GraphFiles
 
@@ -168,13 +168,13 @@ def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
 
     Raises: DeviceAbsent; RuntimeAbsent with the command that installs what is missing.
     """
-    run_encoder, runs = open_encoder(files.encoder, files.precision, placement)
-    return ExportedRuntime(run_encoder, _load(files.aggregator, placement), runs, files)
+    encoder = open_encoder(files.encoder, files.precision, placement)
+    return ExportedRuntime(encoder, _load(files.aggregator, placement), files)
 
 
 def open_encoder(
     graph: Path, precision: Precision, placement: Placement, outputs: Sequence[str] | None = None
-) -> tuple[RunGraph, Capabilities]:
+) -> EncoderGraph:
     """Load a graph that encodes; of its `outputs` those that are named, else all.
 
     Raises: as `open_graphs`.
@@ -186,7 +186,7 @@ def open_encoder(
     runs = Capabilities(
         "onnx", str(device), computed_in, batch_tokens(device), max_kept_bytes=max_kept_bytes(device)
     )
-    return _load(graph, placement, outputs), runs
+    return EncoderGraph(_load(graph, placement, outputs), runs)
 
 
 def _load(graph: Path, placement: Placement, outputs: Sequence[str] | None = None) -> RunGraph:

@@ -1,7 +1,7 @@
-"""OpenVINO on an exported ranker's two graphs, on the CPU."""
+"""OpenVINO on an exported ranker's two graphs, on the CPU: batches in two parts, one behind the other."""
 
+import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from farrank_runtimes.cores import usable_cores
 from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.devices import batch_tokens, choose_device
-from farrank_runtimes.exported_runtime import ExportedRuntime, RunGraph, joined
+from farrank_runtimes.exported_runtime import EncoderGraph, ExportedRuntime
 from farrank_runtimes.runtime import (
     Capabilities,
     DeviceAbsent,
@@ -57,39 +57,44 @@ class OpenVinoGraph:
             # Pinned, two servers on one machine would share the first cores.
             "ENABLE_CPU_PINNING": False,
         }
-        self._compiled: openvino.CompiledModel | None = self._compile()
+        self._requests_ahead = 2 * streams
+        self._compiled: openvino.CompiledModel | None = None
+        self._requests: list[openvino.InferRequest] = []
+        self._compile()
 
     def run(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
         """Run the graph. Outputs are copies, in its order.
 
         Raises: OutOfMemory; DeviceLost if the graph must be compiled anew and its file is gone.
         """
-        return self.run_beside([inputs])[0]
+        return self.begin(inputs).outputs()
 
-    def run_beside(self, parts: Sequence[Mapping[str, Tensor]]) -> list[list[Tensor]]:
-        """Run the graph on several batches at once, each in a stream; give the outputs of each.
-
-        Raises: as `run` does, after all of them have ended.
-        """
+    def begin(self, inputs: Mapping[str, Tensor]) -> "GraphRequest":
+        """Begin the graph on a batch, in the first stream that has nothing to do. Raises: as `run` does."""
         with device_failures():
             compiled = self._compiled or self._compile_again()
-            # A new request takes microseconds, and cannot return an earlier batch's outputs.
-            requests = [compiled.create_infer_request() for _ in parts]
-            arrays = [by_place(compiled, inputs) for inputs in parts]
-            # A model that failed halfway keeps shapes of the failed batch, and the next batch would fail too.
-            self._compiled = None
-            # Not infer(): it hides failures and returns the outputs of before.
-            for request, given in zip(requests, arrays, strict=True):
-                request.start_async(given, share_inputs=True)
-            failed = [error for error in map(_failure, requests) if error is not None]
-            if failed:
-                raise failed[0]
-            self._compiled = compiled
+            # Requests are made beforehand: making one waits for what runs.
+            request = self._requests.pop() if self._requests else compiled.create_infer_request()
             outputs = range(len(compiled.outputs)) if self._outputs is None else self._outputs
-            return [
-                [torch.from_numpy(_output(request, each).data.copy()) for each in outputs]
-                for request in requests
-            ]
+            try:
+                return GraphRequest(self, compiled, request, by_place(compiled, inputs), outputs)
+            except Exception:
+                self.forget(compiled)
+                raise
+
+    def take_back(self, compiled: "openvino.CompiledModel", request: "openvino.InferRequest") -> None:
+        """Keep a request that ended well for a later batch."""
+        if compiled is self._compiled:
+            self._requests.append(request)
+
+    def forget(self, compiled: "openvino.CompiledModel") -> None:
+        """Compile anew for the next batch.
+
+        A model that failed halfway keeps shapes of the failed batch, and the next batch would fail too.
+        """
+        if compiled is self._compiled:
+            self._compiled = None
+            self._requests.clear()
 
     def _compile(self) -> "openvino.CompiledModel":
         import openvino
@@ -97,7 +102,10 @@ class OpenVinoGraph:
         core = openvino.Core()
         # Weights that are mapped would change, or end the process, with their file.
         core.set_property({"ENABLE_MMAP": False})
-        return core.compile_model(str(self._path), "CPU", self._options)
+        compiled = core.compile_model(str(self._path), "CPU", self._options)
+        self._requests = [compiled.create_infer_request() for _ in range(self._requests_ahead)]
+        self._compiled = compiled
+        return compiled
 
     def _compile_again(self) -> "openvino.CompiledModel":
         try:
@@ -107,6 +115,45 @@ class OpenVinoGraph:
         if changed:
             raise DeviceLost(f"{self._path} changed since it was loaded")
         return self._compile()
+
+
+class GraphRequest:
+    """A graph at work on a batch. Begun when this is made."""
+
+    def __init__(
+        self,
+        graph: OpenVinoGraph,
+        compiled: "openvino.CompiledModel",
+        request: "openvino.InferRequest",
+        arrays: Sequence[Any],
+        outputs: Sequence[int | str],
+    ) -> None:
+        self._graph, self._compiled, self._request, self._outputs = graph, compiled, request, outputs
+        self.began_s = self.ended_s = time.perf_counter()
+        # Not infer(): it hides failures and returns the outputs of before.
+        request.start_async(list(arrays), share_inputs=True)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is done, well or not."""
+        try:
+            return bool(self._request.wait_for(0))
+        except Exception:  # its failure, which `outputs` tells
+            return True
+
+    def outputs(self) -> list[Tensor]:
+        """Wait until it is done; give copies of the outputs. Asked once. Raises: OutOfMemory, DeviceLost."""
+        with device_failures():
+            try:
+                self._request.wait()
+            except Exception:
+                self._graph.forget(self._compiled)
+                raise
+            # From its beginning to its end, whenever that is asked for.
+            self.ended_s = self.began_s + self._request.latency / 1e3
+            found = [torch.from_numpy(_output(self._request, each).data.copy()) for each in self._outputs]
+            self._graph.take_back(self._compiled, self._request)
+            return found
 
 
 def by_place(compiled: "openvino.CompiledModel", inputs: Mapping[str, Tensor]) -> list[Any]:
@@ -120,35 +167,65 @@ def _output(request: "openvino.InferRequest", which: int | str) -> "openvino.Ten
     return request.get_output_tensor(which) if isinstance(which, int) else request.get_tensor(which)
 
 
-def _failure(request: "openvino.InferRequest") -> Exception | None:
-    try:
-        request.wait()
-    except Exception as error:
-        return error
-    return None
-
-
 def _identity(path: Path) -> tuple[int, int, int]:
     """Tell a file from one that replaces it."""
     status = path.stat()
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def run_halved(whole: OpenVinoGraph, halves: OpenVinoGraph, inputs: Mapping[str, Tensor]) -> list[Tensor]:
-    """Run a batch in two halves, each on half of the threads.
+class TwoStreams:
+    """Runs batches in two parts, each on half of the threads, and begins the next batch behind them.
 
     Threads that share a batch wait for each other at every layer, whichever of them the machine has just held
-    up; halves wait once. A row that is left over, as the only one of a small call, has all threads.
-    Shapes: (P, L) each -> (P, …) each. Raises: OutOfMemory, DeviceLost.
+    up. Streams wait for nothing: one that is done with its part takes up the next batch's. One part alone, as
+    of a small call, has all threads if nothing else runs.
     """
-    rows = len(next(iter(inputs.values())))
-    half = rows // 2
 
-    def part(start: int, stop: int) -> dict[str, Tensor]:
-        return {name: each[start:stop] for name, each in inputs.items()}
+    def __init__(self, whole: OpenVinoGraph, halves: OpenVinoGraph) -> None:
+        self._whole, self._halves = whole, halves
+        self._last: Sequence[GraphRequest] = ()
 
-    parts = halves.run_beside([part(0, half), part(half, 2 * half)]) if half else []
-    return joined([*parts, whole.run(part(2 * half, rows))] if rows % 2 else parts)
+    def begin(self, parts: Sequence[Mapping[str, Tensor]]) -> "BatchInStreams":
+        """Begin a batch. Shapes: (P, L) each. Raises: OutOfMemory, DeviceLost."""
+        alone = len(parts) == 1 and all(each.has_ended for each in self._last)
+        graph = self._whole if alone else self._halves
+        self._last = [graph.begin(each) for each in parts]
+        return BatchInStreams(self._last)
+
+
+class _CpuTime:
+    """When the last batch ended, whichever ranker's it was: `perf_counter` seconds."""
+
+    ended_s = 0.0
+
+
+class BatchInStreams:
+    """A batch's parts on their way."""
+
+    def __init__(self, requests: Sequence[GraphRequest]) -> None:
+        self._requests = requests
+        self._device_s = 0.0
+
+    def outputs(self) -> list[list[Tensor]]:
+        """Wait until all have ended, also where one fails. Shapes: (P, L) each -> (P, …) each."""
+        found: list[list[Tensor]] = []
+        failed: list[Exception] = []
+        for request in self._requests:
+            try:
+                found.append(request.outputs())
+            except Exception as error:
+                failed.append(error)
+        began_s = min(request.began_s for request in self._requests)
+        ended_s = max(request.ended_s for request in self._requests)
+        self._device_s = max(0.0, ended_s - max(began_s, _CpuTime.ended_s))
+        _CpuTime.ended_s = max(ended_s, _CpuTime.ended_s)
+        if failed:
+            raise failed[0]
+        return found
+
+    def device_s(self) -> float:
+        """Say how long it took since it began, or since the batch before it ended; 0 if it ended first."""
+        return self._device_s
 
 
 INSTALL = "pip install 'farrank[openvino]'"
@@ -184,14 +261,14 @@ def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
     Raises: RuntimeAbsent with the command that installs OpenVINO; DeviceAbsent for any device but the CPU;
     PrecisionAbsent if the processor lacks what was asked for.
     """
-    run_encoder, runs = open_encoder(files.encoder, files.precision, placement)
+    encoder = open_encoder(files.encoder, files.precision, placement)
     run_aggregator = OpenVinoGraph(files.aggregator, "f32", placement.threads or usable_cores()).run
-    return ExportedRuntime(run_encoder, run_aggregator, runs, files)
+    return ExportedRuntime(encoder, run_aggregator, files)
 
 
 def open_encoder(
     graph: Path, precision: Precision, placement: Placement, outputs: Sequence[str] | None = None
-) -> tuple[RunGraph, Capabilities]:
+) -> EncoderGraph:
     """Load a graph that encodes; of its `outputs` those that are named, else all.
 
     Raises: as `open_graphs`.
@@ -203,14 +280,13 @@ def open_encoder(
     threads = placement.threads or usable_cores()
     # An int8 encoder rounds twice, and says so.
     served = "int8+bf16" if (precision, float_type) == ("int8", "bf16") else precision
-    whole = OpenVinoGraph(graph, float_type, threads, outputs=outputs)
-    run: RunGraph = whole.run
-    if threads > 1:
-        run = partial(
-            run_halved, whole, OpenVinoGraph(graph, float_type, threads, streams=2, outputs=outputs)
-        )
     tokens = batch_tokens(torch.device("cpu")) * (1 if float_type == "f32" else REDUCED_TIMES)
-    return run, Capabilities("openvino", "cpu", served, tokens, length_step=LENGTH_STEP)
+    runs = Capabilities("openvino", "cpu", served, tokens, queued=threads > 1, length_step=LENGTH_STEP)
+    whole = OpenVinoGraph(graph, float_type, threads, outputs=outputs)
+    if threads == 1:
+        return EncoderGraph(whole.run, runs)
+    halves = OpenVinoGraph(graph, float_type, threads, streams=2, outputs=outputs)
+    return EncoderGraph(whole.run, runs, TwoStreams(whole, halves).begin)
 
 
 def float_type_for(precision: Precision) -> FloatType:

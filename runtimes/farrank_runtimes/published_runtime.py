@@ -4,8 +4,8 @@ What follows the encoder of a cross-encoder or bi-encoder holds no weights: logi
 pooled, chunks aggregated by the families' own code.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ from farrank_rankers.files.open import Overrides, reader_and_files
 from farrank_rankers.reader import Reader
 from farrank_rankers.spec import content_version
 from farrank_rankers.tokens import Role, collate
-from farrank_runtimes.exported_runtime import ExportedRuntime, RunGraph
+from farrank_runtimes.exported_runtime import BegunGraph, EncoderGraph, ExportedRuntime, RunGraph
 from farrank_runtimes.published_graph import PublishedGraph, Shape, Value, read_graph
 from farrank_runtimes.runtime import (
     DeviceAbsent,
@@ -207,12 +207,12 @@ def open_published_runtime(
     graph, reader = opened.graph, opened.reader
     module = cast(PublishedRuntime, RUNTIMES[runtime].load())
     try:
-        run, runs = module.open_encoder(graph.file.path, precision, placement, [opened.output])
+        loaded = module.open_encoder(graph.file.path, precision, placement, [opened.output])
     except (RuntimeAbsent, PrecisionAbsent, DeviceAbsent):
         raise
     except Exception as error:  # ONNX Runtime's exceptions have no base but this one
         raise _refused(graph, runtime, "loaded", error) from error
-    _try(run, opened, runtime)
+    _try(loaded.run, opened, runtime)
     files = GraphFiles(
         encoder=graph.file.path,
         aggregator=graph.file.path,
@@ -221,8 +221,8 @@ def open_published_runtime(
         pad_id=reader.pad_id,
         inputs=tuple(graph.inputs),
     )
-    encode = _encoder(run, _reading(opened), reader.backbone.first_position)
-    return ExportedRuntime(encode, _aggregator(opened.aggregator()), runs, files)
+    encoder = _encoder(loaded, _reading(opened), reader.backbone.first_position)
+    return ExportedRuntime(encoder, _aggregator(opened.aggregator()), files)
 
 
 def _try(run: RunGraph, opened: OpenedPublished, runtime: str) -> None:
@@ -274,14 +274,46 @@ def _reading(opened: OpenedPublished) -> Reading:
     return lambda hidden, roles: pooled(hidden, Padded(roles), options)
 
 
-def _encoder(run: RunGraph, read: Reading, first_position: int) -> RunGraph:
-    def encode(batch: Mapping[str, Tensor]) -> list[Tensor]:
-        """Shapes: input_ids, roles, token_type_ids (P, L) each -> vectors (P, F)."""
-        with torch.inference_mode():
-            (output,) = run(_given(batch, first_position))
-            return [read(output, batch["roles"].to(output.device)).vectors]
+def _encoder(loaded: EncoderGraph, read: Reading, first_position: int) -> EncoderGraph:
+    """Make an encoder, input_ids, roles, token_type_ids (P, L) each -> vectors (P, F), of a loaded graph."""
 
-    return encode
+    def run(batch: Mapping[str, Tensor]) -> list[Tensor]:
+        return _vectors(loaded.run(_given(batch, first_position)), batch["roles"], read)
+
+    begin_graph = loaded.begin
+    if begin_graph is None:
+        return replace(loaded, run=run)
+
+    def begin(parts: Sequence[Mapping[str, Tensor]]) -> BegunGraph:
+        begun = begin_graph([_given(part, first_position) for part in parts])
+        return _BegunEncoder(begun, [part["roles"] for part in parts], read)
+
+    return replace(loaded, run=run, begin=begin)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _BegunEncoder:
+    """A published graph at work on a batch in parts, of roles (P, L) each."""
+
+    begun: BegunGraph
+    roles: Sequence[Tensor]
+    read: Reading
+
+    def outputs(self) -> list[list[Tensor]]:
+        """Wait for the graph; give each part's vectors (P, F)."""
+        parts = zip(self.begun.outputs(), self.roles, strict=True)
+        return [_vectors(outputs, roles, self.read) for outputs, roles in parts]
+
+    def device_s(self) -> float:
+        """Say how long the graph took."""
+        return self.begun.device_s()
+
+
+def _vectors(outputs: Sequence[Tensor], roles: Tensor, read: Reading) -> list[Tensor]:
+    """Read a graph's one output. Shapes: roles (P, L) -> vectors (P, F)."""
+    (output,) = outputs
+    with torch.inference_mode():
+        return [read(output, roles.to(output.device)).vectors]
 
 
 def _given(batch: Mapping[str, Tensor], first_position: int) -> Mapping[str, Tensor]:

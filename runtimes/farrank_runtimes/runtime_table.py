@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Literal, Protocol, cast
 from farrank_rankers.exports.export_folder import Exported
 from farrank_rankers.exports.manifest import ExportFormat
 from farrank_rankers.exports.published_files import PublishedFormat
-from farrank_runtimes.runtime import Capabilities, Placement, Precision, Runtime, RuntimeAbsent
+from farrank_runtimes.runtime import Placement, Precision, Runtime, RuntimeAbsent
 
 if TYPE_CHECKING:
-    from farrank_runtimes.exported_runtime import RunGraph
+    from farrank_runtimes.exported_runtime import EncoderGraph
 
 DeviceType = Literal["cpu", "cuda"]
 
@@ -69,8 +69,8 @@ class PublishedRuntime(Protocol):
 
     def open_encoder(
         self, graph: Path, precision: Precision, placement: Placement, outputs: Sequence[str]
-    ) -> "tuple[RunGraph, Capabilities]":
-        """Load a graph, to run it and give the outputs that are named; say what it runs on."""
+    ) -> "EncoderGraph":
+        """Load a graph that gives the outputs that are named."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from farrank_rankers.exports.export_folder import checksum
 from farrank_runtimes.devices import batch_tokens, choose_device, max_kept_bytes
-from farrank_runtimes.exported_runtime import ExportedRuntime, RunGraph, joined
+from farrank_runtimes.exported_runtime import EncoderGraph, ExportedRuntime, RunGraph
 from farrank_runtimes.onnx_runtime import OnnxGraph, check_provider, cuda_options, open_session
 from farrank_runtimes.runtime import Capabilities, DeviceAbsent, Placement, Precision
 from farrank_runtimes.runtime_table import GraphFiles
@@ -122,6 +122,11 @@ def run_grouped(graphs: Mapping[LengthGroup, RunGraph], inputs: Mapping[str, Ten
     return joined([graphs[group]({name: each[piece] for name, each in inputs.items()}) for piece in pieces])
 
 
+def joined(parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    """Put the outputs of a batch's parts together. Shapes: (P1, …), (P2, …), … each -> (P, …) each."""
+    return [torch.cat(outputs) if len(outputs) > 1 else outputs[0] for outputs in zip(*parts, strict=True)]
+
+
 def check(precision: Precision, placement: Placement) -> None:
     """Look whether TensorRT is installed and has a CUDA device; it takes any precision.
 
@@ -152,10 +157,11 @@ def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
         log.info("opening the engine for inputs of %d to %d tokens", group.shortest, group.longest)
         session = open_session(files.encoder, {"tensorrt": options, "cuda": cuda}, threads=1)
         graphs[group] = OnnxGraph(session, device).run
+    kept_bytes = max_kept_bytes(device)
+    runs = Capabilities("tensorrt", str(device), files.precision, budget, max_kept_bytes=kept_bytes)
     return ExportedRuntime(
-        partial(run_grouped, graphs),
+        EncoderGraph(partial(run_grouped, graphs), runs),
         OnnxGraph(open_session(files.aggregator, {"cuda": cuda}, threads=1), device).run,
-        Capabilities("tensorrt", str(device), files.precision, budget, max_kept_bytes=max_kept_bytes(device)),
         files,
     )
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from farrank_exporters.trace import AggregatorGraph
@@ -13,7 +15,13 @@ from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import EncoderInput, Role
 from farrank_runtimes import exported_runtime
-from farrank_runtimes.exported_runtime import GROUP_LIMIT, ExportedRuntime, RunGraph
+from farrank_runtimes.exported_runtime import (
+    GROUP_LIMIT,
+    EncoderGraph,
+    ExportedRuntime,
+    RunGraph,
+    in_two,
+)
 from farrank_runtimes.loaded_runtime import even_batch
 from farrank_runtimes.onnx_runtime import OnnxGraph, open_session
 from farrank_runtimes.runtime import Capabilities, OutOfMemory
@@ -36,7 +44,8 @@ class Observed:
 
 def runtime_of(aggregator: RunGraph) -> ExportedRuntime:
     files = GraphFiles(Path("encoder.onnx"), Path("aggregator.onnx"), "fp32", longest_input=64)
-    return ExportedRuntime(aggregator, aggregator, Capabilities("onnx", "cpu", "fp32", 1024), files)
+    encoder = EncoderGraph(aggregator, Capabilities("onnx", "cpu", "fp32", 1024))
+    return ExportedRuntime(encoder, aggregator, files)
 
 
 def token_features(ranker: Ranker, drawn: torch.Generator) -> tuple[Features, Tensor, Features | None]:
@@ -105,3 +114,21 @@ def test_a_batch_that_the_hosts_memory_cannot_hold_is_told(monkeypatch: pytest.M
     monkeypatch.setattr(exported_runtime, "collate", exhausted)
     with pytest.raises(OutOfMemory, match=r"2\.00 MiB"):
         runtime_of(lambda _: []).encode(even_batch(2, 9))
+
+
+@given(lengths=st.lists(st.integers(1, 512), min_size=1, max_size=40))
+def test_a_batch_in_two_parts_is_the_batch_and_no_other_cut_of_it_is_done_sooner(lengths: list[int]) -> None:
+    parts = in_two(lengths, 16)
+    assert sorted(place for part in parts for place in part) == list(range(len(lengths)))
+    assert len(parts) == min(2, len(lengths))
+
+    def positions(part: list[int]) -> int:
+        return len(part) * -(-max(lengths[place] for place in part) // 16) * 16
+
+    order = [place for part in parts for place in part]
+    assert [lengths[place] for place in order] == sorted(lengths, reverse=True)
+    slower = max(map(positions, parts))
+    for cut in range(1, len(order)):
+        assert slower <= max(positions(order[:cut]), positions(order[cut:]))
+    # Never more than the batch padded as a whole.
+    assert sum(map(positions, parts)) <= positions(order)

@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,13 @@ from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes import openvino_runtime
 from farrank_runtimes.exported_runtime import ExportedRuntime
 from farrank_runtimes.loaded_runtime import even_batch
-from farrank_runtimes.openvino_runtime import OpenVinoGraph, computes_bf16, open_graphs
+from farrank_runtimes.openvino_runtime import (
+    GraphRequest,
+    OpenVinoGraph,
+    TwoStreams,
+    computes_bf16,
+    open_graphs,
+)
 from farrank_runtimes.runtime import (
     DeviceAbsent,
     DeviceLost,
@@ -95,13 +102,13 @@ def test_lengths_come_in_steps_no_longer_than_the_ranker_reads(
 ) -> None:
     """Kernels are made for each new shape: see LENGTH_STEP."""
     lengths: list[int] = []
-    run = OpenVinoGraph.run
+    begin = OpenVinoGraph.begin
 
-    def watched(graph: OpenVinoGraph, inputs: Any) -> list[torch.Tensor]:
+    def watched(graph: OpenVinoGraph, inputs: Any) -> GraphRequest:
         lengths.append(inputs["roles"].shape[1])
-        return run(graph, inputs)
+        return begin(graph, inputs)
 
-    monkeypatch.setattr(OpenVinoGraph, "run", watched)
+    monkeypatch.setattr(OpenVinoGraph, "begin", watched)
     runtime = opened(graphs["maxp"])
     for length in (3, 16, 17, 60, 64):
         runtime.encode(even_batch(1, length)).rows()
@@ -141,16 +148,39 @@ def test_halves_side_by_side_are_the_whole_in_its_order(graphs: dict[str, Path],
     assert torch.allclose(vectors(opened(graphs["maxp"], threads=2), inputs), wanted, atol=1e-5)
 
 
-def test_a_half_that_fails_is_told_when_the_other_is_done(graphs: dict[str, Path]) -> None:
+def test_batches_begun_behind_each_other_keep_their_features_and_share_the_time(
+    graphs: dict[str, Path],
+) -> None:
+    inputs = [batch(rows, length, token) for rows, length, token in ((5, 64, 7), (1, 9, 8), (2, 33, 9))]
+    wanted = [vectors(opened(graphs["maxp"]), each) for each in inputs]
+    runtime = opened(graphs["maxp"], threads=2)
+    assert runtime.capabilities().queued
+    started_s = time.perf_counter()
+    begun = [runtime.encode(each) for each in inputs]
+    found = [stacked(each.rows()).vectors for each in begun]
+    passed_s = time.perf_counter() - started_s
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-5)
+    # A wait behind another batch is not the device's time.
+    took_s = [each.device_s() for each in begun]
+    assert min(took_s) >= 0
+    assert 0 < sum(took_s) <= passed_s
+
+
+def test_a_part_that_fails_is_told_when_the_other_is_done(graphs: dict[str, Path]) -> None:
     """And the next batch is encoded as if nothing had been."""
-    graph = OpenVinoGraph(graphs["maxp"] / "encoder.onnx", "f32", 2, streams=2)
+    whole, halves = (
+        OpenVinoGraph(graphs["maxp"] / "encoder.onnx", "f32", 2, streams=streams) for streams in (1, 2)
+    )
+    streams = TwoStreams(whole, halves)
     good, bad = ({name: torch.ones(2, length, dtype=torch.int64) for name in INPUTS} for length in (9, 9))
     bad["token_type_ids"] = torch.ones(3, 5, dtype=torch.int64)
-    wanted = graph.run_beside([good, good])
-    for parts in ([good, bad], [bad, good]):
+    wanted = streams.begin([good, good]).outputs()
+    for parts in ([good, bad], [bad, good], [bad]):
+        failing = streams.begin(parts)
         with pytest.raises(RuntimeError):
-            graph.run_beside(parts)
-        for mine, theirs in zip(graph.run_beside([good, good]), wanted, strict=True):
+            failing.outputs()
+        for mine, theirs in zip(streams.begin([good, good]).outputs(), wanted, strict=True):
             assert all(torch.equal(*pair) for pair in zip(mine, theirs, strict=True))
 
 
