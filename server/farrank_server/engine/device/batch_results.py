@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -35,6 +35,10 @@ FULL = 0.5
 FAILURES_BEFORE_PROBE = 3
 
 T = TypeVar("T")
+
+
+class ChunksMissing(Exception):
+    """A document was about to be scored without the features of all its chunks, which is a bug."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,53 +111,67 @@ class BatchResults:
         self._let_loop_answer(ready, beside=beside)
 
     def _take_in(self, batch: BatchInFlight) -> list[PendingDocument]:
-        """Put each input's features in its place; return the documents that can be scored now."""
-        rows = batch.rows()
+        """Put each input's features in its place; return the documents that can be scored now.
+
+        If it fails, no call and no document has changed: the inputs can run again.
+        """
+        arrived = self._arrived(batch)
         self._succeeded()
         # Counted back from its end: a batch that waited behind another was still queued.
         started_s = (batch.done_s or batch.began_s) - batch.seconds
         for call in {item.call for item in batch.items}:
             call.tally.inference_ns += round(batch.seconds * 1e9)
-        _note_batch(batch, started_s)
-        ready: list[PendingDocument] = []
-        for item, row, positions in zip(batch.items, rows, batch.positions, strict=True):
-            call, document, tally = item.call, item.document, item.call.tally
+        for item, positions in zip(batch.items, batch.positions, strict=True):
+            tally = item.call.tally
             tally.pairs += 1
             tally.padded_tokens += positions
             tally.queue_ns = max(tally.queue_ns, round((started_s - item.enqueued_s) * 1e9))
-            if not self._work.is_open(call):
-                continue
+        _note_batch(batch, started_s)
+        ready: list[PendingDocument] = []
+        for item, row, kept_bytes in arrived:
+            call, document = item.call, item.document
             if document is None and call.is_query_alone:
-                with self._watchdog.step():
-                    call.query_features = kept(row, on_host=True)
+                call.query_features = row
                 call.settle()
                 self._work.forget(call)
-                continue
-            if document is None:
+            elif document is None:
                 ready += call.query_arrived(row)
-                continue
-            document.features[item.chunk] = row
-            document.missing -= 1
-            if document.missing == 0:
-                self._work.count_kept(call, -document.kept_bytes)
-                ready += call.ready_with(document)
-        for item in batch.items:
-            if item.document is not None and item.document.missing > 0:
-                self._keep(item.document, item.chunk)
+            else:
+                document.features[item.chunk] = row
+                document.missing -= 1
+                document.kept_bytes += kept_bytes
+                self._work.count_kept(call, kept_bytes)
+                if document.missing == 0:
+                    self._work.count_kept(call, -document.kept_bytes)
+                    ready += call.ready_with(document)
         return ready
 
-    def _keep(self, document: PendingDocument, chunk: int) -> None:
-        """Let a chunk's features wait for the others of its document: on the device while there is room."""
-        row, most = document.features[chunk], document.call.ranker.capabilities.max_kept_bytes
-        if row is None:
-            return
-        fits = most is None or self._work.kept_bytes + row.nbytes <= most
-        with self._watchdog.step():
-            # A row of a batch is a view, which would keep the whole batch in memory.
-            document.features[chunk] = kept(row, on_host=not fits)
-        if most is not None and fits:
-            document.kept_bytes += row.nbytes
-            self._work.count_kept(document.call, row.nbytes)
+    def _arrived(self, batch: BatchInFlight) -> list[tuple[QueuedInput, Features, int]]:
+        """Give the features of the inputs that are still wanted, and the device memory that each keeps.
+
+        Features that wait for others of their document are copied: on the device while there is room.
+        Raises: what was raised on the device; OutOfMemory, DeviceLost.
+        """
+        arrived: list[tuple[QueuedInput, Features, int]] = []
+        rows = zip(batch.items, batch.rows(), strict=True)
+        wanted = [(item, row) for item, row in rows if self._work.is_open(item.call)]
+        arriving = Counter(item.document for item, _ in wanted)
+        kept_bytes = self._work.kept_bytes
+        for item, row in wanted:
+            document, most = item.document, item.call.ranker.capabilities.max_kept_bytes
+            nbytes = 0
+            if document is None and item.call.is_query_alone:
+                with self._watchdog.step():
+                    row = kept(row, on_host=True)
+            elif document is not None and arriving[document] < document.missing:
+                fits = most is None or kept_bytes + row.nbytes <= most
+                nbytes = row.nbytes if most is not None and fits else 0
+                kept_bytes += nbytes
+                with self._watchdog.step():
+                    # A row of a batch is a view, which would keep the whole batch in memory.
+                    row = kept(row, on_host=not fits)
+            arrived.append((item, row, nbytes))
+        return arrived
 
     def _score(self, ranker: LoadedRanker, ready: Sequence[PendingDocument], *, beside: bool) -> float:
         """Score documents; return the seconds that the device was busy with it alone."""
@@ -199,6 +217,10 @@ class BatchResults:
             features = [_features(document) for document in ready]
             queries = [_query(document.call) for document in ready] if ranker.is_dual else None
             found = ranker.runtime.score(features, queries)
+            # The copies for the cache can fail, too: the documents are then scored again, and none may have
+            # been counted before.
+            is_new = [ranker.cache is not None and document.whole is None for document in ready]
+            on_host = [its.to("cpu") if new else None for its, new in zip(features, is_new, strict=True)]
         self._succeeded()
         if found.halved_groups:
             self._metrics.batch_failures.labels(ranker.name, "out_of_memory").inc(found.halved_groups)
@@ -209,16 +231,16 @@ class BatchResults:
             call.call.record.step(
                 "aggregate", ended_s - elapsed_ns / 1e9, ended_s, ranker=ranker.name, chunks=chunks
             )
-        scored = zip(ready, features, found.scores, found.chunk_scores, strict=True)
-        for document, its_features, score, chunk_scores in scored:
+        scored = zip(ready, found.scores, found.chunk_scores, on_host, strict=True)
+        for document, score, chunk_scores, encoded in scored:
             call = document.call
             self._reservations.done(call.reservation, ranker.name, chunks=len(document.spans))
             if not all(map(math.isfinite, (score, *chunk_scores))):
                 self._fail_not_finite(document, score)
                 continue
-            if ranker.cache is not None and call.known.keys is not None and document.whole is None:
-                encoded = EncodedDocument(its_features.to("cpu"), document.spans, document.cut)
-                ranker.cache.put(call.known.keys[document.index], encoded)
+            if encoded is not None and ranker.cache is not None and call.known.keys is not None:
+                to_keep = EncodedDocument(encoded, document.spans, document.cut)
+                ranker.cache.put(call.known.keys[document.index], to_keep)
             if call.score(document, score, chunk_scores):
                 call.settle()
                 self._work.forget(call)
@@ -343,10 +365,15 @@ def run_isolated(
 
 
 def _features(document: PendingDocument) -> Features:
-    """All features of a document, (C, …). Raises: OutOfMemory, DeviceLost."""
-    if document.whole is not None:
-        return document.whole
-    return gathered([chunk for chunk in document.features if chunk is not None])
+    """Gather all features of a document, (C, …).
+
+    Raises: ChunksMissing if there are not as many as the document has chunks; OutOfMemory, DeviceLost.
+    """
+    chunks = [chunk for chunk in document.features if chunk is not None]
+    arrived = len(chunks if document.whole is None else document.whole.vectors)
+    if arrived != len(document.spans):
+        raise ChunksMissing(f"documents[{document.index}]: {arrived} of {len(document.spans)} chunks arrived")
+    return gathered(chunks) if document.whole is None else document.whole
 
 
 def _query(call: ActiveCall) -> Features:
