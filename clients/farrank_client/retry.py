@@ -14,7 +14,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from farrank_client.errors import FarrankError, ResourceExhausted, Unavailable
+from farrank_client.errors import FarrankError, Internal, ResourceExhausted, Unavailable
+
+# Ray Serve's proxy reports a call whose replica died with INTERNAL and the message of Ray's ActorDiedError.
+# An actor that could not be created has another message, and stays an error.
+_DEAD_ACTOR = "The actor died unexpectedly before finishing this task."
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +42,20 @@ class RetryPolicy:
     def pause_s(self, error: FarrankError, attempt: int) -> float | None:
         """Say how long to wait after the `attempt`-th failure, from 1; None: do not try again."""
         hint_s = error.retry_after_s
+        is_gone = isinstance(error, Unavailable) or _is_dead_actor(error)
         if attempt >= self.max_attempts or (hint_s is not None and hint_s < 0):
             return None
-        if isinstance(error, Unavailable) and hint_s is None:
+        if is_gone and hint_s is None:
             # No float holds 2.0 ** 1100; any ceiling is reached long before.
             backoff_s = self.initial_backoff_s * self.backoff_multiplier ** min(attempt - 1, 64)
             return min(backoff_s, self.max_backoff_s)
         # ResourceExhausted without a hint is no full queue but gRPC saying that the message is too large.
-        return hint_s if isinstance(error, (ResourceExhausted, Unavailable)) else None
+        return hint_s if is_gone or isinstance(error, ResourceExhausted) else None
+
+
+def _is_dead_actor(error: FarrankError) -> bool:
+    """Whether a replica on Ray died with the call; ranking changes nothing, so another may answer it."""
+    return isinstance(error, Internal) and error.message.startswith(_DEAD_ACTOR)
 
 
 DEFAULT_RETRY = RetryPolicy()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from farrank_client import ResourceExhausted, RetryPolicy, Unavailable
+from farrank_client import Internal, ResourceExhausted, RetryPolicy, Unavailable
 
 if TYPE_CHECKING:
     from support.scripted_server import Caller, ScriptedServer
@@ -88,3 +88,16 @@ def test_what_is_wrong_stays_wrong(call: Caller, scripted: ScriptedServer) -> No
         call(scripted.target, rerank)
 
     assert len(scripted.requests) == 1
+
+
+def test_what_a_dead_actor_of_ray_took_with_it_is_asked_again(call: Caller, scripted: ScriptedServer) -> None:
+    died = "The actor died unexpectedly before finishing this task.\n\tclass_name: ServeReplica"
+    scripted.fail(grpc.StatusCode.INTERNAL, died)
+
+    assert call(scripted.target, rerank).ranker.name == "minilm"
+    assert len(scripted.requests) == 2
+
+    scripted.fail(grpc.StatusCode.INTERNAL, "a bug")
+    with pytest.raises(Internal, match="a bug"):
+        call(scripted.target, rerank)
+    assert len(scripted.requests) == 3
