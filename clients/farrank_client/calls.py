@@ -155,5 +155,10 @@ def _read_health(response: Int32Value) -> None:
         raise Unavailable(f"the server answers that its health is {name}")
 
 
+def check_health(service: str) -> Call[Int32Value, None]:
+    """Ask once for the health of a service; reading the answer raises Unavailable where it is not SERVING."""
+    return Call("/grpc.health.v1.Health/Check", StringValue(value=service), Int32Value, _read_health)
+
+
 # The empty name asks about the server as a whole.
-CHECK_HEALTH = Call("/grpc.health.v1.Health/Check", StringValue(value=""), Int32Value, _read_health)
+CHECK_HEALTH = check_health("")

@@ -2,27 +2,27 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, Self, TypeVar, Unpack
 
 import grpc
 
 from farrank_client import calls
+from farrank_client.balanced import open_async_transport, open_transport
 from farrank_client.calls import Answer, Call, Documents, RerankOptions, Response
 from farrank_client.catalog import Catalog
 from farrank_client.errors import DeadlineExceeded, FarrankError, Unavailable
 from farrank_client.ranking import Ranking
 from farrank_client.retry import DEFAULT_RETRY, NO_RETRY, UNTIL_HEALTHY, Attempts, RetryPolicy
 from farrank_client.transport import (
-    AsyncGrpcTransport,
     AsyncTransport,
     ChannelOption,
-    GrpcTransport,
     Keepalive,
     Metadata,
     Tls,
     Transport,
     key_metadata,
+    set_up,
 )
 
 AnyTransport = TypeVar("AnyTransport", Transport, AsyncTransport)
@@ -31,7 +31,7 @@ AnyTransport = TypeVar("AnyTransport", Transport, AsyncTransport)
 class _Client(Generic[AnyTransport]):
     """How a client is set up: the same for both."""
 
-    _over_grpc: ClassVar[type[Any]]
+    _open: ClassVar[Callable[..., Any]]
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class _Client(Generic[AnyTransport]):
         metadata: Metadata = (),
         keepalive_s: Keepalive = "auto",
         health_service: str | None = None,
+        max_replicas: int | None = None,
         options: Sequence[ChannelOption] = (),
         transport: AnyTransport | None = None,
     ) -> None:
@@ -53,27 +54,30 @@ class _Client(Generic[AnyTransport]):
         if api_key is not None:
             metadata = (*metadata, key_metadata(api_key))
         if transport is None:
-            transport = self._over_grpc(
-                target, tls, credentials, metadata, keepalive_s, health_service, options
-            )
+            setup = set_up(target, tls, credentials, metadata, keepalive_s, health_service, options)
+            if max_replicas is not None and max_replicas < 1:
+                raise ValueError(f"max_replicas: {max_replicas} is not allowed; it must be at least 1")
+            transport = self._open(setup, max_replicas)
         self._transport: AnyTransport = transport
 
 
 class Client(_Client[Transport]):
     """Talks to one server or to replicas; safe to share between threads. Close it, or use it in a `with`.
 
-    `target` is HOST:PORT. Several IP addresses, or a target such as `dns:///NAME:PORT`, are replicas: calls
-    go in turn to all that say they are healthy, and what one could not answer is tried at another
+    `target` is HOST:PORT. Several IP addresses, or a target such as `dns:///NAME:PORT`, are replicas: each
+    call goes to a healthy one with little work, and what one could not answer is tried at another
     (docs/scaling.md). `health_service` is what replicas are asked for: by default the whole service.
+    `max_replicas` bounds how many of them this client connects to (None: all).
     `timeout_s` is the deadline of every call that brings none of its own, retries included. `api_key` is
     shown with every call; without TLS whoever sees the network sees it, too. `transport` replaces the network
     (see `farrank_client.testing`). Calls raise what the tree in `errors` shows. `keepalive_s` is how often a
     waiting call asks whether its connection lives (None: never; "auto": every 2 s with replicas, else 310 s).
-    Raises: ValueError for what is no `target`, an `api_key` that is none, both `tls` and `credentials`, or
-    several addresses with a `tls` that has no `server_name`; OSError if a file of `tls` cannot be read.
+    Raises: ValueError for what is no `target`, `max_replicas` below 1, an `api_key` that is none, both `tls`
+    and `credentials`, or several addresses with a `tls` that has no `server_name`; OSError if a file of `tls`
+    cannot be read.
     """
 
-    _over_grpc = GrpcTransport
+    _open = staticmethod(open_transport)
 
     def rerank(
         self,
@@ -156,7 +160,7 @@ class AsyncClient(_Client[AsyncTransport]):
     the arguments and what is raised, is as with `Client`.
     """
 
-    _over_grpc = AsyncGrpcTransport
+    _open = staticmethod(open_async_transport)
 
     async def rerank(
         self,

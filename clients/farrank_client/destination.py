@@ -1,7 +1,8 @@
 """Where a client's calls go: to one server, or to replicas that share them.
 
-Sharing is gRPC's own `round_robin` with its client-side health checks. Which targets are shared, and
-why no list of host names is, says docs/decisions/0040-replicas-and-how-calls-find-them.md.
+The client chooses among addresses and what a DNS name resolves to (`balancing`). Other targets that gRPC
+resolves share calls by its own `round_robin` with client-side health checks. Why no list of host names is
+taken says docs/decisions/0040-replicas-and-how-calls-find-them.md.
 """
 
 import json
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 
 from farrank_client.calls import SERVICE
+from farrank_client.lookup import NAME_LOOKUP_S
 
 # A gRPC server that is not told otherwise ends connections that ping more often than every five minutes.
 KEEPALIVE_S = 310.0
@@ -19,8 +21,8 @@ KEEPALIVE_TIMEOUT_S = 20.0
 BALANCED_KEEPALIVE_S = 2.0
 BALANCED_KEEPALIVE_TIMEOUT_S = 3.0
 
-# A name is looked up anew where a connection has ended, but no more often than this; gRPC's own is 30 s.
-NAME_LOOKUP_S = 5.0
+# The port of a name without one, as gRPC has it.
+DEFAULT_PORT = 443
 
 # Targets that gRPC resolves to several addresses.
 _SHARED_SCHEMES = ("dns", "ipv4", "ipv6", "xds")
@@ -30,15 +32,23 @@ _SHARED_SCHEMES = ("dns", "ipv4", "ipv6", "xds")
 class Destination:
     """A target as gRPC takes it; whether its servers share calls, and whether it names them.
 
-    `names_servers` is False for addresses: then a certificate cannot be held to the target.
+    `names_servers` is False for addresses: then a certificate cannot be held to the target. Replicas that the
+    client chooses from are at `addresses`, or at those of `name`: a host and a port.
     """
 
     target: str
     is_shared: bool
     names_servers: bool = True
+    addresses: tuple[str, ...] = ()
+    name: tuple[str, int] | None = None
+
+    @property
+    def is_chosen_from(self) -> bool:
+        """Whether the client itself can choose a server for each call."""
+        return bool(self.addresses) or self.name is not None
 
     def options(self, health_service: str | None) -> Mapping[str, str | int]:
-        """The channel's options that make the servers share calls; empty for one server.
+        """The options of a channel whose servers gRPC has share calls; empty for one server.
 
         `health_service` is what each server is asked for; None leaves it at the service as a whole.
         """
@@ -84,14 +94,32 @@ def destination(target: str | Sequence[str]) -> Destination:
         names = scheme.lower() in ("dns", "xds")
         if names and len(addresses) > 1:
             raise ValueError(f"target: {target!r} is several names; give one that resolves to all replicas")
-        return Destination(",".join(addresses), is_shared=True, names_servers=names)
+        target = ",".join(addresses)
+        if names:
+            return Destination(target, is_shared=True, name=_dns_name(target))
+        given = tuple(target[len(scheme) + 1 :].split(","))
+        return Destination(target, is_shared=True, names_servers=False, addresses=given)
     if len(addresses) == 1:
         return Destination(first, is_shared=False)
     versions = {isinstance(_ip(each), IPv6Address) for each in addresses}
     if len(versions) > 1:
         raise ValueError(f"target: {target!r} mixes IPv4 and IPv6; gRPC takes a list of one of them")
     scheme = "ipv6" if versions == {True} else "ipv4"
-    return Destination(f"{scheme}:{','.join(addresses)}", is_shared=True, names_servers=False)
+    target = f"{scheme}:{','.join(addresses)}"
+    return Destination(target, is_shared=True, names_servers=False, addresses=tuple(addresses))
+
+
+def _dns_name(target: str) -> tuple[str, int] | None:
+    """Host and port of a `dns` target; None where it names a DNS server of its own, which gRPC asks."""
+    scheme, _, rest = target.partition(":")
+    if scheme.lower() != "dns" or (rest.startswith("//") and not rest.startswith("///")):
+        return None
+    place = rest.removeprefix("//").lstrip("/")
+    host, colon, port = place.rpartition(":")
+    if not colon or (place.startswith("[") and place.endswith("]")):
+        return place.strip("[]"), DEFAULT_PORT
+    # A wrong port stays gRPC's to refuse.
+    return (host.strip("[]"), int(port)) if port.isdecimal() else None
 
 
 def _refuse_url(address: str) -> None:

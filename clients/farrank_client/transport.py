@@ -4,7 +4,7 @@ A gRPC channel and how it is made, or in an application's tests a stand-in (see 
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Literal, Protocol
 import grpc
 from google.protobuf.message import Message
 
-from farrank_client.calls import Response
-from farrank_client.destination import destination
+from farrank_client.calls import SERVICE, Call, Response
+from farrank_client.destination import Destination, destination
 from farrank_client.errors import from_grpc
 
 ChannelOption = tuple[str, str | int]
@@ -99,73 +99,109 @@ class AsyncTransport(Protocol):
         """End what is in flight and let go of the connection."""
 
 
-class _OverGrpc:
-    """A gRPC channel, from threads or from asyncio as `_channels` opens it, and its methods.
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How channels to a destination are made, and what each call carries."""
 
-    `options` are the channel's, and win over ours. Raises: ValueError for both `tls` and `credentials`, for
-    what is no `target`, or for addresses with a `tls` that names no server; OSError if a file of `tls` cannot
-    be read.
+    place: Destination
+    credentials: grpc.ChannelCredentials | None
+    options: tuple[ChannelOption, ...]
+    metadata: Metadata
+    health_service: str
+    is_chosen_from: bool
+
+    def channel(self, channels: Any, address: str | None = None) -> Any:
+        """Open a channel by `channels`, grpc or grpc.aio: to one address, or as gRPC resolves the target."""
+        target = self.place.target if address is None else address
+        options = list(self.options)
+        if self.credentials is None:
+            return channels.insecure_channel(target, options)
+        return channels.secure_channel(target, self.credentials, options)
+
+
+def set_up(
+    target: str | Sequence[str],
+    tls: Tls | None,
+    credentials: grpc.ChannelCredentials | None,
+    metadata: Metadata,
+    keepalive_s: Keepalive,
+    health_service: str | None,
+    options: Sequence[ChannelOption],
+) -> Setup:
+    """Read a client's arguments; `options` are the channel's, and win over ours.
+
+    With a service config among the options gRPC shares calls as that says. Raises: ValueError for both `tls`
+    and `credentials`, for what is no `target`, or for addresses with a `tls` that names no server; OSError if
+    a file of `tls` cannot be read.
     """
+    place = destination(target)
+    if tls is not None and credentials is not None:
+        raise ValueError("give either tls or credentials, not both")
+    given = dict(options)
+    is_chosen_from = place.is_chosen_from and not {"grpc.service_config", "grpc.lb_policy_name"} & set(given)
+    every_option: dict[str, str | int] = {
+        # Long documents: gRPC's 4 MB limit is the server's to set, never a surprise on this side.
+        "grpc.max_send_message_length": -1,
+        "grpc.max_receive_message_length": -1,
+        # A server that was restarted is found again within a call's own retries.
+        "grpc.initial_reconnect_backoff_ms": 100,
+        "grpc.max_reconnect_backoff_ms": 5000,
+    }
+    if not is_chosen_from:
+        every_option |= place.options(health_service)
+    elif place.name is not None:
+        # A channel to an address of the name: its certificate, and a proxy's routes, are the name's.
+        every_option["grpc.default_authority"] = place.target.partition(":")[2].lstrip("/")
+        every_option["grpc.ssl_target_name_override"] = place.name[0]
+    if keepalive := place.keepalive_s(keepalive_s):
+        time_s, timeout_s = keepalive
+        every_option["grpc.keepalive_time_ms"] = round(time_s * 1000)
+        every_option["grpc.keepalive_timeout_ms"] = round(timeout_s * 1000)
+        # What bounds the wait for a ping's answer, whatever the one above says (gRPC 1.80).
+        every_option["grpc.http2.ping_timeout_ms"] = round(timeout_s * 1000)
+        # By default gRPC stops to ask after two pings beside which nothing was sent: a long wait is that.
+        every_option["grpc.http2.max_pings_without_data"] = 0
+    if tls is not None:
+        credentials = tls.credentials()
+        if tls.server_name is not None:
+            every_option["grpc.ssl_target_name_override"] = tls.server_name
+        elif not place.names_servers:
+            raise ValueError(
+                "tls: several addresses have no name that certificates could have; give server_name"
+            )
+    chosen = tuple((every_option | given).items())
+    service = SERVICE if health_service is None else health_service
+    return Setup(place, credentials, chosen, tuple(metadata), service, is_chosen_from)
+
+
+class OverGrpc:
+    """A gRPC channel, from threads or from asyncio as `_channels` opens it, and its methods."""
 
     _channels: ClassVar[Any]
 
-    def __init__(
-        self,
-        target: str | Sequence[str],
-        tls: Tls | None,
-        credentials: grpc.ChannelCredentials | None,
-        metadata: Metadata,
-        keepalive_s: Keepalive,
-        health_service: str | None,
-        options: Sequence[ChannelOption],
-    ) -> None:
-        place = destination(target)
-        if tls is not None and credentials is not None:
-            raise ValueError("give either tls or credentials, not both")
-        every_option: dict[str, str | int] = {
-            # Long documents: gRPC's 4 MB limit is the server's to set, never a surprise on this side.
-            "grpc.max_send_message_length": -1,
-            "grpc.max_receive_message_length": -1,
-            # A server that was restarted is found again within a call's own retries.
-            "grpc.initial_reconnect_backoff_ms": 100,
-            "grpc.max_reconnect_backoff_ms": 5000,
-        }
-        every_option |= place.options(health_service)
-        if keepalive := place.keepalive_s(keepalive_s):
-            time_s, timeout_s = keepalive
-            every_option["grpc.keepalive_time_ms"] = round(time_s * 1000)
-            every_option["grpc.keepalive_timeout_ms"] = round(timeout_s * 1000)
-            # What bounds the wait for a ping's answer, whatever the one above says (gRPC 1.80).
-            every_option["grpc.http2.ping_timeout_ms"] = round(timeout_s * 1000)
-            # By default gRPC stops to ask after two pings beside which nothing was sent: a long wait is that.
-            every_option["grpc.http2.max_pings_without_data"] = 0
-        if tls is not None:
-            credentials = tls.credentials()
-            if tls.server_name is not None:
-                every_option["grpc.ssl_target_name_override"] = tls.server_name
-            elif not place.names_servers:
-                raise ValueError(
-                    "tls: several addresses have no name that certificates could have; give server_name"
-                )
-        chosen = list((every_option | dict(options)).items())
-        if credentials is None:
-            self._channel = self._channels.insecure_channel(place.target, chosen)
-        else:
-            self._channel = self._channels.secure_channel(place.target, credentials, chosen)
-        self._metadata = tuple(metadata)
-        self._methods: dict[str, Callable[..., Any]] = {}
+    def __init__(self, setup: Setup, address: str | None = None) -> None:
+        self._channel = setup.channel(self._channels, address)
+        self._metadata = setup.metadata
+        self._methods: dict[str, Any] = {}
 
-    def _start(self, method: str, request: Message, response_type: type[Message], timeout_s: float) -> Any:
-        """Start a call; returns the response, or with asyncio what to await for it."""
+    def method(self, method: str, request: Message, response_type: type[Message]) -> Any:
+        """Make gRPC's callable for a method, or return the one made before."""
         if method not in self._methods:
             to_bytes, from_bytes = type(request).SerializeToString, response_type.FromString
             self._methods[method] = self._channel.unary_unary(method, to_bytes, from_bytes)
+        return self._methods[method]
+
+    def every_call(self, timeout_s: float) -> dict[str, Any]:
+        """What gRPC is given with every call, its request aside."""
         within = (TIMEOUT_KEY, str(max(0, round(timeout_s * 1000))))
-        metadata = (*self._metadata, within, *_trace_context())
-        return self._methods[method](request, timeout=timeout_s, metadata=metadata)
+        return {"timeout": timeout_s, "metadata": (*self._metadata, within, *_trace_context())}
+
+    def _start(self, method: str, request: Message, response_type: type[Message], timeout_s: float) -> Any:
+        """Start a call; returns the response, or with asyncio what to await for it."""
+        return self.method(method, request, response_type)(request, **self.every_call(timeout_s))
 
 
-class GrpcTransport(_OverGrpc):
+class GrpcTransport(OverGrpc):
     """Carries calls over a gRPC channel."""
 
     _channels: ClassVar[Any] = grpc
@@ -180,12 +216,17 @@ class GrpcTransport(_OverGrpc):
             raise from_grpc(error) from error
         return response
 
+    def start(self, call: Call[Any, Any], *, timeout_s: float) -> Any:
+        """Start a call; returns gRPC's future of its response."""
+        method = self.method(call.method, call.request, call.response_type)
+        return method.future(call.request, **self.every_call(timeout_s))
+
     def close(self) -> None:
         """End what is in flight and let go of the connection."""
         self._channel.close()
 
 
-class AsyncGrpcTransport(_OverGrpc):
+class AsyncGrpcTransport(OverGrpc):
     """Carries calls over an asyncio gRPC channel."""
 
     _channels: ClassVar[Any] = grpc.aio
@@ -199,6 +240,10 @@ class AsyncGrpcTransport(_OverGrpc):
         except grpc.RpcError as error:
             raise from_grpc(error) from error
         return response
+
+    def start(self, call: Call[Any, Any], *, timeout_s: float) -> Any:
+        """Start a call; returns what to await for its response."""
+        return self._start(call.method, call.request, call.response_type, timeout_s)
 
     async def close_async(self) -> None:
         """End what is in flight and let go of the connection."""

@@ -3,7 +3,7 @@
 import errno
 import logging
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 
 import grpc
@@ -92,6 +92,10 @@ class GrpcListener:
         self.server.add_generic_rpc_handlers(services)
         await self.server.start()
         self.report(serving=True)
+
+    def report_load(self, backlog_s: Callable[[], float]) -> None:
+        """Have health checks carry for how many seconds the device has work, as `backlog_s` returns it."""
+        self._health.report_load(backlog_s)
 
     def report(self, *, serving: bool) -> None:
         """Tell load balancers whether to send calls here; `report_not_serving` has the last word."""

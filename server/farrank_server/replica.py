@@ -195,6 +195,7 @@ class Replica:
         opened.callback(gc.set_threshold, young, middle, full)
         unread = UnreadAnswers(config.limits, self.metrics)
         opened.callback(unread.close)
+        self._door.report_load(self.engine.backlog_s)
         await self._door.open(handlers(service, guard(Door.GRPC), config.limits, unread))
         if self._http:
             from farrank_server.http.door import HttpDoor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,6 +77,27 @@ def test_a_server_that_asks_who_calls(
     hidden = Tls(tls_files.authority, server_name="farrank.test")
     with pytest.raises(Unavailable):
         call(mutual_server.target, lambda client: client.rankers(), tls=hidden, retry=ONCE)
+
+
+def test_replicas_of_a_name_show_its_certificate(
+    call: Caller, server: ScriptedServer, tls_files: TlsFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.set_health("SERVING", "farrank.v1.RerankService")
+    port = int(server.target.rpartition(":")[2])
+    hosts = ["127.0.0.1", "127.0.0.2"]
+    infos = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)) for host in hosts]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: infos)
+
+    call(f"dns:///farrank.test:{port}", lambda client: client.rankers(), tls=Tls(tls_files.authority))
+
+    del infos[1:]
+    with pytest.raises(Unavailable, match="its certificate is for another name than this address"):
+        call(
+            f"dns:///other.test:{port}",
+            lambda client: client.rankers(),
+            tls=Tls(tls_files.authority),
+            retry=ONCE,
+        )
 
 
 def test_half_a_pair_and_both_ways_are_refused(tmp_path: Path, tls_files: TlsFiles) -> None:

@@ -47,6 +47,8 @@ class ScriptedServer(rerank_pb2_grpc.RerankServiceServicer):
     results: list[rerank_pb2.Result] = field(default_factory=list)
     catalog: rerank_pb2.ListRankersResponse = field(default_factory=rerank_pb2.ListRankersResponse)
     health: health.HealthServicer = field(default_factory=health.HealthServicer)
+    # With a number, health checks carry it as the backlog.
+    backlog_s: float | None = None
     hold: bool = False
     arrived: threading.Event = field(default_factory=threading.Event)
     caller_left: threading.Event = field(default_factory=threading.Event)
@@ -56,8 +58,8 @@ class ScriptedServer(rerank_pb2_grpc.RerankServiceServicer):
     ) -> None:
         self.failures.extend([Failure(code, message, pushback)] * times)
 
-    def set_health(self, status: str) -> None:
-        self.health.set("", HealthCheckResponse.ServingStatus.Value(status))
+    def set_health(self, status: str, service: str = "") -> None:
+        self.health.set(service, HealthCheckResponse.ServingStatus.Value(status))
 
     def _take(self, request: Any, context: grpc.ServicerContext) -> None:
         self.requests.append(request)
@@ -97,12 +99,28 @@ class ScriptedServer(rerank_pb2_grpc.RerankServiceServicer):
         return self.catalog
 
 
+class _Loaded(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
+    """The standard health service, with a load report."""
+
+    def __init__(self, scripted: ScriptedServer) -> None:
+        self._scripted = scripted
+
+    def Check(self, request: Any, context: grpc.ServicerContext) -> Any:
+        if self._scripted.backlog_s is not None:
+            report = f"TEXT named_metrics.backlog_s={self._scripted.backlog_s}"
+            context.set_trailing_metadata((("endpoint-load-metrics", report),))
+        return self._scripted.health.Check(request, context)
+
+    def Watch(self, request: Any, context: grpc.ServicerContext) -> Any:
+        return self._scripted.health.Watch(request, context)
+
+
 def start_scripted(scripted: ScriptedServer, credentials: grpc.ServerCredentials | None) -> grpc.Server:
     server = grpc.server(
         futures.ThreadPoolExecutor(4), options=[("grpc.max_receive_message_length", 16 * 2**20)]
     )
     rerank_pb2_grpc.add_RerankServiceServicer_to_server(scripted, server)  # type: ignore[no-untyped-call]
-    health_pb2_grpc.add_HealthServicer_to_server(scripted.health, server)
+    health_pb2_grpc.add_HealthServicer_to_server(_Loaded(scripted), server)
     if credentials is None:
         port = server.add_insecure_port("127.0.0.1:0")
     else:

@@ -11,7 +11,7 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
@@ -44,6 +44,11 @@ ARRIVAL_S = 10.0
 
 # Calls that all of this may be at once.
 ROOM = MOST_WATCHES + MOST_REFLECTIONS + ROOM_FOR_CHECKS
+
+# The answer of a check carries the server's backlog as trailing metadata: a load report in ORCA's text form.
+# Source: https://github.com/cncf/xds/blob/main/xds/data/orca/v3/orca_load_report.proto
+LOAD_KEY = "endpoint-load-metrics"
+_LOAD = "TEXT named_metrics.backlog_s={:.4f}"
 
 # Who checks health does so this often, at least.
 LATELY_S = 10.0
@@ -78,8 +83,13 @@ class Health:
         self._down: set[str] = set()
         self._changed = asyncio.Event()
         self._asked_s = -math.inf
+        self._backlog_s: Callable[[], float] | None = None
         self._room = _Room("health watches", MOST_WATCHES, MOST_WATCHES_OF_A_CONNECTION)
         self._begun = Begun(ROOM_FOR_CHECKS, ARRIVAL_S)
+
+    def report_load(self, backlog_s: Callable[[], float]) -> None:
+        """Send with every check for how many seconds the device has work; `backlog_s` is called each time."""
+        self._backlog_s = backlog_s
 
     def report(self, *, serving: bool) -> None:
         """Tell watchers, and whoever asks; nothing is heard any more after `end`."""
@@ -133,6 +143,8 @@ class Health:
                 grpc.StatusCode.NOT_FOUND,
                 f"service: no service {request.service[:100]!r} here; known are: {known}",
             )
+        if self._backlog_s is not None:
+            context.set_trailing_metadata(((LOAD_KEY, _LOAD.format(self._backlog_s())),))
         return HealthCheckResponse(status=self._status_of(request.service))
 
     async def _watch(self, _: object, context: Context) -> None:

@@ -12,6 +12,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 
+from farrank_client.balancing import read_backlog_s
 from farrank_server.config.schema import LimitsConfig, ListenConfig
 from farrank_server.listen import SEARCHES, GrpcListener
 from farrank_server.wire import standard_services
@@ -65,6 +66,18 @@ async def test_watchers_take_no_place_of_a_call() -> None:
         listener.report_not_serving()
         listener.report(serving=True)
         assert (await HealthStub(channel).Check(HealthCheckRequest())).status == NOT_SERVING
+
+
+async def test_a_check_carries_the_backlog() -> None:
+    backlogs_s = iter([0.0, 12.34567])
+    async with opened() as (listener, channel):
+        check = HealthStub(channel).Check
+        assert "endpoint-load-metrics" not in dict(await check(HealthCheckRequest()).trailing_metadata())
+        listener.report_load(lambda: next(backlogs_s))
+        reports = [dict(await check(HealthCheckRequest()).trailing_metadata()) for _ in range(2)]
+    values = [each["endpoint-load-metrics"] for each in reports]
+    assert values == ["TEXT named_metrics.backlog_s=0.0000", "TEXT named_metrics.backlog_s=12.3457"]
+    assert list(map(read_backlog_s, (each.items() for each in reports))) == [0.0, 12.3457]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,221 @@
+"""Which replica gets a call: of a few drawn by chance, the one with the least work.
+
+Before a call the client asks `PROBES` replicas for their health at once. Each answer brings the replica's
+backlog in seconds, so that one question says both who may be asked and who is free. Answers of the last
+`REPORT_S` are used again. Measured and simulated against other policies in
+docs/decisions/0048-replicas-are-chosen-by-their-backlog.md.
+"""
+
+import hashlib
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from farrank_client.errors import FarrankError, Unavailable
+
+PROBES = 4
+
+# A report this old still says who is free: calls keep a device busy for longer.
+REPORT_S = 0.02
+
+# Replicas that answer this much later than the first one are not waited for.
+GRACE_S = 0.025
+
+# A replica that answers later is not asked for calls, whoever else does not answer.
+PROBE_TIMEOUT_S = 1.0
+
+# A replica that refused, or was late this often in a row, is drawn last for this long.
+AVOIDED_S = 1.0
+LATE_PROBES = 3
+
+# A server's health check carries this, as a load report in ORCA's text form.
+LOAD_KEY = "endpoint-load-metrics"
+_BACKLOG = re.compile(r"\bnamed_metrics\.backlog_s=(\d+(?:\.\d+)?)(?:[,\s]|$)")
+
+Wire = TypeVar("Wire")
+
+
+def read_backlog_s(metadata: Iterable[Any] | None) -> float:
+    """Read the backlog from a health check's trailing metadata; 0 where the server sent none."""
+    for key, value in metadata or ():
+        if key == LOAD_KEY and isinstance(value, str) and (found := _BACKLOG.search(value)):
+            return float(found[1])
+    return 0.0
+
+
+@dataclass(eq=False, slots=True)
+class Replica(Generic[Wire]):
+    """One server: how to reach it, its last report, and the calls that this client began at it.
+
+    `begun_at_report` is what `begun` was when the report was asked for.
+    """
+
+    address: str
+    wire: Wire
+    asked_s: float = float("-inf")
+    backlog_s: float = 0.0
+    begun: int = 0
+    begun_at_report: int = 0
+    in_flight: int = 0
+    late: int = 0
+    avoided_until_s: float = float("-inf")
+    is_gone: bool = False
+
+
+class Replicas(Generic[Wire]):
+    """The replicas of one client, safe to share between threads; nothing here touches the network.
+
+    `connect` makes what reaches an address. With `most`, a client uses at most that many of all addresses:
+    drawn by chance for each client, and kept while they are there.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[str], Wire],
+        most: int | None = None,
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
+        chance: random.Random | None = None,
+    ) -> None:
+        self._connect = connect
+        self._most = most
+        self._clock_s = clock_s
+        self._chance = chance or random.Random()
+        self._salt = self._chance.randbytes(8)
+        self._lock = threading.Lock()
+        self._addresses: tuple[str, ...] = ()
+        self._by_address: dict[str, Replica[Wire]] = {}
+
+    def update(self, addresses: Sequence[str]) -> list[Wire]:
+        """Take these addresses from now on; returns what can be closed, as nothing is in flight there."""
+        with self._lock:
+            if tuple(addresses) == self._addresses:
+                return []
+            self._addresses = tuple(addresses)
+            kept = sorted(set(addresses), key=self._rank)[: self._most]
+            gone = [each for address, each in self._by_address.items() if address not in kept]
+            for each in gone:
+                each.is_gone = True
+                del self._by_address[each.address]
+            for address in kept:
+                if address not in self._by_address:
+                    self._by_address[address] = Replica(address, self._connect(address))
+            return [each.wire for each in gone if not each.in_flight]
+
+    def _rank(self, address: str) -> bytes:
+        return hashlib.blake2b(address.encode(), key=self._salt, digest_size=8).digest()
+
+    def only(self) -> Replica[Wire] | None:
+        """The replica where there is but one: nothing is to be asked before a call."""
+        with self._lock:
+            return next(iter(self._by_address.values())) if len(self._by_address) == 1 else None
+
+    def draw(self, tried: Collection[Replica[Wire]]) -> list[Replica[Wire]]:
+        """Draw those to choose from: `PROBES` at first, all others after these gave none."""
+        with self._lock:
+            left = [each for each in self._by_address.values() if each not in tried]
+            if tried:
+                return left
+            now_s = self._clock_s()
+            self._chance.shuffle(left)
+            left.sort(key=lambda each: each.avoided_until_s > now_s)
+            return left[:PROBES]
+
+    def is_known(self, replica: Replica[Wire]) -> bool:
+        """Whether its last report is new enough."""
+        return self._clock_s() - replica.asked_s <= REPORT_S
+
+    def heard(self, replica: Replica[Wire], asked_s: float, begun: int, backlog_s: float) -> None:
+        """Take a report that was asked for at `asked_s`, when the client had begun so many calls there."""
+        with self._lock:
+            replica.late, replica.avoided_until_s = 0, float("-inf")
+            if asked_s >= replica.asked_s:
+                replica.asked_s, replica.begun_at_report, replica.backlog_s = asked_s, begun, backlog_s
+
+    def refused(self, replica: Replica[Wire]) -> None:
+        """Draw it last for a while: it is not healthy, or cannot be reached."""
+        replica.avoided_until_s = self._clock_s() + AVOIDED_S
+
+    def was_late(self, replica: Replica[Wire]) -> None:
+        """Count an answer that was not waited for."""
+        replica.late += 1
+        if replica.late >= LATE_PROBES:
+            self.refused(replica)
+
+    def begin(self, healthy: Sequence[Replica[Wire]]) -> Replica[Wire]:
+        """Choose the one with the least work, and count the call as begun there.
+
+        Calls that the client itself began after a report are not in it: those with the fewest come first.
+        """
+        with self._lock:
+            chosen = min(
+                healthy,
+                key=lambda each: (each.begun - each.begun_at_report, each.backlog_s, self._chance.random()),
+            )
+            chosen.begun += 1
+            chosen.in_flight += 1
+            return chosen
+
+    def end(self, replica: Replica[Wire]) -> Wire | None:
+        """Count a call as ended; returns what can be closed now, as it was the last one there."""
+        with self._lock:
+            replica.in_flight -= 1
+            return replica.wire if replica.is_gone and not replica.in_flight else None
+
+    def all(self) -> list[Replica[Wire]]:
+        """The replicas of now."""
+        with self._lock:
+            return list(self._by_address.values())
+
+
+class Round(Generic[Wire]):
+    """One round of questions: which replicas are still to answer, who is healthy, how long to wait."""
+
+    def __init__(
+        self, replicas: Replicas[Wire], drawn: Sequence[Replica[Wire]], until_s: float, now_s: float
+    ) -> None:
+        self._replicas = replicas
+        self.healthy = [each for each in drawn if replicas.is_known(each)]
+        self.to_ask = [each for each in drawn if each not in self.healthy]
+        self._asked_s = now_s
+        self._begun = {each: each.begun for each in self.to_ask}
+        wait_s = GRACE_S if self.healthy else PROBE_TIMEOUT_S
+        self.until_s = min(until_s, now_s + wait_s)
+        self.error: tuple[str, FarrankError] | None = None
+
+    def answered(self, replica: Replica[Wire], backlog_s: float, now_s: float) -> None:
+        """A replica is healthy; the others get a little time more."""
+        self._replicas.heard(replica, self._asked_s, self._begun[replica], backlog_s)
+        if not self.healthy:
+            self.until_s = min(self.until_s, now_s + GRACE_S)
+        self.healthy.append(replica)
+
+    def failed(self, replica: Replica[Wire], error: FarrankError) -> None:
+        """A replica is not healthy, or cannot be reached."""
+        self._replicas.refused(replica)
+        self.error = (replica.address, error)
+
+    def left(self, waiting: Iterable[Replica[Wire]]) -> None:
+        """These have not answered in time."""
+        for each in waiting:
+            (self._replicas.was_late if self.healthy else self._replicas.refused)(each)
+            if not self.healthy:
+                late = Unavailable("it did not answer a health check in time")
+                late.reached_server = False
+                self.error = (each.address, late)
+
+
+def none_healthy(count: int, last: tuple[str, FarrankError] | None) -> Unavailable:
+    """Say that no replica takes calls, with the reason of the last one that was asked."""
+    if last is None:
+        error = Unavailable("there is no replica")
+        error.reached_server = False
+        return error
+    address, reason = last
+    error = Unavailable(f"none of {count} replicas takes calls; the last asked, {address}: {reason.message}")
+    error.reached_server = reason.reached_server
+    return error
