@@ -1,0 +1,135 @@
+"""Connections that send any bytes: blocking sockets, bounded in time, that read only when asked.
+
+Source: RFC 9113 (HTTP/2), RFC 7541 (HPACK).
+"""
+
+import socket
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from hpack import Encoder
+from hyperframe.frame import Frame, SettingsFrame
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+GRPC, HTTP = "grpc", "http"
+
+# A server that takes no more bytes for this long has shown what it does with them.
+PATIENCE_S = 2.0
+# Bytes that leave in one write.
+WRITE_BYTES = 1 << 18
+
+CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
+
+
+def raw_frame(kind: int, flags: int, stream: int, payload: bytes = b"", claimed: int | None = None) -> bytes:
+    """A frame as it stands on the wire, whose header may claim another length than the payload has."""
+    length = len(payload) if claimed is None else claimed
+    return length.to_bytes(3) + bytes((kind & 0xFF, flags & 0xFF)) + stream.to_bytes(4) + payload
+
+
+@dataclass
+class Connection:
+    """One socket of an attacker. `window` is the HTTP/2 window that each of its streams starts with."""
+
+    socket: socket.socket
+    endpoint: str
+    next_stream: int = 1
+    is_open: bool = True
+    encoder: Encoder = field(default_factory=Encoder)
+
+    def send(self, data: bytes, patience_s: float = PATIENCE_S) -> bool:
+        """Write all, or as much as the server takes in time; give whether it took all."""
+        until_s = time.monotonic() + patience_s
+        view = memoryview(data)
+        while view and self.is_open:
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                return False
+            self.socket.settimeout(left_s)
+            try:
+                view = view[self.socket.send(view[:WRITE_BYTES]) :]
+            except TimeoutError:
+                return False
+            except OSError:
+                self.is_open = False
+        return self.is_open
+
+    def frames(self, *frames: Frame) -> bool:
+        """Write frames of hyperframe's."""
+        return self.send(b"".join(each.serialize() for each in frames))
+
+    def read(self, most: int, patience_s: float = 0.05) -> int:
+        """Read up to `most` bytes of what is there, and throw them away; return how many they were."""
+        got = 0
+        self.socket.settimeout(patience_s)
+        with suppress(OSError):
+            while got < most and (part := self.socket.recv(min(most - got, 1 << 16))):
+                got += len(part)
+        return got
+
+    def stream(self) -> int:
+        """The next stream of this connection."""
+        self.next_stream += 2
+        return self.next_stream - 2
+
+    def headers(self, path: str, *more: tuple[str, str]) -> bytes:
+        """The header block of a gRPC call. It uses no dynamic table: any prefix of a flood stays valid."""
+        fields = [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", path),
+            (":authority", "127.0.0.1"),
+            ("content-type", "application/grpc"),
+            ("te", "trailers"),
+            *more,
+        ]
+        block: bytes = self.encoder.encode([(name, value, True) for name, value in fields])
+        return block
+
+    def close(self) -> None:
+        self.is_open = False
+        with suppress(OSError):
+            self.socket.close()
+
+
+@dataclass
+class Attacker:
+    """A caller with an address of its own, on loopback, and with all the connections it has open."""
+
+    ports: dict[str, int]
+    address: str
+    key: str = ""
+    connections: list[Connection] = field(default_factory=list)
+
+    def open(self, endpoint: str, window: int | None = None) -> Connection:
+        """Open a connection; on HTTP/2's, with the preface and SETTINGS sent.
+
+        Raises: OSError if the server accepts none.
+        """
+        made = socket.create_connection(
+            ("127.0.0.1", self.ports[endpoint]), timeout=PATIENCE_S, source_address=(self.address, 0)
+        )
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = Connection(made, endpoint)
+        self.connections.append(connection)
+        if endpoint == GRPC:
+            settings = {} if window is None else {SettingsFrame.INITIAL_WINDOW_SIZE: window}
+            connection.send(PREFACE + SettingsFrame(settings=settings).serialize())
+        return connection
+
+    def current(self, endpoint: str) -> Connection:
+        """The latest connection to an endpoint, or a new one if that has ended."""
+        for each in reversed(self.connections):
+            if each.endpoint == endpoint:
+                return each if each.is_open else self.open(endpoint)
+        return self.open(endpoint)
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """The headers that show this caller's API key, if it has one."""
+        return (("authorization", f"Bearer {self.key}"),) if self.key else ()
+
+    def close(self) -> None:
+        for each in self.connections:
+            each.close()
+        self.connections.clear()
