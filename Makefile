@@ -9,12 +9,13 @@ OLDER_READY := $(OLDER)/.ready
 INDEX := .cache/pydoc-index
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo train-demo test test-transformers-4 client-tests ray-tests fuzz chaos soak lint audit check hooks format serve bench bench-gpu experiment clean
+.PHONY: demo train-demo test test-most test-charts test-transformers-4 client-tests ray-tests fuzz chaos soak lint audit check hooks format serve bench bench-gpu experiment clean
 .DELETE_ON_ERROR:
 
+# Python compiles what it imports; pip would spend 45 s on all that is installed.
 $(READY): pyproject.toml constraints.txt hatch_build.py proto/farrank/v1/rerank.proto
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all,dev]'
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[all,dev]'
 	touch $@
 
 # Order only: a newer environment does not make the corpus older.
@@ -30,22 +31,28 @@ train-demo: $(READY) $(INDEX)  ## train two rankers on the embedded corpus, serv
 serve: $(READY) $(INDEX)  ## keep a server up with the embedded ranker and index, and the evidence page
 	$(BIN)/farrank serve --export auto --index pydoc=$(INDEX) --http-port 8080
 
-# How many workers there are, tests/conftest.py says; each computes on one thread. In the order of the folders: the
+NAMED := $(findstring tests/,$(PYTEST_ARGS))
+
+# Three parts that need nothing of each other: `make check --jobs=3` runs them and lint beside each other, as CI does.
+test: test-most $(if $(NAMED),,test-charts ray-tests)  ## the whole test suite; PYTEST_ARGS that name tests/… run those alone
+
+# tests/conftest.py says how many workers there are; each computes on one thread. In the order of the folders: the
 # slowest files are not last.
-test: $(READY)  ## the whole test suite
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --no-loadscope-reorder $(if $(findstring tests/,$(PYTEST_ARGS)),,$(APART:%=--ignore=%)) $(PYTEST_ARGS)
-	$(if $(findstring tests/,$(PYTEST_ARGS)),,OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(HELM) $(PYTEST_ARGS))
-	$(if $(findstring tests/,$(PYTEST_ARGS)),,OMP_NUM_THREADS=1 $(BIN)/python $(RAY_TESTS) $(PYTEST_ARGS))
+test-most: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --no-loadscope-reorder $(if $(NAMED),,$(APART:%=--ignore=%)) $(PYTEST_ARGS)
 
 # Helm's engine is a Go library, with which processes that had other servers in them before have crashed: these tests
 # have a process of their own.
 HELM := tests/deploy tests/dashboards/test_autoscaling.py
+test-charts: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(HELM) $(PYTEST_ARGS)
 
 # Ray Serve's gRPC proxy listens on every interface: these tests have a network of their own, with loopback alone.
 # Where that is not allowed, those that need a cluster are skipped; FARRANK_RAY=1 runs them all the same.
 RAY := tests/scale
-RAY_TESTS := -m farrank_bench.scaling.loopback -m pytest $(RAY)
 APART := $(HELM) $(RAY)
+ray-tests: $(READY)  ## the part of it on a Ray cluster of two nodes on this machine
+	OMP_NUM_THREADS=1 $(BIN)/python -m farrank_bench.scaling.loopback -m pytest $(RAY) $(PYTEST_ARGS)
 
 # The first environment's packages come last on its path, by a line that Python reads at its start. They are put there
 # after pip has done its work, which would else replace them. Made anew each time: it takes seconds.
@@ -58,13 +65,19 @@ $(OLDER_READY): $(READY) constraints-transformers-4.txt
 		echo "import site; site.addsitedir('$$packages')" >"$$(echo $(OLDER)/lib/python*/site-packages)/first.pth"
 	touch $@
 
-# What depends on transformers most, without the slowest of it. `make test` runs all with transformers 5.
-OLDER_TESTS := tests/rankers tests/runtimes tests/exporters tests/e2e/test_embedded_rankers.py tests/e2e/test_exports.py \
-	tests/server/first_stage/test_learned_kinds.py tests/training/test_ranking_trainer.py tests/docs/test_constraints.py \
-	--ignore=tests/rankers/families --ignore=tests/rankers/packed \
+# What reads or runs transformers' own code: its models, tokenizers, configurations, Trainer, and their traces. What
+# comes after a trace (how it is quantised, measured, kept and chosen) is the same with either release, and
+# `make test` has run it.
+OLDER_TESTS := tests/rankers tests/runtimes/test_packed_runtime.py tests/runtimes/test_published_runtime.py \
+	tests/runtimes/test_torch_opening.py tests/runtimes/test_torch_runtime.py tests/exporters/test_optimum_exporter.py \
+	tests/exporters/test_optimum_layout.py tests/exporters/test_plain_graph.py tests/exporters/test_trace.py \
+	tests/e2e/test_embedded_rankers.py tests/server/first_stage/test_learned_kinds.py \
+	tests/training/test_ranking_trainer.py tests/docs/test_constraints.py \
+	--ignore=tests/rankers/families --ignore=tests/rankers/packed --ignore=tests/rankers/exports \
 	--ignore=tests/rankers/backbones/packed/test_compiling.py \
 	--ignore=tests/rankers/backbones/packed/test_compiled_patterns.py \
-	--deselect=tests/rankers/test_traceable.py::test_every_family_scores_alike_in_its_graphs
+	--deselect=tests/rankers/test_traceable.py::test_every_family_scores_alike_in_its_graphs \
+	--deselect=tests/e2e/test_embedded_rankers.py::test_one_is_exported
 
 test-transformers-4: $(OLDER_READY)  ## a part of the test suite with transformers 4.57 and optimum
 	FARRANK_OTHER_PYTHON=$(abspath $(BIN)/python) OMP_NUM_THREADS=1 \
@@ -75,9 +88,6 @@ client-tests: $(READY)  ## the part of it in which other people's HTTP clients, 
 
 fuzz: $(READY)  ## 100,000 calls that nobody would write, at every door of a real server; FARRANK_FUZZ_SEED draws others
 	FARRANK_FUZZ_CASES=$(or $(FUZZ_CASES),100000) OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/fuzz -s $(PYTEST_ARGS)
-
-ray-tests: $(READY)  ## the part of it on a Ray cluster of two nodes on this machine
-	OMP_NUM_THREADS=1 $(BIN)/python $(RAY_TESTS) $(PYTEST_ARGS)
 
 # The ten minutes come first, then the kills, which take longer: a JVM starts in seconds.
 chaos: $(READY)  ## parts of a real server fall sick under load, ten minutes and a hundred kills; writes .cache/chaos.md

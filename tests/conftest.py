@@ -74,9 +74,13 @@ def pytest_collectstart() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep what was imported out of garbage collections: each looks at all of it, for some 0.4 s."""
+    """Keep what was imported out of garbage collections, and collect rarely.
+
+    A collection that looks at all of it takes some 0.4 s, and tracing graphs would bring thousands of them.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
     forked.fork_parent()
 
 
