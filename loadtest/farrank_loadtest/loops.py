@@ -6,7 +6,6 @@ Every call gives a `Sample`, whose latency counts from when the call was due.
 import asyncio
 import math
 import random
-import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -41,9 +40,10 @@ SCHEDULES: dict[str, Schedule] = {"poisson": poisson_arrivals, "constant": const
 
 
 def started_clock() -> Callable[[], float]:
-    """Start a clock; calling it gives the seconds since."""
-    started_s = time.perf_counter()
-    return lambda: time.perf_counter() - started_s
+    """Start a clock, the running event loop's; calling it gives the seconds since."""
+    now_s = asyncio.get_running_loop().time
+    started_s = now_s()
+    return lambda: now_s() - started_s
 
 
 @dataclass(frozen=True, slots=True)

