@@ -173,8 +173,9 @@ def test_failures_are_one_line(
         raise error
 
     monkeypatch.setattr(index, "build_index", build)
+    (tmp_path / "a.jsonl").write_text('{"id": "1", "text": "x"}\n', encoding="utf-8")
 
-    outcome = farrank("index", "--pydoc", "--out", tmp_path / "out")
+    outcome = farrank("index", tmp_path / "a.jsonl", "--out", tmp_path / "out")
 
     assert outcome.exit_code == exit_code
     assert message in outcome.err

@@ -2,22 +2,24 @@
 
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from farrank_exporters import optimum_layout
+from farrank_exporters import optimum_exporter, optimum_layout
 from farrank_exporters.optimum_exporter import QUANTIZED_FILES, AskedExporter, Level, best_instructions
 from farrank_exporters.optimum_layout import PlainExport, PlainPrecision, export_layout
-from farrank_exporters.plain_graph import trace_plain
+from farrank_exporters.plain_graph import plain_output, trace_plain
 from farrank_rankers.errors import ExportError, SourceError
-from farrank_rankers.exports.manifest import sealed
+from farrank_rankers.exports.manifest import Graph, sealed
 from farrank_rankers.exports.published_parity import MEASURED as REPORT
 from farrank_rankers.exports.published_parity import read_measured
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.save import save_ranker
+from farrank_rankers.ranker import Ranker
 from farrank_runtimes.choose import open_ranker_runtime
 from farrank_runtimes.runtime import Placement, PrecisionAbsent
 from support import published_exports as made
@@ -32,6 +34,32 @@ needs_optimum = pytest.mark.skipif(
 CPU = Placement(device="cpu", threads=1)
 # Others cut a text at what a model reads.
 SHORT = tuple(text for text in TEXTS if len(text) < 160)
+
+
+@pytest.fixture(scope="module")
+def traced() -> dict[tuple[str, str], tuple[Path, Graph]]:
+    """Graphs that were traced before, by the weights and the output."""
+    return {}
+
+
+@pytest.fixture(autouse=True)
+def traced_once(
+    traced: dict[tuple[str, str], tuple[Path, Graph]],
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Trace each model for the first test that asks, and copy its graph for the others."""
+
+    def once(ranker: Ranker, path: Path) -> Graph:
+        key = (ranker.weights_digest, plain_output(ranker))
+        if key not in traced:
+            kept = tmp_path_factory.mktemp("traced") / "model.onnx"
+            traced[key] = kept, trace_plain(ranker, kept)
+        kept, graph = traced[key]
+        shutil.copy(kept, path)
+        return graph
+
+    monkeypatch.setattr(optimum_exporter, "trace_plain", once)
 
 
 def export(source: Path, out: Path | None, precision: PlainPrecision = "fp32", **asked: Any) -> PlainExport:
