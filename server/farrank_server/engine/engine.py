@@ -168,11 +168,15 @@ class Engine:
         )
 
     def backlog_s(self) -> float:
-        """Say for how many seconds the device has work: what is admitted and not yet encoded."""
-        return sum(
+        """Say for how many seconds the device has work: what is admitted and not yet encoded.
+
+        What it has done of the batch that runs is left out: of two busy replicas one is free sooner.
+        """
+        admitted_s = sum(
             self._reservations.outstanding_tokens(name) / ranker.tokens_per_s()
             for name, ranker in self.loaded.items()
         )
+        return max(0.0, admitted_s - self.device.loop.watchdog.done_s())
 
     async def check_query(self, call: RerankCall) -> None:
         """Refuse a query that a call without documents would be refused for, if it had any.

@@ -330,6 +330,23 @@ async def test_an_abandoned_call_never_reaches_the_device_again(open_bench: Open
         assert bench.count("farrank_admitted_tokens", ranker="maxp") == 0
 
 
+async def test_the_backlog_shrinks_while_a_batch_runs(open_bench: OpenBench) -> None:
+    hold = Hold()
+    async with open_bench(hold) as bench:
+        ranker = bench.engine.loaded["maxp"]
+        # So slow that no machine is done with the batch before the test is.
+        ranker.speeds.encoding.replace(0.1)
+        assert bench.engine.backlog_s() == 0.0
+        call = asyncio.create_task(bench.rerank(TEXTS[:1], timeout_s=1e6))
+        await asyncio.to_thread(hold.reached.wait, 30)
+        running_s = bench.engine.backlog_s()
+        assert running_s > 10
+        await until(lambda: bench.engine.backlog_s() < running_s)
+        hold.released.set()
+        await call
+        assert bench.engine.backlog_s() == 0.0
+
+
 async def test_a_call_late_in_the_queue_never_reaches_the_device(open_bench: OpenBench) -> None:
     hold = Hold()
     async with open_bench(hold) as bench:

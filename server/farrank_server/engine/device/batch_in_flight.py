@@ -68,7 +68,8 @@ class BatchInFlight:
     def _step(self, share: int) -> Iterator[None]:
         """Be in a call that should take so many times what the batch takes at the measured speed."""
         try:
-            with self._watchdog.step(share * sum(self.positions) / self.queue.ranker.tokens_per_s()):
+            batch_s = sum(self.positions) / self.queue.ranker.tokens_per_s()
+            with self._watchdog.step(share * batch_s, batch_s):
                 yield
         except DeviceLost:
             raise

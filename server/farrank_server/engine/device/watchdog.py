@@ -1,5 +1,6 @@
 """How the event loop notices that the device's thread hangs in native code."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ class GivenUp(BaseException):
 @dataclass(frozen=True, slots=True, eq=False)
 class _Step:
     bound_s: float
+    began_s: float
+    work_s: float
 
 
 class Watchdog:
@@ -42,10 +45,13 @@ class Watchdog:
         self._given_up = False
 
     @contextmanager
-    def step(self, expected_s: float = 0.0) -> Iterator[None]:
-        """Be in one native call. On the device's thread; raises GivenUp if it was given up meanwhile."""
+    def step(self, expected_s: float = 0.0, work_s: float = 0.0) -> Iterator[None]:
+        """Be in one native call, which does `work_s` of the device's backlog.
+
+        On the device's thread; raises GivenUp if it was given up meanwhile.
+        """
         self._check()
-        self._step = _Step(max(self._least_bound_s, SLACK * expected_s))
+        self._step = _Step(max(self._least_bound_s, SLACK * expected_s), time.monotonic(), work_s)
         try:
             yield
         finally:
@@ -75,6 +81,11 @@ class Watchdog:
         self._watched_s += min(elapsed_s, 2 * TICK_S)
         bound_s = max(self._least_bound_s, LEAST_BETWEEN_S) if step is None else step.bound_s
         return self._watched_s > bound_s
+
+    def done_s(self) -> float:
+        """Say how much of the running call's work is done by now, as far as time tells, in seconds."""
+        step = self._step
+        return 0.0 if step is None else min(step.work_s, time.monotonic() - step.began_s)
 
     def give_up(self) -> None:
         """Let the thread end when its call returns."""
