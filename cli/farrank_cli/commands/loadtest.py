@@ -11,6 +11,7 @@ from farrank_trec.errors import TrecError
 
 TESTS = {
     "latency": "measure latency against load",
+    "capacity": "say how many replicas a load takes, from a latency report",
     "efficiency": "draw what the papers' rankers cost and bring",
     "accuracy": "measure how well rankers rank, as the papers do",
 }
