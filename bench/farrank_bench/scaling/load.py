@@ -4,55 +4,24 @@ import asyncio
 import itertools
 import math
 import os
-import random
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from farrank_bench.rounds import ContenderFailed
+from farrank_bench.scaling.callers import CONNECT_S, Callers, Options, ask
+from farrank_bench.scaling.calls import EVEN, MIN_TOKENS, QUERY, Sizes, call_of
 from farrank_bench.scaling.one_queue import long_run_s, waits_s
-from farrank_bench.scaling.sleeping import MAX_TOKENS, MIN_TOKENS, QUERY_TOKENS, SPECIAL_TOKENS
 from farrank_bench.served import check
-from farrank_client import Client
-from farrank_loadtest.loops import Sample, poisson_arrivals, run_closed, run_open, started_clock
-from farrank_loadtest.targets import Answer, Document, TargetError
-from farrank_loadtest.targets.grpc import FarrankTarget
+from farrank_client import AsyncClient, Client, RetryPolicy
+from farrank_loadtest.loops import Sample, run_closed, started_clock
+from farrank_loadtest.targets import TargetError
 from farrank_loadtest.workloads import Call
 
-QUERY = "river"
-# Each is one token.
-WORD = "sea "
-TIMEOUT_S = 60.0
-
-# Many more than wait at the loads measured here.
-MAX_IN_FLIGHT = 2000
-
-CONNECT_S = 1.0
-
 SIMULATED_CALLS = 200_000
-
-WRONG = "wrong answer"
-
-
-def call_of(tokens: int) -> Call:
-    """Make a call of one document, whose encoder input has so many tokens."""
-    return Call(QUERY, (Document("", WORD * (tokens - QUERY_TOKENS - SPECIAL_TOKENS)),))
-
-
-def calls_of_many_lengths(seed: int) -> Iterator[Call]:
-    """Make calls without end: each length once, in an order drawn anew, and again.
-
-    So a few seconds have much the same work as any others, and no replica is given the same lengths always.
-    """
-    randomly = random.Random(seed)
-    calls = [call_of(tokens) for tokens in range(MIN_TOKENS, MAX_TOKENS + 1)]
-    while True:
-        yield from randomly.sample(calls, len(calls))
-
-
-MEAN_TOKENS = (MIN_TOKENS + MAX_TOKENS) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,26 +82,6 @@ def cpu_now_s() -> tuple[float, float]:
     return sum(used.get(pid, 0.0) for pid in ours), (user + nice + system + irq + softirq) * tick_s
 
 
-async def _ask_with(
-    address: str, during: Callable[[Callable[[Call], Awaitable[Answer]]], Awaitable[None]]
-) -> None:
-    # Made here: it belongs to the event loop that it is made on.
-    target = FarrankTarget(address)
-
-    async def ask(call: Call) -> Answer:
-        answer = await target.rerank(call.query, call.documents, timeout_s=TIMEOUT_S)
-        (document,) = call.documents
-        tokens = document.text.count(WORD) + QUERY_TOKENS + SPECIAL_TOKENS
-        if answer.scores != (min(tokens, MAX_TOKENS),):
-            raise TargetError(WRONG, f"{answer.scores} for an input of {tokens} tokens")
-        return answer
-
-    try:
-        await during(ask)
-    finally:
-        await target.close()
-
-
 def closed_load(
     address: str, callers: int, warm_up_s: float, seconds: float, calls: Iterator[Call]
 ) -> Loaded:
@@ -143,50 +92,50 @@ def closed_load(
     samples: list[Sample] = []
     busy: list[Busy] = []
 
-    async def load(ask: Callable[[Call], Awaitable[Answer]]) -> None:
-        await _connect(ask)
-        now_s = started_clock()
-        watching = asyncio.create_task(cpu_while(seconds, warm_up_s))
-        until_s = warm_up_s + seconds
-        await run_closed(ask, calls, callers, until_s, samples.append, now_s, max_calls=10_000_000)
-        busy.append(await watching)
+    async def load() -> None:
+        once = RetryPolicy(max_attempts=1)
+        # Made here: a client belongs to the event loop that it is made on.
+        async with AsyncClient(address, retry=once) as client:
+            await _connect(client)
+            now_s = started_clock()
+            watching = asyncio.create_task(cpu_while(seconds, warm_up_s))
+            until_s = warm_up_s + seconds
+            asking = partial(ask, client)
+            await run_closed(asking, calls, callers, until_s, samples.append, now_s, max_calls=10_000_000)
+            busy.append(await watching)
 
-    asyncio.run(_ask_with(address, load))
+    asyncio.run(load())
     check(samples)
     counted = [each for each in samples if warm_up_s <= each.done_s < warm_up_s + seconds]
     return Loaded(counted, seconds, busy[0])
 
 
-def open_load(address: str, rate_per_s: float, warm_up_s: float, seconds: float, seed: int) -> Loaded:
+def open_load(
+    callers: Callers,
+    address: str,
+    rate_per_s: float,
+    warm_up_s: float,
+    seconds: float,
+    seed: int,
+    *,
+    sizes: Sizes = EVEN,
+    options: Options = (),
+) -> Loaded:
     """Send calls as independent callers do; all that were due are given, those of the warm-up, too.
 
     Raises: ContenderFailed if a call is not answered, or answered as another one.
     """
-    samples: list[Sample] = []
-    busy: list[Busy] = []
-
-    async def load(ask: Callable[[Call], Awaitable[Answer]]) -> None:
-        await _connect(ask)
-        now_s = started_clock()
-        watching = asyncio.create_task(cpu_while(seconds, warm_up_s))
-        arrivals = poisson_arrivals(rate_per_s, warm_up_s + seconds, random.Random(seed))
-        calls = calls_of_many_lengths(seed)
-        await run_open(ask, calls, arrivals, samples.append, now_s, max_in_flight=MAX_IN_FLIGHT)
-        busy.append(await watching)
-
-    asyncio.run(_ask_with(address, load))
+    callers.begin(address, options, sizes, rate_per_s, warm_up_s + seconds, seed)
+    busy = asyncio.run(cpu_while(seconds, warm_up_s))
+    samples = callers.samples()
     check(samples)
-    return Loaded(sorted(samples, key=lambda each: each.due_s), seconds, busy[0])
+    return Loaded(samples, seconds, busy)
 
 
-async def _connect(ask: Callable[[Call], Awaitable[Answer]]) -> None:
-    """Have connections to all replicas open before load begins.
-
-    Otherwise whichever is open first gets all callers' first calls, and round robin, which counts calls and
-    not what is in flight, takes half a minute to even that out. Raises: ContenderFailed.
-    """
+async def _connect(client: AsyncClient) -> None:
+    """Have connections to replicas open before load begins. Raises: ContenderFailed."""
     try:
-        await ask(call_of(MIN_TOKENS))
+        await ask(client, call_of(MIN_TOKENS))
     except TargetError as error:
         raise ContenderFailed(str(error)) from error
     await asyncio.sleep(CONNECT_S)

