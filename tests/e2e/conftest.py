@@ -82,7 +82,7 @@ def until() -> Callable[[Callable[[], bool]], None]:
     """Wait for what the server does a moment after it answered."""
 
     def wait(holds: Callable[[], bool]) -> None:
-        ends_s = time.monotonic() + 30
+        ends_s = time.monotonic() + 120
         while not holds():
             assert time.monotonic() < ends_s, "it never came about"
             time.sleep(0.02)
