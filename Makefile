@@ -69,13 +69,12 @@ $(OLDER_READY): $(READY) constraints-transformers-4.txt
 # comes after a trace (how it is quantised, measured, kept and chosen) is the same with either release, and
 # `make test` has run it.
 OLDER_TESTS := tests/rankers tests/runtimes/test_packed_runtime.py tests/runtimes/test_published_runtime.py \
-	tests/runtimes/test_torch_opening.py tests/runtimes/test_torch_runtime.py tests/exporters/test_optimum_exporter.py \
+	tests/runtimes/test_torch_runtime.py tests/exporters/test_optimum_exporter.py \
 	tests/exporters/test_optimum_layout.py tests/exporters/test_plain_graph.py tests/exporters/test_trace.py \
 	tests/e2e/test_embedded_rankers.py tests/server/first_stage/test_learned_kinds.py \
 	tests/training/test_ranking_trainer.py tests/docs/test_constraints.py \
 	--ignore=tests/rankers/families --ignore=tests/rankers/packed --ignore=tests/rankers/exports \
-	--ignore=tests/rankers/backbones/packed/test_compiling.py \
-	--ignore=tests/rankers/backbones/packed/test_compiled_patterns.py \
+	$(addprefix --ignore=tests/rankers/backbones/packed/test_,$(addsuffix .py,block_by_block compiled_patterns compiling precision)) \
 	--deselect=tests/rankers/test_traceable.py::test_every_family_scores_alike_in_its_graphs \
 	--deselect=tests/e2e/test_embedded_rankers.py::test_one_is_exported
 
