@@ -36,6 +36,7 @@ class Reason(StrEnum):
     CALLS = "calls"
     SHARE = "share"
     ANSWERS_UNREAD = "answers_unread"
+    RECEIVING = "receiving"
     DEADLINE_TOO_SHORT = "deadline_too_short"
     DRAINING = "draining"
     WORKER_DIED = "worker_died"

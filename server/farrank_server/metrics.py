@@ -84,6 +84,9 @@ class Metrics:
         )
         self.unread_bytes = gauge("unread_answer_bytes", "Answers that callers have not read yet", "")
         self.unread_limit = gauge("unread_answer_bytes_limit", "What these may be together", "")
+        self.receiving_bytes = gauge("receiving_bytes", "Bytes reserved for requests in receipt", "")
+        self.receiving_limit = gauge("receiving_bytes_limit", "Bytes that these may reserve together", "")
+        self.receiving_waiting = gauge("receiving_waiting", "Requests that wait for room to be received", "")
         self.unread_ended = counter(
             "unread_connections_ended_total", "Connections ended over an answer that was not read", "door"
         )
@@ -234,6 +237,7 @@ class Metrics:
         self.tokens_limit.set(limits.max_queued_tokens)
         self.characters_limit.set(limits.max_held_characters)
         self.unread_limit.set(limits.max_unread_bytes)
+        self.receiving_limit.set(limits.max_receiving_bytes)
         self.cache_limit.set(cache_bytes)
 
     def count_batch(

@@ -153,7 +153,8 @@ class LimitsConfig(Checked):
     `max_held_characters` bounds the texts of all calls in flight, however little of them is read. A call is
     admitted while the backlog and the call itself need at most `deadline_margin` of the time to its deadline;
     a call without a deadline gets `default_timeout_s`. `max_unread_bytes` bounds what is answered and has not
-    been read yet.
+    been read yet. `max_receiving_bytes` bounds the requests that are being received or wait to be admitted. A
+    request may take 10 s to arrive, and the time of its bytes at `min_receiving_bytes_per_s`.
     """
 
     max_documents: int = at_least(1, 1000)
@@ -164,6 +165,8 @@ class LimitsConfig(Checked):
     max_held_characters: int = at_least(1, 256 * 2**20)
     max_concurrent_calls: int = at_least(1, 1000)
     max_unread_bytes: int = at_least(1, 256 * 2**20)
+    max_receiving_bytes: int = at_least(1, 512 * 2**20)
+    min_receiving_bytes_per_s: int = at_least(1, 2**20)
     default_timeout_s: float = above_0(60.0)
     deadline_margin: float = must(0.85, lambda share: 0 < share <= 1, "above 0 and at most 1")
 

@@ -14,7 +14,14 @@ BATCH_OF_FREE = 1.0
 
 
 def within_share(
-    account: Account, wanted: float, *, mine: float, of_batch: float, held: float, size: float
+    account: Account,
+    wanted: float,
+    *,
+    mine: float,
+    of_batch: float,
+    held: float,
+    size: float,
+    of_free: float = OF_FREE,
 ) -> bool:
     """Say whether a caller may hold so much more of a room that has a place for it.
 
@@ -24,14 +31,18 @@ def within_share(
     free = size - held
     if account.priority is Priority.BATCH and held and of_batch + wanted > BATCH_OF_FREE * free:
         return False
-    return not mine or mine + wanted <= OF_FREE * account.weight * free
+    return not mine or mine + wanted <= of_free * account.weight * free
 
 
 class SharedRoom:
-    """Keeps count of what accounts hold of so much room. Only those that hold something are remembered."""
+    """Counts how much of a room of `size` each account holds; only accounts that hold something are kept.
 
-    def __init__(self, size: int) -> None:
+    An account may hold `of_free` times what is free.
+    """
+
+    def __init__(self, size: int, of_free: float = OF_FREE) -> None:
         self.size = size
+        self._of_free = of_free
         self.held = 0
         self._of = Counter[Account]()
         self._of_batch = 0
@@ -47,7 +58,9 @@ class SharedRoom:
         """Whether so much more is within the account's share."""
         of_batch, held = self._of_batch, self.held
         mine = self._of[account]
-        return within_share(account, wanted, mine=mine, of_batch=of_batch, held=held, size=self.size)
+        return within_share(
+            account, wanted, mine=mine, of_batch=of_batch, held=held, size=self.size, of_free=self._of_free
+        )
 
     def of(self, account: Account) -> int:
         """What an account holds."""

@@ -1,0 +1,74 @@
+"""The gRPC socket's own bounds: streams of a connection, and compressed messages."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from farrank_server.config.schema import LimitsConfig, ListenConfig
+from farrank_server.listen import MAX_STREAMS, GrpcListener
+
+
+class Held:
+    """A method whose calls wait until they are let go, all together."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+        self.go = asyncio.Event()
+
+    async def call(self, data: bytes, context: object) -> bytes:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await self.go.wait()
+        self.now -= 1
+        return data
+
+
+@asynccontextmanager
+async def opened(method: Any) -> AsyncIterator[int]:
+    listener = GrpcListener(ListenConfig(port=0, metrics_port=None), LimitsConfig())
+    handler: Any = grpc.unary_unary_rpc_method_handler(method)
+    await listener.open(grpc.method_handlers_generic_handler("test", {"Call": handler}))
+    yield listener.port
+    await listener.close(0)
+
+
+async def test_calls_beyond_a_connections_streams_wait_at_the_client() -> None:
+    held = Held()
+    async with opened(held.call) as port, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call: Any = channel.unary_unary("/test/Call")
+        calls = [asyncio.ensure_future(call(b"%d" % n, timeout=60)) for n in range(MAX_STREAMS + 200)]
+        async with asyncio.timeout(30):
+            while held.now < MAX_STREAMS:  # noqa: ASYNC110  # the server says nothing when a call arrives
+                await asyncio.sleep(0.02)
+        # Another connection has streams of its own.
+        async with grpc.aio.insecure_channel(
+            f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)]
+        ) as other:
+            its: Any = other.unary_unary("/test/Call")
+            own = asyncio.ensure_future(its(b"own", timeout=60))
+            async with asyncio.timeout(30):
+                while held.now <= MAX_STREAMS:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            assert held.most == MAX_STREAMS + 1
+            held.go.set()
+            assert await own == b"own"
+        assert await asyncio.gather(*calls) == [b"%d" % n for n in range(MAX_STREAMS + 200)]
+
+
+async def _echo(data: bytes, context: object) -> bytes:
+    return data
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+async def test_compressed_messages_are_refused(compression: grpc.Compression) -> None:
+    async with opened(_echo) as port, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call: Any = channel.unary_unary("/test/Call")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(b"a" * 100_000, compression=compression, timeout=30)
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        assert "ompression" in str(caught.value.details())
+        assert await call(b"plain", timeout=30) == b"plain"
