@@ -51,8 +51,9 @@ class Reason(StrEnum):
 
 
 class DroppedAt(StrEnum):
-    """Where it was noticed that an admitted call is late."""
+    """Where it was noticed that a call is late."""
 
+    ARRIVAL = "arrival"
     QUEUE = "queue"
     FIRST_STAGE = "first_stage"
     IN_FLIGHT = "in_flight"

@@ -8,19 +8,22 @@ from ipaddress import ip_address
 
 import grpc
 
+from farrank_server.access.keys import Keys
 from farrank_server.certificates import Certificates
 from farrank_server.config.schema import LimitsConfig, ListenConfig
 from farrank_server.errors import ConfigError
+from farrank_server.metrics import Metrics
 from farrank_server.service.methods import SERVICE
-from farrank_server.wire.standard_services import LIVENESS, ROOM, Health, reflection_handlers
+from farrank_server.wire.handlers import BEYOND_BYTES, places_for_calls
+from farrank_server.wire.standard_services import LIVENESS, ROOM, Health, reflection_handlers, reflections
 
 log = logging.getLogger(__name__)
 
 # The part of the service that may be down while the rest is not, as the health service calls it.
 SEARCHES = f"{SERVICE.full_name}/SearchAndRerank"
 
-# A request that is too large by no more gets an answer that names the limit. gRPC refuses larger ones unread.
-BEYOND_BYTES = 2 * 2**20
+# Refusals on their way. They need no room in HTTP/2 and leave at once; connections that do not take them end.
+REFUSALS = 8192
 
 # Clients that balance ask every two seconds whether a replica lives. Those that ask more often than this lose
 # their connection.
@@ -70,8 +73,9 @@ class GrpcListener:
     ) -> None:
         logging.getLogger("grpc._cython.cygrpc").addFilter(_can_be_mended)
         self.server = grpc.aio.server(
-            # The limit of concurrent calls refuses with a reason; this stops what never comes so far.
-            maximum_concurrent_rpcs=2 * limits.max_concurrent_calls + ROOM,
+            # All places, and refusals that have not left yet. Calls are refused before this is reached, with
+            # a reason and counted; gRPC does neither.
+            maximum_concurrent_rpcs=places_for_calls(limits) + ROOM + REFUSALS,
             options=[
                 ("grpc.max_receive_message_length", min(limits.max_request_bytes + BEYOND_BYTES, 2**31 - 1)),
                 ("grpc.max_send_message_length", -1),
@@ -90,6 +94,7 @@ class GrpcListener:
             ],
         )
         self._health = Health((SERVICE.full_name, SEARCHES), [health_of(ranker) for ranker in rankers])
+        self._reflections = reflections()
         address = host_and_port(config.host, config.port)
         # gRPC's own words on a busy port or a wrong certificate are many, and say little.
         check_port("listen.port", config.host, config.port)
@@ -105,10 +110,20 @@ class GrpcListener:
 
     async def open(self, service: grpc.GenericRpcHandler) -> None:
         """Answer calls, and report healthy."""
-        services = (service, self._health.handlers(), *reflection_handlers((SERVICE.full_name,)))
+        reflection = reflection_handlers((SERVICE.full_name,), self._reflections)
+        services = (service, self._health.handlers(), *reflection)
         self.server.add_generic_rpc_handlers(services)
         await self.server.start()
         self.report(serving=True)
+
+    def protect(self, keys: Keys) -> None:
+        """Tell the health of a ranker only to callers whose key may use it."""
+        self._health.protect(keys)
+
+    def show_open(self, metrics: Metrics) -> None:
+        """Show how many health checks, watches and reflection streams are open, and count refusals."""
+        for each in (self._health.checks, self._health.watches, self._reflections):
+            each.show(metrics)
 
     def report_load(self, backlog_s: Callable[[], float]) -> None:
         """Have health checks carry for how many seconds the device has work, as `backlog_s` returns it."""

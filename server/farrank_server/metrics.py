@@ -87,6 +87,12 @@ class Metrics:
         self.receiving_bytes = gauge("receiving_bytes", "Bytes reserved for requests in receipt", "")
         self.receiving_limit = gauge("receiving_bytes_limit", "Bytes that these may reserve together", "")
         self.receiving_waiting = gauge("receiving_waiting", "Requests that wait for room to be received", "")
+        self.unread_answers = gauge("unread_answers", "Answers, and refusals, that callers have not read", "")
+        self.open_calls = gauge("open_calls", "gRPC calls that are open, until their answer was read", "kind")
+        self.open_calls_limit = gauge("open_calls_limit", "gRPC calls that may be open", "kind")
+        self.open_calls_refused = counter(
+            "open_calls_refused_total", "gRPC calls refused because too many are open", "kind"
+        )
         self.unread_ended = counter(
             "unread_connections_ended_total", "Connections ended over an answer that was not read", "door"
         )

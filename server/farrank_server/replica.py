@@ -29,6 +29,7 @@ from farrank_server.metrics_page import PROBE_S, MetricsPage
 from farrank_server.service.guard import Guard
 from farrank_server.service.indexes import Indexes
 from farrank_server.service.methods import SERVICE, RerankService
+from farrank_server.service.receiving import ReceivingBudget
 from farrank_server.service.unread import UnreadAnswers
 from farrank_server.wire.handlers import handlers
 from farrank_server.wire.standard_services import LIVENESS
@@ -196,7 +197,11 @@ class Replica:
         unread = UnreadAnswers(config.limits, self.metrics)
         opened.callback(unread.close)
         self._door.report_load(self.engine.backlog_s)
-        await self._door.open(handlers(service, guard(Door.GRPC), config.limits, unread))
+        receiving = ReceivingBudget(config.limits, self.metrics)
+        if self.keys is not None:
+            self._door.protect(self.keys)
+        self._door.show_open(self.metrics)
+        await self._door.open(handlers(service, guard(Door.GRPC), config.limits, unread, receiving))
         if self._http:
             from farrank_server.http.door import HttpDoor
 

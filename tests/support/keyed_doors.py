@@ -22,6 +22,7 @@ from farrank_server.metrics import Door, Metrics
 from farrank_server.service.guard import Guard
 from farrank_server.service.indexes import Indexes
 from farrank_server.service.methods import RerankService
+from farrank_server.service.receiving import ReceivingBudget
 from farrank_server.service.unread import UnreadAnswers
 from farrank_server.wire.handlers import handlers
 from support.engine_bench import Bench, Wrapped, opened_bench, until
@@ -117,9 +118,11 @@ async def opened_doors(
         add_key(file, "first", {})
         keys = Keys(file, bench.metrics, now_s=lambda: clock.unix_s, clock_s=lambda: clock.s)
         names, unread = service.rankers.keys(), UnreadAnswers(config.limits, bench.metrics)
-        through_grpc = GrpcListener(config.listen, config.limits)
+        receiving = ReceivingBudget(config.limits, bench.metrics)
+        through_grpc = GrpcListener(config.listen, config.limits, rankers=service.rankers)
+        through_grpc.protect(keys)
         guards = [Guard(door, bench.metrics, names, "maxp", keys, ok_sample) for door in Door]
-        await through_grpc.open(handlers(service, guards[0], config.limits, unread))
+        await through_grpc.open(handlers(service, guards[0], config.limits, unread, receiving))
         through_http = HttpListener(config.listen)
         await through_http.open(HttpDoor(config, service, guards[1], unread))
         async with (

@@ -36,13 +36,30 @@ class UnreadAnswers:
     room_of_a_stream: int = 65_535
 
     @classmethod
-    async def open(cls, port: int) -> "UnreadAnswers":
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async def open(cls, port: int, address: str = "127.0.0.1") -> "UnreadAnswers":
+        """Connect from an address of the loopback network, as its callers are told apart by it."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
         writer.write(PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", INITIAL_WINDOW_SIZE, 0)))
         return cls(reader, writer)
 
     async def call(self, path: str, message: bytes) -> int:
         """Send a unary call as far as the server makes room for it; return its stream."""
+        stream = self.begin(path)
+        left = b"\x00" + struct.pack(">I", len(message)) + message
+        room = self.room_of_a_stream
+        while left:
+            while min(room, self.room) == 0:
+                room += await self._more_room(stream)
+            part = left[: min(FRAME_BYTES, room, self.room)]
+            left = left[len(part) :]
+            room -= len(part)
+            self.room -= len(part)
+            self.writer.write(frame(DATA, 0 if left else END_STREAM, stream, part))
+            await self.writer.drain()
+        return stream
+
+    def begin(self, path: str) -> int:
+        """Begin a call and send no request; return its stream."""
         self.streams += 1
         stream = 2 * self.streams - 1
         fields = {
@@ -55,17 +72,6 @@ class UnreadAnswers:
         }
         block = b"".join(b"\x00" + _literal(name) + _literal(value) for name, value in fields.items())
         self.writer.write(frame(HEADERS, END_HEADERS, stream, block))
-        left = b"\x00" + struct.pack(">I", len(message)) + message
-        room = self.room_of_a_stream
-        while left:
-            while min(room, self.room) == 0:
-                room += await self._more_room(stream)
-            part = left[: min(FRAME_BYTES, room, self.room)]
-            left = left[len(part) :]
-            room -= len(part)
-            self.room -= len(part)
-            self.writer.write(frame(DATA, 0 if left else END_STREAM, stream, part))
-            await self.writer.drain()
         return stream
 
     async def _more_room(self, wanted: int) -> int:

@@ -11,7 +11,14 @@ from urllib.parse import unquote
 from farrank_server.access.key_file import KeyConfig
 from farrank_server.access.rates import Bucket
 from farrank_server.batching.fair_order import NOBODY, Account
-from farrank_server.errors import FarrankError, InvalidArgument, NotFound, PermissionDenied, RateExceeded
+from farrank_server.errors import (
+    FarrankError,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    RateExceeded,
+)
 from farrank_server.metrics import Metrics
 
 # An IPv6 network is one caller: its hosts take addresses of it as they like (RFC 8981).
@@ -219,7 +226,10 @@ class _Counted(Spending):
     ) -> None:
         # What the server refused or gave up has cost the caller nothing. A caller who goes away, or is late,
         # has had the work done.
+        # A failure of the server's own is no fault of the caller either.
         is_refused = isinstance(error, FarrankError) and error.reason is not None
+        is_refused |= isinstance(error, Exception) and not isinstance(error, FarrankError)
+        is_refused |= isinstance(error, Internal)
         if self._holder.tokens is not None and (is_refused or isinstance(error, InvalidArgument)):
             self._holder.tokens.give_back(self._taken)
 
@@ -241,8 +251,13 @@ def by_address(peer: str) -> Entry:
     `peer` is the other end of the connection as gRPC writes it. Its port is not looked at: who opens more
     connections is still one caller.
     """
+    return Entry(Caller(account_of_peer(peer)))
+
+
+def account_of_peer(peer: str) -> Account:
+    """Return the account of a caller that is known by its address alone."""
     kind, _, rest = peer.partition(":")
-    return Entry(Caller(_account_at(kind, rest.rpartition(":")[0])))
+    return _account_at(kind, rest.rpartition(":")[0])
 
 
 @lru_cache(4096)

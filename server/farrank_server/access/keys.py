@@ -7,7 +7,6 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import NoReturn
@@ -16,7 +15,7 @@ from farrank_server.access.callers import ANYONE, Entry, KeyHolder
 from farrank_server.access.key_file import KeyConfig, digest_of, read_keys
 from farrank_server.access.rates import Bucket
 from farrank_server.certificates import state_of
-from farrank_server.errors import ConfigError, FarrankError, Unauthenticated
+from farrank_server.errors import ConfigError, FarrankError, Unauthenticated, without_words
 from farrank_server.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -56,6 +55,17 @@ class Keys:
 
     def enter(self, header: Header) -> Entry:
         """Find out who is calling, and count the call against the key's rate."""
+        entry = self.identify(header)
+        if entry.refusal is not None:
+            return entry
+        try:
+            entry.caller.begin()
+        except FarrankError as error:
+            return Entry(entry.caller, error.with_traceback(None))
+        return entry
+
+    def identify(self, header: Header) -> Entry:
+        """Find out who is calling; nothing is counted."""
         key = _shown_key(header)
         if not key:
             told = "a key is needed: send it as x-api-key, or as authorization: Bearer KEY"
@@ -67,10 +77,6 @@ class Keys:
         if holder.ends_at_s is not None and self._now_s() >= holder.ends_at_s:
             told = f"key {holder.name}: expired at {holder.key.expires}"
             return Entry(holder, Unauthenticated(told, "expired"))
-        try:
-            holder.begin()
-        except FarrankError as error:
-            return Entry(holder, error.with_traceback(None))
         return Entry(holder)
 
     def reload(self) -> None:
@@ -95,9 +101,15 @@ class Keys:
             await asyncio.sleep(WATCH_S)
             # A disk may be slow.
             if await asyncio.to_thread(state_of, self._path) != self._seen:
-                # What is wrong with it is told, and counted.
-                with suppress(ConfigError):
+                try:
                     self.reload()
+                except ConfigError:
+                    # It is logged and counted.
+                    pass
+                except Exception as error:
+                    # The watch goes on: without it no key could be revoked any more.
+                    self._metrics.key_reloads.labels("failed").inc()
+                    log.error("the keys stay as they are: %s", without_words(error))
 
     def _replace(self, keys: Mapping[str, KeyConfig]) -> None:
         old = {each.name: each for each in self._holders.values()}

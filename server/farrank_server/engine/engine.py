@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -112,9 +112,15 @@ class Engine:
             _ASKING.reset(asking)
             self._reservations.release(reservation)
 
-    async def rerank(self, call: RerankCall, reserved: Reservation | None = None) -> RerankResult:
+    async def rerank(
+        self,
+        call: RerankCall,
+        reserved: Reservation | None = None,
+        on_admitted: Callable[[], None] | None = None,
+    ) -> RerankResult:
         """Score all documents of a call, which takes the place of what was reserved for it.
 
+        `on_admitted` is called once the call is admitted, and its texts are counted.
         Raises: the errors of `farrank_server.errors`; CancelledError if the caller has gone. Either way
         nothing of the call reaches the device any more.
         """
@@ -124,6 +130,8 @@ class Engine:
         # As one: a call is admitted or refused whole, and its texts are held once for all members.
         reservation = self._admit(_claim(call, members, call.documents, known), reserved)
         try:
+            if on_admitted is not None:
+                on_admitted()
             if len(members) == 1:
                 return await self._score(members[0], call, known[0], reservation)
             scoring = [

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from typing import NamedTuple, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
@@ -38,6 +39,47 @@ PIECE_BYTES = 2 * 2**20
 # How long the event loop is left to others between two pieces. One turn of the loop would not do: a small
 # call takes several, and would wait for a piece in each.
 PAUSE_S = 0.002
+
+
+class LongWork:
+    """Paces what large requests do on the event loop: `PIECE_BYTES` for all of them, then a pause.
+
+    Each request alone would pause often enough; a hundred at once would follow each other without one.
+    """
+
+    def __init__(self) -> None:
+        self._left = PIECE_BYTES
+        self._lock = asyncio.Lock()
+        self._refilling: asyncio.TimerHandle | None = None
+
+    async def turn(self, size: int) -> None:
+        """Wait until it is this request's turn to work on so many bytes, in order of arrival."""
+        if not self._lock.locked() and self._left >= min(size, PIECE_BYTES):
+            self._left -= size
+            if self._refilling is None:
+                self._refilling = asyncio.get_running_loop().call_later(PAUSE_S, self._refill)
+            return
+        await self.pause()
+        self._left -= size
+
+    async def pause(self) -> None:
+        """Leave the event loop to others after a piece; those that pause go on one after the other."""
+        async with self._lock:
+            await asyncio.sleep(PAUSE_S)
+            self._left = PIECE_BYTES
+
+    def _refill(self) -> None:
+        self._left = PIECE_BYTES
+        self._refilling = None
+
+
+_OF_LOOP: WeakKeyDictionary[asyncio.AbstractEventLoop, LongWork] = WeakKeyDictionary()
+
+
+def long_work() -> LongWork:
+    """Return what paces large requests on the running event loop."""
+    return _OF_LOOP.setdefault(asyncio.get_running_loop(), LongWork())
+
 
 _BYTES_OF = {"query": "max_query_bytes", "text": "max_document_bytes"}
 
@@ -91,11 +133,17 @@ def parsed(kind: type[Parsed], data: bytes, limits: LimitsConfig) -> Parsed:
 
 
 async def parsed_in_turn(kind: type[Parsed], data: bytes, limits: LimitsConfig) -> Parsed:
-    """Parse a message on the event loop, which goes on between its pieces. Raises: as `parsed`."""
+    """Parse a message on the event loop, which goes on between its pieces and those of others.
+
+    Raises: as `parsed`.
+    """
     message = kind()
+    if len(data) >= SMALL_BYTES:
+        # The first turn is also for counting the fields.
+        await long_work().turn(min(len(data), PIECE_BYTES))
     for number, piece in enumerate(pieces(data, kind, limits)):
         if number:
-            await asyncio.sleep(PAUSE_S)
+            await long_work().turn(len(piece))
         _merge(message, piece)
     return message
 

@@ -70,7 +70,7 @@ class Guard:
         tracing: Tracing | None = None,
     ) -> None:
         self._door = door
-        self._metrics = metrics
+        self.metrics = metrics
         self._rankers = tuple(dict.fromkeys((default_ranker, *rankers)))
         self._keys = keys
         self.ok_sample = ok_sample
@@ -107,7 +107,7 @@ class Guard:
         record = current()
         ranker = self._ranker_label(request, entry.caller)
         code = grpc.StatusCode.OK
-        self._metrics.in_flight.labels(self._door, method).inc()
+        self.metrics.in_flight.labels(self._door, method).inc()
         try:
             if entry.refusal is not None:
                 raise entry.refusal
@@ -123,7 +123,7 @@ class Guard:
                 record.failed(error)
                 self._count_failure(ranker, entry, error)
             else:
-                self._metrics.cancellations.labels(self._door, ranker).inc()
+                self.metrics.cancellations.labels(self._door, ranker).inc()
             raise
         except FarrankError as error:
             code = error.code
@@ -150,11 +150,11 @@ class Guard:
         self, record: CallRecord, method: str, ranker: str, key: str, code: grpc.StatusCode, seconds: float
     ) -> None:
         door = self._door
-        self._metrics.in_flight.labels(door, method).dec()
-        self._metrics.requests.labels(door, method, ranker, code.name).inc()
-        self._metrics.request_seconds.labels(door, method, ranker).observe(seconds, record.exemplar())
+        self.metrics.in_flight.labels(door, method).dec()
+        self.metrics.requests.labels(door, method, ranker, code.name).inc()
+        self.metrics.request_seconds.labels(door, method, ranker).observe(seconds, record.exemplar())
         if key:
-            self._metrics.key_requests.labels(key, code.name).inc()
+            self.metrics.key_requests.labels(key, code.name).inc()
         is_told = code is not grpc.StatusCode.OK or random.random() < self.ok_sample
         if not is_told and record.trace is None:
             return
@@ -174,15 +174,15 @@ class Guard:
     def _count_failure(self, ranker: str, entry: Entry, error: FarrankError) -> None:
         """Count why a call was refused at the door or for want of room, or that it was late."""
         if error.reason is not None:
-            self._metrics.rejections.labels(self._door, ranker, error.reason).inc()
+            self.metrics.rejections.labels(self._door, ranker, error.reason).inc()
             if error.reason is Reason.SHARE and entry.caller.name:
-                self._metrics.key_rejections.labels(entry.caller.name, error.reason).inc()
+                self.metrics.key_rejections.labels(entry.caller.name, error.reason).inc()
         elif isinstance(error, DeadlineExceeded):
-            self._metrics.deadline_drops.labels(self._door, ranker, error.dropped_at).inc()
+            self.metrics.deadline_drops.labels(self._door, ranker, error.dropped_at).inc()
         elif isinstance(error, RateExceeded):
-            self._metrics.key_rejections.labels(entry.caller.name, error.limit).inc()
+            self.metrics.key_rejections.labels(entry.caller.name, error.limit).inc()
         elif isinstance(error, Unauthenticated):
-            self._metrics.unauthenticated.labels(self._door, error.why).inc()
+            self.metrics.unauthenticated.labels(self._door, error.why).inc()
 
     def _ranker_label(self, request: object, caller: Caller) -> str:
         """The ranker asked for; never a caller's own word, which could be a new one every time."""

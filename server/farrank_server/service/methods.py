@@ -16,6 +16,7 @@ from farrank_server.metrics import Metrics
 from farrank_server.service import answers, validate
 from farrank_server.service.documents import of_candidates, of_ids, texts_of_results
 from farrank_server.service.indexes import Indexes, OpenIndexes
+from farrank_server.service.receiving import taken_over
 from farrank_server.telemetry.call_record import CallRecord, current
 
 SERVICE = pb.DESCRIPTOR.services_by_name["RerankService"]
@@ -65,7 +66,7 @@ class RerankService:
             documents = brought(given.texts)
             if not given.indexes:
                 spending.expect(partial(self._engine.expected_tokens, call, documents))
-                result = await self._engine.rerank(replace(call, documents=documents))
+                result = await self._engine.rerank(replace(call, documents=documents), on_admitted=taken_over)
                 answers.add_ranking(response, result, scorer, given.ids, given.texts, request.options)
             else:
                 named = _named(opened, given, caller)
@@ -75,6 +76,7 @@ class RerankService:
                     coming[number] = Document(length, None, opened.sources(name))
                 spending.expect(partial(self._engine.expected_tokens, call, coming))
                 with self._engine.reserve(call, coming) as reserved:
+                    taken_over()
                     started_s = time.monotonic()
                     with call.record.stage("first_stage", documents=len(named)):
                         found = await of_ids(opened, named, scorer, call)
@@ -110,6 +112,7 @@ class RerankService:
             coming = [Document(index.mean_characters, None, sources)] * min(k, index.documents)
             spending.expect(partial(self._engine.expected_tokens, call, coming))
             with self._engine.reserve(call, coming) as reserved:
+                taken_over()
                 started_s = time.monotonic()
                 remaining_s = max(0.0, call.deadline_s - started_s)
                 reads_texts = sources is None or not sources.suffice(scorer.members, call.max_chunks)

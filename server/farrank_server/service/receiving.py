@@ -145,13 +145,18 @@ class ReceivingBudget:
             waiter = self._waiting[account][0]
             self._room.take(waiter.size, account)
             self._forget(account, waiter)
-            waiter.granted.set_result(None)
+            # A waiter may be cancelled whose task has not run since.
+            if waiter.granted.cancelled():
+                self._room.take(-waiter.size, account)
+            else:
+                waiter.granted.set_result(None)
 
     def _forget(self, account: Account, waiter: "_Waiter") -> None:
-        line = self._waiting[account]
-        line.remove(waiter)
-        if not line:
-            del self._waiting[account]
+        line = self._waiting.get(account)
+        if line is not None and waiter in line:
+            line.remove(waiter)
+            if not line:
+                del self._waiting[account]
 
     def _fits(self, account: Account, size: int) -> bool:
         return not self._room.is_full_for(size) and self._room.shares(account, size)

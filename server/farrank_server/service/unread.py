@@ -10,7 +10,10 @@ import logging
 from collections import Counter
 from dataclasses import dataclass
 
+from farrank_server.access.callers import account_of_peer
+from farrank_server.batching.fair_order import Account
 from farrank_server.config.schema import LimitsConfig
+from farrank_server.engine.admission.shared_room import SharedRoom
 from farrank_server.errors import Reason, ResourceExhausted
 from farrank_server.metrics import Door, Metrics
 from farrank_server.service.connections import end_connection
@@ -22,6 +25,12 @@ SMALL_ANSWER_BYTES = 65_536
 
 # The share of all unread bytes that one connection may have.
 CONNECTION_SHARE = 4
+
+# A caller may have as many bytes unread as are free: one alone half of all.
+SHARE_OF_FREE = 1.0
+
+# How long a refusal may take to be read. It needs no room for it in HTTP/2: the connection itself is stuck.
+UNREAD_REFUSAL_S = 5.0
 
 # How long an answer may take to be read, however small, and how slowly a large one may be.
 UNREAD_S = 60.0
@@ -41,6 +50,7 @@ class Unread:
     connection: str
     size: int
     late_s: float
+    account: Account
 
 
 class UnreadAnswers:
@@ -54,13 +64,17 @@ class UnreadAnswers:
         self._of = Counter[str]()
         self._bytes = 0
         self._sweeping: asyncio.TimerHandle | None = None
+        self._room = SharedRoom(limits.max_unread_bytes, SHARE_OF_FREE)
         metrics.unread_bytes.set_function(lambda: self._bytes)
+        metrics.unread_answers.set_function(lambda: len(self._unread))
 
-    def add(self, door: Door, connection: str, size: int) -> Unread:
+    def add(self, door: Door, connection: str, size: int, account: Account | None = None) -> Unread:
         """Note an answer that is about to be sent on a connection (as `peer_name`).
 
+        Without an `account` the caller is known by its address.
         Raises: ResourceExhausted if too much is unread already.
         """
+        account = account_of_peer(connection) if account is None else account
         of_it = self._of[connection]
         if size > SMALL_ANSWER_BYTES:
             share = self._most // CONNECTION_SHARE
@@ -74,8 +88,14 @@ class UnreadAnswers:
                     f"{self._bytes} bytes of answers are unread: no room for {size}; max_unread_bytes is "
                     f"{self._most}"
                 )
-        late_s = self._loop.time() + max(UNREAD_S, size / SLOWEST_BYTES_PER_S)
-        unread = Unread(door, connection, size, late_s)
+            if not self._room.shares(account, size):
+                raise _exhausted(
+                    f"this caller has {self._room.of(account)} bytes of answers unread: no room for {size}; "
+                    f"its share of max_unread_bytes is what is free, {self._most - self._bytes}"
+                )
+        patience_s = max(UNREAD_S, size / SLOWEST_BYTES_PER_S) if size else UNREAD_REFUSAL_S
+        unread = Unread(door, connection, size, self._loop.time() + patience_s, account)
+        self._room.take(size, account)
         self._unread[unread] = None
         self._bytes += size
         self._of[connection] = of_it + size
@@ -89,6 +109,7 @@ class UnreadAnswers:
             return
         del self._unread[unread]
         self._bytes -= unread.size
+        self._room.take(-unread.size, unread.account)
         self._of[unread.connection] -= unread.size
         if not self._of[unread.connection]:
             del self._of[unread.connection]

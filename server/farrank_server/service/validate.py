@@ -4,7 +4,6 @@ A request as a whole is weighed by the doors, which know its bytes: weighing a m
 writing it.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -12,7 +11,7 @@ from typing import NamedTuple
 from farrank.v1 import rerank_pb2 as pb
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.errors import InvalidArgument, TooLarge
-from farrank_server.service.fields import PAUSE_S
+from farrank_server.service.fields import long_work
 
 # After so many characters are decoded, which takes some milliseconds, the event loop is left to others.
 TURN_CHARACTERS = 2_000_000
@@ -48,7 +47,7 @@ async def documents_of(request: pb.RerankRequest, limits: LimitsConfig) -> Given
         characters += len(text)
         if characters > TURN_CHARACTERS:
             characters = 0
-            await asyncio.sleep(PAUSE_S)
+            await long_work().pause()
     ids = [document.id for document in request.documents]
     indexes = {number: document.index for number, document in enumerate(request.documents) if document.index}
     for number, named in indexes.items():

@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
@@ -11,36 +11,44 @@ import grpc
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from farrank_server.access.callers import Caller
+from farrank_server.access.callers import Caller, account_of_peer
 from farrank_server.config.schema import LimitsConfig
-from farrank_server.errors import DeadlineExceeded, FarrankError, InvalidArgument, ResourceExhausted
+from farrank_server.errors import DeadlineExceeded, DroppedAt, FarrankError, InvalidArgument
 from farrank_server.metrics import Door
 from farrank_server.service.fields import parsed_in_turn
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import SERVICE, RerankService
+from farrank_server.service.receiving import ReceivingBudget
 from farrank_server.service.unread import Unread, UnreadAnswers
 from farrank_server.service.validate import too_large
 from farrank_server.telemetry.call_record import REQUEST_ID, begin
+from farrank_server.wire.open_calls import OpenCalls
 
 # gRPC's own key for a server's wish when to be called again (gRFC A6); its clients honour it.
 RETRY_KEY = "grpc-retry-pushback-ms"
-
-# By then some of an address's calls have sent their requests, or it has given them up.
-RETRY_BEGUN_MS = 1000
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Trailing = tuple[tuple[str, str], ...]
 Method = Callable[[Any, float | None, Caller], Awaitable[Message]]
 
 
+# A request that is too large by no more gets an answer that names the limit. gRPC refuses larger ones unread.
+BEYOND_BYTES = 2 * 2**20
+
+
 def handlers(
-    service: RerankService, guard: Guard, limits: LimitsConfig, unread: UnreadAnswers
+    service: RerankService,
+    guard: Guard,
+    limits: LimitsConfig,
+    unread: UnreadAnswers,
+    receiving: ReceivingBudget,
 ) -> grpc.GenericRpcHandler:
     """Make the handlers of a service's methods; requests have at most `max_request_bytes`.
 
     Not an interceptor: gRPC would go through its chain with every call.
     """
-    begun = Begun(limits.max_concurrent_calls, limits.default_timeout_s)
+    open_calls = OpenCalls("calls", places_for_calls(limits))
+    open_calls.show(guard.metrics)
     return grpc.method_handlers_generic_handler(
         SERVICE.full_name,
         {
@@ -56,7 +64,8 @@ def handlers(
                     guard,
                     limits,
                     unread,
-                    begun,
+                    receiving,
+                    open_calls,
                 )
             )
             for method in SERVICE.methods
@@ -71,21 +80,27 @@ def _handler(
     guard: Guard,
     limits: LimitsConfig,
     unread: UnreadAnswers,
-    begun: "Begun",
+    receiving: ReceivingBudget,
+    open_calls: OpenCalls,
 ) -> Callable[[object, Context], Awaitable[bytes]]:
+    slot = limits.max_request_bytes + BEYOND_BYTES
+
     async def call(_: object, context: Context) -> bytes:
         async def behave(request: Message) -> bytes:
             remaining_s = context.time_remaining()
             deadline_s = None if remaining_s is None else time.monotonic() + remaining_s
             answer = await method(request, deadline_s, entry.caller)
             written = answer.SerializeToString()
-            sent = unread.add(Door.GRPC, context.peer(), len(written))
+            note_sent(len(written))
+            return written
+
+        def note_sent(size: int) -> None:
+            sent = unread.add(Door.GRPC, context.peer(), size, account)
             # gRPC's task for the call ends when all of the answer has left, or the call has been cancelled.
             # A done callback of the context would keep that, and what gRPC holds for the call, in a cycle.
             task = asyncio.current_task()
             assert task is not None
             task.add_done_callback(partial(_removed, unread, sent))
-            return written
 
         def header(key: str) -> str | None:
             metadata = context.invocation_metadata() or ()
@@ -94,18 +109,29 @@ def _handler(
         its_id = ((REQUEST_ID, begin(header(REQUEST_ID)).request_id),)
         context.set_trailing_metadata(its_id)
         entry = guard.enter(header, context.peer())
-        # Of a caller who may not come in nothing is read.
-        request: Message | BaseException
-        try:
-            request = entry.refusal or await _read(kind, await begun.arrived(context), limits)
-        except asyncio.CancelledError as gone:
-            # That is told and counted, too.
-            request = gone
-        # gRPC cancels the handler when the caller goes, and when the deadline passes.
-        answer = await guard.answer(name, entry, request, behave, context.time_remaining)
-        # What `refuse` raises stays in a cycle with the call's context and with this frame.
-        del request
+        account = entry.caller.account if entry.refusal is None else account_of_peer(context.peer())
+        with ExitStack() as held:
+            request: Message | BaseException | None
+            try:
+                # Nothing is read of a caller that is refused.
+                request = entry.refusal or open_calls.enter(context.peer(), account)
+                if request is None:
+                    room = held.enter_context(await receiving.enter(account, slot))
+                    data = await _received(context, min(receiving.arrival_s(slot), limits.default_timeout_s))
+                    room.shrink(len(data))
+                    request = await _parsed(kind, data, limits)
+                    del data
+            except asyncio.CancelledError as gone:
+                # The guard logs and counts it.
+                request = gone
+            except FarrankError as error:
+                request = error.with_traceback(None)
+            # gRPC cancels the handler when the caller goes, and when the deadline passes.
+            answer = await guard.answer(name, entry, request, behave, context.time_remaining)
+            # What `refuse` raises stays in a cycle with the call's context and with this frame.
+            del request
         if isinstance(answer, FarrankError):
+            note_sent(0)
             await refuse(context, answer, its_id)
         return answer
 
@@ -123,45 +149,29 @@ async def refuse(context: Context, error: FarrankError, trailing: Trailing = ())
     raise AssertionError("abort raises")
 
 
-class Begun:
-    """Calls whose request is not here yet: so many of one address, each for so long."""
-
-    def __init__(self, most_of_one: int, most_s: float) -> None:
-        self._most_of_one, self._most_s = most_of_one, most_s
-        self._of = Counter[str]()
-
-    async def arrived(self, context: Context) -> bytes | FarrankError:
-        """Wait for a call's request, or say what its caller is to be told."""
-        address = context.peer().rpartition(":")[0]
-        if self._of[address] >= self._most_of_one:
-            told = f"{self._most_of_one} calls of this address have sent no request yet, the most"
-            return ResourceExhausted(told, retry_after_ms=RETRY_BEGUN_MS)
-        self._of[address] += 1
-        try:
-            # A deadline of the caller's own is gRPC's to keep.
-            async with asyncio.timeout(self._most_s):
-                data = await context.read()
-        except TimeoutError:
-            return DeadlineExceeded(f"request: has not arrived within {self._most_s:g} s")
-        finally:
-            self._of[address] -= 1
-            if not self._of[address]:
-                del self._of[address]
-        if data is grpc.aio.EOF:
-            return InvalidArgument("request: none was sent")
-        assert isinstance(data, bytes)
-        return data
+def places_for_calls(limits: LimitsConfig) -> int:
+    """Return how many calls may be open: those in flight, and as many that arrive or are unread."""
+    return 2 * limits.max_concurrent_calls
 
 
-async def _read(
-    kind: type[Message], data: bytes | FarrankError, limits: LimitsConfig
-) -> Message | FarrankError:
-    """Read bytes, or say what the caller is to be told."""
-    if isinstance(data, FarrankError):
-        return data
-    if len(data) > limits.max_request_bytes:
-        return too_large(f"{len(data)} bytes", limits)
+async def _received(context: Context, most_s: float) -> bytes:
+    """Read a call's request. Raises: DeadlineExceeded, InvalidArgument."""
     try:
-        return await parsed_in_turn(kind, data, limits)
-    except FarrankError as error:
-        return error.with_traceback(None)
+        # gRPC itself keeps a caller's deadline.
+        async with asyncio.timeout(most_s):
+            data = await context.read()
+    except TimeoutError:
+        raise DeadlineExceeded(
+            f"request: has not arrived within {most_s:g} s", dropped_at=DroppedAt.ARRIVAL
+        ) from None
+    if data is grpc.aio.EOF:
+        raise InvalidArgument("request: none was sent")
+    assert isinstance(data, bytes)
+    return data
+
+
+async def _parsed(kind: type[Message], data: bytes, limits: LimitsConfig) -> Message:
+    """Parse a request. Raises: TooLarge, InvalidArgument."""
+    if len(data) > limits.max_request_bytes:
+        raise too_large(f"{len(data)} bytes", limits)
+    return await parsed_in_turn(kind, data, limits)

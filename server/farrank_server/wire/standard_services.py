@@ -1,8 +1,8 @@
 """gRPC's standard services, health and reflection, with room of their own beside calls.
 
-Streams stay open for as long as a client likes. So many at once are let in, of one connection and of all, and
-the others are refused at once; none of them takes the place of a call. What is sent to them is parsed here:
-where gRPC parses, bytes that are no message are a traceback and UNKNOWN.
+Streams stay open for as long as a client likes. Their number is bounded for all, by caller and by connection;
+further ones are refused at once, and none of them takes the place of a call. What is sent to them is parsed
+here: where gRPC parses, bytes that are no message are a traceback and UNKNOWN.
 
 Sources: grpc/health/v1/health.proto, grpc/reflection/v1alpha/reflection.proto.
 """
@@ -10,9 +10,7 @@ Sources: grpc/health/v1/health.proto, grpc/reflection/v1alpha/reflection.proto.
 import asyncio
 import math
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
 import grpc
@@ -23,9 +21,11 @@ from grpc_reflection.v1alpha import reflection
 from grpc_reflection.v1alpha._async import ReflectionServicer
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
 
-from farrank_server.errors import FarrankError, InvalidArgument, ResourceExhausted
+from farrank_server.access.keys import Keys
+from farrank_server.errors import DeadlineExceeded, FarrankError, InvalidArgument, ResourceExhausted
 from farrank_server.service.fields import SMALL_BYTES
-from farrank_server.wire.handlers import Begun, Context, refuse
+from farrank_server.wire.handlers import Context, refuse
+from farrank_server.wire.open_calls import OpenCalls
 
 # A client that checks health holds a watch on each of its connections, a proxy some for its clients.
 MOST_WATCHES = 4096
@@ -36,14 +36,21 @@ MOST_REFLECTIONS = 64
 MOST_REFLECTIONS_OF_A_CONNECTION = 16
 REFLECTION_IDLE_S = 60.0
 
-# Checks in flight, which take no time: what is left to them where everything else is full.
-ROOM_FOR_CHECKS = 256
+# Checks that are open, which take no time: room of their own, where everything else is full.
+MOST_CHECKS = 1024
+MOST_CHECKS_OF_A_CONNECTION = 64
 
-# A check's request is a few bytes.
-ARRIVAL_S = 10.0
+# A caller may have as many places as are free: one alone half of all, so that another finds some.
+SHARE_OF_FREE = 1.0
+
+# A request of these services is a few bytes, and comes with its call. This many are waited for at once, for
+# each may turn out as large as gRPC lets it be; beyond that, one that was waited for so long gives way.
+MOST_HALF_SENT = 32
+GIVES_WAY_S = 0.05
+ARRIVAL_S = 2.0
 
 # Calls that all of this may be at once.
-ROOM = MOST_WATCHES + MOST_REFLECTIONS + ROOM_FOR_CHECKS
+ROOM = MOST_WATCHES + MOST_REFLECTIONS + MOST_CHECKS
 
 # The answer of a check carries the server's backlog as trailing metadata: a load report in ORCA's text form.
 # Source: https://github.com/cncf/xds/blob/main/xds/data/orca/v3/orca_load_report.proto
@@ -69,7 +76,7 @@ class Health:
     """Health of some services: of all together, but for those that are down. Belongs to the event loop.
 
     `LIVENESS` is its own: only `report_part` changes it, so that a drain does not. `unlisted` are services
-    whose names are told to nobody who does not know them.
+    whose names are told to nobody who does not know them; `protect` hides them from callers without a key.
 
     grpc_health's own servicer writes to a watcher while it holds a lock: one watcher that does not read would
     keep the health of all from changing.
@@ -84,8 +91,37 @@ class Health:
         self._changed = asyncio.Event()
         self._asked_s = -math.inf
         self._backlog_s: Callable[[], float] | None = None
-        self._room = _Room("health watches", MOST_WATCHES, MOST_WATCHES_OF_A_CONNECTION)
-        self._begun = Begun(ROOM_FOR_CHECKS, ARRIVAL_S)
+        self._ranker_names = frozenset(unlisted)
+        self._keys: Keys | None = None
+        self.watches = OpenCalls(
+            "health watches",
+            MOST_WATCHES,
+            of_free=SHARE_OF_FREE,
+            of_connection=MOST_WATCHES_OF_A_CONNECTION,
+        )
+        self.checks = OpenCalls(
+            "health checks",
+            MOST_CHECKS,
+            of_free=SHARE_OF_FREE,
+            of_connection=MOST_CHECKS_OF_A_CONNECTION,
+        )
+        self._arriving = _HalfSent()
+
+    def protect(self, keys: Keys) -> None:
+        """Tell of a ranker only who shows a key that may use it."""
+        self._keys = keys
+
+    def _knows(self, service: str, context: Context) -> bool:
+        """Whether a caller may learn of a service, and there is one."""
+        if service not in self._services:
+            return False
+        if self._keys is None or service not in self._ranker_names:
+            return True
+        metadata = {
+            key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)
+        }
+        entry = self._keys.identify(metadata.get)
+        return entry.refusal is None and entry.caller.may_rank(service.rpartition("/")[2])
 
     def report_load(self, backlog_s: Callable[[], float]) -> None:
         """Send with every check for how many seconds the device has work; `backlog_s` is called each time."""
@@ -107,7 +143,7 @@ class Health:
 
     def is_followed(self) -> bool:
         """Whether somebody watches, or has asked lately: who may send calls until told otherwise."""
-        return self._room.is_used or time.monotonic() - self._asked_s < LATELY_S
+        return self.watches.is_used or time.monotonic() - self._asked_s < LATELY_S
 
     def is_serving(self, service: str) -> bool:
         """Whether a service is up."""
@@ -136,8 +172,9 @@ class Health:
 
     async def _check(self, _: object, context: Context) -> HealthCheckResponse:
         self._asked_s = time.monotonic()
-        request = await _read(HealthCheckRequest, await self._begun.arrived(context), context)
-        if request.service not in self._services:
+        await _let_in(self.checks, context)
+        request = await _read(HealthCheckRequest, await self._arriving.arrived(context), context)
+        if not self._knows(request.service, context):
             known = ", ".join(self._listed)
             await context.abort(
                 grpc.StatusCode.NOT_FOUND,
@@ -148,36 +185,45 @@ class Health:
         return HealthCheckResponse(status=self._status_of(request.service))
 
     async def _watch(self, _: object, context: Context) -> None:
-        request = await _read(HealthCheckRequest, await self._begun.arrived(context), context)
-        is_known = request.service in self._services
+        await _let_in(self.watches, context)
+        request = await _read(HealthCheckRequest, await self._arriving.arrived(context), context)
+        is_known = self._knows(request.service, context)
         said = None
-        with await self._room.entered(context):
-            while True:
-                changed = self._changed
-                status = HealthCheckResponse.SERVICE_UNKNOWN
-                if is_known:
-                    status = self._status_of(request.service)
-                if status != said:
-                    said = status
-                    await context.write(HealthCheckResponse(status=status))
-                await changed.wait()
+        while True:
+            changed = self._changed
+            status = HealthCheckResponse.SERVICE_UNKNOWN
+            if is_known:
+                status = self._status_of(request.service)
+            if status != said:
+                said = status
+                await context.write(HealthCheckResponse(status=status))
+            await changed.wait()
 
 
-def reflection_handlers(services: Sequence[str]) -> tuple[grpc.GenericRpcHandler, ...]:
+def reflections() -> OpenCalls:
+    """Make the places of reflection streams."""
+    return OpenCalls(
+        "reflection streams",
+        MOST_REFLECTIONS,
+        of_free=SHARE_OF_FREE,
+        of_connection=MOST_REFLECTIONS_OF_A_CONNECTION,
+    )
+
+
+def reflection_handlers(services: Sequence[str], room: OpenCalls) -> tuple[grpc.GenericRpcHandler, ...]:
     """Describe services to tools, in both versions of reflection.
 
     Their messages are the same on the wire, and gRPC's package for Python has v1alpha alone. v1 is not
     listed: nothing here could describe it.
     """
     servicer = ReflectionServicer((*services, health.SERVICE_NAME, REFLECTION_V1ALPHA))
-    room = _Room("reflection streams", MOST_REFLECTIONS, MOST_REFLECTIONS_OF_A_CONNECTION)
 
     async def reflect(_: object, context: Context) -> None:
-        with await room.entered(context):
-            while (data := await _next(context)) is not None:
-                request = await _read(ServerReflectionRequest, data, context)
-                async for answer in servicer.ServerReflectionInfo(_alone(request), context):
-                    await context.write(answer)
+        await _let_in(room, context)
+        while (data := await _next(context)) is not None:
+            request = await _read(ServerReflectionRequest, data, context)
+            async for answer in servicer.ServerReflectionInfo(_alone(request), context):
+                await context.write(answer)
 
     method: grpc.RpcMethodHandler[bytes, ServerReflectionResponse] = grpc.stream_stream_rpc_method_handler(
         reflect, response_serializer=ServerReflectionResponse.SerializeToString
@@ -216,39 +262,46 @@ async def _read(kind: type[Request], data: bytes | FarrankError, context: Contex
         await refuse(context, error)
 
 
-class _Room:
-    """Lets so many streams in at once, of one connection and of all."""
+async def _let_in(places: OpenCalls, context: Context) -> None:
+    """Take a place for a call, or end it."""
+    refusal = places.enter(context.peer())
+    if refusal is not None:
+        refusal.retry_after_ms = _RETRY_AFTER_MS
+        await refuse(context, refusal)
 
-    def __init__(self, name: str, most: int, most_of_one: int) -> None:
-        self._name, self._most, self._most_of_one = name, most, most_of_one
-        self._of = Counter[str]()
-        self._all = 0
 
-    @property
-    def is_used(self) -> bool:
-        """Whether any stream is open."""
-        return self._all > 0
+class _HalfSent:
+    """Calls whose request is waited for: a bounded number, of which the oldest gives way to a new one."""
 
-    async def entered(self, context: Context) -> AbstractContextManager[None]:
-        """Let a call in for as long as the context that is returned is held, or end the call."""
-        peer = context.peer()
-        if self._of[peer] >= self._most_of_one:
-            await self._full(context, f"this connection has {self._most_of_one} {self._name}, the most")
-        if self._all >= self._most:
-            await self._full(context, f"{self._most} {self._name} are open, the most")
-        return self._held(peer)
+    def __init__(self) -> None:
+        # By when each began, oldest first.
+        self._waiting: dict[asyncio.Timeout, float] = {}
 
-    async def _full(self, context: Context, what: str) -> None:
-        await refuse(context, ResourceExhausted(what, retry_after_ms=_RETRY_AFTER_MS))
-
-    @contextmanager
-    def _held(self, peer: str) -> Iterator[None]:
-        self._all += 1
-        self._of[peer] += 1
+    async def arrived(self, context: Context) -> bytes | FarrankError:
+        """Wait for a call's request, or return what its caller is answered."""
+        clock_s = asyncio.get_running_loop().time
+        while len(self._waiting) >= MOST_HALF_SENT:
+            oldest, began_s = next(iter(self._waiting.items()))
+            if clock_s() - began_s >= GIVES_WAY_S:
+                del self._waiting[oldest]
+                oldest.reschedule(clock_s())
+            else:
+                await asyncio.sleep(GIVES_WAY_S / 5)
+        patience = asyncio.timeout(ARRIVAL_S)
         try:
-            yield
+            async with patience:
+                self._waiting[patience] = clock_s()
+                data = await context.read()
+        except TimeoutError:
+            if patience in self._waiting:
+                return DeadlineExceeded(f"request: has not arrived within {ARRIVAL_S:g} s")
+            return ResourceExhausted(
+                f"request: had not arrived when {MOST_HALF_SENT} other calls waited for theirs",
+                retry_after_ms=_RETRY_AFTER_MS,
+            )
         finally:
-            self._all -= 1
-            self._of[peer] -= 1
-            if not self._of[peer]:
-                del self._of[peer]
+            self._waiting.pop(patience, None)
+        if data is grpc.aio.EOF:
+            return InvalidArgument("request: none was sent")
+        assert isinstance(data, bytes)
+        return data

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -9,9 +10,11 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from farrank.v1 import rerank_pb2 as pb
+from farrank_server.access import keys
 from farrank_server.access.key_file import revoke_key
-from farrank_server.errors import ConfigError
+from farrank_server.errors import ConfigError, Internal
 from support.keyed_doors import Doors
+from support.waiting import until
 
 TEXTS = ("the river rises in the mountains", "bread is baked")
 RERANK = "/farrank.v1.RerankService/Rerank"
@@ -279,3 +282,67 @@ async def test_keys_come_and_go_while_the_server_runs(doors: Doors, caplog: pyte
     assert doors.count("key_reloads_total", outcome="failed") == 1
     assert doors.count("key_reloads_total", outcome="done") == 2
     assert key not in caplog.text
+
+
+async def health(doors: Doors, ranker: str, key: str | None = None) -> grpc.StatusCode | int:
+    metadata = () if key is None else (("x-api-key", key),)
+    asked = health_pb2.HealthCheckRequest(service=f"farrank.v1.RerankService/rankers/{ranker}")
+    try:
+        return int(
+            (
+                await health_pb2_grpc.HealthStub(doors.channel).Check(asked, metadata=metadata, timeout=30)
+            ).status
+        )
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+
+
+async def test_health_tells_no_ranker_to_callers_without_a_key_for_it(doors: Doors) -> None:
+    key, other = doors.key("team", rankers=["maxp"]), doors.key("other", rankers=["biencoder"])
+    assert await health(doors, "maxp", key) == health_pb2.HealthCheckResponse.SERVING
+    for shown in (None, "wrong", other):
+        assert await health(doors, "maxp", shown) is grpc.StatusCode.NOT_FOUND
+    watch = health_pb2_grpc.HealthStub(doors.channel).Watch(
+        health_pb2.HealthCheckRequest(service="farrank.v1.RerankService/rankers/maxp")
+    )
+    assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+    watch.cancel()
+    assert (
+        await health_pb2_grpc.HealthStub(doors.channel).Check(health_pb2.HealthCheckRequest())
+    ).status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_keys_are_watched_whatever_went_wrong_once(
+    doors: Doors, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(keys, "WATCH_S", 0.02)
+    key = doors.key("team")
+    failed = doors.count("key_reloads_total", outcome="failed")
+
+    def fail(path: Path) -> None:
+        raise RuntimeError("a disk went away")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(keys, "read_keys", fail)
+        watching = asyncio.create_task(doors.keys.watch())
+        doors.file.write_text(doors.file.read_text() + "\n")
+        await until(lambda: doors.count("key_reloads_total", outcome="failed") > failed)
+    assert "RuntimeError" in caplog.text
+    revoke_key(doors.file, "team")
+    await until(lambda: doors.keys.identify({"x-api-key": key}.get).refusal is not None)
+    watching.cancel()
+
+
+@pytest.mark.parametrize("error", [Internal("ours"), RuntimeError("ours")])
+async def test_a_failure_of_ours_costs_a_key_nothing(doors: Doors, error: Exception) -> None:
+    key = doors.key("team", tokens_per_s=100.0, burst_s=1.0)
+    caller = doors.keys.identify({"x-api-key": key}.get).caller
+
+    def call() -> None:
+        with caller.spending() as spending:
+            spending.expect(lambda: 100)
+            raise error
+
+    for _ in range(3):
+        with pytest.raises(type(error)):
+            call()

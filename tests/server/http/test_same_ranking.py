@@ -18,6 +18,7 @@ from farrank_server.listen import GrpcListener
 from farrank_server.metrics import Door
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
+from farrank_server.service.receiving import ReceivingBudget
 from farrank_server.service.unread import UnreadAnswers
 from farrank_server.wire.handlers import handlers
 from support.http_door import METHODS, Opened, opened_door
@@ -55,7 +56,15 @@ async def doors(tiny_rankers: dict[str, Path]) -> AsyncIterator[tuple[Any, Opene
         service = RerankService(config, http.engine, await in_memory(http.bench), http.bench.metrics)
         guard = Guard(Door.GRPC, http.bench.metrics, service.rankers.keys(), "maxp")
         listener = GrpcListener(ListenConfig(port=0), config.limits)
-        await listener.open(handlers(service, guard, LIMITS, UnreadAnswers(LIMITS, http.bench.metrics)))
+        await listener.open(
+            handlers(
+                service,
+                guard,
+                LIMITS,
+                UnreadAnswers(LIMITS, http.bench.metrics),
+                ReceivingBudget(LIMITS, http.bench.metrics),
+            )
+        )
         async with grpc.aio.insecure_channel(f"127.0.0.1:{listener.port}") as channel:
             yield rerank_pb2_grpc.RerankServiceStub(channel), http  # type: ignore[no-untyped-call]
         await listener.close(0)

@@ -1,5 +1,6 @@
 """Fields are counted in the bytes as the parser reads them, and pieces of a message are the message."""
 
+import asyncio
 from itertools import pairwise
 
 import pytest
@@ -11,7 +12,15 @@ from farrank.v1 import rerank_pb2 as pb
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.errors import InvalidArgument
 from farrank_server.service import fields
-from farrank_server.service.fields import MOST_FIELDS, check_fields, parsed, parsed_in_turn
+from farrank_server.service.fields import (
+    MOST_FIELDS,
+    PAUSE_S,
+    PIECE_BYTES,
+    check_fields,
+    long_work,
+    parsed,
+    parsed_in_turn,
+)
 
 LIMITS = LimitsConfig(max_documents=3, max_document_bytes=100_000, max_query_bytes=50_000)
 WIDE = LimitsConfig(max_documents=10_000)
@@ -145,3 +154,32 @@ def test_a_small_message_is_left_to_the_parser() -> None:
 def test_other_methods_are_counted_alike(kind: type[pb.SearchAndRerankRequest]) -> None:
     with pytest.raises(InvalidArgument, match=r"^request: has more than 32 fields; at most 32"):
         parsed(kind, b"\x7a\x00" * fields.SMALL_BYTES, LIMITS)
+
+
+async def test_large_requests_share_one_pace() -> None:
+    """However many are parsed at once, the event loop runs between any two pieces of about 2 MB."""
+    running = 0
+    most = 0
+    pace = long_work()
+
+    async def others() -> None:
+        nonlocal running
+        while True:
+            running = 0
+            await asyncio.sleep(0)
+
+    async def parse() -> None:
+        nonlocal running, most
+        for _ in range(3):
+            await pace.turn(PIECE_BYTES)
+            running += 1
+            most = max(most, running)
+
+    other = asyncio.ensure_future(others())
+    await asyncio.gather(*(parse() for _ in range(20)))
+    other.cancel()
+    assert most == 1
+    # Small pieces need no pause until together they are as large.
+    await asyncio.sleep(2 * PAUSE_S)
+    for _ in range(16):
+        await asyncio.wait_for(pace.turn(PIECE_BYTES // 16), 30)

@@ -113,6 +113,20 @@ async def test_one_that_goes_while_it_waits_leaves_its_place_to_the_next() -> No
     assert (shown(metrics, "bytes"), shown(metrics, "waiting")) == (0, 0)
 
 
+async def test_those_that_go_all_at_once_leave_nothing() -> None:
+    budget, metrics = budget_of(100)
+    room = await budget.enter(A, 90)
+    waiting = [asyncio.ensure_future(budget.enter(B, 20)) for _ in range(10)]
+    await settled()
+    for each in waiting:
+        each.cancel()
+    room.close()
+    await asyncio.wait(waiting)
+    assert all(each.cancelled() for each in waiting)
+    assert (shown(metrics, "bytes"), shown(metrics, "waiting")) == (0, 0)
+    (await budget.enter(B, 20)).close()
+
+
 async def test_admission_takes_a_request_over() -> None:
     budget, metrics = budget_of(100)
     taken_over()

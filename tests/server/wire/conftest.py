@@ -14,6 +14,7 @@ from farrank_server.listen import GrpcListener
 from farrank_server.metrics import Door
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
+from farrank_server.service.receiving import ReceivingBudget
 from farrank_server.service.unread import UnreadAnswers
 from farrank_server.wire.handlers import handlers
 from support.engine_bench import Wrapped, opened_bench
@@ -33,7 +34,9 @@ async def stub(tiny_rankers: dict[str, Path], first_stage: MemoryFirstStage) -> 
         service = RerankService(config, bench.engine, await in_memory(bench, first_stage), bench.metrics)
         guard = Guard(Door.GRPC, bench.metrics, {"maxp", "biencoder", "both"}, "maxp")
         unread = UnreadAnswers(config.limits, bench.metrics)
-        await door.open(handlers(service, guard, config.limits, unread))
+        await door.open(
+            handlers(service, guard, config.limits, unread, ReceivingBudget(config.limits, bench.metrics))
+        )
         async with grpc.aio.insecure_channel(f"127.0.0.1:{door.port}") as channel:
             yield rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
         await door.close(0)

@@ -1,4 +1,4 @@
-"""Calls over real sockets whose request does not come: so many of one address, each for so long."""
+"""Callers over real sockets that send half a request, or read no answer: others are answered meanwhile."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,14 +13,16 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from farrank.v1 import rerank_pb2 as pb
 from farrank_server.access.callers import Caller
 from farrank_server.config.schema import LimitsConfig, ListenConfig
-from farrank_server.errors import ResourceExhausted
 from farrank_server.listen import GrpcListener
 from farrank_server.metrics import Door, Metrics
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
+from farrank_server.service.receiving import ReceivingBudget
 from farrank_server.service.unread import UnreadAnswers
 from farrank_server.wire import standard_services
-from farrank_server.wire.handlers import RETRY_KEY, Begun, handlers
+from farrank_server.wire.handlers import handlers
+from support.raw_http2 import UnreadAnswers as RawCaller
+from support.waiting import until
 
 RERANK = "/farrank.v1.RerankService/Rerank"
 CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
@@ -37,14 +39,16 @@ class Answering(RerankService):
 
 
 @asynccontextmanager
-async def opened(limits: LimitsConfig) -> AsyncIterator[Any]:
-    metrics = Metrics()
+async def opened(limits: LimitsConfig, metrics: Metrics) -> AsyncIterator[tuple[int, Any]]:
     door = GrpcListener(ListenConfig(port=0), limits)
     guard = Guard(Door.GRPC, metrics, {"maxp"}, "maxp")
-    await door.open(handlers(Answering(), guard, limits, UnreadAnswers(limits, metrics)))
+    answers, receiving = UnreadAnswers(limits, metrics), ReceivingBudget(limits, metrics)
+    door.show_open(metrics)
+    await door.open(handlers(Answering(), guard, limits, answers, receiving))
     async with grpc.aio.insecure_channel(f"127.0.0.1:{door.port}") as channel:
-        yield channel
+        yield door.port, channel
     await door.close(0)
+    answers.close()
 
 
 async def begin(channel: Any, path: str) -> Any:
@@ -61,45 +65,79 @@ async def error_of(call: Any) -> grpc.aio.AioRpcError:
     return caught.value
 
 
-async def until_refused(channel: Any, path: str, begun: list[Any]) -> grpc.aio.AioRpcError:
-    """Begin calls until one is refused for those that were begun before."""
-    while True:
-        call = await begin(channel, path)
-        try:
-            await asyncio.wait_for(asyncio.shield(reading := asyncio.ensure_future(call.read())), 0.2)
-        except TimeoutError:
-            begun.append((call, reading))
-        except grpc.aio.AioRpcError as error:
-            return error
+async def answered(channel: Any) -> None:
+    """Check that a call and a health check are answered."""
+    asked = pb.RerankRequest(query="q").SerializeToString()
+    data = await channel.unary_unary(RERANK)(asked, timeout=30)
+    assert pb.RerankResponse.FromString(data).query_tokens_cut == 7
+    await HealthStub(channel).Check(HealthCheckRequest(), timeout=30)
 
 
-@pytest.mark.parametrize("path", [RERANK, CHECK, WATCH])
-async def test_so_many_of_one_address(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    monkeypatch.setattr(standard_services, "ROOM_FOR_CHECKS", 3)
-    async with opened(LimitsConfig(max_concurrent_calls=3)) as channel:
-        begun: list[Any] = []
-        error = await until_refused(channel, path, begun)
-        assert len(begun) == 3
-        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert error.details() == "3 calls of this address have sent no request yet, the most"
-        assert (RETRY_KEY, "1000") in tuple(error.trailing_metadata() or ())
-        begun[0][0].cancel()
-        # One place is free again; what comes with its request needs none of the others.
-        if path == RERANK:
-            data = await channel.unary_unary(RERANK)(
-                pb.RerankRequest(query="q").SerializeToString(), timeout=30
-            )
-            assert pb.RerankResponse.FromString(data).query_tokens_cut == 7
-        else:
-            await HealthStub(channel).Check(HealthCheckRequest(), timeout=30)
-        for call, _ in begun[1:]:
-            call.cancel()
+def shown(metrics: Metrics, name: str, **labels: str) -> float:
+    return metrics.registry.get_sample_value(f"farrank_{name}", labels) or 0.0
+
+
+async def test_half_sent_requests_of_one_caller_leave_room_for_others() -> None:
+    metrics = Metrics()
+    # Room for three requests in receipt.
+    limits = LimitsConfig(max_request_bytes=2**20, max_receiving_bytes=9 * 2**20)
+    async with opened(limits, metrics) as (port, channel):
+        attacker = await RawCaller.open(port, "127.0.0.2")
+        for _ in range(100):
+            attacker.begin(RERANK)
+        await until(lambda: shown(metrics, "receiving_waiting") == 98)
+        assert shown(metrics, "receiving_bytes") == 6 * 2**20
+        assert shown(metrics, "open_calls", kind="calls") == 100
+        await answered(channel)
+        # What has not been sent gives its room back when its caller goes.
+        await attacker.close()
+        await until(lambda: shown(metrics, "receiving_bytes") == 0)
+        assert shown(metrics, "receiving_waiting") == 0
+        await until(lambda: shown(metrics, "open_calls", kind="calls") == 0)
+
+
+async def test_answers_of_one_caller_that_it_does_not_read_leave_places_for_others() -> None:
+    metrics = Metrics()
+    async with opened(LimitsConfig(max_concurrent_calls=16), metrics) as (port, channel):
+        attackers = [await RawCaller.open(port, "127.0.0.2") for _ in range(12)]
+        asked = pb.RerankRequest(query="q").SerializeToString()
+        for each in attackers:
+            for _ in range(100):
+                await each.call(RERANK, asked)
+                await each.call(CHECK, b"")
+        refused = "open_calls_refused_total"
+        # 15/16 of 32 places, and half of 1,024.
+        await until(lambda: shown(metrics, refused, kind="calls") == 1170)
+        await until(lambda: shown(metrics, refused, kind="health checks") == 1200 - 512)
+        assert shown(metrics, "open_calls", kind="calls") == 30
+        assert shown(metrics, "unread_answers") >= 30
+        assert shown(metrics, "unread_answer_bytes") > 0
+        for _ in range(20):
+            await answered(channel)
+        for each in attackers:
+            await each.close()
+        await until(lambda: shown(metrics, "open_calls", kind="calls") == 0)
+        await until(lambda: shown(metrics, "unread_answers") == 0)
+
+
+@pytest.mark.parametrize("path", [CHECK, WATCH])
+async def test_half_sent_checks_give_way_to_new_ones(path: str) -> None:
+    async with opened(LimitsConfig(), Metrics()) as (port, channel):
+        # From the address of the others, as through a proxy.
+        attackers = [await RawCaller.open(port) for _ in range(5)]
+        for each in attackers:
+            for _ in range(60):
+                each.begin(path)
+        for _ in range(20):
+            await answered(channel)
+        for each in attackers:
+            await each.close()
 
 
 @pytest.mark.parametrize("path", [RERANK, CHECK, WATCH])
 async def test_each_for_so_long(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.setattr(standard_services, "ARRIVAL_S", 0.2)
-    async with opened(LimitsConfig(default_timeout_s=0.2)) as channel:
+    async with opened(LimitsConfig(default_timeout_s=0.2), Metrics()) as (_, channel):
         error = await error_of(await begin(channel, path))
         assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         assert error.details() == "request: has not arrived within 0.2 s"
@@ -107,7 +145,7 @@ async def test_each_for_so_long(monkeypatch: pytest.MonkeyPatch, path: str) -> N
 
 @pytest.mark.parametrize("path", [RERANK, CHECK, WATCH])
 async def test_none_at_all(path: str) -> None:
-    async with opened(LimitsConfig()) as channel:
+    async with opened(LimitsConfig(), Metrics()) as (_, channel):
         call = await begin(channel, path)
         await call.done_writing()
         error = await error_of(call)
@@ -115,33 +153,3 @@ async def test_none_at_all(path: str) -> None:
             grpc.StatusCode.INVALID_ARGUMENT,
             "request: none was sent",
         )
-
-
-class Peer:
-    """A call's context as far as it is looked at: gRPC cannot be told which address to call from."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.sent = asyncio.Event()
-
-    def peer(self) -> str:
-        return self.address
-
-    async def read(self) -> bytes:
-        await self.sent.wait()
-        return b"request"
-
-
-async def test_other_addresses_have_room_of_their_own() -> None:
-    begun = Begun(1, 30)
-    first, second = (Peer(f"ipv4:127.0.0.1:{port}") for port in (5000, 5001))
-    other = Peer("ipv4:127.0.0.2:5000")
-    other.sent.set()
-    waiting = asyncio.ensure_future(begun.arrived(first))  # type: ignore[arg-type]  # what is looked at
-    await asyncio.sleep(0)
-    assert isinstance(await begun.arrived(second), ResourceExhausted)  # type: ignore[arg-type]
-    assert await begun.arrived(other) == b"request"  # type: ignore[arg-type]
-    first.sent.set()
-    second.sent.set()
-    assert await waiting == b"request"
-    assert await begun.arrived(second) == b"request"  # type: ignore[arg-type]

@@ -31,6 +31,7 @@ from farrank_server.metrics import Door, Metrics
 from farrank_server.service import guard
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
+from farrank_server.service.receiving import ReceivingBudget
 from farrank_server.service.unread import UnreadAnswers
 from farrank_server.wire.handlers import handlers
 
@@ -68,7 +69,11 @@ async def channel(scripted: Scripted, metrics: Metrics) -> AsyncIterator[grpc.ai
     door = GrpcListener(ListenConfig(port=0), LIMITS)
     await door.open(
         handlers(
-            scripted, Guard(Door.GRPC, metrics, {"maxp"}, "maxp"), LIMITS, UnreadAnswers(LIMITS, metrics)
+            scripted,
+            Guard(Door.GRPC, metrics, {"maxp"}, "maxp"),
+            LIMITS,
+            UnreadAnswers(LIMITS, metrics),
+            ReceivingBudget(LIMITS, metrics),
         )
     )
     async with grpc.aio.insecure_channel(f"127.0.0.1:{door.port}") as opened:
@@ -218,7 +223,11 @@ async def test_answers_to_callers_who_go_at_that_moment_are_not_logged(
     door = GrpcListener(ListenConfig(port=0), LIMITS)
     await door.open(
         handlers(
-            scripted, Guard(Door.GRPC, metrics, {"maxp"}, "maxp"), LIMITS, UnreadAnswers(LIMITS, metrics)
+            scripted,
+            Guard(Door.GRPC, metrics, {"maxp"}, "maxp"),
+            LIMITS,
+            UnreadAnswers(LIMITS, metrics),
+            ReceivingBudget(LIMITS, metrics),
         )
     )
     try:

@@ -83,8 +83,8 @@ async def test_a_check_carries_the_backlog() -> None:
 @pytest.mark.parametrize(
     ("most", "of_one", "words"),
     [
-        (9, 2, "this connection has 2 health watches, the most"),
-        (2, 9, "2 health watches are open, the most"),
+        (9, 2, "this connection has 2 health watches open, the most"),
+        (4, 9, "2 health watches of this caller are open, its share of 4"),
     ],
 )
 async def test_too_many_watchers_are_told_so(

@@ -17,6 +17,7 @@ from farrank_server.metrics import Door
 from farrank_server.service import unread
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
+from farrank_server.service.receiving import ReceivingBudget
 from farrank_server.service.unread import UnreadAnswers
 from farrank_server.wire.handlers import handlers
 from support.engine_bench import Bench, Wrapped, opened_bench
@@ -55,7 +56,9 @@ async def opened(tiny_rankers: dict[str, Path]) -> AsyncIterator[Opened]:
         service = RerankService(config, bench.engine, await in_memory(bench, None), bench.metrics)
         answers = UnreadAnswers(config.limits, bench.metrics)
         guard = Guard(Door.GRPC, bench.metrics, {"maxp"}, "maxp")
-        await listener.open(handlers(service, guard, config.limits, answers))
+        await listener.open(
+            handlers(service, guard, config.limits, answers, ReceivingBudget(config.limits, bench.metrics))
+        )
         yield Opened(bench, listener.port)
         await listener.close(0)
         answers.close()
@@ -85,8 +88,15 @@ async def test_all_connections_together_have_a_bound(opened: Opened) -> None:
     callers = [await DeafCaller.open(opened.port) for _ in range(12)]
     for each in callers:
         await each.call(METHOD, ASKED)
-    await until(lambda: opened.count("rejections_total", **REFUSED) == 3)
+    # One caller, by its address, has half of all.
+    await until(lambda: opened.count("rejections_total", **REFUSED) == 7)
+    assert opened.count("unread_answer_bytes") <= MOST_BYTES * 0.55
+    others = [await DeafCaller.open(opened.port, f"127.0.0.{number}") for number in range(2, 8)]
+    for each in others:
+        await each.call(METHOD, ASKED)
+    await until(lambda: opened.count("rejections_total", **REFUSED) > 7)
     assert opened.count("unread_answer_bytes") <= MOST_BYTES
+    callers += others
     # A small answer is never refused for it.
     async with grpc.aio.insecure_channel(f"127.0.0.1:{opened.port}") as channel:
         small = pb.RerankRequest(query="sea", documents=[pb.Document(text="a")]).SerializeToString()
