@@ -27,7 +27,7 @@ from farrank_server.listen import GrpcListener, check_port, host_and_port, is_lo
 from farrank_server.metrics import Door, Metrics
 from farrank_server.metrics_page import PROBE_S, MetricsPage
 from farrank_server.service.guard import Guard
-from farrank_server.service.indexes import Indexes
+from farrank_server.service.indexes import Indexes, OpenIndexes
 from farrank_server.service.methods import SERVICE, RerankService
 from farrank_server.service.receiving import ReceivingBudget
 from farrank_server.service.unread import UnreadAnswers
@@ -130,7 +130,7 @@ class Replica:
             told=self._report_searches,
             tracing=config.tracing,
         )
-        first_stages = opening()
+        first_stages = await asyncio.to_thread(opening)
         # Until `indexes` has them, which stops them, too, and lets go of them when it has others.
         unowned = await opened.enter_async_context(AsyncExitStack())
         unowned.push_async_callback(first_stages.stop)
@@ -168,7 +168,8 @@ class Replica:
         doors = [Door.GRPC, Door.HTTP] if self._http else [Door.GRPC]
         for ranker in self.engine.rankers.values():
             self.metrics.show_ranker(ranker, doors)
-        self.indexes = Indexes(first_stages, opening, self.engine, self.metrics)
+        now = await asyncio.to_thread(OpenIndexes, first_stages, self.engine)
+        self.indexes = Indexes(now, opening, self.engine, self.metrics)
         opened.push_async_callback(self.indexes.stop)
         unowned.pop_all()
         service = RerankService(config, self.engine, self.indexes, self.metrics)
@@ -247,12 +248,16 @@ class Replica:
             await self._reload_objective()
         except ConfigError as error:
             failures.append(error)
-        for each in (self.keys, self.certificates):
-            try:
-                if each is not None:
-                    each.reload()
-            except ConfigError as error:
-                failures.append(error)
+        try:
+            if self.keys is not None:
+                self.keys.reload()
+        except ConfigError as error:
+            failures.append(error)
+        try:
+            if self.certificates is not None:
+                await asyncio.to_thread(self.certificates.reload)
+        except ConfigError as error:
+            failures.append(error)
         try:
             await self.indexes.reload()
         except Exception as error:

@@ -6,7 +6,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from farrank.v1 import rerank_pb2_grpc
 from farrank_cli.spawn import spawned_server
 from farrank_client import Client
 from farrank_rankers.files.open import open_reader
+from farrank_rankers.tokenizer import TokenizerFiles
 from farrank_server.config.schema import FirstStageConfig, ListenConfig, RankerConfig, ServerConfig
 from farrank_server.errors import ConfigError
 from farrank_server.first_stage import lucene_host
@@ -102,6 +106,48 @@ async def test_no_call_is_dropped_while_indexes_are_reloaded(
         read = replica.metrics.registry.get_sample_value
         assert read("farrank_index_generation", {"index": "it"}) == 1
         assert read("farrank_index_reloads_total", {"outcome": "done"}) == 1
+
+
+# By thread: the files that it opened or looked for since it is watched.
+TOUCHED: dict[int, list[str]] = {}
+
+
+def _note_file(event: str, details: tuple[object, ...]) -> None:
+    # A number is a pipe of the search process.
+    if event in ("open", "os.listdir", "os.scandir", "glob.glob") and not isinstance(details[0], int):
+        touched = TOUCHED.get(threading.get_ident())
+        if touched is not None:
+            touched.append(f"{event} {details[0]}")
+
+
+@contextmanager
+def file_work_of_this_thread() -> Iterator[list[str]]:
+    """Note the files that this thread opens, and the folders that it lists."""
+    touched = TOUCHED[threading.get_ident()] = []
+    try:
+        yield touched
+    finally:
+        del TOUCHED[threading.get_ident()]
+
+
+async def test_a_reload_leaves_the_event_loop_to_calls(
+    tiny_rankers: dict[str, Path], index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sys.addaudithook(_note_file)
+    rankers = {name: RankerConfig(str(tiny_rankers[name])) for name in ("maxp", "biencoder")}
+    async with Replica(replace(configured(tiny_rankers, index), rankers=rankers)) as replica:
+
+        def read_again(files: TokenizerFiles) -> str:
+            raise AssertionError("a reload reads no tokenizer again")
+
+        monkeypatch.setattr(TokenizerFiles, "as_configured", read_again)
+        with file_work_of_this_thread() as touched:
+            await replica.reload()
+        assert touched == []
+        with replica.indexes.held() as opened:
+            sources = opened.sources("it")
+            assert sources is not None
+            assert set(sources.tokens_for) == set(rankers)
 
 
 async def test_health_tells_of_the_process_that_calls_search(

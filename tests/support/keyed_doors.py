@@ -20,7 +20,7 @@ from farrank_server.http.listen import HttpListener
 from farrank_server.listen import GrpcListener
 from farrank_server.metrics import Door, Metrics
 from farrank_server.service.guard import Guard
-from farrank_server.service.indexes import Indexes
+from farrank_server.service.indexes import Indexes, OpenIndexes
 from farrank_server.service.methods import RerankService
 from farrank_server.service.receiving import ReceivingBudget
 from farrank_server.service.unread import UnreadAnswers
@@ -112,7 +112,7 @@ async def opened_doors(
 
         first_stages = opening()
         await first_stages.start()
-        indexes = Indexes(first_stages, opening, bench.engine, bench.metrics)
+        indexes = Indexes(OpenIndexes(first_stages, bench.engine), opening, bench.engine, bench.metrics)
         service = RerankService(config, bench.engine, indexes, bench.metrics)
         file, clock = folder / "keys.toml", Clock()
         add_key(file, "first", {})

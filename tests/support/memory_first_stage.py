@@ -6,7 +6,7 @@ from typing import Any
 from farrank_server.config.schema import FirstStageConfig
 from farrank_server.first_stage import Candidate, FirstStage, IndexDescription
 from farrank_server.first_stage.stages import FirstStages
-from farrank_server.service.indexes import Indexes
+from farrank_server.service.indexes import Indexes, OpenIndexes
 from support.engine_bench import Bench
 
 
@@ -57,4 +57,4 @@ async def in_memory(bench: Bench[Any], stage: FirstStage | None = None) -> Index
 
     stages = opening()
     await stages.start()
-    return Indexes(stages, opening, bench.engine, bench.metrics)
+    return Indexes(OpenIndexes(stages, bench.engine), opening, bench.engine, bench.metrics)

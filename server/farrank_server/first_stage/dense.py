@@ -1,5 +1,6 @@
 """Vectors: documents whose chunks lie nearest to the query's vector."""
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,7 +58,7 @@ class DenseStage(LuceneStage):
             encoder = await self._encoder_named(name)
         except ConfigError as error:
             raise ConfigError(*(f"{key}: {problem}" for problem in error.problems)) from None
-        manifest = read_manifest(self._config.path)
+        manifest = await asyncio.to_thread(read_manifest, self._config.path)
         made_by = manifest.vectors.version if manifest and manifest.vectors else None
         if made_by not in (None, encoder.version):
             raise ConfigError(

@@ -41,13 +41,14 @@ class JavaProcess:
 
         Raises: ConfigError if pyserini or Java is missing.
         """
+        environment = await asyncio.to_thread(child_environment)
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", module),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             limit=_PIPE_BYTES,
-            env=child_environment(),
+            env=environment,
             start_new_session=True,  # a terminal's Ctrl-C is for the parent to act on
         )
         return cls(process, name)

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 class OpenIndexes:
     """All indexes as they were opened at one time, and what the loaded rankers read beside them.
 
-    `calls` counts those that search or read them now.
+    To be made on a thread that may wait for files. `calls` counts those that search or read them now.
     """
 
     def __init__(self, first_stages: FirstStages, engine: Engine) -> None:
@@ -28,6 +28,11 @@ class OpenIndexes:
             name: Sources.found(stage.stores, engine.loaded.values())
             for name, stage in first_stages.stages.items()
             if stage.stores is not None
+        }
+        self._why_not = {
+            (index, ranker.name): sources.stores.why_no_tokens(ranker.reader)
+            for index, sources in self._sources.items()
+            for ranker in self._rankers.values()
         }
 
     @property
@@ -40,7 +45,7 @@ class OpenIndexes:
         return self._sources.get(index)
 
     def show(self, metrics: Metrics) -> None:
-        """Say which rankers read what, and of which stores none does."""
+        """Show which ranker reads which store, and log which ranker reads none, and why."""
         for gauge in (metrics.stored_for, metrics.index_generation):
             gauge.clear()
         for index in self.first_stages.describe():
@@ -54,21 +59,22 @@ class OpenIndexes:
         metrics.stored_for.labels(index, ranker.name, "tokens").set(source.tokens is not None)
         if ranker.is_dual:
             metrics.stored_for.labels(index, ranker.name, "encodings").set(source.encodings is not None)
-        if sources is not None and (why := sources.stores.why_no_tokens(ranker.reader)):
+        if why := self._why_not.get((index, ranker.name)):
             log.warning("index %s: ranker %s tokenizes its documents: %s", index, ranker.name, why)
 
 
 class Indexes:
     """The open indexes, which `reload` replaces: calls in flight end on those with which they began.
 
-    `opening` makes the first stages as they are configured, not started yet.
+    `opening` makes the first stages as they are configured, not started yet, on a thread that may wait for
+    files.
     """
 
     def __init__(
-        self, first_stages: FirstStages, opening: Callable[[], FirstStages], engine: Engine, metrics: Metrics
+        self, now: OpenIndexes, opening: Callable[[], FirstStages], engine: Engine, metrics: Metrics
     ) -> None:
         self._opening, self._engine, self._metrics = opening, engine, metrics
-        self._now = OpenIndexes(first_stages, engine)
+        self._now = now
         self._reloading = asyncio.Lock()
         self._closing: set[asyncio.Future[None]] = set()
         self._stopped = False
@@ -94,12 +100,13 @@ class Indexes:
         """
         async with self._reloading:
             try:
-                fresh = self._opening()
+                # Nothing of this may keep the event loop from calls in flight.
+                fresh = await asyncio.to_thread(self._opening)
                 # Until it takes the other's place, that one's process is what health and metrics tell of.
                 fresh.lucene.hush()
                 try:
                     await fresh.start()
-                    opened = OpenIndexes(fresh, self._engine)
+                    opened = await asyncio.to_thread(OpenIndexes, fresh, self._engine)
                 except BaseException:
                     await fresh.stop()
                     raise

@@ -13,8 +13,6 @@ index keep such flat files (FlexNeuART; PLAID, Santhanam et al., CIKM 2022), wit
 """
 
 import bisect
-import hashlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,16 +36,9 @@ _LONG = 255  # in `spans`: look it up
 _MOST_TOKENS = 2**62
 
 
-def tokenizer_digest(tokenizer: TextTokenizer) -> str:
-    """Hash all of a tokenizer that its tokens depend on: not how its file would cut or pad them."""
-    parsed = json.loads(tokenizer.files.as_configured())
-    kept = {name: value for name, value in parsed.items() if name not in ("truncation", "padding")}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
-
-
 def key_of(tokenizer: TextTokenizer) -> str:
     """Name the store of a tokenizer: its folder in the index's."""
-    return f"{FOLDER}/{tokenizer_digest(tokenizer)[:16]}"
+    return f"{FOLDER}/{tokenizer.digest[:16]}"
 
 
 class TokenStoreWriter:
@@ -66,7 +57,7 @@ class TokenStoreWriter:
         first = place if state is None else state["first"]
         facts = {
             "format": _FORMAT,
-            "tokenizer": tokenizer_digest(tokenizer),
+            "tokenizer": tokenizer.digest,
             "tokenizers": version("tokenizers"),
             "vocabulary": vocabulary,
             "ids": self._ids.name,
@@ -185,7 +176,7 @@ class TokenStore:
         """Say why they are not a tokenizer's tokens of texts behind `spaces`; empty if they are."""
         if spaces:
             return "they are of bare texts, and the ranker's prompt has a space before a document"
-        if self.manifest["tokenizer"] != tokenizer_digest(tokenizer):
+        if self.manifest["tokenizer"] != tokenizer.digest:
             return "the stored tokens are another tokenizer's"
         if self.manifest["tokenizers"] != (here := version("tokenizers")):
             return f"they were stored by tokenizers {self.manifest['tokenizers']}, and {here} is installed"

@@ -142,6 +142,9 @@ def _load(name: str, source: RankerConfig, config: ServerConfig, cache: Document
     packing = "packed" if runs.packed else "padded"
     where = f"{runs.runtime} on {runs.device} in {runs.precision}, {packing}"
     version = served.version
+    if config.first_stage.indexes:
+        # Whether an index keeps this ranker's tokens is asked again at each reload, while calls are served.
+        reader.tokenizer.digest  # noqa: B018  # made and kept
     message = "ranker %s (%s, version %s) ready in %.1f s: %s, %.0f tokens/s (%s)"
     load_s = time.monotonic() - started_s
     log.info(message, name, reader.spec.family, version, load_s, where, tokens_per_s, served.reason)
