@@ -93,6 +93,11 @@ class Metrics:
         self.open_calls_refused = counter(
             "open_calls_refused_total", "gRPC calls refused because too many are open", "kind"
         )
+        self.not_received = counter(
+            "requests_not_received_total", "gRPC calls that ended before their request was received", "why"
+        )
+        for why in ("empty", "cancelled", "late", "receiving"):
+            self.not_received.labels(why)
         self.unread_ended = counter(
             "unread_connections_ended_total", "Connections ended over an answer that was not read", "door"
         )

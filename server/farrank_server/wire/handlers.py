@@ -13,7 +13,13 @@ from google.protobuf.message_factory import GetMessageClass
 
 from farrank_server.access.callers import Caller, account_of_peer
 from farrank_server.config.schema import LimitsConfig
-from farrank_server.errors import DeadlineExceeded, DroppedAt, FarrankError, InvalidArgument
+from farrank_server.errors import (
+    DeadlineExceeded,
+    DroppedAt,
+    FarrankError,
+    InvalidArgument,
+    ResourceExhausted,
+)
 from farrank_server.metrics import Door
 from farrank_server.service.fields import parsed_in_turn
 from farrank_server.service.guard import Guard
@@ -112,20 +118,23 @@ def _handler(
         account = entry.caller.account if entry.refusal is None else account_of_peer(context.peer())
         with ExitStack() as held:
             request: Message | BaseException | None
-            try:
-                # Nothing is read of a caller that is refused.
-                request = entry.refusal or open_calls.enter(context.peer(), account)
-                if request is None:
+            # Nothing is read of a caller that is refused.
+            request = entry.refusal or open_calls.enter(context.peer(), account)
+            if request is None:
+                try:
                     room = held.enter_context(await receiving.enter(account, slot))
                     data = await _received(context, min(receiving.arrival_s(slot), limits.default_timeout_s))
+                except (asyncio.CancelledError, FarrankError) as error:
+                    # The guard logs and counts it, as it does for calls whose request is there.
+                    request = error.with_traceback(None)
+                    guard.metrics.not_received.labels(_why(error)).inc()
+                else:
                     room.shrink(len(data))
-                    request = await _parsed(kind, data, limits)
+                    try:
+                        request = await _parsed(kind, data, limits)
+                    except (asyncio.CancelledError, FarrankError) as error:
+                        request = error.with_traceback(None)
                     del data
-            except asyncio.CancelledError as gone:
-                # The guard logs and counts it.
-                request = gone
-            except FarrankError as error:
-                request = error.with_traceback(None)
             # gRPC cancels the handler when the caller goes, and when the deadline passes.
             answer = await guard.answer(name, entry, request, behave, context.time_remaining)
             # What `refuse` raises stays in a cycle with the call's context and with this frame.
@@ -168,6 +177,19 @@ async def _received(context: Context, most_s: float) -> bytes:
         raise InvalidArgument("request: none was sent")
     assert isinstance(data, bytes)
     return data
+
+
+def _why(error: BaseException) -> str:
+    """Say why a request was not received, as metrics count it.
+
+    gRPC refuses a message that is too large or compressed by itself. Then this call reads none (empty), or is
+    cancelled as if its caller had gone.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        return "cancelled"
+    if isinstance(error, DeadlineExceeded):
+        return "late"
+    return "receiving" if isinstance(error, ResourceExhausted) else "empty"
 
 
 async def _parsed(kind: type[Message], data: bytes, limits: LimitsConfig) -> Message:

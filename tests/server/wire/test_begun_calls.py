@@ -153,3 +153,21 @@ async def test_none_at_all(path: str) -> None:
             grpc.StatusCode.INVALID_ARGUMENT,
             "request: none was sent",
         )
+
+
+async def test_messages_that_grpc_refuses_by_itself_are_counted() -> None:
+    metrics = Metrics()
+    limits = LimitsConfig(max_request_bytes=2**20)
+    async with opened(limits, metrics) as (_, channel):
+        call: Any = channel.unary_unary(RERANK)
+        for message, compression, code in (
+            (b"a" * 2**22, grpc.Compression.NoCompression, grpc.StatusCode.RESOURCE_EXHAUSTED),
+            (b"a" * 2**19, grpc.Compression.Gzip, grpc.StatusCode.UNIMPLEMENTED),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call(message, compression=compression, timeout=30)
+            assert caught.value.code() is code
+        await until(lambda: shown(metrics, "requests_not_received_total", why="empty") == 1)
+        await until(lambda: shown(metrics, "requests_not_received_total", why="cancelled") == 1)
+        await until(lambda: shown(metrics, "receiving_bytes") == 0)
+        await answered(channel)
