@@ -154,6 +154,6 @@ def scores(outcome: RerankResult | BaseException) -> list[float]:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not holds():  # noqa: ASYNC110  # what is waited for happens on other threads
             await asyncio.sleep(0.01)

@@ -58,7 +58,7 @@ class Prometheus:
         """The `data` of an answer of the HTTP API."""
         query = urllib.parse.urlencode(parameters)
         try:
-            with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=30) as answer:
+            with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=120) as answer:
                 body = json.load(answer)
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{path} {parameters}: {error.read().decode()}") from None
@@ -121,7 +121,7 @@ def scrapes(url: str) -> float:
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    ends_s = time.monotonic() + 30
+    ends_s = time.monotonic() + 120
     while not holds():
         assert time.monotonic() < ends_s, "it never came about"
         time.sleep(0.1)

@@ -53,22 +53,22 @@ async def test_a_process_whose_heap_stays_full_is_told_killed_and_replaced(
         service = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]
         watched = statuses(channel)
         assert await anext(watched) == SERVING
-        before = await service.SearchAndRerank(search, timeout=60)
+        before = await service.SearchAndRerank(search, timeout=120)
         sick = replica.indexes._now.first_stages.lucene.process_id
         assert sick is not None
         os.kill(sick, signal.SIGUSR1)
         # It fills its heap before it reads what it is sent.
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await service.SearchAndRerank(search, timeout=60)
+            await service.SearchAndRerank(search, timeout=120)
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         count = replica.metrics.registry.get_sample_value
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             assert await anext(watched) == NOT_SERVING
             assert count("farrank_search_process_ends_total", {"reason": "heap_full"}) == 1
             assert count("farrank_search_process_ends_total", {"reason": "ended"}) == 0
             assert "the search process keeps Java's heap full: " in caplog.text
             assert await anext(watched) == SERVING
-        after = await service.SearchAndRerank(search, timeout=60)
+        after = await service.SearchAndRerank(search, timeout=120)
         assert after.results == before.results
         assert replica.indexes._now.first_stages.lucene.process_id != sick
 
@@ -102,7 +102,7 @@ async def test_a_crash_of_java_is_logged_and_leaves_no_files(
     try:
         assert stage.lucene.process_id is not None
         os.kill(stage.lucene.process_id, signal.SIGSEGV)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             await ended.wait()
             with pytest.raises(Unavailable):
                 await stage.search("toy", "alpha", 10, 60)

@@ -152,7 +152,7 @@ def test_the_search_process_ends_with_a_killed_parent(toy_index: Path) -> None:
         process_id = int(parent.stdout.readline())
         os.kill(process_id, 0)
         parent.kill()
-    waited_until = time.monotonic() + 20
+    waited_until = time.monotonic() + 120
     while time.monotonic() < waited_until and is_running(process_id):
         time.sleep(0.05)
     if is_running(process_id):

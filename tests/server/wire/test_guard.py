@@ -274,11 +274,11 @@ async def test_a_caller_that_goes_and_one_that_is_late_are_counted_apart(
     channel: grpc.aio.Channel, scripted: Scripted, metrics: Metrics
 ) -> None:
     await call_and_go(channel, scripted)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await counted(metrics, "cancellations_total", ranker="maxp"):
             pass
     assert (await refusal(channel, timeout=0.2)).code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await counted(metrics, "deadline_drops_total", ranker="maxp", stage="in_flight"):
             pass
     assert await counted(metrics, "cancellations_total", ranker="maxp") == 1
@@ -290,7 +290,7 @@ async def test_a_caller_that_goes_just_before_its_deadline_was_late(
     """Its clock began before the server's."""
     monkeypatch.setattr(guard, "LATE_S", 100.0)
     await call_and_go(channel, scripted, timeout=60)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await counted(metrics, "deadline_drops_total", ranker="maxp", stage="in_flight"):
             pass
     assert not await counted(metrics, "cancellations_total", ranker="maxp")

@@ -58,8 +58,8 @@ async def refused(call: Awaitable[object]) -> grpc.aio.AioRpcError:
 async def test_watchers_take_no_place_of_a_call() -> None:
     async with opened(calls=1) as (listener, channel):
         watches = [await watched(channel) for _ in range(50)]
-        assert await channel.unary_unary("/test/Echo")(b"still", timeout=10) == b"still"
-        assert (await HealthStub(channel).Check(HealthCheckRequest(), timeout=10)).status == SERVING
+        assert await channel.unary_unary("/test/Echo")(b"still", timeout=60) == b"still"
+        assert (await HealthStub(channel).Check(HealthCheckRequest(), timeout=60)).status == SERVING
         listener.report(serving=False)
         for each in watches:
             assert (await each.read()).status == NOT_SERVING
@@ -170,11 +170,11 @@ async def test_bytes_that_are_no_message_are_the_callers_mistake(
     async with opened() as (_, channel):
         with caplog.at_level(logging.DEBUG):
             if path == CHECK:
-                error = await refused(channel.unary_unary(path)(data, timeout=10))
+                error = await refused(channel.unary_unary(path)(data, timeout=60))
             elif path == WATCH:
-                error = await refused(channel.unary_stream(path)(data, timeout=10).read())
+                error = await refused(channel.unary_stream(path)(data, timeout=60).read())
             else:
-                stream = channel.stream_stream(path)(timeout=10)
+                stream = channel.stream_stream(path)(timeout=60)
                 await stream.write(data)
                 error = await refused(stream.read())
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
