@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -25,6 +26,10 @@ log = logging.getLogger(__name__)
 SWITCH_INTERVAL_S = 0.0001
 
 ENOUGH_FILES = 65_536
+
+# How long the process may take to end after a drain, before it is ended whatever still runs in it. The last
+# lines of the log take up to 2 seconds more.
+END_AFTER_DRAIN_S = 3.0
 
 EXIT_OK = 0
 EXIT_DEVICE_LOST = 1
@@ -115,14 +120,33 @@ async def _serve(
                 "the device is lost, or too many threads hang; ending, so that a supervisor can start anew"
             )
             ending.cancel()
+            _end_by(config.listen.drain_timeout_s + END_AFTER_DRAIN_S, EXIT_DEVICE_LOST)
             return EXIT_DEVICE_LOST
         lost.cancel()
         log.info("told to end; draining")
+        _end_by(config.listen.drain_timeout_s + END_AFTER_DRAIN_S, EXIT_OK)
         return EXIT_OK
     finally:
         reloading.cancel()
         await asyncio.wait((reloading,))
         await replica.__aexit__(None, None, None)
+
+
+def _end_by(seconds: float, status: int) -> None:
+    """End the process in so many seconds if it has not ended by then.
+
+    Threads that hang in native code or wait for a dead disk cannot be ended otherwise, and Python waits for
+    some of them.
+    """
+
+    def end() -> None:
+        log.error("the process has not ended after %.1f s; ending it as it is", seconds)
+        logging.shutdown()
+        os._exit(status)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
 
 
 async def _reload(replica: Replica, told: asyncio.Event, pid_file: PidFile | None) -> NoReturn:

@@ -109,7 +109,12 @@ class SickServer:
 
 @asynccontextmanager
 async def sick_server(
-    folder: Path, tiny_rankers: Mapping[str, Path], *, searches: bool = True, small_heap: bool = False
+    folder: Path,
+    tiny_rankers: Mapping[str, Path],
+    *,
+    searches: bool = True,
+    small_heap: bool = False,
+    settings: Sequence[str] = (),
 ) -> AsyncIterator[SickServer]:
     """Start a server of three rankers, and with `searches` of an index, that can be made sick.
 
@@ -129,6 +134,7 @@ async def sick_server(
         arguments += [f"--index=things={index}"]
     arguments += [f"--set=device.hang_after_s={DEVICE_HANGS_AFTER_S}", "--http-port=0", "--log-level=info"]
     arguments += [f"--set=first_stage.hang_after_s={SEARCHES_HANG_AFTER_S}", "--port=0", "--metrics-port=0"]
+    arguments += settings
     environment = {**os.environ, READER_HANGS_AFTER_S: str(READERS_HANG_AFTER_S)}
     if small_heap:
         environment[SMALL_HEAP] = "1"
@@ -151,7 +157,10 @@ async def sick_server(
             yield server
         finally:
             process.terminate()
-            await asyncio.to_thread(process.wait)
+            try:
+                await asyncio.to_thread(process.wait, WELL_AFTER_S)
+            finally:
+                process.kill()
 
 
 class Chaos:

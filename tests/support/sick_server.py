@@ -10,6 +10,7 @@ batch or text:
     ends          likewise lost, and what would bring it back fails, too: the thread ends
     memory        the batch does not fit into memory
     hangs S       a call into the device does not return for S seconds
+    loads S       likewise lost, and loading the rankers again does not return for S seconds
     tokenizer S   a tokenizer thread is stuck for S seconds
 
 A line `struck NAME AT` comes out on standard output when it does, at a time of the monotonic clock.
@@ -71,16 +72,18 @@ class SickRuntime(Wrapped):
     """A runtime that does what was ordered before it encodes."""
 
     def encode(self, inputs: Sequence[EncoderInput]) -> Encoding:
-        match ORDERED.strike("lost", "exits", "ends", "memory", "hangs"):
+        match ORDERED.strike("lost", "exits", "ends", "memory", "hangs", "loads"):
             case ("exits", _):
                 raise SystemExit(3)
             case ("memory", _):
                 raise OutOfMemory("ordered: the batch does not fit")
             case ("hangs", seconds):
                 time.sleep(seconds)
-            case (name, _):
+            case (name, seconds):
                 if name == "ends":
                     ENDS.append(True)
+                if name == "loads":
+                    LOADS_FOR_S.append(seconds)
                 raise DeviceLost("ordered: the device is gone")
         return self.inner.encode(inputs)
 
@@ -93,6 +96,9 @@ _turn = tokenization._turn
 # Whether the thread is to end where it would bring the device back.
 ENDS: list[bool] = []
 
+# For how long loading the rankers again hangs.
+LOADS_FOR_S: list[float] = []
+
 
 def _recover_or_end(loop: DeviceLoop, error: BaseException) -> bool:
     if ENDS:
@@ -102,6 +108,8 @@ def _recover_or_end(loop: DeviceLoop, error: BaseException) -> bool:
 
 
 def _open_sick(name: str, source: RankerConfig, config: ServerConfig) -> ServableRanker:
+    if LOADS_FOR_S:
+        time.sleep(LOADS_FOR_S.pop())
     served = _open(name, source, config)
     return replace(served, runtime=SickRuntime(served.runtime))
 

@@ -20,6 +20,9 @@ HANG_AFTER_S = 30.0
 # How often somebody looks.
 TICK_S = 1.0
 
+# How long ending waits for all threads together. Nobody waits for what they read any more.
+STOP_GRACE_S = 1.0
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -67,12 +70,16 @@ class ReaderThreads(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the threads after what was given, or after what they are at; a hung one is not waited for."""
+        """End the threads after what was given, or after what they are at.
+
+        With `wait`, those that have not ended after `STOP_GRACE_S` are left behind.
+        """
         self._is_shut = True
         for left in self._queue.end(drop=cancel_futures):
             left.future.cancel()
+        end_s = time.monotonic() + STOP_GRACE_S
         for reader in self._readers if wait else ():
-            reader.thread.join(HANG_AFTER_S)
+            reader.thread.join(max(0.0, end_s - time.monotonic()))
 
     @property
     def hung(self) -> int:

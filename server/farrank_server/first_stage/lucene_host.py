@@ -42,6 +42,9 @@ _HEALTHY_AFTER_S = 5.0
 # How often the process is asked whether it still answers.
 TICK_S = 1.0
 
+# It has nothing to save: a process that does not end by then hangs, and is killed.
+STOP_TIMEOUT_S = 2.0
+
 # A search that ends may take so many times longer than an answer to that: its disk may be slow.
 STUCK_AFTER_HANGS = 6.0
 
@@ -292,10 +295,10 @@ class SearchProcess(JavaProcess):
                 with contextlib.suppress(ProcessEnded):
                     self.post({"cancel": request_id})
 
-    async def stop(self) -> None:
+    async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """End the process; requests that still wait get Unavailable."""
         self._watching.cancel()
-        await super().stop()
+        await super().stop(timeout_s)
         await self._reading
 
     async def _write_requests(self) -> None:

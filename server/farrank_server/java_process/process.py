@@ -94,11 +94,11 @@ class JavaProcess:
         await asyncio.shield(self._logging)
         return code
 
-    async def stop(self) -> None:
-        """Close the pipe, which ends the child; kill it if it does not follow."""
+    async def stop(self, timeout_s: float = _STOP_TIMEOUT_S) -> None:
+        """Close the pipe, which ends the child; kill it if it has not ended within `timeout_s`."""
         self._stdin.close()
         try:
-            async with asyncio.timeout(_STOP_TIMEOUT_S):
+            async with asyncio.timeout(timeout_s):
                 await self.ended()
         except TimeoutError:
             await self.kill()

@@ -21,8 +21,9 @@ log = logging.getLogger(__name__)
 # A speed that was measured so lately is not measured anew because it is doubted.
 MEASURED_LATELY_S = 30.0
 
-# How long stopping waits for a device of which a thread has hung: another may hang, too.
-HUNG_GRACE_S = 2.0
+# How long stopping waits for what is on the device. Its callers have been answered: what takes longer is left
+# behind, on a thread that keeps no process from ending.
+STOP_GRACE_S = 1.0
 
 # What the device's failures tell calls that they took with them; none of it is the calls' own fault.
 TAKEN_WITH_IT = frozenset((Reason.WORKER_DIED, Reason.DEVICE_HUNG))
@@ -122,12 +123,19 @@ class Device:
             self.loop.inbox.put(Measure(ranker))
 
     def stop(self) -> None:
-        """End after what is on the device now; what waits stays unanswered. A hung thread is left behind."""
+        """End after what is on the device now; what waits stays unanswered.
+
+        A thread that has not ended after `STOP_GRACE_S` is left behind.
+        """
         self._is_stopping = True
         self._event_loop.call_soon_threadsafe(self._timer.cancel)
         self.loop.inbox.put(Stop())
-        wait((self._ended,), timeout=None if self._hung is None else HUNG_GRACE_S)
-        self._thread.shutdown(timeout_s=None if self._ended.done() else 0.0)
+        wait((self._ended,), timeout=STOP_GRACE_S)
+        # If it comes back after all, it is to touch nothing.
+        if not self._ended.done():
+            log.error("the device's thread does not end; it is left behind")
+            self.loop.watchdog.give_up()
+        self._thread.shutdown(timeout_s=STOP_GRACE_S if self._ended.done() else 0.0)
 
     def queue_tokens(self, ranker: str) -> float:
         """A ranker's tokens that wait: those in its queue after the last turn, and what came in since."""

@@ -16,6 +16,7 @@ from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import Capabilities, DeviceLost, DocumentScores, Encoding, OutOfMemory, Runtime
 from farrank_server.engine.admission.estimates import Speed, Speeds
 from farrank_server.engine.call import ActiveCall
+from farrank_server.engine.device import supervision
 from farrank_server.engine.device.work_queue import Stop
 from farrank_server.errors import Internal, ResourceExhausted
 from support.engine_bench import (
@@ -336,7 +337,10 @@ async def test_a_device_lost_with_two_batches_takes_their_calls_once_each_and_no
         assert steps.bench.count("farrank_admitted_tokens", ranker="maxp") == 0
 
 
-async def test_stopping_ends_after_what_was_begun(open_steps: Open, wanted: list[float]) -> None:
+async def test_stopping_ends_after_what_was_begun(
+    open_steps: Open, wanted: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "STOP_GRACE_S", 60.0)
     async with open_steps() as steps:
         device, engine = steps.device, steps.bench.engine
         await steps.busy()
