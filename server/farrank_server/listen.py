@@ -29,9 +29,10 @@ REFUSALS = 8192
 # their connection.
 LEAST_PING_INTERVAL_S = 1.0
 
-# Calls in flight on one connection. gRPC's clients hold further calls back until one has ended. Without this
+# Streams of one connection, those included that have ended and are not freed yet: gRPC frees a call when
+# Python's collector does. So it lies well above the calls in flight that one caller may have. Without this
 # bound 60,000 streams that are opened and reset at once stall the event loop for eight seconds.
-MAX_STREAMS = 500
+MAX_STREAMS = 2000
 
 # A connection that has not finished its handshakes by then is ended.
 HANDSHAKE_S = 10.0
@@ -84,9 +85,6 @@ class GrpcListener:
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_ping_interval_without_data_ms", round(LEAST_PING_INTERVAL_S * 1000)),
                 ("grpc.max_concurrent_streams", MAX_STREAMS),
-                # It also counts streams that have ended and are not freed yet, and refuses calls of a client
-                # that keeps to the bound. Floods and resets are as harmless without it.
-                ("grpc.http.overload_protection", 0),
                 # The core unpacks a whole message before anybody can look at it: 1 MB may become 1 GB.
                 ("grpc.compression_enabled_algorithms_bitset", _NO_COMPRESSION),
                 ("grpc.server_handshake_timeout_ms", round(HANDSHAKE_S * 1000)),
