@@ -208,6 +208,9 @@ class Replica:
 
             await self._http.open(HttpDoor(config, service, guard(Door.HTTP), unread))
         self.engine.device.on_change.append(self._report_health)
+        # It may have failed since its rankers were loaded.
+        if self.engine.device.state is not DeviceState.READY:
+            self._report_health(self.engine.device.state)
 
     def _listen(self) -> GrpcListener:
         """Bind gRPC's port. Where calls come another way, what they come by stands in for it."""

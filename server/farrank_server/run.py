@@ -163,6 +163,10 @@ async def _reload(replica: Replica, told: asyncio.Event, pid_file: PidFile | Non
             problem = ""
         except ConfigError as error:  # the log has it; what was there still is
             problem = str(error)
+        except Exception as error:
+            # A bug in one reload must not be the end of all reloads.
+            log.exception("the reload failed")
+            problem = str(error) or type(error).__name__
         _write(pid_file, Reloads(number, number, problem))
 
 

@@ -24,10 +24,13 @@ from farrank_rankers.ensemble import Ensemble, save_ensemble
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import Runtime
+from farrank_server import run
 from farrank_server.config.schema import DeviceConfig, HttpConfig, ListenConfig, RankerConfig, ServerConfig
 from farrank_server.engine.call import ActiveCall
 from farrank_server.engine.device import supervision, watchdog
+from farrank_server.engine.device.device_loop import DeviceState
 from farrank_server.errors import Unavailable
+from farrank_server.listen import GrpcListener
 from farrank_server.replica import Replica
 from support.engine_bench import POISON, POISON_ID, TEXTS, Faulty, until
 
@@ -192,8 +195,13 @@ async def test_a_member_that_is_cancelled_for_anothers_failure_leaves_nothing(
     request = pb.RerankRequest(query="sea", documents=[pb.Document(text=text) for text in TEXTS])
     async with Replica(config) as replica, grpc.aio.insecure_channel(replica.address) as channel:
         service = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]
+        go_on = threading.Event()
+
+        def hold(inputs: Sequence[EncoderInput]) -> None:
+            assert go_on.wait(60)
+
         for loaded in replica.engine.loaded.values():
-            loaded.runtime = Faulty(loaded.runtime, lambda inputs: time.sleep(0.4))
+            loaded.runtime = Faulty(loaded.runtime, hold)
         gc.collect()
         gc.disable()
         try:
@@ -202,8 +210,10 @@ async def test_a_member_that_is_cancelled_for_anothers_failure_leaves_nothing(
             in_flight()[0].settle(Unavailable("one is enough"))
             with pytest.raises(grpc.aio.AioRpcError, match="one is enough"):
                 await waiting
+            go_on.set()
             await until(lambda: not in_flight())
         finally:
+            go_on.set()
             gc.enable()
 
 
@@ -273,3 +283,48 @@ def ask(url: str, body: bytes | None = None) -> Any:
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=30) as answer:
         return json.load(answer)
+
+
+async def test_a_device_that_fails_before_the_replica_is_open_is_not_served(
+    tiny_rankers: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = ServerConfig(
+        rankers={"maxp": RankerConfig(str(tiny_rankers["maxp"]))},
+        listen=ListenConfig(port=0, metrics_port=None),
+    )
+    replica = Replica(config)
+    listen = GrpcListener.open
+
+    async def open_late(listener: GrpcListener, *given: Any) -> None:
+        await listen(listener, *given)
+        replica.engine.device._change(DeviceState.RELOADING)
+
+    monkeypatch.setattr(GrpcListener, "open", open_late)
+    async with replica, grpc.aio.insecure_channel(replica.address) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        found = await health.Check(health_pb2.HealthCheckRequest(), timeout=30)
+        assert found.status == NOT_SERVING
+        replica.engine.device._change(DeviceState.READY)
+        found = await health.Check(health_pb2.HealthCheckRequest(), timeout=30)
+        assert found.status == SERVING
+
+
+async def test_a_reload_that_fails_unexpectedly_is_not_the_last(caplog: pytest.LogCaptureFixture) -> None:
+    class Reloaded:
+        failures = 1
+        done = 0
+
+        async def reload(self) -> None:
+            if self.failures:
+                self.failures -= 1
+                raise ZeroDivisionError("a bug")
+            self.done += 1
+
+    replica, asked = Reloaded(), asyncio.Event()
+    reloading = asyncio.create_task(run._reload(replica, asked, None))  # type: ignore[arg-type]
+    for _ in range(2):
+        asked.set()
+        await until(lambda: not asked.is_set())
+    await until(lambda: replica.done == 1)
+    assert "the reload failed" in caplog.text
+    reloading.cancel()

@@ -87,11 +87,14 @@ class ScoredDocument:
 class Tally:
     """What was read of a call, what ran on the device for it, and where its time went.
 
+    `tokens` are those of all encoder inputs, whether or not the cache had what they become: the same call
+    costs the same. `cached_tokens` of them needed no encoding.
     `queue_ns`: the longest that an input waited, also on the device behind another batch. `inference_ns`:
     what the batches that held its inputs took, each from its start on the device, summed.
     """
 
     tokens: int = 0
+    cached_tokens: int = 0
     chunks: int = 0
     cached_chunks: int = 0
     stored_documents: int = 0
@@ -220,8 +223,9 @@ class ActiveCall:
 class PendingDocument:
     """A document whose chunks are being encoded.
 
-    `features` has a place for each chunk; `kept_bytes` of them are in the device's memory. `whole` holds all
-    of them at once when they came from the cache or from beside the index.
+    `features` has a place for each chunk; `tokens` are those of its encoder inputs; `kept_bytes` of the
+    features are in the device's memory. `whole` holds all of them at once when they came from the cache or
+    from beside the index.
     """
 
     call: ActiveCall
@@ -230,6 +234,7 @@ class PendingDocument:
     cut: Cut
     features: list[Features | None]
     missing: int
+    tokens: int
     kept_bytes: int = 0
     whole: Features | None = None
 

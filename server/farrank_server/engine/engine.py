@@ -280,7 +280,8 @@ class Engine:
                     chunks=read.chunks,
                     tokens=read.tokens,
                 )
-                self._reservations.correct(reservation, ranker.name, read.tokens, read.chunks)
+                to_encode = read.tokens - read.cached_tokens
+                self._reservations.correct(reservation, ranker.name, to_encode, read.chunks)
                 await active.finished
         except TimeoutError:
             raise DeadlineExceeded("the deadline passed before all documents were scored") from None

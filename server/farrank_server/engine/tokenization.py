@@ -110,7 +110,14 @@ class TokenizerPool:
                 total += tally
 
         if len(call.call.documents) > 1:
-            await asyncio.gather(*(read_on() for _ in range(self._threads)))
+            reading = [asyncio.ensure_future(read_on()) for _ in range(self._threads)]
+            try:
+                await asyncio.gather(*reading)
+            finally:
+                # The first to fail ends the others: their turns that still run hold the call's texts.
+                for task in reading:
+                    task.cancel()
+                await asyncio.gather(*reading, return_exceptions=True)
         total.tokenization_ns = time.perf_counter_ns() - started_ns
         return total
 
@@ -176,12 +183,14 @@ class TokenizerPool:
                 brought.stored_documents += source.tokens is not None
             else:
                 brought.cached_chunks += len(held.spans)
+                brought.cached_tokens += held.tokens
             if held is not None:
-                document = PendingDocument(call, index, held.spans, held.cut, [], 0, whole=held.features)
+                spans, cut = held.spans, held.cut
+                document = PendingDocument(call, index, spans, cut, [], 0, held.tokens, whole=held.features)
             documents.append(document)
             brought.chunks += len(document.spans)
         self._submit(call, inputs, documents)
-        brought.tokens = sum(each.tokens for each in inputs)
+        brought.tokens = sum(each.tokens for each in inputs) + brought.cached_tokens
         return brought
 
     def _read_document(
@@ -201,7 +210,8 @@ class TokenizerPool:
         ranker.density.observe(length - read.characters_cut, len(read))
         spans = tuple(Span(chunk.start, chunk.end) for chunk in chunks)
         cut = _cut(read, length)
-        document = PendingDocument(call, index, spans, cut, [None] * len(chunks), len(chunks))
+        tokens = sum(each.tokens for each in inputs)
+        document = PendingDocument(call, index, spans, cut, [None] * len(chunks), len(chunks), tokens)
         return document, [
             QueuedInput(each.tokens, call, each, document, chunk) for chunk, each in enumerate(inputs)
         ]

@@ -135,7 +135,8 @@ class ImpactStage(LuceneStage):
         self._weights = await loop.run_in_executor(self._thread, _open_weights, self._key, self._config)
 
     async def stop(self) -> None:
-        """End the thread."""
+        """End the thread, and let go of what is kept beside the index."""
+        await super().stop()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def query_of(self, query: str, timeout_s: float) -> Mapping[str, Any]:

@@ -632,3 +632,17 @@ async def test_a_query_on_a_failing_device_is_encoded_once_more(open_bench: Open
         again = await bench.engine.encode_query("biencoder", QUERY, time.monotonic() + 60)
         assert vector == pytest.approx(again, abs=1e-5)
         assert bench.count("farrank_reruns_total", ranker="biencoder") == 1
+
+
+@pytest.mark.parametrize("ranker", ["maxp", "biencoder", "both"])
+async def test_a_call_that_is_repeated_uses_as_many_tokens_whatever_the_cache_has(
+    open_bench: OpenBench, ranker: str
+) -> None:
+    async with open_bench() as bench:
+        first, again = [(await bench.rerank(ranker=ranker)).tally for _ in range(2)]
+        assert (again.tokens, again.chunks) == (first.tokens, first.chunks)
+        assert first.cached_tokens == 0
+        assert (again.cached_tokens > 0) == (ranker != "maxp")
+        # What is encoded is less, and that is what admission counts.
+        assert (again.pairs < first.pairs) == (ranker != "maxp")
+        assert bench.count("farrank_admitted_tokens", ranker="biencoder") == 0

@@ -166,3 +166,32 @@ def test_one_accounts_work_waits_behind_its_own_and_not_before_anothers() -> Non
         assert [each for each in done if each.startswith(name)] == [f"{name} {n}" for n in range(count)]
     # In the order they came it would be 60. By then the greedy one is a quantum, or five turns, ahead.
     assert done.index("modest 2") < 40
+
+
+async def test_when_one_thread_fails_a_call_what_another_still_reads_is_held(
+    open_bench: OpenBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A document to a slice: one thread hangs in the second while another fails at the third."""
+    bad = "never to be read " * 2000
+    hangs = POISON * 3000
+    async with open_bench() as bench:
+        reader, at_it, released = bench.engine.loaded["maxp"].reader, threading.Event(), threading.Event()
+        steps = reader.document_steps
+
+        def document_steps(text: str, *rest: Any, **named: Any) -> Generator[int, None, Any]:
+            if text is hangs:
+                at_it.set()
+                released.wait(60)
+            if text is bad:
+                at_it.wait(60)
+                raise ZeroDivisionError("a bug")
+            return (yield from steps(text, *rest, **named))
+
+        reader.document_steps = document_steps  # type: ignore[method-assign]
+        # Long enough for this test on any machine.
+        monkeypatch.setattr(reader_threads, "HANG_AFTER_S", 60.0)
+        with pytest.raises(ZeroDivisionError):
+            await bench.rerank((TEXTS[0] * 1000, hangs, bad))
+        assert bench.count("farrank_held_characters") > 0
+        released.set()
+        await until(lambda: bench.count("farrank_held_characters") == 0)

@@ -239,7 +239,7 @@ class BatchResults:
                 self._fail_not_finite(document, score)
                 continue
             if encoded is not None and ranker.cache is not None and call.known.keys is not None:
-                to_keep = EncodedDocument(encoded, document.spans, document.cut)
+                to_keep = EncodedDocument(encoded, document.spans, document.cut, document.tokens)
                 ranker.cache.put(call.known.keys[document.index], to_keep)
             if call.score(document, score, chunk_scores):
                 call.settle()

@@ -18,11 +18,15 @@ _SPAN_BYTES = 120
 
 @dataclass(frozen=True, slots=True)
 class EncodedDocument:
-    """A document that needs neither tokenizing nor encoding. Shapes: features (C, …), spans (C,)."""
+    """A document that needs neither tokenizing nor encoding. Shapes: features (C, …), spans (C,).
+
+    `tokens` are those of the encoder inputs that it took; 0 where it was encoded for an index.
+    """
 
     features: Features
     spans: tuple[Span, ...]
     cut: Cut
+    tokens: int = 0
 
     @property
     def size_bytes(self) -> int:

@@ -54,7 +54,7 @@ class Bench:
         return ActiveCall(number, call, ranker, reservation, KnownDocuments(), finished)
 
     def inputs(self, call: ActiveCall, count: int) -> Inputs:
-        document = PendingDocument(call, 0, (), Cut(), [None] * count, count)
+        document = PendingDocument(call, 0, (), Cut(), [None] * count, count, 0)
         queued = [QueuedInput(TOKENS, call, None, document, n) for n in range(count)]  # type: ignore[arg-type]
         return Inputs(call, 0.0, queued, [document])
 
