@@ -1,0 +1,232 @@
+"""What a hostile caller of gRPC costs everybody else: health checks and calls beside it, and memory.
+
+python -m farrank_bench.floods
+
+One caller, at 127.0.0.2, attacks with raw HTTP/2 frames. Another, at 127.0.0.1, checks health and reranks one
+short document every 20 ms. Each attack is bounded in count and lasts some seconds.
+"""
+
+import socket
+import struct
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc_health.v1.health_pb2 import HealthCheckRequest
+from grpc_health.v1.health_pb2_grpc import HealthStub
+
+from farrank.v1.rerank_pb2 import Document, RerankRequest
+from farrank_bench.large_requests import METHOD, Memory
+from farrank_bench.report import Command, Heading, Measure, Row, below
+from farrank_bench.rounds import Child, child
+from farrank_bench.served import serving
+from farrank_rankers.files.model_files import EMBEDDED
+from farrank_rankers.files.save import save_ranker
+from farrank_rankers.files.untrained import new_ranker
+
+CHECK = "/grpc.health.v1.Health/Check"
+EVERY_S = 0.02
+HELD_S = 3.0
+STALL_MS = 300.0
+TIMEOUT_S = 60.0
+ATTACKER = "127.0.0.2"
+
+_DATA, _HEADERS, _RST_STREAM, _SETTINGS = 0, 1, 3, 4
+_END_HEADERS, _END_STREAM, _ACK = 4, 1, 1
+_INITIAL_WINDOW_SIZE = 4
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """Write a frame of HTTP/2 (RFC 9113)."""
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def headers(path: str) -> bytes:
+    """Write the header block of a call, without compression (RFC 7541)."""
+    fields = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": path,
+        ":authority": "flood",
+        "content-type": "application/grpc",
+        "te": "trailers",
+    }
+    return b"".join(
+        b"\x00" + b"".join(bytes([len(each)]) + each.encode() for each in field) for field in fields.items()
+    )
+
+
+class Attacker:
+    """A connection of the hostile caller, which reads what comes and gives no room to answers."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), source_address=(ATTACKER, 0))
+        window = struct.pack(">HI", _INITIAL_WINDOW_SIZE, 0)
+        self.send(
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(_SETTINGS, 0, 0, window) + frame(_SETTINGS, _ACK, 0)
+        )
+        threading.Thread(target=self._drain, daemon=True).start()
+
+    def send(self, data: bytes) -> None:
+        """Send frames; a connection that the server has ended takes none."""
+        try:
+            self._socket.sendall(data)
+        except OSError:
+            return
+
+    def close(self) -> None:
+        """End the connection."""
+        self._socket.close()
+
+    def _drain(self) -> None:
+        try:
+            while self._socket.recv(2**20):
+                pass
+        except OSError:
+            return
+
+
+def streams(path: str, count: int, request: bytes | None, *, reset: bool = False) -> Iterator[bytes]:
+    """Write calls: a request each (None: headers alone), and perhaps a reset behind it."""
+    block = headers(path)
+    for number in range(count):
+        stream = 2 * number + 1
+        data = frame(_HEADERS, _END_HEADERS, stream, block)
+        if request is not None:
+            data += frame(_DATA, _END_STREAM, stream, b"\x00" + struct.pack(">I", len(request)) + request)
+        if reset:
+            data += frame(_RST_STREAM, 0, stream, struct.pack(">I", 8))
+        yield data
+
+
+def flood(address: str, *, connections: int, calls: Callable[[], Iterator[bytes]]) -> None:
+    """Send calls on some connections, and hold these for a while."""
+    with ExitStack() as opened:
+        for _ in range(connections):
+            attacker = Attacker(address)
+            opened.callback(attacker.close)
+            attacker.send(b"".join(calls()))
+        time.sleep(HELD_S)
+
+
+def compressed(address: str, *, calls: int) -> None:
+    """Send messages that unpack to 20 MB each."""
+    message = bytes(20 * 10**6)
+    with grpc.insecure_channel(address) as channel:
+        call: Any = channel.unary_unary(METHOD)
+        for _ in range(calls):
+            try:
+                call(message, compression=grpc.Compression.Gzip, timeout=TIMEOUT_S)
+            except grpc.RpcError:
+                continue
+
+
+def large(address: str, *, calls: int) -> None:
+    """Send whole requests of 20 MB at once, each on a connection of its own."""
+    data = RerankRequest(query="sea", documents=[Document(text="a" * 2**20)] * 19).SerializeToString()
+
+    def ask() -> None:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        with grpc.insecure_channel(address, options=options) as channel:
+            try:
+                call: Any = channel.unary_unary(METHOD)
+                call(data, timeout=TIMEOUT_S)
+            except grpc.RpcError:
+                return
+
+    threads = [threading.Thread(target=ask) for _ in range(calls)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def asked(connection: Connection, address: str) -> None:
+    """Check health and rerank every 20 ms between two questions; answer with the longest, and failures."""
+    data = RerankRequest(query="sea", documents=[Document(text="a ship")]).SerializeToString()
+    with grpc.insecure_channel(address) as channel:
+        check = HealthStub(channel).Check
+        rerank: Any = channel.unary_unary(METHOD)
+        calls = {"health": partial(check, HealthCheckRequest()), "rerank": partial(rerank, data)}
+        for call in calls.values():
+            call(timeout=TIMEOUT_S)
+        while True:
+            connection.recv()
+            connection.send(None)
+            longest, failed = dict.fromkeys(calls, 0.0), 0
+            while not connection.poll(EVERY_S):
+                for name, call in calls.items():
+                    begun_s = time.perf_counter()
+                    try:
+                        call(timeout=TIMEOUT_S)
+                    except grpc.RpcError:
+                        failed += 1
+                    longest[name] = max(longest[name], 1e3 * (time.perf_counter() - begun_s))
+            connection.recv()
+            connection.send((longest["health"], longest["rerank"], failed))
+
+
+def beside(probe: Child, memory: Memory, attack: Callable[[], None]) -> list[Row]:
+    """Attack once; say what the other caller waited, and what the server held."""
+    memory.begin()
+    probe.ask()
+    attack()
+    health_ms, rerank_ms, failed = probe.ask()
+    return [
+        below("longest health check, ms", [health_ms], STALL_MS, ".0f"),
+        below("longest rerank, ms", [rerank_ms], STALL_MS, ".0f"),
+        Row("calls of the other caller that failed", str(failed), "0", failed == 0),
+        Row("memory at most, MiB more", f"{memory.grown() / 2**20:.0f}"),
+    ]
+
+
+def parts(scratch: Path) -> Iterator[tuple[str, Measure]]:
+    """Start a server, and attack it in one way after the other."""
+    artifact = scratch / "ranker"
+    save_ranker(new_ranker("maxp", EMBEDDED, seed=1, max_document_tokens=128), artifact)
+    small = RerankRequest(query="sea", documents=[Document(text="a ship")]).SerializeToString()
+    with serving(artifact, "--log-level", "error") as server, child("asked", asked, server.address) as probe:
+        many = partial(flood, server.address)
+        attacks: dict[str, Callable[[], None]] = {
+            "60,000 streams, each reset": partial(
+                many, connections=1, calls=partial(streams, METHOD, 60_000, None, reset=True)
+            ),
+            "60,000 calls": partial(many, connections=1, calls=partial(streams, METHOD, 60_000, b"")),
+            "12,000 health checks unread": partial(
+                many, connections=24, calls=partial(streams, CHECK, 500, b"")
+            ),
+            "7,000 reranks unread": partial(many, connections=14, calls=partial(streams, METHOD, 500, small)),
+            "1,500 half-sent calls": partial(many, connections=3, calls=partial(streams, METHOD, 500, None)),
+            "1,500 half-sent health checks": partial(
+                many, connections=3, calls=partial(streams, CHECK, 500, None)
+            ),
+            "20 messages that unpack to 20 MB": partial(compressed, server.address, calls=20),
+            "40 whole requests of 20 MB at once": partial(large, server.address, calls=40),
+        }
+        memory = Memory(server.process.pid)
+        for title, attack in attacks.items():
+            yield title, partial(beside, probe, memory, attack)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a table for each attack."""
+    command = Command("farrank_bench.floods", __doc__)
+    given = command.parse(arguments)
+    if sys.platform != "linux":
+        command.options.error("reads memory off /proc and connects from 127.0.0.2, which Linux alone allows")
+    notes = f"another caller checks health and reranks every {EVERY_S * 1e3:.0f} ms; one attack each"
+    with tempfile.TemporaryDirectory() as scratch:
+        return command.report(Heading("Floods", notes), parts(Path(scratch)), given.out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
