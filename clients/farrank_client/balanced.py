@@ -96,21 +96,24 @@ class BalancedTransport:
             probe = replica.wire.start(self._check, timeout_s=max(0.0, until_s - now_s))
             waiting[probe] = replica
             probe.add_done_callback(ended.put)
-        while waiting:
-            try:
-                probe = ended.get(timeout=max(0.0, asked.until_s - time.monotonic()))
-            except queue.Empty:
-                break
-            replica = waiting.pop(probe)
-            try:
-                self._check.read(probe.result())
-                asked.answered(replica, read_backlog_s(probe.trailing_metadata()), time.monotonic())
-            except grpc.RpcError as error:
-                asked.failed(replica, from_grpc(error))
-            except FarrankError as error:
-                asked.failed(replica, error)
-        for probe in waiting:
-            probe.cancel()
+        try:
+            while waiting:
+                try:
+                    probe = ended.get(timeout=max(0.0, asked.until_s - time.monotonic()))
+                except queue.Empty:
+                    break
+                replica = waiting.pop(probe)
+                try:
+                    self._check.read(probe.result())
+                    backlog_s = read_backlog_s(probe.trailing_metadata())
+                    asked.answered(replica, backlog_s, time.monotonic())
+                except grpc.RpcError as error:
+                    asked.failed(replica, from_grpc(error))
+                except FarrankError as error:
+                    asked.failed(replica, error)
+        finally:
+            for probe in waiting:
+                probe.cancel()
         asked.left(waiting.values())
         return asked
 

@@ -117,7 +117,7 @@ def measure_ways(ways: Mapping[str, Way], plan: Plan, senders: Callers) -> Found
             ):
                 seed = 100 * count + number
                 loaded = open_load(senders, address, rate_per_s, WARM_UP_S, plan.open_s, seed)
-                seen = latency(loaded, count, rate_per_s, WARM_UP_S, seed)
+                seen = latency(loaded, count, rate_per_s, WARM_UP_S, seed, plan.token_s)
                 found.latencies.setdefault((name, count), []).append(seen)
                 print(f"  {name}, {count}: p99 {seen.p99:.0f} ms", flush=True)
     return found

@@ -81,7 +81,7 @@ def balancing(
                     sizes=sizes,
                     options=way.options,
                 )
-                seen = latency(loaded, REPLICAS, rate_per_s, warm_up_s, number)
+                seen = latency(loaded, REPLICAS, rate_per_s, warm_up_s, number, token_s)
                 found.setdefault(name, []).append((loaded, seen))
                 print(
                     f"  {kind}, {name}: p50 {seen.p50:.0f}, p99 {seen.p99:.0f} ms, one queue "

@@ -51,7 +51,7 @@ async def ask(client: AsyncClient, call: Call) -> Answer:
         raise TargetError(WRONG, f"{set(scores)} for inputs of {tokens} tokens")
     timings = ranking.timings
     stages_s = {"inference": timings.inference_ns / 1e9, "queue": timings.queue_ns / 1e9}
-    return Answer(tuple(scores), stages_s, {})
+    return Answer(tuple(scores), stages_s, {"tokens": tokens * len(scores)})
 
 
 @dataclass(frozen=True, slots=True)

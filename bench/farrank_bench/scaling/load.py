@@ -150,10 +150,15 @@ async def cpu_while(seconds: float, after_s: float = 0.0) -> Busy:
     return Busy((own_after_s - own_s) / took_s, (all_after_s - all_s) / took_s)
 
 
-def latency(loaded: Loaded, replicas: int, rate_per_s: float, warm_up_s: float, seed: int) -> Latency:
-    """Hold the latency of an open load against one queue before as many servers as there are replicas."""
+def latency(
+    loaded: Loaded, replicas: int, rate_per_s: float, warm_up_s: float, seed: int, token_s: float
+) -> Latency:
+    """Hold the latency of an open load against one queue before as many servers as there are replicas.
+
+    A call's service is its tokens' sleep: a server counts a batch for each of the calls in it.
+    """
     samples = loaded.samples
-    services_s = [sample.stages_s["inference"] for sample in samples]
+    services_s = [sample.counts["tokens"] * token_s for sample in samples]
     waited_s = waits_s([sample.due_s for sample in samples], services_s, replicas)
     counted = [place for place, sample in enumerate(samples) if sample.due_s >= warm_up_s]
     measured = [samples[place].latency_s for place in counted]

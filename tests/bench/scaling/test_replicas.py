@@ -153,16 +153,18 @@ def test_latency_counts_from_when_a_call_was_due_and_stands_beside_one_queue(
 ) -> None:
     rate_per_s = 20.0
     loaded = open_load(senders, addresses[0], rate_per_s, 0.5, 1.5, seed=3)
-    seen = latency(loaded, 1, rate_per_s, 0.5, seed=3)
+    seen = latency(loaded, 1, rate_per_s, 0.5, seed=3, token_s=TOKEN_S)
     assert 0 < seen.calls < len(loaded.samples)
     assert seen.p50 <= seen.p99
     assert seen.p99 >= seen.p99_same_arrivals - 1
 
     # Ten calls at once, each of a second, before two devices: the last ones wait for four others.
     samples = [
-        Sample(0.0, 0.0, 1.0 + place // 2, OK, "", {"inference": 1.0, "queue": 0.0}) for place in range(10)
+        # The server counts a batch for both calls in it; the reference is the work alone.
+        Sample(0.0, 0.0, 1.0 + place // 2, OK, "", {"inference": 9.0, "queue": 0.0}, {"tokens": 500})
+        for place in range(10)
     ]
-    at_once = latency(Loaded(samples, 5.0, Busy(0, 0)), 2, 0.5, 0.0, seed=1)
+    at_once = latency(Loaded(samples, 5.0, Busy(0, 0)), 2, 0.5, 0.0, seed=1, token_s=0.002)
     assert (at_once.p99, at_once.p99_same_arrivals) == (5000, 5000)
 
 
