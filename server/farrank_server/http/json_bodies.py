@@ -50,7 +50,7 @@ def decoded(body: bytes, kind: type[Body], limits: LimitsConfig) -> Body:
             lists[name] = raw
             fields[name] = msgspec.Raw(b"[]")
         else:
-            _check_length(name, raw, "max_document_bytes" if is_list else "max_query_bytes", limits)
+            check_length(name, raw, "max_document_bytes" if is_list else "max_query_bytes", limits)
     read = _decoded(to_json(fields), kind)
     for name, raw in lists.items():
         entries, read_bytes = [], PIECE_BYTES
@@ -59,7 +59,7 @@ def decoded(body: bytes, kind: type[Body], limits: LimitsConfig) -> Body:
                 read_bytes = 0
                 time.sleep(PAUSE_S)
             read_bytes += len(memoryview(entry))
-            _check_length(f"{name}[{number}]", entry, "max_document_bytes", limits)
+            check_length(f"{name}[{number}]", entry, "max_document_bytes", limits)
             # As the type has it: what an entry may be, it knows alone.
             alone = _decoded(b'{"%s":[%s]}' % (name.encode(), entry), kind, number)
             entries += getattr(alone, name)
@@ -93,7 +93,7 @@ def check_values(body: bytes, limits: LimitsConfig) -> None:
             )
 
 
-def _check_length(field: str, raw: msgspec.Raw, limit: str, limits: LimitsConfig) -> None:
+def check_length(field: str, raw: msgspec.Raw, limit: str, limits: LimitsConfig) -> None:
     """Refuse a value that is too long however it is written, before it is decoded."""
     written = memoryview(raw)
     if len(written) <= SMALL_BYTES:

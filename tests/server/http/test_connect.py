@@ -53,9 +53,27 @@ async def test_the_other_methods(shared_door: Opened, first_stage: Any) -> None:
     assert [each["name"] for each in listed["rankers"]] == ["maxp", "biencoder", "both"]
 
 
-async def test_unknown_fields_are_ignored_as_connect_has_it(shared_door: Opened) -> None:
-    request = {"query": "river", "documents": DOCUMENTS, "anything": [1], "options": {"newer": 1}}
-    assert (await shared_door.post(RERANK, request))[0] == 200
+async def test_unknown_fields_are_refused_by_their_path(shared_door: Opened) -> None:
+    request: dict[str, Any] = {"query": "river", "documents": [*DOCUMENTS, {"id": "x", "txt": "the river"}]}
+    status, said = await shared_door.post(RERANK, request)
+    assert (status, said["code"]) == (400, "invalid_argument")
+    assert said["message"] == "documents[5].txt: is no field of Document; it has id, text, index"
+    request = {"query": "river", "documents": DOCUMENTS, "options": {"newer": 1}}
+    status, said = await shared_door.post(RERANK, request)
+    assert (status, said["code"]) == (400, "invalid_argument")
+    assert said["message"].startswith("options.newer: is no field of RerankOptions; it has ranker, topN,")
+
+
+async def test_documents_of_an_index_are_named_in_json(shared_door: Opened, first_stage: Any) -> None:
+    named = [{"id": "rhine", "index": "things"}, {"id": "bread", "index": "things"}]
+    brought = [{"id": each["id"], "text": first_stage.documents[each["id"]]} for each in named]
+    answers = [
+        await shared_door.post(RERANK, {"query": "river", "documents": each}) for each in (named, brought)
+    ]
+    assert [status for status, _ in answers] == [200, 200]
+    scores = [{each["id"]: each["score"] for each in answer["results"]} for _, answer in answers]
+    assert scores[0] == scores[1]
+    assert len(set(scores[0].values())) == 2
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,9 @@ class RerankBody(msgspec.Struct):
     truncation: bool | None = None
     truncate: bool | None = None
     truncation_direction: Literal["left", "right", "Left", "Right"] | None = None
+    instruction: str | None = None
+    truncate_prompt_tokens: int | None = None
+    max_tokens_per_query: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +93,16 @@ class Asked:
         """How many chunks may be read of a document: 0 if the request does not say."""
         body = self.body
         limits = []
+        chunking = self.scorer.members[0].spec.chunking
         if body.max_chunks_per_doc is not None:
             limits.append(_at_least(1, "max_chunks_per_doc", body.max_chunks_per_doc))
-        if body.max_tokens_per_doc is not None:
-            tokens = _at_least(1, "max_tokens_per_doc", body.max_tokens_per_doc)
-            chunking = self.scorer.members[0].spec.chunking
-            limits.append(1 + max(0, tokens - chunking.window) // chunking.stride)
+        # vLLM's -1 means the model's own limit.
+        prompt = None if body.truncate_prompt_tokens == -1 else body.truncate_prompt_tokens
+        given = {"max_tokens_per_doc": body.max_tokens_per_doc, "truncate_prompt_tokens": prompt}
+        for name, value in given.items():
+            if value is not None:
+                tokens = _at_least(1, name, value)
+                limits.append(1 + max(0, tokens - chunking.window) // chunking.stride)
         return min(limits, default=0)
 
 
@@ -112,8 +119,21 @@ def understand(body: RerankBody, models: Models, caller: Caller) -> Asked:
         name, top_n = "top_k", body.top_k
     if body.relevant_spans and body.relevant_spans.max_spans is not None:
         _at_least(0, "relevant_spans.max_spans", body.relevant_spans.max_spans)
+    scorer = models.ranker(body.model, caller)
+    _check_untaken(body, scorer)
     texts = [each if isinstance(each, str) else _text_of(each, n, body) for n, each in enumerate(given)]
-    return Asked(body, models.ranker(body.model, caller), given, texts, _at_least(0, name, top_n or 0))
+    return Asked(body, scorer, given, texts, _at_least(0, name, top_n or 0))
+
+
+def _check_untaken(body: RerankBody, scorer: Scorer) -> None:
+    """Refuse fields that would change scores here and cannot: without them another question is answered."""
+    if body.instruction:
+        raise InvalidArgument("instruction: cannot be set by a request; rankers.NAME.instruction does")
+    most = max(each.spec.max_query_tokens for each in scorer.members)
+    if body.max_tokens_per_query and 0 < body.max_tokens_per_query < most:
+        raise InvalidArgument(
+            f"max_tokens_per_query: is {body.max_tokens_per_query}; queries are read up to {most} tokens"
+        )
 
 
 def _text_of(document: dict[str, Any], index: int, body: RerankBody) -> str:

@@ -34,6 +34,9 @@ class ScoreBody(msgspec.Struct):
     documents: Texts = None
     model: str | None = None
     use_activation: bool | None = None
+    instruction: str | None = None
+    truncate_prompt_tokens: int | None = None
+    max_tokens_per_query: int | None = None
 
 
 def routes(calls: HttpCalls, models: Models) -> list[Route]:
@@ -67,7 +70,15 @@ class Exchange:
         if texts is None:
             raise InvalidArgument("text_2: is missing; it must be a text or a list of texts")
         documents = [texts] if isinstance(texts, str) else texts
-        asked = RerankBody(query, [*documents], model=read.model, use_activation=read.use_activation)
+        asked = RerankBody(
+            query,
+            [*documents],
+            model=read.model,
+            use_activation=read.use_activation,
+            instruction=read.instruction,
+            truncate_prompt_tokens=read.truncate_prompt_tokens,
+            max_tokens_per_query=read.max_tokens_per_query,
+        )
         self._asked = understand(asked, self._models, caller)
         return self._asked.request()
 

@@ -167,8 +167,27 @@ async def test_fewer_chunks_are_read_where_that_is_asked_for(shared_door: Opened
     one = await tokens(max_chunks_per_doc=1)
     assert one == await tokens(max_tokens_per_doc=20) == await tokens(max_tokens_per_doc=150)
     assert one < await tokens(max_chunks_per_doc=3) < await tokens()
+    assert await tokens(truncate_prompt_tokens=150) == one
     assert await tokens(max_tokens_per_doc=4096) == await tokens()
     assert await tokens(max_tokens_per_doc=2**40) == await tokens()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("instruction", "find recipes", "cannot be set by a request; rankers.NAME.instruction does"),
+        ("max_tokens_per_query", 2, "is 2; queries are read up to "),
+        ("truncate_prompt_tokens", 0, "is 0; it must be 1 or more"),
+    ],
+)
+async def test_a_field_that_would_change_scores_is_not_ignored(
+    shared_door: Opened, field: str, value: Any, words: str
+) -> None:
+    status, said = await shared_door.post("/v2/rerank", {**REQUEST, field: value})
+    assert (status, said["message"].startswith(f"{field}: {words}")) == (400, True)
+    pairs = {"text_1": REQUEST["query"], "text_2": TEXTS, field: value}
+    status, said = await shared_door.post("/score", pairs)
+    assert (status, said["message"].startswith(f"{field}: {words}")) == (400, True)
 
 
 async def test_passages_are_cohere_s_spans(shared_door: Opened) -> None:
