@@ -1,7 +1,8 @@
-"""The proxy of the chart: Envoy itself takes its configuration, which adds no time and no try to any call."""
+"""The proxy of the chart: Envoy itself takes its configuration, and its pods fit it."""
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 import yaml
 
 from farrank_server.service.methods import SERVICE
+from support.documentation import ROOT
+from support.envoys import PROGRAM, write_files
 from support.helm_chart import Rendered, Values
 from support.tls_files import TlsFiles
 
@@ -24,43 +27,48 @@ def configuration(values: Values) -> Any:
 
 @pytest.mark.parametrize("values", [ENVOY, TLS], ids=["plaintext", "TLS"])
 def test_envoy_takes_its_configuration(values: Values, tls_files: TlsFiles, tmp_path: Path) -> None:
-    program = shutil.which("envoy")
-    if program is None:
-        pytest.skip("envoy is not installed")
-    text = Rendered(values).one("ConfigMap", "demo-farrank-envoy")["data"]["envoy.yaml"]
-    files = {
-        "tls.crt": tls_files.certificate,
-        "tls.key": tls_files.private_key,
-        "ca.crt": tls_files.authority,
-    }
-    for name, path in files.items():
-        text = text.replace(f"/etc/farrank/tls/{name}", str(path))
-    assert "/etc/farrank" not in text
-    file = tmp_path / "envoy.yaml"
-    file.write_text(text, encoding="utf-8")
-    command = [program, "--mode", "validate", "--config-path", str(file), "--log-level", "warning"]
+    (tmp_path / "tls").mkdir()
+    shutil.copy(tls_files.certificate, tmp_path / "tls" / "tls.crt")
+    shutil.copy(tls_files.private_key, tmp_path / "tls" / "tls.key")
+    file = write_files(Rendered(values), tmp_path, tmp_path / "tls")
+    command = [PROGRAM, "--mode", "validate", "--config-path", str(file), "--log-level", "warning"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "eprecated" not in done.stdout + done.stderr
 
 
-def test_deadlines_and_refusals_are_the_replicas_own() -> None:
+def test_the_file_for_replicas_outside_of_kubernetes_is_the_same_template() -> None:
+    spec = importlib.util.spec_from_file_location("write_envoy", ROOT / "deploy/envoy/write_envoy.py")
+    assert spec is not None
+    assert spec.loader is not None
+    writer = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(writer)
+    written = (ROOT / "deploy/envoy/envoy.yaml").read_text(encoding="utf-8")
+    assert written == writer.text(), "python deploy/envoy/write_envoy.py writes it anew"
+    # Addresses apart, it is the chart's.
+    outside, inside = yaml.safe_load(written), configuration(ENVOY)
+    for each in (outside, inside):
+        for listener in each["static_resources"]["listeners"]:
+            del listener["address"]
+        each["static_resources"]["clusters"][-1].pop("load_assignment")
+    assert outside == inside
+
+
+def test_deadlines_are_the_callers_own() -> None:
     (calls, _) = configuration(ENVOY)["static_resources"]["listeners"]
     manager = calls["filter_chains"][0]["filters"][0]["typed_config"]
     (host,) = manager["route_config"]["virtual_hosts"]
-    (only,) = host["routes"]
-    assert only["route"] == {
+    assert host["routes"][-1]["route"] == {
         "cluster": "replicas",
         "timeout": "0s",
         "max_stream_duration": {"grpc_timeout_header_max": "0s"},
     }
-    assert "retry_policy" not in host
     assert manager["stream_idle_timeout"] == "0s"
 
 
 def test_replicas_are_found_by_their_service_and_asked_for_their_health() -> None:
     rendered = Rendered(ENVOY)
-    (cluster,) = configuration(ENVOY)["static_resources"]["clusters"]
+    (_, cluster) = configuration(ENVOY)["static_resources"]["clusters"]
     endpoint = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
     address = endpoint["address"]["socket_address"]
     name, namespace, _ = address["address"].split(".")
@@ -81,8 +89,9 @@ def test_its_pods_have_the_ports_that_it_listens_at_and_the_time_to_end() -> Non
         for each in configuration(TLS)["static_resources"]["listeners"]
     }
     assert {each["containerPort"] for each in container["ports"]} == listens
-    sleeps_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
-    assert pod["terminationGracePeriodSeconds"] > sleeps_s
+    drain_s = int(container["lifecycle"]["preStop"]["exec"]["command"][-1])
+    assert pod["terminationGracePeriodSeconds"] > drain_s
     (config,) = (each for each in container["volumeMounts"] if each["name"] == "config")
     assert container["args"][:2] == ["--config-path", f"{config['mountPath']}/envoy.yaml"]
-    assert "admin" not in configuration(TLS)
+    admin = configuration(TLS)["admin"]["address"]["socket_address"]
+    assert admin["address"] == "127.0.0.1"

