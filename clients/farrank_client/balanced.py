@@ -2,6 +2,7 @@
 
 import asyncio
 import queue
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -10,9 +11,17 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from farrank_client.balancing import Replica, Replicas, Round, none_healthy, read_backlog_s
+from farrank_client.balancing import (
+    PROBE_TIMEOUT_S,
+    Probe,
+    Replica,
+    Replicas,
+    Round,
+    none_healthy,
+    read_backlog_s,
+)
 from farrank_client.calls import Response, check_health
-from farrank_client.errors import DeadlineExceeded, FarrankError, from_grpc
+from farrank_client.errors import DeadlineExceeded, FarrankError, Unavailable, from_grpc
 from farrank_client.lookup import Addresses, GivenAddresses, NamedAddresses
 from farrank_client.transport import AsyncGrpcTransport, AsyncTransport, GrpcTransport, Setup, Transport
 
@@ -42,6 +51,8 @@ class BalancedTransport:
     def __init__(self, setup: Setup, max_replicas: int | None = None) -> None:
         self._addresses = _addresses(setup)
         self._check = check_health(setup.health_service)
+        # Reentrant: a question that fails at once is taken where it is asked.
+        self._asking = threading.RLock()
         self._replicas: Replicas[GrpcTransport] = Replicas(
             lambda address: GrpcTransport(setup, address), max_replicas
         )
@@ -88,34 +99,45 @@ class BalancedTransport:
         raise none_healthy(len(tried), last)
 
     def _ask(self, drawn: Sequence[Replica[GrpcTransport]], until_s: float) -> Round[GrpcTransport]:
-        now_s = time.monotonic()
-        asked = Round(self._replicas, drawn, until_s, now_s)
+        asked = Round(self._replicas, drawn, until_s, time.monotonic())
         ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        waiting: dict[Any, Replica[GrpcTransport]] = {}
+        waiting: dict[Any, tuple[Replica[GrpcTransport], Probe]] = {}
         for replica in asked.to_ask:
-            probe = replica.wire.start(self._check, timeout_s=max(0.0, until_s - now_s))
-            waiting[probe] = replica
-            probe.add_done_callback(ended.put)
-        try:
-            while waiting:
-                try:
-                    probe = ended.get(timeout=max(0.0, asked.until_s - time.monotonic()))
-                except queue.Empty:
-                    break
-                replica = waiting.pop(probe)
-                try:
-                    self._check.read(probe.result())
-                    backlog_s = read_backlog_s(probe.trailing_metadata())
-                    asked.answered(replica, backlog_s, time.monotonic())
-                except grpc.RpcError as error:
-                    asked.failed(replica, from_grpc(error))
-                except FarrankError as error:
-                    asked.failed(replica, error)
-        finally:
-            for probe in waiting:
-                probe.cancel()
+            probe = self._probe(replica)
+            waiting[probe.future] = (replica, probe)
+            probe.future.add_done_callback(ended.put)
+        while waiting:
+            try:
+                future = ended.get(timeout=max(0.0, asked.until_s - time.monotonic()))
+            except queue.Empty:
+                break
+            asked.answered(*waiting.pop(future), time.monotonic())
         asked.left(waiting.values())
         return asked
+
+    def _probe(self, replica: Replica[GrpcTransport]) -> Probe:
+        """Ask a replica, or share the question that is under way."""
+        with self._asking:
+            if replica.probe is not None:
+                return replica.probe
+            probe = self._replicas.asks(replica)
+            probe.future = replica.wire.start(self._check, timeout_s=PROBE_TIMEOUT_S)
+            replica.probe = probe
+            # Callbacks run in the order in which they are added: this one before those of waiting calls.
+            probe.future.add_done_callback(lambda future: self._take(replica, probe, future))
+            return probe
+
+    def _take(self, replica: Replica[GrpcTransport], probe: Probe, future: Any) -> None:
+        replica.probe = None
+        try:
+            self._check.read(future.result())
+            self._replicas.heard(replica, probe, read_backlog_s(future.trailing_metadata()))
+        except grpc.RpcError as error:
+            self._replicas.refused(replica, probe, from_grpc(error))
+        except grpc.FutureCancelledError:
+            self._replicas.refused(replica, probe, Unavailable("the client was closed"))
+        except FarrankError as error:
+            self._replicas.refused(replica, probe, error)
 
 
 class AsyncBalancedTransport:
@@ -144,6 +166,8 @@ class AsyncBalancedTransport:
     async def close_async(self) -> None:
         """End what is in flight and let go of the connections."""
         for each in self._replicas.all():
+            if each.probe is not None:
+                each.probe.future.cancel()
             await each.wire.close_async()
 
     async def _choose(self, until_s: float) -> Replica[AsyncGrpcTransport]:
@@ -174,34 +198,37 @@ class AsyncBalancedTransport:
     async def _ask(
         self, drawn: Sequence[Replica[AsyncGrpcTransport]], until_s: float
     ) -> Round[AsyncGrpcTransport]:
-        now_s = time.monotonic()
-        asked = Round(self._replicas, drawn, until_s, now_s)
-
-        async def probe(replica: Replica[AsyncGrpcTransport]) -> float:
-            call = replica.wire.start(self._check, timeout_s=max(0.0, until_s - now_s))
-            try:
-                self._check.read(await call)
-                return read_backlog_s(await call.trailing_metadata())
-            except grpc.RpcError as error:
-                raise from_grpc(error) from error
-
-        waiting = {asyncio.create_task(probe(each)): each for each in asked.to_ask}
-        try:
-            while waiting:
-                left_s = asked.until_s - time.monotonic()
-                ended, _ = await asyncio.wait(
-                    waiting, timeout=max(0.0, left_s), return_when=asyncio.FIRST_COMPLETED
-                )
-                if not ended:
-                    break
-                for task in ended:
-                    replica, error = waiting.pop(task), task.exception()
-                    if isinstance(error, FarrankError):
-                        asked.failed(replica, error)
-                    else:
-                        asked.answered(replica, task.result(), time.monotonic())
-        finally:
-            for task in waiting:
-                task.cancel()
+        asked = Round(self._replicas, drawn, until_s, time.monotonic())
+        waiting: dict[Any, tuple[Replica[AsyncGrpcTransport], Probe]] = {}
+        for replica in asked.to_ask:
+            if (probe := replica.probe) is None:
+                probe = replica.probe = self._replicas.asks(replica)
+                probe.future = asyncio.create_task(self._take(replica, probe))
+            waiting[probe.future] = (replica, probe)
+        while waiting:
+            left_s = asked.until_s - time.monotonic()
+            ended, _ = await asyncio.wait(
+                waiting, timeout=max(0.0, left_s), return_when=asyncio.FIRST_COMPLETED
+            )
+            if not ended:
+                break
+            for future in ended:
+                asked.answered(*waiting.pop(future), time.monotonic())
         asked.left(waiting.values())
         return asked
+
+    async def _take(self, replica: Replica[AsyncGrpcTransport], probe: Probe) -> None:
+        """Ask a replica, in a task of its own: calls that wait for it may end before it answers."""
+        try:
+            call = replica.wire.start(self._check, timeout_s=PROBE_TIMEOUT_S)
+            self._check.read(await call)
+            self._replicas.heard(replica, probe, read_backlog_s(await call.trailing_metadata()))
+        except grpc.RpcError as error:
+            self._replicas.refused(replica, probe, from_grpc(error))
+        except asyncio.CancelledError:
+            self._replicas.refused(replica, probe, Unavailable("the client was closed"))
+            raise
+        except FarrankError as error:
+            self._replicas.refused(replica, probe, error)
+        finally:
+            replica.probe = None

@@ -2,8 +2,8 @@
 
 Before a call the client asks `PROBES` replicas for their health at once. Each answer brings the replica's
 backlog in seconds, so that one question says both who may be asked and who is free. Answers of the last
-`REPORT_S` are used again. Measured and simulated against other policies in
-docs/decisions/0048-replicas-are-chosen-by-their-backlog.md.
+`REPORT_S` are used again, and calls that come while a replica is asked share its answer. Measured and
+simulated against other policies in docs/decisions/0048-replicas-are-chosen-by-their-backlog.md.
 """
 
 import hashlib
@@ -48,10 +48,25 @@ def read_backlog_s(metadata: Iterable[Any] | None) -> float:
 
 
 @dataclass(eq=False, slots=True)
+class Probe:
+    """A question that is under way, shared by all calls that wait for it; `future` is gRPC's or a task.
+
+    `begun` is how many calls the client had begun at the replica when it asked. `error` says, once the
+    future is done, why the replica takes no calls.
+    """
+
+    asked_s: float
+    begun: int
+    future: Any = None
+    error: FarrankError | None = None
+    is_late: bool = False
+
+
+@dataclass(eq=False, slots=True)
 class Replica(Generic[Wire]):
     """One server: how to reach it, its last report, and the calls that this client began at it.
 
-    `begun_at_report` is what `begun` was when the report was asked for.
+    `begun_at_report` is what `begun` was when the report was asked for. `probe` is the question under way.
     """
 
     address: str
@@ -64,6 +79,7 @@ class Replica(Generic[Wire]):
     late: int = 0
     avoided_until_s: float = float("-inf")
     is_gone: bool = False
+    probe: Probe | None = None
 
 
 class Replicas(Generic[Wire]):
@@ -129,22 +145,33 @@ class Replicas(Generic[Wire]):
         """Whether its last report is new enough."""
         return self._clock_s() - replica.asked_s <= REPORT_S
 
-    def heard(self, replica: Replica[Wire], asked_s: float, begun: int, backlog_s: float) -> None:
-        """Take a report that was asked for at `asked_s`, when the client had begun so many calls there."""
-        with self._lock:
-            replica.late, replica.avoided_until_s = 0, float("-inf")
-            if asked_s >= replica.asked_s:
-                replica.asked_s, replica.begun_at_report, replica.backlog_s = asked_s, begun, backlog_s
+    def asks(self, replica: Replica[Wire]) -> Probe:
+        """Note that a replica is asked from now on."""
+        return Probe(self._clock_s(), replica.begun)
 
-    def refused(self, replica: Replica[Wire]) -> None:
+    def heard(self, replica: Replica[Wire], probe: Probe, backlog_s: float) -> None:
+        """Take the answer of a healthy replica."""
+        with self._lock:
+            if not probe.is_late:
+                replica.late = 0
+            replica.avoided_until_s = float("-inf")
+            replica.asked_s, replica.begun_at_report = probe.asked_s, probe.begun
+            replica.backlog_s = backlog_s
+
+    def refused(self, replica: Replica[Wire], probe: Probe, error: FarrankError) -> None:
         """Draw it last for a while: it is not healthy, or cannot be reached."""
+        probe.error = error
         replica.avoided_until_s = self._clock_s() + AVOIDED_S
 
-    def was_late(self, replica: Replica[Wire]) -> None:
-        """Count an answer that was not waited for."""
-        replica.late += 1
-        if replica.late >= LATE_PROBES:
-            self.refused(replica)
+    def was_late(self, replica: Replica[Wire], probe: Probe) -> None:
+        """Count an answer that was not waited for, once however many calls would have waited."""
+        with self._lock:
+            if probe.is_late:
+                return
+            probe.is_late = True
+            replica.late += 1
+            if replica.late >= LATE_PROBES:
+                replica.avoided_until_s = self._clock_s() + AVOIDED_S
 
     def begin(self, healthy: Sequence[Replica[Wire]]) -> Replica[Wire]:
         """Choose the one with the least work, and count the call as begun there.
@@ -173,7 +200,7 @@ class Replicas(Generic[Wire]):
 
 
 class Round(Generic[Wire]):
-    """One round of questions: which replicas are still to answer, who is healthy, how long to wait."""
+    """The questions that one call waits for: whom to ask, who is healthy, how long to wait."""
 
     def __init__(
         self, replicas: Replicas[Wire], drawn: Sequence[Replica[Wire]], until_s: float, now_s: float
@@ -181,32 +208,27 @@ class Round(Generic[Wire]):
         self._replicas = replicas
         self.healthy = [each for each in drawn if replicas.is_known(each)]
         self.to_ask = [each for each in drawn if each not in self.healthy]
-        self._asked_s = now_s
-        self._begun = {each: each.begun for each in self.to_ask}
         wait_s = GRACE_S if self.healthy else PROBE_TIMEOUT_S
         self.until_s = min(until_s, now_s + wait_s)
         self.error: tuple[str, FarrankError] | None = None
 
-    def answered(self, replica: Replica[Wire], backlog_s: float, now_s: float) -> None:
-        """A replica is healthy; the others get a little time more."""
-        self._replicas.heard(replica, self._asked_s, self._begun[replica], backlog_s)
+    def answered(self, replica: Replica[Wire], probe: Probe, now_s: float) -> None:
+        """A replica has answered; where it is healthy, the others get a little time more."""
+        if probe.error is not None:
+            self.error = (replica.address, probe.error)
+            return
         if not self.healthy:
             self.until_s = min(self.until_s, now_s + GRACE_S)
         self.healthy.append(replica)
 
-    def failed(self, replica: Replica[Wire], error: FarrankError) -> None:
-        """A replica is not healthy, or cannot be reached."""
-        self._replicas.refused(replica)
-        self.error = (replica.address, error)
-
-    def left(self, waiting: Iterable[Replica[Wire]]) -> None:
+    def left(self, waiting: Iterable[tuple[Replica[Wire], Probe]]) -> None:
         """These have not answered in time."""
-        for each in waiting:
-            (self._replicas.was_late if self.healthy else self._replicas.refused)(each)
+        for replica, probe in waiting:
+            self._replicas.was_late(replica, probe)
             if not self.healthy:
                 late = Unavailable("it did not answer a health check in time")
                 late.reached_server = False
-                self.error = (each.address, late)
+                self.error = (replica.address, late)
 
 
 def none_healthy(count: int, last: tuple[str, FarrankError] | None) -> Unavailable:

@@ -22,7 +22,7 @@ from farrank_server.run import set_process_up
 from farrank_server.service.methods import SERVICE
 from farrank_server.telemetry.log_output import configure_logging
 from farrank_server.wire.handlers import refuse
-from farrank_server.wire.standard_services import Health
+from farrank_server.wire.standard_services import Health, reflections
 
 log = logging.getLogger(__name__)
 
@@ -131,6 +131,8 @@ class ServeDoor(GrpcListener):
 
     def __init__(self, rankers: Iterable[str]) -> None:
         self._health = Health((SERVICE.full_name, SEARCHES), [health_of(each) for each in rankers])
+        # Proxies pass no reflection on: none is ever open.
+        self._reflections = reflections()
         self.port = 0
         self._behaviours: dict[str, Any] = {}
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 import socket
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -61,14 +63,16 @@ def test_the_least_backlog_is_chosen_and_own_calls_since_the_report_count_first(
     known = replicas(clock, 3)
     first, second, third = known.all()
     for each, backlog_s in ((first, 0.3), (second, 0.1), (third, 0.2)):
-        known.heard(each, clock(), each.begun, backlog_s)
+        known.heard(each, known.asks(each), backlog_s)
     assert [known.begin([first, second, third]) for _ in range(4)] == [second, third, first, second]
     # A report that was asked for after these calls has them in it.
-    known.heard(first, clock() + 1, first.begun, 0.5)
+    known.heard(first, known.asks(first), 0.5)
     assert known.begin([first, second, third]) is first
-    # A late answer to an earlier question says nothing new.
-    known.heard(second, clock() - 1, 0, 0.0)
-    assert second.backlog_s == 0.1
+    # One that began after the question, and before the answer, may not be.
+    probe = known.asks(first)
+    known.begin([first])
+    known.heard(first, probe, 0.25)
+    assert known.begin([first, second, third]) is third
 
 
 def test_a_few_are_drawn_by_chance_then_all_others(clock: Clock) -> None:
@@ -85,7 +89,7 @@ def test_a_report_holds_for_a_moment(clock: Clock) -> None:
     known = replicas(clock, 2)
     replica = known.all()[0]
     assert not known.is_known(replica)
-    known.heard(replica, clock(), 0, 0.0)
+    known.heard(replica, known.asks(replica), 0.0)
     clock.now_s += REPORT_S * 0.9
     assert known.is_known(replica)
     clock.now_s += REPORT_S
@@ -95,15 +99,20 @@ def test_a_report_holds_for_a_moment(clock: Clock) -> None:
 def test_who_refused_or_is_late_is_drawn_last_for_a_while(clock: Clock) -> None:
     known = replicas(clock, 2 * PROBES)
     refused, late, *others = known.all()
-    known.refused(refused)
+    gone = Unavailable("gone")
+    known.refused(refused, known.asks(refused), gone)
     for _ in range(LATE_PROBES):
-        known.was_late(late)
+        probe = known.asks(late)
+        # Several calls may wait for one answer.
+        known.was_late(late, probe)
+        known.was_late(late, probe)
+        assert (late.avoided_until_s > clock()) == (late.late == LATE_PROBES)
     for _ in range(50):
         assert not {refused, late} & set(known.draw([]))
     for each in others[1:]:
-        known.refused(each)
+        known.refused(each, known.asks(each), gone)
     assert others[0] in known.draw([])
-    known.heard(late, clock(), 0, 0.0)
+    known.heard(late, known.asks(late), 0.0)
     assert {late, others[0]} <= set(known.draw([]))
     clock.now_s += AVOIDED_S
     assert any(refused in known.draw([]) for _ in range(200))
@@ -221,6 +230,27 @@ def test_one_that_says_nothing_is_not_waited_for(call: Caller, three: list[Scrip
         assert asked(three) == [5, 0, 0]
         with pytest.raises(DeadlineExceeded, match="no replica has answered"):
             call([address, address.replace("127.0.0.1", "127.0.0.2")], ask(1, timeout_s=0.3), retry=ONCE)
+
+
+def test_calls_that_come_together_share_the_answers(call: Caller, three: list[ScriptedServer]) -> None:
+    def use(client: Any) -> Any:
+        if isinstance(client, Client):
+            with ThreadPoolExecutor(50) as pool:
+                list(pool.map(lambda _: client.rerank("q", ["x"]), range(200)))
+            return None
+
+        async def go() -> None:
+            await asyncio.gather(*(client.rerank("q", ["x"]) for _ in range(200)))
+
+        return go()
+
+    for each in three:
+        each.most_checks = 1
+    call([each.target for each in three], use, retry=ONCE)
+    assert sum(asked(three)) == 200
+    # Each of them as often as the others, but for reports that change meanwhile: none has any work.
+    assert min(asked(three)) > 20
+    assert sum(each.checks for each in three) < 200
 
 
 def test_a_server_that_reports_no_load_is_used(call: Caller, three: list[ScriptedServer]) -> None:

@@ -49,9 +49,14 @@ class ScriptedServer(rerank_pb2_grpc.RerankServiceServicer):
     health: health.HealthServicer = field(default_factory=health.HealthServicer)
     # With a number, health checks carry it as the backlog.
     backlog_s: float | None = None
+    # More health checks than this at once are refused, as a server does with very many of one caller.
+    most_checks: int = 100
+    checks: int = 0
+    checks_open: int = 0
     hold: bool = False
     arrived: threading.Event = field(default_factory=threading.Event)
     caller_left: threading.Event = field(default_factory=threading.Event)
+    counting: threading.Lock = field(default_factory=threading.Lock)
 
     def fail(
         self, code: grpc.StatusCode, message: str = "no room now", pushback: str | None = None, times: int = 1
@@ -106,6 +111,20 @@ class _Loaded(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         self._scripted = scripted
 
     def Check(self, request: Any, context: grpc.ServicerContext) -> Any:
+        scripted = self._scripted
+        with scripted.counting:
+            scripted.checks += 1
+            scripted.checks_open += 1
+            is_full = scripted.checks_open > scripted.most_checks
+        try:
+            if is_full:
+                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many health checks")
+            return self._answer(request, context)
+        finally:
+            with scripted.counting:
+                scripted.checks_open -= 1
+
+    def _answer(self, request: Any, context: grpc.ServicerContext) -> Any:
         if self._scripted.backlog_s is not None:
             report = f"TEXT named_metrics.backlog_s={self._scripted.backlog_s}"
             context.set_trailing_metadata((("endpoint-load-metrics", report),))
