@@ -84,6 +84,7 @@ class Plan:
     processes: int
     share: float
     token_s: float
+    seed: int = 0
 
     def rate_per_s(self, count: int) -> float:
         """Calls a second that load so many devices to the share."""
@@ -180,7 +181,8 @@ def divided(kind: str, plan: Plan) -> list[Row]:
     """Ways to divide calls of even or mixed sizes among plain replicas."""
     mean_s = plan.token_s * MEAN_TOKENS
     with callers(plan.processes) as senders:
-        return balancing(kind, senders, mean_s, plan.share, plan.rounds, OPEN_WARM_UP_S, plan.open_s)
+        seeds = range(plan.seed, plan.seed + plan.rounds)
+        return balancing(kind, senders, mean_s, plan.share, seeds, OPEN_WARM_UP_S, plan.open_s)
 
 
 def hops(plan: Plan) -> list[Row]:
@@ -263,6 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--processes", type=int, default=6, help="that send an open load together (%(default)s)")
     add("--load", type=float, default=0.7, help="of an open one, a share of the devices' time (%(default)s)")
     add("--token-ms", type=float, default=2.0, help="sleep for each token (%(default)s)")
+    add("--seed", type=int, default=0, help="of calls of even and mixed sizes, in the first round (0)")
     given = command.parse(arguments)
     # Where it is not allowed, Ray is not measured, and the report says why.
     with suppress(OSError):
@@ -277,6 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.processes,
         given.load,
         given.token_ms / 1000,
+        given.seed,
     )
     notes = (
         "every replica is a real server whose device sleeps instead of computing: "

@@ -43,9 +43,18 @@ class Contender:
 
 
 def balancing(
-    kind: str, callers: Callers, mean_s: float, share: float, rounds: int, warm_up_s: float, seconds: float
+    kind: str,
+    callers: Callers,
+    mean_s: float,
+    share: float,
+    seeds: Sequence[int],
+    warm_up_s: float,
+    seconds: float,
 ) -> list[Row]:
-    """Measure all ways in turns with one kind of sizes; `mean_s` is a call's mean time on a device."""
+    """Measure all ways in turns with one kind of sizes, a round for each seed of arrivals and calls.
+
+    `mean_s` is a call's mean time on a device.
+    """
     sizes = KINDS[kind]
     rate_per_s = share * REPLICAS / mean_s
     found: dict[str, list[tuple[Loaded, Latency]]] = {}
@@ -69,7 +78,7 @@ def balancing(
         for name, draws in ((ENVOY, None), (ENVOY_ALL, REPLICAS)):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             ways[name] = Contender(stack.enter_context(envoy_before(servers, folder, draws)))
-        for number in range(rounds):
+        for number in seeds:
             for name, way in ways.items():
                 loaded = open_load(
                     callers,
