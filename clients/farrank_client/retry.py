@@ -9,6 +9,7 @@ Source: https://github.com/grpc/proposal/blob/master/A6-client-retries.md
 """
 
 import random
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -16,9 +17,12 @@ from dataclasses import dataclass
 
 from farrank_client.errors import FarrankError, Internal, ResourceExhausted, Unavailable
 
-# Ray Serve's proxy reports a call whose replica died with INTERNAL and the message of Ray's ActorDiedError.
-# An actor that could not be created has another message, and stays an error.
-_DEAD_ACTOR = "The actor died unexpectedly before finishing this task."
+# Ray Serve's proxy reports a call whose replica died with INTERNAL and the message of Ray's ActorDiedError or,
+# before Ray knows of the death, of its ActorUnavailableError. An actor that could not be created has another
+# message, and stays an error.
+_DEAD_ACTOR = re.compile(
+    r"The actor (died unexpectedly before finishing this task\.|[0-9a-f]+ is unavailable: )"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class RetryPolicy:
 
 def _is_dead_actor(error: FarrankError) -> bool:
     """Whether a replica on Ray died with the call; ranking changes nothing, so another may answer it."""
-    return isinstance(error, Internal) and error.message.startswith(_DEAD_ACTOR)
+    return isinstance(error, Internal) and _DEAD_ACTOR.match(error.message) is not None
 
 
 DEFAULT_RETRY = RetryPolicy()

@@ -77,14 +77,20 @@ def test_at_least_one_attempt() -> None:
         RetryPolicy(max_attempts=0)
 
 
-# Ray 2.60, ray/exceptions.py: ActorDiedError of an actor that died, and of one that could not be created.
+# Ray 2.60, ray/exceptions.py: ActorDiedError of an actor that died, ActorUnavailableError of one whose death is
+# not known yet, and ActorDiedError of one that could not be created.
 DIED = "The actor died unexpectedly before finishing this task.\n\tclass_name: ServeReplica\n\tactor_id: 1f"
+GONE = (
+    "The actor 14f8e39f1b96ac3edfa3580101000000 is unavailable: The actor is temporarily unavailable: RpcError: "
+    "RPC error: Socket closed rpc_code: 14. The task may or may not have been executed on the actor."
+)
 NOT_CREATED = "The actor died because of an error raised in its creation task, ray::ServeReplica.__init__()"
 
 
 def test_only_a_dead_actor_makes_an_internal_error_worth_another_attempt() -> None:
-    assert RetryPolicy().pause_s(Internal(DIED), 1) == RetryPolicy().initial_backoff_s
+    for message in (DIED, GONE):
+        assert RetryPolicy().pause_s(Internal(message), 1) == RetryPolicy().initial_backoff_s
     assert RetryPolicy().pause_s(Internal(DIED, retry_after_s=-1), 1) is None
-    for message in (NOT_CREATED, f"a bug: {DIED}", "The actor died"):
+    for message in (NOT_CREATED, f"a bug: {DIED}", f"a bug: {GONE}", "The actor died"):
         assert RetryPolicy().pause_s(Internal(message), 1) is None
     assert RetryPolicy().pause_s(InvalidArgument(DIED), 1) is None
