@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from farrank_client.errors import FarrankError, Internal, ResourceExhausted, Unavailable
 
-# Ray Serve's proxy reports a call whose replica died with INTERNAL and the message of Ray's ActorDiedError or,
-# before Ray knows of the death, of its ActorUnavailableError. An actor that could not be created has another
-# message, and stays an error.
+# Ray Serve's proxy reports a call whose replica died with INTERNAL and the message of Ray's ActorDiedError
+# or, before Ray knows of the death, of its ActorUnavailableError. An actor that could not be created has
+# another message, and stays an error.
 _DEAD_ACTOR = re.compile(
     r"The actor (died unexpectedly before finishing this task\.|[0-9a-f]+ is unavailable: )"
 )

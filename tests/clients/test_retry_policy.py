@@ -77,12 +77,13 @@ def test_at_least_one_attempt() -> None:
         RetryPolicy(max_attempts=0)
 
 
-# Ray 2.60, ray/exceptions.py: ActorDiedError of an actor that died, ActorUnavailableError of one whose death is
-# not known yet, and ActorDiedError of one that could not be created.
+# Ray 2.60, ray/exceptions.py: ActorDiedError of an actor that died, ActorUnavailableError of one whose death
+# is not known yet, and ActorDiedError of one that could not be created.
 DIED = "The actor died unexpectedly before finishing this task.\n\tclass_name: ServeReplica\n\tactor_id: 1f"
 GONE = (
-    "The actor 14f8e39f1b96ac3edfa3580101000000 is unavailable: The actor is temporarily unavailable: RpcError: "
-    "RPC error: Socket closed rpc_code: 14. The task may or may not have been executed on the actor."
+    "The actor 14f8e39f1b96ac3edfa3580101000000 is unavailable: The actor is temporarily unavailable: "
+    "RpcError: RPC error: Socket closed rpc_code: 14. The task may or may not have been executed on the "
+    "actor."
 )
 NOT_CREATED = "The actor died because of an error raised in its creation task, ray::ServeReplica.__init__()"
 
