@@ -34,7 +34,7 @@ LEAST_PING_INTERVAL_S = 1.0
 # bound 60,000 streams that are opened and reset at once stall the event loop for eight seconds.
 MAX_STREAMS = 2000
 
-# A connection that has not finished its handshakes by then is ended.
+# A connection that has not finished its handshakes within this time is ended.
 HANDSHAKE_S = 10.0
 
 # gRPC's set of compression algorithms, of which the first bit is "none".

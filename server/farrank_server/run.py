@@ -133,7 +133,7 @@ async def _serve(
 
 
 def _end_by(seconds: float, status: int) -> None:
-    """End the process in so many seconds if it has not ended by then.
+    """End the process after `seconds` if it has not ended by then.
 
     Threads that hang in native code or wait for a dead disk cannot be ended otherwise, and Python waits for
     some of them.

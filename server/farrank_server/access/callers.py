@@ -224,14 +224,18 @@ class _Counted(Spending):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # What the server refused or gave up has cost the caller nothing. A caller who goes away, or is late,
-        # has had the work done.
-        # A failure of the server's own is no fault of the caller either.
-        is_refused = isinstance(error, FarrankError) and error.reason is not None
-        is_refused |= isinstance(error, Exception) and not isinstance(error, FarrankError)
-        is_refused |= isinstance(error, Internal)
-        if self._holder.tokens is not None and (is_refused or isinstance(error, InvalidArgument)):
+        if self._holder.tokens is not None and _is_free(error):
             self._holder.tokens.give_back(self._taken)
+
+
+def _is_free(error: BaseException | None) -> bool:
+    """Whether a call that ended so costs its key nothing: wrong, refused, given up, or failed by the server.
+
+    For a caller that went away or was late the work was done.
+    """
+    if not isinstance(error, FarrankError):
+        return isinstance(error, Exception)
+    return error.reason is not None or isinstance(error, (InvalidArgument, Internal))
 
 
 class Entry(NamedTuple):

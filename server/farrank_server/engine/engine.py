@@ -178,7 +178,7 @@ class Engine:
     def backlog_s(self) -> float:
         """Say for how many seconds the device has work: what is admitted and not yet encoded.
 
-        What it has done of the batch that runs is left out: of two busy replicas one is free sooner.
+        The finished part of the running batch does not count: it tells two busy replicas apart.
         """
         admitted_s = sum(
             self._reservations.outstanding_tokens(name) / ranker.tokens_per_s()

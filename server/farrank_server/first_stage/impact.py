@@ -135,7 +135,7 @@ class ImpactStage(LuceneStage):
         self._weights = await loop.run_in_executor(self._thread, _open_weights, self._key, self._config)
 
     async def stop(self) -> None:
-        """End the thread, and let go of what is kept beside the index."""
+        """End the thread and close the stores of the index."""
         await super().stop()
         self._thread.shutdown(wait=False, cancel_futures=True)
 

@@ -27,13 +27,13 @@ Parsed = TypeVar("Parsed", bound=Message)
 # So many fields a message may have beside its documents: what this contract has, often, and what comes to it.
 MOST_FIELDS = 32
 
-# Of so many bytes the parser makes no more than it can in some milliseconds.
+# The parser stays below a few milliseconds for messages up to this size.
 SMALL_BYTES = 65_536
 
 # What a document may have beside its text.
 DOCUMENT_ROOM_BYTES = 65_536
 
-# About so many bytes are parsed without a pause, or one document: some milliseconds.
+# About this much is parsed without a pause, or one document, which takes a few milliseconds.
 PIECE_BYTES = 2 * 2**20
 
 # How long the event loop is left to others between two pieces. One turn of the loop would not do: a small
@@ -53,7 +53,7 @@ class LongWork:
         self._refilling: asyncio.TimerHandle | None = None
 
     async def turn(self, size: int) -> None:
-        """Wait until it is this request's turn to work on so many bytes, in order of arrival."""
+        """Wait until it is this request's turn to work on `size` bytes. Requests go in order of arrival."""
         if not self._lock.locked() and self._left >= min(size, PIECE_BYTES):
             self._left -= size
             if self._refilling is None:

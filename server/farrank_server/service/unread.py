@@ -1,8 +1,8 @@
 """Answers that callers have not read yet: bounded in bytes and in time.
 
-What is answered waits until its caller makes room for it, and a caller may never do so. Then it stands here,
-and a connection that keeps large answers waiting gets no more of them. One that is late beyond reason is
-ended, with all its calls: gRPC knows no other way to take an answer back.
+An answer waits until its caller makes room for it, and a caller may never do so. Callers and connections that
+keep large answers waiting get no more of them. A connection with an answer that is far too late is ended,
+with all its calls: gRPC knows no other way to take an answer back.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from farrank_server.service.connections import end_connection
 
 log = logging.getLogger(__name__)
 
-# An answer of at most so many bytes is never refused: calls in flight bound how many there are.
+# A smaller answer is never refused: the calls that may be open (`wire/open_calls.py`) bound their number.
 SMALL_ANSWER_BYTES = 65_536
 
 # The share of all unread bytes that one connection may have.
@@ -57,15 +57,13 @@ class UnreadAnswers:
     """Keeps count of them, for all doors. Belongs to the event loop that made it."""
 
     def __init__(self, limits: LimitsConfig, metrics: Metrics) -> None:
-        self._most = limits.max_unread_bytes
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         self._unread: dict[Unread, None] = {}
         self._of = Counter[str]()
-        self._bytes = 0
         self._sweeping: asyncio.TimerHandle | None = None
         self._room = SharedRoom(limits.max_unread_bytes, SHARE_OF_FREE)
-        metrics.unread_bytes.set_function(lambda: self._bytes)
+        metrics.unread_bytes.set_function(lambda: self._room.held)
         metrics.unread_answers.set_function(lambda: len(self._unread))
 
     def add(self, door: Door, connection: str, size: int, account: Account | None = None) -> Unread:
@@ -77,27 +75,26 @@ class UnreadAnswers:
         account = account_of_peer(connection) if account is None else account
         of_it = self._of[connection]
         if size > SMALL_ANSWER_BYTES:
-            share = self._most // CONNECTION_SHARE
+            most, held = self._room.size, self._room.held
+            share = most // CONNECTION_SHARE
             if of_it and of_it + size > share:
                 raise _exhausted(
                     f"this connection has {of_it} bytes of answers unread: no room for {size}; its share of "
                     f"max_unread_bytes is {share}"
                 )
-            if self._bytes and self._bytes + size > self._most:
+            if held and held + size > most:
                 raise _exhausted(
-                    f"{self._bytes} bytes of answers are unread: no room for {size}; max_unread_bytes is "
-                    f"{self._most}"
+                    f"{held} bytes of answers are unread: no room for {size}; max_unread_bytes is {most}"
                 )
             if not self._room.shares(account, size):
                 raise _exhausted(
                     f"this caller has {self._room.of(account)} bytes of answers unread: no room for {size}; "
-                    f"its share of max_unread_bytes is what is free, {self._most - self._bytes}"
+                    f"its share of max_unread_bytes is what is free, {most - held}"
                 )
         patience_s = max(UNREAD_S, size / SLOWEST_BYTES_PER_S) if size else UNREAD_REFUSAL_S
         unread = Unread(door, connection, size, self._loop.time() + patience_s, account)
         self._room.take(size, account)
         self._unread[unread] = None
-        self._bytes += size
         self._of[connection] = of_it + size
         if self._sweeping is None:
             self._sweeping = self._loop.call_later(SWEEP_S, self._sweep)
@@ -108,7 +105,6 @@ class UnreadAnswers:
         if unread not in self._unread:
             return
         del self._unread[unread]
-        self._bytes -= unread.size
         self._room.take(-unread.size, unread.account)
         self._of[unread.connection] -= unread.size
         if not self._of[unread.connection]:

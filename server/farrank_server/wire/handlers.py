@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from farrank_server.access.callers import Caller, account_of_peer
+from farrank_server.access.keys import Header
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.errors import (
     DeadlineExceeded,
@@ -36,7 +37,6 @@ RETRY_KEY = "grpc-retry-pushback-ms"
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Trailing = tuple[tuple[str, str], ...]
 Method = Callable[[Any, float | None, Caller], Awaitable[Message]]
-
 
 # A request that is too large by no more gets an answer that names the limit. gRPC refuses larger ones unread.
 BEYOND_BYTES = 2 * 2**20
@@ -108,10 +108,7 @@ def _handler(
             assert task is not None
             task.add_done_callback(partial(_removed, unread, sent))
 
-        def header(key: str) -> str | None:
-            metadata = context.invocation_metadata() or ()
-            return next((value for name, value in metadata if name == key and isinstance(value, str)), None)
-
+        header = header_of(context)
         its_id = ((REQUEST_ID, begin(header(REQUEST_ID)).request_id),)
         context.set_trailing_metadata(its_id)
         entry = guard.enter(header, context.peer())
@@ -149,6 +146,16 @@ def _handler(
 
 def _removed(unread: UnreadAnswers, sent: Unread, _: "asyncio.Task[Any]") -> None:
     unread.remove(sent)
+
+
+def header_of(context: Context) -> Header:
+    """Return the function that reads a call's metadata by name."""
+
+    def header(key: str) -> str | None:
+        metadata = context.invocation_metadata() or ()
+        return next((value for name, value in metadata if name == key and isinstance(value, str)), None)
+
+    return header
 
 
 async def refuse(context: Context, error: FarrankError, trailing: Trailing = ()) -> NoReturn:

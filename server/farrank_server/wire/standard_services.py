@@ -24,7 +24,7 @@ from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest, Serv
 from farrank_server.access.keys import Keys
 from farrank_server.errors import DeadlineExceeded, FarrankError, InvalidArgument, ResourceExhausted
 from farrank_server.service.fields import SMALL_BYTES
-from farrank_server.wire.handlers import Context, refuse
+from farrank_server.wire.handlers import Context, header_of, refuse
 from farrank_server.wire.open_calls import OpenCalls
 
 # A client that checks health holds a watch on each of its connections, a proxy some for its clients.
@@ -108,7 +108,7 @@ class Health:
         self._arriving = _HalfSent()
 
     def protect(self, keys: Keys) -> None:
-        """Tell of a ranker only who shows a key that may use it."""
+        """Answer for a ranker only to callers that show a key which may use it."""
         self._keys = keys
 
     def _knows(self, service: str, context: Context) -> bool:
@@ -117,10 +117,7 @@ class Health:
             return False
         if self._keys is None or service not in self._ranker_names:
             return True
-        metadata = {
-            key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)
-        }
-        entry = self._keys.identify(metadata.get)
+        entry = self._keys.identify(header_of(context))
         return entry.refusal is None and entry.caller.may_rank(service.rpartition("/")[2])
 
     def report_load(self, backlog_s: Callable[[], float]) -> None:
