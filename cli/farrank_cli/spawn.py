@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from subprocess import PIPE, Popen
+from typing import IO
 
 
 class SpawnError(RuntimeError):
@@ -22,14 +23,14 @@ class SpawnedServer:
 
 
 @contextmanager
-def spawned_server(arguments: Sequence[str]) -> Iterator[SpawnedServer]:
+def spawned_server(arguments: Sequence[str], log: IO[bytes] | None = None) -> Iterator[SpawnedServer]:
     """Run `farrank serve` with these arguments, healthy when entered, ended when left.
 
-    Free ports are taken unless the arguments name some.
+    Free ports are taken unless the arguments name some. Its log goes to `log`, else to standard error.
     Raises: SpawnError if the server cannot be started.
     """
     command = [sys.executable, "-m", "farrank_cli", "serve", "--port", "0", "--metrics-port", "0", *arguments]
-    with Popen(command, stdout=PIPE, text=True) as process:
+    with Popen(command, stdout=PIPE, stderr=log, text=True) as process:
         try:
             yield _when_healthy(process)
         finally:

@@ -87,20 +87,12 @@ def server(tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPathFacto
     arguments += ["--set=limits.max_documents=40", "--set=limits.max_document_bytes=100_000"]
     arguments += ["--set=limits.max_query_bytes=5_000", "--set=limits.max_queued_tokens=50_000"]
     log = folder / "log"
-    with log.open("wb") as file, asyncio.Runner() as runner:
-        # The server's standard error is this process's at its start.
-        ours = os.dup(2)
-        os.dup2(file.fileno(), 2)
-        try:
-            running = spawned_server(arguments)
-            spawned = running.__enter__()
-        finally:
-            os.dup2(ours, 2)
-            os.close(ours)
-        try:
-            yield from _connected(spawned, log, runner)
-        finally:
-            running.__exit__(None, None, None)
+    with (
+        log.open("wb") as file,
+        asyncio.Runner() as runner,
+        spawned_server(arguments, file) as spawned,
+    ):
+        yield from _connected(spawned, log, runner)
 
 
 def _connected(spawned: SpawnedServer, log: Path, runner: asyncio.Runner) -> Iterator[Server]:

@@ -93,20 +93,8 @@ def attacked_server(ranker: Path, folder: Path, settings: Sequence[str] = ()) ->
     attacker_key, probe_key = (add_key(keys, name, {}) for name in ("attacker", "probe"))
     arguments = [f"--ranker=tiny={ranker}", f"--keys={keys}", "--http-port=0", "--log-level=warning"]
     arguments += [f"--set={each}" for each in settings]
-    with log.open("ab") as file:
-        # The server's standard error is this process's at its start.
-        ours = os.dup(2)
-        os.dup2(file.fileno(), 2)
-        try:
-            running = spawned_server(arguments)
-            spawned = running.__enter__()
-        finally:
-            os.dup2(ours, 2)
-            os.close(ours)
-    try:
+    with log.open("ab") as file, spawned_server(arguments, file) as spawned:
         yield Attacked(spawned, log, attacker_key, probe_key)
-    finally:
-        running.__exit__(None, None, None)
 
 
 def is_accepting(port: int) -> bool:

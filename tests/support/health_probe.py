@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 CHECK_EVERY_S = 0.02
-# One Rerank in so many checks.
+# Checks for each Rerank.
 RERANK_EVERY = 10
 # Longer than any stall that has been seen; a call that takes longer counts as refused.
 DEADLINE_S = 120.0

@@ -40,7 +40,7 @@ REQUESTS: dict[str, bytes] = {
 
 @dataclass(frozen=True)
 class Requests:
-    """Send a request of `REQUESTS` so many times: on one connection, or each on its own, which stays open."""
+    """Send a request of `REQUESTS` repeatedly: on one connection, or each on its own, which stays open."""
 
     times: int
     which: str

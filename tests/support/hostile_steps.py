@@ -16,13 +16,10 @@ from typing import Protocol
 from hyperframe.frame import (
     ContinuationFrame,
     DataFrame,
-    GoAwayFrame,
     HeadersFrame,
     PingFrame,
-    PriorityFrame,
     RstStreamFrame,
     SettingsFrame,
-    WindowUpdateFrame,
 )
 
 from farrank.v1 import rerank_pb2 as pb
@@ -79,7 +76,7 @@ class Frames(Protocol):
 
 @dataclass(frozen=True)
 class Open:
-    """Open a connection whose streams have a window of so many bytes for answers."""
+    """Open a connection whose streams have a window of `window` bytes for answers."""
 
     window: int | None = None
 
@@ -134,7 +131,7 @@ class Calls:
 
 @dataclass(frozen=True)
 class Messages:
-    """Begin calls and send so many bytes of a message that claims another length, or to be compressed."""
+    """Begin calls and send `sent` bytes of a message that claims another length, or to be compressed."""
 
     times: int
     method: str = SERVICE + "Rerank"
@@ -190,7 +187,7 @@ class Bombs:
 
 @dataclass(frozen=True)
 class Continuations:
-    """Send headers in parts, so many of them, that may never end."""
+    """Send headers in many parts, perhaps without an end."""
 
     times: int
     size: int = 100
@@ -236,16 +233,15 @@ class Pings:
 
 @dataclass(frozen=True)
 class Windows:
-    """Make room for answers in steps of so many bytes, on a stream (0: the connection)."""
+    """Make room for answers in steps of `increment` bytes, on a stream (0: the connection)."""
 
     times: int
     stream: int = 0
     increment: int = 1
 
     def run(self, attacker: Attacker) -> None:
-        made = WindowUpdateFrame(self.stream, self.increment or 1).serialize()
-        if self.increment == 0:
-            made = raw_frame(8, 0, self.stream, bytes(4))
+        # hyperframe refuses an increment of 0.
+        made = raw_frame(8, 0, self.stream, self.increment.to_bytes(4))
         _repeat(attacker.current(GRPC), self.times, lambda: made)
 
 
@@ -258,7 +254,7 @@ class Priorities:
     depends_on: int = 1
 
     def run(self, attacker: Attacker) -> None:
-        made = PriorityFrame(self.stream, depends_on=self.depends_on, stream_weight=1).serialize()
+        made = raw_frame(2, 0, self.stream, self.depends_on.to_bytes(4) + b"\1")
         _repeat(attacker.current(GRPC), self.times, lambda: made)
 
 
@@ -271,7 +267,7 @@ class Resets:
     code: int = 0
 
     def run(self, attacker: Attacker) -> None:
-        made = RstStreamFrame(self.stream, self.code).serialize()
+        made = raw_frame(3, 0, self.stream, self.code.to_bytes(4))
         _repeat(attacker.current(GRPC), self.times, lambda: made)
 
 
@@ -284,7 +280,7 @@ class GoAways:
     code: int = 0
 
     def run(self, attacker: Attacker) -> None:
-        made = GoAwayFrame(0, last_stream_id=self.last_stream, error_code=self.code).serialize()
+        made = raw_frame(7, 0, 0, self.last_stream.to_bytes(4) + self.code.to_bytes(4))
         _repeat(attacker.current(GRPC), self.times, lambda: made)
 
 
@@ -413,7 +409,7 @@ class Trailers:
 
 @dataclass(frozen=True)
 class Read:
-    """Read up to so many bytes of what the server sent."""
+    """Read up to `size` bytes that the server sent."""
 
     size: int
 
