@@ -1,4 +1,4 @@
-"""What a hostile caller of gRPC costs everybody else: health checks and calls beside it, and memory.
+"""Measure the cost of a hostile gRPC caller to others: their health checks and calls, and memory.
 
 python -m farrank_bench.floods
 

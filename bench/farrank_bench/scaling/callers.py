@@ -56,7 +56,7 @@ async def ask(client: AsyncClient, call: Call) -> Answer:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What one caller is to send: calls at a Poisson process's times, to an address or several."""
+    """The calls that one caller sends: at a Poisson process's times, to one address or several."""
 
     address: str
     options: Options
@@ -67,7 +67,7 @@ class Order:
 
 
 def be_caller(asked: Connection) -> None:
-    """Connect, say so, send calls from the time that comes back on, send the samples; and again."""
+    """Connect and say so; from the time that comes back, send calls; then send the samples. Repeat."""
     while True:
         order: Order = asked.recv()
         asked.send(asyncio.run(_send(order, asked)))
@@ -124,6 +124,6 @@ class Callers:
 
 @contextmanager
 def callers(count: int) -> Iterator[Callers]:
-    """Run so many, each in a process of its own."""
+    """Run `count` callers, each in a process of its own."""
     with ExitStack() as stack:
         yield Callers([stack.enter_context(child(f"caller {each}", be_caller)) for each in range(count)])

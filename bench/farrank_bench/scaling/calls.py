@@ -23,7 +23,7 @@ _MIXED_CALLS = 10
 
 
 def call_of(tokens: int, documents: int = 1) -> Call:
-    """Make a call of documents whose encoder inputs have so many tokens each."""
+    """Make a call of documents whose encoder inputs have `tokens` tokens each."""
     return Call(QUERY, (Document("", WORD * (tokens - QUERY_TOKENS - SPECIAL_TOKENS)),) * documents)
 
 

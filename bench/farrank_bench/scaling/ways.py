@@ -95,7 +95,7 @@ def envoy_before(addresses: Sequence[str], folder: Path, draws: int | None = Non
     for each in listeners:
         each["port_value"] = free_port()
     port = listeners[0]["port_value"]
-    # One of a benchmark needs no administration, and others may run beside it.
+    # The benchmark's Envoy needs no admin port, and other Envoys may run on this machine.
     del config["admin"]
     resources["clusters"][-1]["load_assignment"]["endpoints"][0]["lb_endpoints"] = [
         {"endpoint": {"address": {"socket_address": {"address": host, "port_value": int(number)}}}}
