@@ -8,6 +8,8 @@ OLDER := .venv-transformers-4
 OLDER_READY := $(OLDER)/.ready
 INDEX := .cache/pydoc-index
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Some images forbid Python to keep what it compiled. Each worker, actor and child would compile torch again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo train-demo test test-most test-charts test-transformers-4 client-tests ray-tests fuzz chaos soak lint audit check hooks format serve bench bench-gpu experiment clean
 .DELETE_ON_ERROR:
