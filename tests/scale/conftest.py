@@ -21,7 +21,7 @@ from farrank_server.config.schema import (
 # Ray reads these when it is imported. The second has it take 127.0.0.1 for this machine's address.
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-# Serve kills a proxy that is not up within 5 s. On a new environment, beside other tests, importing alone takes longer.
+# Serve kills a proxy that is not up within 5 s. Its imports take longer where much else runs.
 os.environ["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"] = "120"
 
 # Serve's gRPC proxy listens on every interface and has no option against it: it does so unasked only where
