@@ -253,7 +253,7 @@ class Replica:
             failures.append(error)
         try:
             if self.keys is not None:
-                self.keys.reload()
+                await self.keys.reload()
         except ConfigError as error:
             failures.append(error)
         try:

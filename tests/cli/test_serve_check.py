@@ -17,6 +17,7 @@ import pytest
 from farrank_cli.main import main
 from farrank_rankers.ensemble import Ensemble, save_ensemble
 from farrank_rankers.files.open import open_ranker
+from farrank_server.access.key_file import END_MARK
 from farrank_server.stores.index_manifest import read_manifest
 
 if TYPE_CHECKING:
@@ -248,13 +249,16 @@ def test_keys_are_read_and_what_they_list_is_looked_up(
     flags = ("serve", "--check", *CLOSED, f"--ranker=m={tiny_rankers['maxp']}", f"--keys={file}")
 
     good = farrank(*flags)
-    file.write_text(file.read_text() + "\n[keys.wrong]\nsha256 = 'abc'\n")
+    file.write_text(f"{file.read_text()}\n[keys.wrong]\nsha256 = 'abc'\n{END_MARK}\n")
     wrong = farrank(*flags)
+    file.write_text(f"{END_MARK}\n")
+    empty = farrank(*flags)
 
     assert good.exit_code == 0
     assert f"\nkeys: 2 keys of {file}, 1 expired\n" in good.out
     assert "keys.team.rankers: there is no gone here" in caplog.text
     assert keys(wrong) == ["keys.wrong.sha256"]
+    assert "keys: there are none" in empty.err
     assert str(file) in wrong.err
 
 

@@ -16,7 +16,7 @@ from farrank_cli.spawn import SpawnedServer, spawned_server
 from farrank_client import AccessDenied, Client, ResourceExhausted, RetryPolicy
 from farrank_loadtest.targets import Document, TargetError
 from farrank_loadtest.targets.address import open_target
-from farrank_server.access.key_file import add_key, revoke_key
+from farrank_server.access.key_file import END_MARK, add_key, revoke_key
 
 ONCE = RetryPolicy(max_attempts=1)
 
@@ -134,7 +134,7 @@ async def test_keys_of_a_running_server(
         team.rerank("river", ["a"])
 
     # What is wrong with the file is said, and changes nothing.
-    keyed.file.write_text(f"{keyed.file.read_text()}\n[keys.third]\nsha256 = '{keyed.key}'\n")
+    keyed.file.write_text(f"{keyed.file.read_text()}\n[keys.third]\nsha256 = '{keyed.key}'\n{END_MARK}\n")
     failed = farrank("reload", "--pid-file", keyed.pid_file)
     assert failed.returncode == 1
     assert "the server goes on with what it had: keys.third.sha256: must be 64" in failed.stderr
@@ -156,7 +156,7 @@ def test_a_file_that_is_wrong_stops_the_start(tiny_rankers: dict[str, Path], tmp
     absent = farrank("serve", *arguments, f"--keys={tmp_path / 'keys.toml'}")
     assert absent.returncode == 2
     assert absent.stderr == f"farrank serve: {tmp_path / 'keys.toml'}: No such file or directory\n"
-    (tmp_path / "keys.toml").write_text("[keys.a]\nsha256 = 'farrank_secret'\n")
+    (tmp_path / "keys.toml").write_text(f"[keys.a]\nsha256 = 'farrank_secret'\n{END_MARK}\n")
     wrong = farrank("serve", *arguments, f"--keys={tmp_path / 'keys.toml'}", "--dry-run")
     assert wrong.returncode == 2
     assert "keys.a.sha256: must be 64 hexadecimal digits" in wrong.stderr

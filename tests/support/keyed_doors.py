@@ -70,10 +70,10 @@ class Doors:
         for each in self.guards:
             each.ok_sample = share
 
-    def key(self, name: str, **rights: object) -> str:
+    async def key(self, name: str, **rights: object) -> str:
         """Make a key that the service knows from now on."""
         key = add_key(self.file, name, rights)
-        self.keys.reload()
+        await self.keys.reload()
         return key
 
     def count(self, name: str, **labels: str) -> float:

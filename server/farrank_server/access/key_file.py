@@ -28,6 +28,10 @@ KEY_BYTES = 32
 # Each name is a label of metrics.
 MAX_KEYS = 1000
 
+# The last line of a file. A file that was cut off inside a table would be valid, and its last key would have
+# lost its limits.
+END_MARK = "# end of keys"
+
 # Beyond these a share is nothing, or everything.
 LEAST_WEIGHT, MOST_WEIGHT = 0.01, 100.0
 _NAME = re.compile(rf"(?!{PREFIX})[A-Za-z0-9_-]{{1,64}}")
@@ -103,12 +107,22 @@ class KeyFile(Checked):
 
 
 def read_keys(path: Path, text: str | None = None) -> Mapping[str, KeyConfig]:
-    """Read and check a file, or what it is about to hold.
+    """Read and check a file, or `text` that it is about to hold.
 
-    Raises: ConfigError with every problem: the field, what is wrong and the file.
+    Raises: ConfigError with every problem: the field, what is wrong and the file; also if the file holds no
+    key, or does not end with `END_MARK`.
     """
     try:
-        return sources.build(KeyFile, sources.from_file(path, text)).keys
+        text = sources.text_of(path) if text is None else text
+        if text.rstrip().rpartition("\n")[2].strip() != END_MARK:
+            raise ConfigError(
+                f"{path}: does not end with the line {END_MARK!r}, so a part of it may be missing; if it is "
+                "whole, add this line at its end"
+            )
+        keys = sources.build(KeyFile, sources.from_file(path, text)).keys
+        if not keys:
+            raise ConfigError("keys: there are none; at least one is needed, which farrank keys new makes")
+        return keys
     except ConfigError as error:
         # What concerns several keys does not know where it came from.
         named = (each if str(path) in each else f"{each} ({path})" for each in error.problems)
@@ -134,7 +148,7 @@ def add_key(path: Path, name: str, rights: Mapping[str, object]) -> str:
     with _changing(path) as text:
         if path.exists() and name in read_keys(path):
             raise ConfigError(f"keys.{name}: is there already ({path})")
-        text[0] += ("\n" if text[0] else _HEAD) + "\n".join(lines) + "\n"
+        text[0] = f"{text[0].rstrip() or _HEAD}\n\n" + "\n".join(lines)
     return key
 
 
@@ -147,6 +161,11 @@ def revoke_key(path: Path, name: str) -> None:
         before = read_keys(path)
         if name not in before:
             raise ConfigError(f"keys.{name[:100]}: there is no such key ({path})")
+        if len(before) == 1:
+            raise ConfigError(
+                f"keys.{name}: is the only key, and servers refuse a file without keys; make another first "
+                f"({path})"
+            )
         kept, cutting = [], False
         for line in text[0].splitlines(keepends=True):
             if line.lstrip().startswith("["):
@@ -155,7 +174,7 @@ def revoke_key(path: Path, name: str) -> None:
                 kept.append(line)
         text[0] = "".join(kept)
         try:
-            after = read_keys(path, text[0])
+            after = read_keys(path, text[0] + END_MARK)
         except ConfigError:
             after = before
         if after != {each: key for each, key in before.items() if each != name}:
@@ -163,10 +182,8 @@ def revoke_key(path: Path, name: str) -> None:
 
 
 _HEAD = """\
-# Who may call, as SHA-256 digests of keys; farrank keys adds and takes away. A server that is told
-# listen.keys reads this file at its start, when it changes and at SIGHUP.
-
-"""
+# Who may call, as SHA-256 digests of keys; farrank keys adds and revokes them. A server with listen.keys
+# reads this file at its start, when it changes and at SIGHUP, and refuses it without its last line."""
 
 
 def _toml(value: object) -> str:
@@ -183,9 +200,10 @@ def _toml(value: object) -> str:
 
 @contextlib.contextmanager
 def _changing(path: Path) -> Iterator[list[str]]:
-    """Hand out the text of a file, and put what became of it in its place, whole and checked.
+    """Hand out the text of a file without its end mark, and put what became of it in its place.
 
-    A folder's lock keeps out who changes it at the same time.
+    The file is checked before it is written, and replaced in one step. A lock on its folder keeps other
+    changes out meanwhile.
     """
     if path.suffix != ".toml":
         raise ConfigError(f"{path}: farrank keys writes files that end in .toml")
@@ -194,8 +212,9 @@ def _changing(path: Path) -> Iterator[list[str]]:
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
         there = path.stat() if path.exists() else None
-        text = [path.read_text(encoding="utf-8") if there else ""]
+        text = [path.read_text(encoding="utf-8").rstrip().removesuffix(END_MARK) if there else ""]
         yield text
+        text[0] = f"{text[0].rstrip()}\n\n{END_MARK}\n"
         read_keys(path, text[0])
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False

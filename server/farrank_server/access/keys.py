@@ -52,6 +52,8 @@ class Keys:
         self._holders: dict[bytes, KeyHolder] = {}
         self._seen = state_of(path)
         self._replace(read_keys(path))
+        # A read that began earlier must not replace the keys of one that began later.
+        self._reloading = asyncio.Lock()
 
     def enter(self, header: Header) -> Entry:
         """Find out who is calling, and count the call against the key's rate."""
@@ -79,19 +81,21 @@ class Keys:
             return Entry(holder, Unauthenticated(told, "expired"))
         return Entry(holder)
 
-    def reload(self) -> None:
-        """Read the file anew; calls in flight end with the rights that they began with.
+    async def reload(self) -> None:
+        """Read the file again, on a thread; calls in flight end with the rights that they began with.
 
         Raises: ConfigError; the keys stay as they are then.
         """
-        self._seen = state_of(self._path)
-        try:
-            keys = read_keys(self._path)
-        except ConfigError as error:
-            self._metrics.key_reloads.labels("failed").inc()
-            log.error("the keys stay as they are: %s", "; ".join(error.problems))
-            raise
-        self._replace(keys)
+        async with self._reloading:
+            # A file that changes while it is read differs from this state, and is read once more.
+            self._seen = await asyncio.to_thread(state_of, self._path)
+            try:
+                keys = await asyncio.to_thread(read_keys, self._path)
+            except ConfigError as error:
+                self._metrics.key_reloads.labels("failed").inc()
+                log.error("the keys stay as they are: %s", "; ".join(error.problems))
+                raise
+            self._replace(keys)
         self._metrics.key_reloads.labels("done").inc()
         log.info("the keys are read anew: there are %d", len(keys))
 
@@ -102,7 +106,7 @@ class Keys:
             # A disk may be slow.
             if await asyncio.to_thread(state_of, self._path) != self._seen:
                 try:
-                    self.reload()
+                    await self.reload()
                 except ConfigError:
                     # It is logged and counted.
                     pass

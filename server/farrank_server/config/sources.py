@@ -60,14 +60,10 @@ def from_file(path: Path, text: str | None = None) -> list[Setting]:
         raise ConfigError(f"{path}: a configuration file must end in .yaml, .yml or .toml")
     try:
         if text is None:
-            text = bounded_text(path, MAX_FILE_BYTES)
+            text = text_of(path)
         # An empty file sets nothing, which is allowed.
         tree = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text) or {}
         problem = _too_much(tree)
-    except OSError as error:
-        problem = error.strerror or str(error)
-    except UnicodeDecodeError as error:
-        problem = f"not UTF-8 at byte {error.start}"
     except RecursionError:
         problem = _TOO_DEEP
     except yaml.MarkedYAMLError as error:
@@ -81,6 +77,21 @@ def from_file(path: Path, text: str | None = None) -> list[Setting]:
     if problem:
         raise ConfigError(f"{path}: {problem}")
     return list(_flatten(tree, (), str(path)))
+
+
+def text_of(path: Path) -> str:
+    """Read a file as UTF-8.
+
+    Raises: ConfigError, one line, if it cannot be read, is not UTF-8 or has more than MAX_FILE_BYTES.
+    """
+    try:
+        return bounded_text(path, MAX_FILE_BYTES)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 at byte {error.start}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def _too_much(tree: object) -> str:

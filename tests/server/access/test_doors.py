@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank_server.access import keys
-from farrank_server.access.key_file import revoke_key
+from farrank_server.access.key_file import END_MARK, KeyConfig, read_keys, revoke_key
 from farrank_server.errors import ConfigError, Internal
 from support.keyed_doors import Doors
 from support.waiting import until
@@ -51,7 +53,7 @@ def search(index: str = "", ranker: str = "") -> pb.SearchAndRerankRequest:
 
 
 async def test_nobody_calls_without_a_key_that_holds(doors: Doors) -> None:
-    expired = doors.key("old", expires="2027-01-31")
+    expired = await doors.key("old", expires="2027-01-31")
     doors.clock.unix_s = 1_801_353_600
     for key, said, why in (
         (None, "a key is needed", "missing"),
@@ -77,7 +79,7 @@ async def test_nobody_calls_without_a_key_that_holds(doors: Doors) -> None:
 async def test_every_dialect_refuses_and_answers_in_its_own_shape(
     doors: Doors, path: str, body: Any, where: str
 ) -> None:
-    key = doors.key("team", rankers=["maxp"])
+    key = await doors.key("team", rankers=["maxp"])
     status, said, headers = await doors.post(path, body)
     assert (status, headers["WWW-Authenticate"]) == (401, 'Bearer realm="farrank"')
     assert said[where].startswith("a key is needed")
@@ -91,12 +93,12 @@ async def test_every_dialect_refuses_and_answers_in_its_own_shape(
         assert answer.status == 200
     await doors.counted(2, "key_requests_total", key="team", code="OK")
 
-    nothing = doors.key("nothing", rankers=[])
+    nothing = await doors.key("nothing", rankers=[])
     status, said, _ = await doors.post(path, body, nothing)
     assert status == 403
     assert "key nothing may use; it may use: none" in said[where]
 
-    slow = doors.key("slow", calls_per_s=0.5)
+    slow = await doors.key("slow", calls_per_s=0.5)
     assert (await doors.post(path, body, slow))[0] == 200
     status, said, headers = await doors.post(path, body, slow)
     assert (status, headers["Retry-After"], headers["retry-after-ms"]) == (429, "2", "2000")
@@ -114,14 +116,14 @@ async def test_what_asks_for_no_call_stays_open_and_what_tells_names_does_not(do
     async with doors.http.get("/info") as answer:
         assert answer.status == 401
         assert (await answer.json())["error"].startswith("a key is needed")
-    key = doors.key("team", rankers=["biencoder"])
+    key = await doors.key("team", rankers=["biencoder"])
     async with doors.http.get("/info", headers={"x-api-key": key}) as answer:
         assert (await answer.json())["served_model_name"] == "biencoder"
     await doors.counted(1, "key_requests_total", key="team", code="OK")
 
 
 async def test_a_key_is_shown_in_either_header_and_its_own_one_wins(doors: Doors) -> None:
-    key = doors.key("team")
+    key = await doors.key("team")
     for metadata in (
         (("x-api-key", key),),
         (("authorization", f"bearer  {key} "),),
@@ -161,7 +163,7 @@ async def test_nothing_is_read_of_who_may_not_come_in(doors: Doors) -> None:
 
 
 async def test_what_a_key_may_not_use_is_told_as_what_does_not_exist(doors: Doors) -> None:
-    key = doors.key("team", rankers=["biencoder", "absent"], indexes=["things", "gone"])
+    key = await doors.key("team", rankers=["biencoder", "absent"], indexes=["things", "gone"])
     cases: list[tuple[str, Any, Any]] = [
         ("Rerank", lambda name: request(name), "maxp"),
         ("Rerank", lambda name: request(name), "absent"),
@@ -193,13 +195,13 @@ async def test_what_a_key_may_not_use_is_told_as_what_does_not_exist(doors: Door
     await doors.counted(12, "key_requests_total", key="team", code="PERMISSION_DENIED")
 
     # One that may use everything is told what there is.
-    free = doors.key("free")
+    free = await doors.key("free")
     assert (await doors.grpc("Rerank", request("nobody"), free)).code() is grpc.StatusCode.NOT_FOUND
     assert "known are: things, hidden" in (await doors.grpc("SearchAndRerank", search("x"), free)).details()
 
 
 async def test_only_what_a_key_may_use_is_listed_and_is_its_default(doors: Doors) -> None:
-    key = doors.key("team", rankers=["both", "biencoder"], indexes=["hidden"])
+    key = await doors.key("team", rankers=["both", "biencoder"], indexes=["hidden"])
     listed = await doors.grpc("ListRankers", pb.ListRankersRequest(), key)
     assert [each.name for each in listed.rankers] == ["both", "biencoder"]
     assert [each.name for each in listed.indexes] == ["hidden"]
@@ -211,21 +213,21 @@ async def test_only_what_a_key_may_use_is_listed_and_is_its_default(doors: Doors
     assert (await doors.post("/v1/rerank", {**COHERE, "model": "rerank-v3.5"}, key))[1]["model"] == "both"
     await doors.counted(1, "requests_total", door="grpc", method="Rerank", ranker="both", code="OK")
 
-    default = doors.key("default", rankers=["biencoder", "maxp"])
+    default = await doors.key("default", rankers=["biencoder", "maxp"])
     assert (await doors.grpc("Rerank", request(), default)).ranker.name == "maxp"
-    nothing = doors.key("nothing", rankers=[], indexes=[])
+    nothing = await doors.key("nothing", rankers=[], indexes=[])
     listed = await doors.grpc("ListRankers", pb.ListRankersRequest(), nothing)
     assert (list(listed.rankers), list(listed.indexes)) == ([], [])
-    refused = await doors.grpc("SearchAndRerank", search(), doors.key("no-index", indexes=[]))
+    refused = await doors.grpc("SearchAndRerank", search(), await doors.key("no-index", indexes=[]))
     assert refused.code() is grpc.StatusCode.PERMISSION_DENIED
-    free = await doors.grpc("ListRankers", pb.ListRankersRequest(), doors.key("free"))
+    free = await doors.grpc("ListRankers", pb.ListRankersRequest(), await doors.key("free"))
     assert [each.name for each in free.rankers] == ["maxp", "biencoder", "both"]
     assert free.rankers[2].options["members"] == "maxp, biencoder"
 
 
 async def test_a_rate_of_calls_holds_at_both_doors_together(doors: Doors) -> None:
-    key = doors.key("team", calls_per_s=2.0)
-    other = doors.key("other", calls_per_s=2.0)
+    key = await doors.key("team", calls_per_s=2.0)
+    other = await doors.key("other", calls_per_s=2.0)
     assert (await doors.grpc("Rerank", request(), key)).results
     assert (await doors.post(RERANK, CONNECT, key))[0] == 200
     refused = await doors.grpc("Rerank", request(), key)
@@ -234,7 +236,7 @@ async def test_a_rate_of_calls_holds_at_both_doors_together(doors: Doors) -> Non
     assert (await doors.post(RERANK, CONNECT, key))[0] == 429
     assert (await doors.grpc("Rerank", request(), other)).results
     # What is refused does not count; and a reload forgets nothing.
-    doors.keys.reload()
+    await doors.keys.reload()
     doors.clock.s += 0.5
     assert (await doors.grpc("Rerank", request(), key)).results
     assert (await doors.grpc("Rerank", request(), key)).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -244,11 +246,11 @@ async def test_a_rate_of_calls_holds_at_both_doors_together(doors: Doors) -> Non
 
 
 async def test_a_rate_of_tokens_is_what_answers_say_they_cost(doors: Doors) -> None:
-    first = await doors.grpc("Rerank", request(), doors.key("free"))
+    first = await doors.grpc("Rerank", request(), await doors.key("free"))
     cost = first.usage.tokens
     await doors.counted(cost, "key_tokens_total", key="free")
     # Room for one call, and a second's worth of another.
-    key = doors.key("team", tokens_per_s=float(cost), burst_s=1.0)
+    key = await doors.key("team", tokens_per_s=float(cost), burst_s=1.0)
     assert (await doors.grpc("Rerank", request(), key)).results
     refused = await doors.grpc("Rerank", request(), key)
     assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -265,23 +267,59 @@ async def test_a_rate_of_tokens_is_what_answers_say_they_cost(doors: Doors) -> N
 
 async def test_keys_come_and_go_while_the_server_runs(doors: Doors, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    key = doors.key("team")
+    key = await doors.key("team", rankers=["maxp"])
     assert (await doors.grpc("Rerank", request(), key)).results
     good = doors.file.read_text()
-    doors.file.write_text(good + f"\n[keys.new]\nsha256 = '{key}'\n")
-    with pytest.raises(ConfigError, match=r"keys\.new\.sha256: must be"):
-        doors.keys.reload()
-    # What is wrong changes nothing.
-    assert (await doors.grpc("Rerank", request(), key)).results
+    # A wrong file changes nothing. A file that is cut off has lost its keys or what bounds them.
+    for wrong, message in (
+        (f"[keys.new]\nsha256 = '{key}'\n{END_MARK}\n", r"keys\.new\.sha256: must be"),
+        (f"{END_MARK}\n", "keys: there are none"),
+        ("", "does not end with the line"),
+        (good[: good.index("sha256")], "does not end with the line"),
+        (good[: good.rindex("rankers")], "does not end with the line"),
+    ):
+        doors.file.write_text(wrong)
+        with pytest.raises(ConfigError, match=message):
+            await doors.keys.reload()
+        assert (await doors.grpc("Rerank", request("maxp"), key)).results
+        refused = await doors.grpc("Rerank", request("biencoder"), key)
+        assert refused.code() is grpc.StatusCode.PERMISSION_DENIED
     doors.file.write_text(good)
     revoke_key(doors.file, "team")
-    doors.keys.reload()
+    await doors.keys.reload()
     refused = await doors.grpc("Rerank", request(), key)
     assert refused.details() == "the key is unknown here, or was revoked"
     assert (await doors.post(RERANK, CONNECT, key))[0] == 401
-    assert doors.count("key_reloads_total", outcome="failed") == 1
+    assert doors.count("key_reloads_total", outcome="failed") == 5
     assert doors.count("key_reloads_total", outcome="done") == 2
     assert key not in caplog.text
+
+
+async def test_keys_are_read_on_a_thread_and_by_one_at_a_time(
+    doors: Doors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = await doors.key("team")
+    first_reads, goes_on = threading.Event(), threading.Event()
+
+    def slowly(path: Path) -> Mapping[str, KeyConfig]:
+        """Read the file; the first read takes until the test lets it go on."""
+        found = read_keys(path)
+        if not first_reads.is_set():
+            first_reads.set()
+            assert goes_on.wait(60)
+        return found
+
+    monkeypatch.setattr(keys, "read_keys", slowly)
+    first = asyncio.create_task(doors.keys.reload())
+    assert await asyncio.to_thread(first_reads.wait, 60)
+    revoke_key(doors.file, "team")
+    second = asyncio.create_task(doors.keys.reload())
+    # The event loop answers meanwhile.
+    assert (await doors.grpc("Rerank", request(), key)).results
+    goes_on.set()
+    await asyncio.gather(first, second)
+    # The first read had the key, and was not the last.
+    assert (await doors.grpc("Rerank", request(), key)).code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 async def health(doors: Doors, ranker: str, key: str | None = None) -> grpc.StatusCode | int:
@@ -298,7 +336,7 @@ async def health(doors: Doors, ranker: str, key: str | None = None) -> grpc.Stat
 
 
 async def test_health_tells_no_ranker_to_callers_without_a_key_for_it(doors: Doors) -> None:
-    key, other = doors.key("team", rankers=["maxp"]), doors.key("other", rankers=["biencoder"])
+    key, other = await doors.key("team", rankers=["maxp"]), await doors.key("other", rankers=["biencoder"])
     assert await health(doors, "maxp", key) == health_pb2.HealthCheckResponse.SERVING
     for shown in (None, "wrong", other):
         assert await health(doors, "maxp", shown) is grpc.StatusCode.NOT_FOUND
@@ -316,7 +354,7 @@ async def test_keys_are_watched_whatever_went_wrong_once(
     doors: Doors, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(keys, "WATCH_S", 0.02)
-    key = doors.key("team")
+    key = await doors.key("team")
     failed = doors.count("key_reloads_total", outcome="failed")
 
     def fail(path: Path) -> None:
@@ -335,7 +373,7 @@ async def test_keys_are_watched_whatever_went_wrong_once(
 
 @pytest.mark.parametrize("error", [Internal("ours"), RuntimeError("ours")])
 async def test_a_failure_of_ours_costs_a_key_nothing(doors: Doors, error: Exception) -> None:
-    key = doors.key("team", tokens_per_s=100.0, burst_s=1.0)
+    key = await doors.key("team", tokens_per_s=100.0, burst_s=1.0)
     caller = doors.keys.identify({"x-api-key": key}.get).caller
 
     def call() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from farrank_server.access.key_file import MAX_KEYS, KeyConfig, add_key, read_keys, revoke_key
+from farrank_server.access.key_file import END_MARK, MAX_KEYS, KeyConfig, add_key, read_keys, revoke_key
 from farrank_server.errors import ConfigError
 
 DIGEST = "0123456789abcdef" * 4
@@ -44,6 +44,7 @@ def test_keys_that_are_made_at_once_are_all_kept(file: Path) -> None:
 def test_a_revoked_key_is_gone_and_comments_stay(file: Path) -> None:
     for name in ("a", "b", "c"):
         add_key(file, name, {"rankers": ["x"]})
+    assert file.read_text().endswith(f"\n\n{END_MARK}\n")
     file.write_text(file.read_text().replace("[keys.c]", "# of the nightly job\n[ keys.c ] # c"))
     file.chmod(0o640)
     before = read_keys(file)
@@ -54,13 +55,19 @@ def test_a_revoked_key_is_gone_and_comments_stay(file: Path) -> None:
     assert file.stat().st_mode & 0o777 == 0o640
     with pytest.raises(ConfigError, match=r"keys\.b: there is no such key"):
         revoke_key(file, "b")
+    # A server would refuse the file, and the key would hold on.
+    with pytest.raises(ConfigError, match=r"keys\.a: is the only key.*make another first"):
+        revoke_key(file, "a")
+    assert set(read_keys(file)) == {"a"}
+    assert file.read_text().count(END_MARK) == 1
 
 
 def test_what_cannot_be_cut_out_is_left_to_its_writer(file: Path) -> None:
-    file.write_text(f'[keys]\na = {{sha256 = "{DIGEST}"}}\n')
+    file.write_text(f'[keys]\na = {{sha256 = "{DIGEST}"}}\n{END_MARK}')
+    add_key(file, "b", {})
     with pytest.raises(ConfigError, match=r"edit .* by hand"):
         revoke_key(file, "a")
-    assert set(read_keys(file)) == {"a"}
+    assert set(read_keys(file)) == {"a", "b"}
 
 
 @pytest.mark.parametrize(
@@ -83,16 +90,43 @@ def test_what_cannot_be_cut_out_is_left_to_its_writer(file: Path) -> None:
             f"at most {MAX_KEYS}",
         ),
         ("[keys", "keys.toml: "),
+        ("# none yet\n", "keys: there are none; at least one is needed"),
+        ("[keys]\n", "keys: there are none; at least one is needed"),
     ],
 )
 def test_a_mistake_is_named_with_its_file_and_without_what_may_be_a_key(
     file: Path, text: str, message: str
 ) -> None:
-    file.write_text(text)
+    file.write_text(f"{text}\n{END_MARK}\n")
     with pytest.raises(ConfigError, match=message) as told:
         read_keys(file)
     assert all(str(file) in problem for problem in told.value.problems)
     assert "secret" not in str(told.value)
+
+
+@pytest.mark.parametrize("suffix", [".toml", ".yaml"])
+def test_a_file_that_is_cut_off_anywhere_is_refused(file: Path, suffix: str) -> None:
+    add_key(file, "a", {"rankers": ["x"], "expires": "2027-01-31"})
+    add_key(file, "b", {"indexes": ["y"], "calls_per_s": 1.5})
+    file = file.with_suffix(suffix)
+    whole = file.read_text() if suffix == ".toml" else f"keys:\n  a: {{sha256: {DIGEST}}}\n{END_MARK}\n"
+    assert read_keys(file, whole)
+    for length in range(len(whole.rstrip())):
+        with pytest.raises(ConfigError, match=r"does not end with .*'# end of keys'.*add this line"):
+            read_keys(file, whole[:length])
+
+
+@pytest.mark.parametrize("text", ["", f'[keys.a]\nsha256 = "{DIGEST}"\n'])
+def test_a_file_without_its_last_line_is_neither_read_nor_changed(file: Path, text: str) -> None:
+    file.write_text(text)
+    for attempt in (
+        lambda: read_keys(file),
+        lambda: add_key(file, "b", {}),
+        lambda: revoke_key(file, "a"),
+    ):
+        with pytest.raises(ConfigError, match=r"keys\.toml: does not end with the line"):
+            attempt()
+    assert file.read_text() == text
 
 
 def test_nothing_is_written_that_a_server_would_refuse(file: Path) -> None:

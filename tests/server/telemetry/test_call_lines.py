@@ -66,7 +66,7 @@ async def through_http(doors: Doors, path: str, body: Any, key: str, **headers: 
 
 
 async def test_a_call_is_told_of_under_the_id_that_is_answered(doors: Doors, lines: Lines) -> None:
-    key = doors.key("team")
+    key = await doors.key("team")
     shown = ("x-api-key", key)
     request = pb.RerankRequest(query="q", documents=[pb.Document(id="a", text=TEXT)])
     assert (await through_grpc(doors, "Rerank", request, shown, ("x-request-id", "My-1/id:x")))[
@@ -88,7 +88,7 @@ async def test_a_call_is_told_of_under_the_id_that_is_answered(doors: Doors, lin
 
 @pytest.mark.parametrize("given", [None, "", "b" * 65, "two words", "a\tb", "<id>", "é", "a,b"])
 async def test_an_id_that_is_none_is_replaced(doors: Doors, lines: Lines, given: str | None) -> None:
-    key = doors.key("team")
+    key = await doors.key("team")
     headers = {} if given is None else {"X-Request-Id": given}
     status, answered, _ = await through_http(doors, RERANK, {"query": "q"}, key, **headers)
     assert status == 400
@@ -106,7 +106,7 @@ async def test_whatever_http_answers_has_an_id(doors: Doors) -> None:
 async def test_a_client_learns_the_id_of_what_failed(doors: Doors) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await doors.stub.Rerank(
-            pb.RerankRequest(), metadata=(("x-api-key", doors.key("team")), ("x-request-id", "its"))
+            pb.RerankRequest(), metadata=(("x-api-key", await doors.key("team")), ("x-request-id", "its"))
         )
     error: FarrankError = from_grpc(caught.value)
     assert isinstance(error, InvalidArgument)
@@ -157,7 +157,7 @@ BODIES: list[tuple[str, Any]] = [
 async def test_nothing_that_a_caller_wrote_stands_in_a_line(
     doors: Doors, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    open_key, bound = doors.key("team"), doors.key("bound", rankers=["maxp"], indexes=["things"])
+    open_key, bound = await doors.key("team"), await doors.key("bound", rankers=["maxp"], indexes=["things"])
     ids: list[str] = []
     codes = set()
     bad_id = ("x-request-id", f"{MARK} and more")
@@ -224,7 +224,7 @@ async def test_of_calls_that_are_well_a_share_is_told(
 ) -> None:
     drawn = iter([0.5, 1.0, 0.99])
     monkeypatch.setattr(guard, "random", SimpleNamespace(random=lambda: next(drawn)))
-    key = doors.key("team")
+    key = await doors.key("team")
     request = pb.RerankRequest(query="q", documents=[pb.Document(id="a", text="b")])
     doors.sample(0.99)
     for name in ("first", "second", "third"):
@@ -236,7 +236,7 @@ async def test_of_calls_that_are_well_a_share_is_told(
 
 
 async def test_a_caller_that_goes_is_told_of(doors: Doors, lines: Lines) -> None:
-    key = doors.key("team")
+    key = await doors.key("team")
     held = doors.bench.engine.gate
     with held.passing():
         call = doors.stub.Rerank(

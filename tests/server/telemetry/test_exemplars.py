@@ -22,7 +22,7 @@ def scraped(page: MetricsPage, accept: str) -> tuple[str, str]:
 
 
 async def test_histograms_lead_to_calls_by_their_ids(doors: Doors) -> None:
-    key, its_id = doors.key("team"), "i" * 64
+    key, its_id = await doors.key("team"), "i" * 64
     shown = (("x-api-key", key), ("x-request-id", its_id))
     await doors.stub.SearchAndRerank(pb.SearchAndRerankRequest(query="river", index="things"), metadata=shown)
     labels = {"door": "grpc", "method": "SearchAndRerank", "ranker": "maxp", "code": "OK"}
