@@ -190,6 +190,14 @@ WRONG = {
         {"cache": {"volume": {"emptyDir": {}, "hostPath": {"path": "/x"}}}},
         "at '/cache/volume': maxProperties: got 2, want 1",
     ),
+    "a repository with a tag": (
+        {"image": {"repository": "registry.example/farrank:cpu"}},
+        "at '/image/repository': 'registry.example/farrank:cpu' does not match pattern",
+    ),
+    "a proxy without a tag": (
+        {"envoy": {"image": {"tag": ""}}},
+        "at '/envoy/image/tag': minLength: got 0, want 1",
+    ),
     "a policy that lets everybody in": (
         {"networkPolicy": {"callers": []}},
         "at '/networkPolicy/callers': minItems",

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+import shutil
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from helm_python import Chart
 
-from farrank_server.config.schema import ListenConfig, LoggingConfig, ServerConfig
+from farrank_server.config.schema import DeviceConfig, ListenConfig, LoggingConfig, ServerConfig
 from farrank_server.replica import CUT_GRACE_S
 from farrank_server.service.methods import SERVICE
 from support.documentation import ROOT, Dockerfile
-from support.helm_chart import ALL, VALUES, Manifest, Rendered, Values, arguments, served
+from support.helm_chart import ALL, CHART, VALUES, Manifest, Rendered, Values, arguments, served
 
+DIGEST = f"sha256:{'0a' * 32}"
 TARGETS = {"as it is": "cpu", "cpu": "cpu", "gpu": "cuda", "everything": "cpu"}
 SECRETS: Values = {
     "tls": {"secretName": "t"},
@@ -39,19 +43,20 @@ def test_the_server_reads_its_arguments_variables_and_file(name: str, tmp_path: 
     assert (config.listen.host, config.listen.port) == ("0.0.0.0", ports["grpc"])
     assert (config.listen.metrics_port, config.listen.http.port) == (ports["metrics"], ports["http"])
     assert config.default_ranker == "minilm"
-    assert rendered.server["image"] == f"farrank:{TARGETS[name]}"
+    assert rendered.server["image"] == f"farrank:{version('farrank')}-{TARGETS[name]}"
     assert config.device.name == {"gpu": "cuda:0", "everything": "cpu"}.get(name)
     assert arguments(rendered.server).export == ("auto" if name == "cpu" else "never")
 
 
 def test_without_values_it_is_the_servers_own_configuration(tmp_path: Path) -> None:
-    """But for where it listens, which the images say as well, and the log."""
+    """Except where it listens, which the images say as well, the log, and threads as many as the CPUs."""
     images = {"FARRANK_LISTEN__HOST", "FARRANK_LISTEN__PORT", "FARRANK_LISTEN__METRICS_PORT"}
     images |= {"FARRANK_LISTEN__HTTP__PORT"}
     assert images < Dockerfile.read().environment("cpu").keys()
     config = served(Rendered(), tmp_path)
     listen = ListenConfig(host="0.0.0.0", http=config.listen.http)
-    assert config == ServerConfig(listen=listen, logging=LoggingConfig(format="json"))
+    device = DeviceConfig(threads=2)
+    assert config == ServerConfig(listen=listen, device=device, logging=LoggingConfig(format="json"))
     assert config.listen.http.models == ListenConfig().http.models
 
 
@@ -89,6 +94,111 @@ def test_rankers_and_models_keep_their_order_and_numbers_their_digits(tmp_path: 
 
 def vars_of(value: Any, *names: str) -> tuple[Any, ...]:
     return tuple(getattr(value, name) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("resources", "threads"),
+    [
+        ({}, 2),
+        ({"requests": {"cpu": "3"}}, 3),
+        ({"requests": {"cpu": 6}}, 6),
+        ({"requests": {"cpu": "2500m"}}, 3),
+        ({"requests": {"cpu": "100m"}}, 1),
+        # The server may use as much as the limit says, and is stopped beyond it.
+        ({"limits": {"cpu": "8"}}, 8),
+        ({"limits": {"cpu": "1500m"}}, 1),
+        ({"requests": {"cpu": None}, "limits": {"cpu": "4"}}, 4),
+        ({"requests": {"cpu": None}}, None),
+    ],
+)
+def test_threads_are_as_many_as_the_cpus_of_the_pod(
+    resources: Values, threads: int | None, tmp_path: Path
+) -> None:
+    """A server without a limit sees every core of the node."""
+    rendered = Rendered({"resources": resources})
+    assert served(rendered, tmp_path).device.threads == threads
+    assert variables(rendered).get("OMP_NUM_THREADS") == (None if threads is None else str(threads))
+
+
+def test_threads_that_the_values_name_are_taken(tmp_path: Path) -> None:
+    rendered = Rendered({"config": {"device": {"threads": 7}}, "resources": {"limits": {"cpu": "4"}}})
+    assert served(rendered, tmp_path).device.threads == 7
+    assert variables(rendered)["OMP_NUM_THREADS"] == "7"
+    rendered = Rendered({"env": [{"name": "OMP_NUM_THREADS", "value": "5"}]})
+    named = [each["value"] for each in rendered.server["env"] if each["name"] == "OMP_NUM_THREADS"]
+    assert named == ["5"]
+
+
+def variables(rendered: Rendered) -> dict[str, str]:
+    return {each["name"]: each["value"] for each in rendered.server["env"]}
+
+
+IMAGES = {
+    "the version and the target": ({}, "farrank:{version}-cpu"),
+    "a registry": (
+        {"registry": "registry.example:5000", "target": "cuda"},
+        "registry.example:5000/farrank:{version}-cuda",
+    ),
+    "a folder of a registry": (
+        {"registry": "registry.example/team"},
+        "registry.example/team/farrank:{version}-cpu",
+    ),
+    "a tag": ({"repository": "team/reranker", "tag": "blue"}, "team/reranker:blue"),
+    "a digest counts before the tag": ({"tag": "blue", "digest": DIGEST}, f"farrank@{DIGEST}"),
+}
+
+
+@pytest.mark.parametrize(("image", "name"), IMAGES.values(), ids=IMAGES)
+def test_the_image_is_named_by_registry_repository_and_tag(image: Values, name: str) -> None:
+    server = Rendered({"image": image}).server
+    assert server["image"] == name.format(version=version("farrank"))
+    # Kubernetes' own policy, unless the values name one.
+    assert "imagePullPolicy" not in server
+    assert Rendered({"image": {**image, "pullPolicy": "Always"}}).server["imagePullPolicy"] == "Always"
+
+
+def test_envoys_image_is_named_likewise_and_pulled_with_the_same_secrets() -> None:
+    def pod(values: Values) -> Manifest:
+        found: Manifest = Rendered(values).one("Deployment", "demo-farrank-envoy")["spec"]["template"]["spec"]
+        return found
+
+    envoy: dict[str, Any] = {"enabled": True}
+    assert pod({"envoy": envoy})["containers"][0]["image"].startswith("docker.io/envoyproxy/envoy:v")
+    assert "imagePullSecrets" not in pod({"envoy": envoy})
+    envoy["image"] = {"registry": "registry.example", "digest": DIGEST, "pullPolicy": "Never"}
+    own = pod({"envoy": envoy, "image": {"pullSecrets": [{"name": "registry"}]}})
+    assert own["containers"][0]["image"] == f"registry.example/envoyproxy/envoy@{DIGEST}"
+    assert own["containers"][0]["imagePullPolicy"] == "Never"
+    assert own["imagePullSecrets"] == [{"name": "registry"}]
+
+
+def test_an_upgrade_that_switches_autoscaling_on_keeps_the_replicas_that_run(tmp_path: Path) -> None:
+    """Helm would remove the field, and Kubernetes' default is 1.
+
+    Helm's engine has no cluster here, so that a copy of the chart gets the cluster's answer from the values.
+    """
+    copied = Path(shutil.copytree(CHART, tmp_path / "farrank"))
+    helpers = copied / "templates" / "_helpers.tpl"
+    asked = 'lookup "apps/v1" "Deployment" .Release.Namespace (include "farrank.fullname" .)'
+    text = helpers.read_text(encoding="utf-8")
+    assert text.count(asked) == 1
+    helpers.write_text(text.replace(asked, ".Values.global.running"), encoding="utf-8")
+    scaled = {"autoscaling": {"enabled": True}}
+
+    def replicas(running: Values, **values: Any) -> int | None:
+        with Chart.load(copied) as chart:
+            given = {"global": {"running": running}, **values}
+            files = chart.render(given, name="demo", namespace="search", is_upgrade=True, is_install=False)
+        deployment = yaml.safe_load(files["farrank/templates/deployment.yaml"])
+        assert deployment["metadata"]["name"] == "demo-farrank"
+        found: int | None = deployment["spec"].get("replicas")
+        return found
+
+    running = {"spec": {"replicas": 5}}
+    assert replicas(running, **scaled) == 5
+    # An autoscaler decides where nothing runs yet, and where Helm asks no cluster.
+    assert replicas({}, **scaled) is None
+    assert replicas(running) == 2
 
 
 def test_no_http_is_no_http(tmp_path: Path) -> None:

@@ -118,6 +118,9 @@ farrank.v1.RerankService
 {{- define "farrank.config" -}}
 {{- include "farrank.check" . -}}
 {{- $config := deepCopy .Values.config -}}
+{{- with include "farrank.threads" . -}}
+{{- $_ := set $config "device" (merge (dict "threads" (int .)) ($config.device | default dict)) -}}
+{{- end -}}
 {{- $listen := $config.listen | default dict -}}
 {{- if .Values.tls.secretName -}}
 {{- $tls := dict "certificate" "/etc/farrank/tls/tls.crt" "private_key" "/etc/farrank/tls/tls.key" -}}
@@ -188,12 +191,64 @@ httpGet: {path: /readyz, port: metrics}
 {{- .volume | default (dict "emptyDir" dict) | toYaml -}}
 {{- end -}}
 
+{{/* A quantity of CPUs as a number: "1500m" is 1.5. */}}
+{{- define "farrank.cpus" -}}
+{{- $cpu := toString . -}}
+{{- ternary (divf (trimSuffix "m" $cpu | float64) 1000) ($cpu | float64) (hasSuffix "m" $cpu) -}}
+{{- end -}}
+
 {{/* The CPUs that a container asks for, in whole ones; 2 where it asks for none. */}}
 {{- define "farrank.wholeCpus" -}}
-{{- $cpu := dig "requests" "cpu" (dig "limits" "cpu" 2 .) . | toString -}}
-{{- if hasSuffix "m" $cpu -}}
-{{- max 1 (divf (trimSuffix "m" $cpu | float64) 1000 | ceil | int) -}}
+{{- max 1 (include "farrank.cpus" (dig "requests" "cpu" (dig "limits" "cpu" 2 .) .) | float64 | ceil | int) -}}
+{{- end -}}
+
+{{/*
+The threads that the server computes with: those of the configuration, as many as its CPU limit allows, or as many as it
+requests. Without any of them the server chooses: it sees every core of the node. A limit is rounded down, because threads
+beyond it would wait for each other, and a request up.
+*/}}
+{{- define "farrank.threads" -}}
+{{- with dig "device" "threads" nil .Values.config -}}
+{{- . | int -}}
 {{- else -}}
-{{- max 1 ($cpu | float64 | ceil | int) -}}
+{{- with dig "limits" "cpu" nil .Values.resources -}}
+{{- max 1 (include "farrank.cpus" . | float64 | floor | int) -}}
+{{- else -}}
+{{- with dig "requests" "cpu" nil .Values.resources -}}
+{{- max 1 (include "farrank.cpus" . | float64 | ceil | int) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The tag of an image of Farrank that has none: version and target. */}}
+{{- define "farrank.defaultTag" -}}
+{{- printf "%s-%s" .Chart.AppVersion .Values.image.target -}}
+{{- end -}}
+
+{{/* The fields of a container for `image`, whose tag is `default` where it has none. */}}
+{{- define "farrank.image" -}}
+{{- $name := .image.repository -}}
+{{- with .image.registry -}}
+{{- $name = printf "%s/%s" . $name -}}
+{{- end -}}
+image: {{ ternary (printf "%s@%s" $name .image.digest) (printf "%s:%s" $name (.image.tag | default .default)) (ne .image.digest "") | quote }}
+{{- with .image.pullPolicy }}
+imagePullPolicy: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{/*
+The replicas that the Deployment names. An autoscaler's number stays as it is: were the field left out, the upgrade that
+switches autoscaling on would set it to Kubernetes' default, 1. Empty where the release does not run, or Helm asks no cluster.
+*/}}
+{{- define "farrank.replicas" -}}
+{{- if not .Values.autoscaling.enabled -}}
+{{- .Values.replicas -}}
+{{- else -}}
+{{- $running := lookup "apps/v1" "Deployment" .Release.Namespace (include "farrank.fullname" .) -}}
+{{- with dig "spec" "replicas" nil $running -}}
+{{- . | int -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
