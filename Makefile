@@ -87,8 +87,11 @@ test-transformers-4: $(OLDER_READY)  ## a part of the test suite with transforme
 client-tests: $(READY)  ## the part of it in which other people's HTTP clients, in environments of their own, ask a server
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/http_clients $(PYTEST_ARGS)
 
-fuzz: $(READY)  ## 100,000 calls that nobody would write, at every door of a real server; FARRANK_FUZZ_SEED draws others
-	FARRANK_FUZZ_CASES=$(or $(FUZZ_CASES),100000) OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/fuzz -s $(PYTEST_ARGS)
+fuzz: $(READY)  ## 100,000 generated calls, and raw HTTP/2 frames, against a real server; writes .cache/raw-http2.md
+	mkdir -p .cache
+	FARRANK_FUZZ_CASES=$(or $(FUZZ_CASES),100000) OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/fuzz/test_fuzz.py -s $(PYTEST_ARGS)
+	FARRANK_RAW_CASES=$(or $(RAW_CASES),2000) FARRANK_RAW_SHARE=1 FARRANK_RAW_TIMES=5000 \
+		FARRANK_RAW_REPORT=.cache/raw-http2.md OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/fuzz/test_raw_http2.py $(PYTEST_ARGS)
 
 # The ten minutes come first, then the kills, which take longer: a JVM starts in seconds.
 chaos: $(READY)  ## parts of a real server fall sick under load, ten minutes and a hundred kills; writes .cache/chaos.md

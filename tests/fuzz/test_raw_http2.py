@@ -24,7 +24,7 @@ from support.known_attacks import KNOWN, Case, cases
 SEED = int(os.environ.get("FARRANK_FUZZ_SEED", "20261125"))
 # Cases that are drawn, and the part of a known attack's size that is sent.
 CASES = int(os.environ.get("FARRANK_RAW_CASES", "60"))
-SHARE = float(os.environ.get("FARRANK_RAW_SHARE", "0.01"))
+SHARE = float(os.environ.get("FARRANK_RAW_SHARE", "0.05"))
 # How often a step of a drawn case is repeated at most.
 MOST_TIMES = int(os.environ.get("FARRANK_RAW_TIMES", "200"))
 # A case to run again, as a failure printed it.
@@ -40,8 +40,10 @@ MOST_LOG_BYTES = 2**20
 SLACK_FILES = 8
 # What has been given up must be gone; a machine may be busy.
 GONE_S = 90.0
-# In a long run an attack goes on while others are probed.
-PROBED_S = 2.0 if REPORT else 0.0
+# In a long run a known attack keeps its connections while the other caller goes on.
+STAYS_S = 2.0 if REPORT else 0.0
+# Cases that would begin later than this are not run.
+DRAWN_S = 1_800.0
 
 AIM_MS = 300
 
@@ -72,17 +74,17 @@ class Target:
     def close(self) -> None:
         self._stack.close()
 
-    def attack(self, case: Case, *, with_key: bool) -> list[Probed]:
+    def attack(self, case: Case, *, with_key: bool, stays_s: float = 0.0) -> list[Probed]:
         """Run a case, check the server, and return the calls that the other caller made meanwhile."""
         try:
-            return self._attack(case, with_key=with_key)
+            return self._attack(case, with_key, stays_s)
         except AssertionError as error:
             error.add_note(f"seed {SEED}; again: FARRANK_RAW_CASE='{case!r}' {COMMAND}")
             # The next case gets a server that has seen nothing.
             self.start()
             raise
 
-    def _attack(self, case: Case, *, with_key: bool) -> list[Probed]:
+    def _attack(self, case: Case, with_key: bool, stays_s: float) -> list[Probed]:
         server = self.server
         began_s = time.monotonic()
         server.forget_peak()
@@ -95,7 +97,7 @@ class Target:
                     step.run(attacker)
                 except OSError:
                     attacker.close()
-            time.sleep(PROBED_S)
+            time.sleep(stays_s)
         finally:
             attacker.close()
         assert server.is_alive(), "the server ended"
@@ -151,10 +153,11 @@ def target(tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPathFacto
 def test_a_known_attack_disturbs_nobody(target: Target, name: str) -> None:
     loop_s, wall_s = target.server.loop_s(), time.monotonic()
     try:
-        probed = target.attack(KNOWN[name](SHARE), with_key=not name.startswith("HTTP"))
+        probed = target.attack(KNOWN[name](SHARE), with_key=not name.startswith("HTTP"), stays_s=STAYS_S)
     except AssertionError as error:
         _write_row(
-            target, f"| {name} | {time.monotonic() - wall_s:.1f} | failed: {str(error)[:200]} |||||| no |"
+            target,
+            f"| {name} | {time.monotonic() - wall_s:.1f} | failed: {str(error).splitlines()[0]} |||||| no |",
         )
         raise
     _report(target, name, probed, target.server.loop_s() - loop_s, time.monotonic() - wall_s)
@@ -164,6 +167,7 @@ def test_a_known_attack_disturbs_nobody(target: Target, name: str) -> None:
 @pytest.mark.skipif(bool(AGAIN), reason="another case is run again")
 def test_no_sequence_of_frames_disturbs_another_caller(target: Target) -> None:
     delays: list[Probed] = []
+    run = 0
     loop_s, wall_s = target.server.loop_s(), time.monotonic()
 
     # A failure of Hypothesis prints the case that is left when it has left out all that it could.
@@ -176,10 +180,14 @@ def test_no_sequence_of_frames_disturbs_another_caller(target: Target) -> None:
     )
     @given(cases(MOST_TIMES))
     def hold(case: Case) -> None:
+        nonlocal run
+        if time.monotonic() - wall_s > DRAWN_S:
+            return
+        run += 1
         delays.extend(target.attack(case, with_key=len(case) % 2 == 0))
 
     hold()
-    name = f"drawn, {CASES}"
+    name = f"drawn cases, {run}"
     _report(target, name, delays, target.server.loop_s() - loop_s, time.monotonic() - wall_s)
 
 

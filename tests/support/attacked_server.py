@@ -2,10 +2,9 @@
 
 import os
 import re
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import urlopen
@@ -23,8 +22,8 @@ class Attacked:
 
     spawned: SpawnedServer
     log: Path
-    attacker_key: str
-    probe_key: str
+    attacker_key: str = field(repr=False)
+    probe_key: str = field(repr=False)
 
     @property
     def ports(self) -> dict[str, int]:
@@ -95,9 +94,3 @@ def attacked_server(ranker: Path, folder: Path, settings: Sequence[str] = ()) ->
     arguments += [f"--set={each}" for each in settings]
     with log.open("ab") as file, spawned_server(arguments, file) as spawned:
         yield Attacked(spawned, log, attacker_key, probe_key)
-
-
-def is_accepting(port: int) -> bool:
-    """Whether somebody listens at a port of loopback."""
-    with socket.socket() as made:
-        return made.connect_ex(("127.0.0.1", port)) == 0
