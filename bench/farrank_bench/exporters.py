@@ -129,7 +129,7 @@ def _ours(folder: Path, texts: tuple[Texts, Texts], placement: Placement) -> dic
         )
         reports = {each.runtime: each for each in export.manifest.parity}
         graph = export.manifest.graphs["encoder"]
-        exported = Exported(export, ranker.reader, ranker.version)
+        exported = Exported(export, ranker.reader, ranker.version, ranker.encodings_version)
         return [
             Made(
                 export.folder / graph.file_for(name),

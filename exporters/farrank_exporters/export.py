@@ -165,7 +165,10 @@ def export_ranker(
 
         def measured_with(runtime: str) -> Parity | BeyondBound:
             step(f"opening the export with {runtime}")
-            opened = open_runtime(runtime, Exported(Export(folder, manifest), ranker.reader, ranker.version))
+            exported = Exported(
+                Export(folder, manifest), ranker.reader, ranker.version, ranker.encodings_version
+            )
+            opened = open_runtime(runtime, exported)
             try:
                 return measure(ranker, opened, measured, expected, precision, step, to_the_end=allow_drift)
             except BeyondBound as error:

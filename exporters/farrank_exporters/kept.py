@@ -1,7 +1,7 @@
 """Rankers that are exported once for this machine and kept: what a later start serves at once.
 
-They lie in the user's cache, by content: a ranker's files, what it is told to read, the packages that export
-it and what the processor can do. Another of these makes another export.
+They lie in the user's cache, by content: a ranker's files and spec, the packages that export it and what the
+processor can do. Another of these makes another export.
 """
 
 import fcntl
@@ -23,7 +23,7 @@ from farrank_rankers.errors import ExportError, RankerError
 from farrank_rankers.exports.export_folder import EXPORTS, Export, cache_folder, checksum, find_exports
 from farrank_rankers.exports.manifest import ExportPrecision
 from farrank_rankers.files.model_files import Location, ModelFiles, locate
-from farrank_rankers.files.open import Overrides
+from farrank_rankers.files.open import Overrides, open_reader
 from farrank_rankers.json_values import read_json, read_value
 from farrank_runtimes.runtime_table import RUNTIMES, fastest_first
 
@@ -84,7 +84,7 @@ def kept_export(
     """
     location = locate(source, revision=overrides.get("revision"), download=overrides.get("download") or False)
     name = re.sub(r"[^\w.-]+", "--", location.name)
-    place = (folder or cache_folder()) / EXPORTS / f"{name}-{_key(location, forms, overrides)}"
+    place = (folder or cache_folder()) / EXPORTS / f"{name}-{_key(source, location, forms, overrides)}"
     found = _read(place)
     if found is None:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -164,12 +164,13 @@ def _alone(place: Path, waiting: Callable[[], None]) -> Iterator[None]:
         yield
 
 
-def _key(location: Location, forms: Sequence[Form], overrides: Overrides) -> str:
+def _key(source: str, location: Location, forms: Sequence[Form], overrides: Overrides) -> str:
     """Hash all that decides on an export. Weights are read once, at the speed of the disk."""
-    told = {name: value for name, value in overrides.items() if value is not None and name != "download"}
+    # Defaults are no part of the files, and may be others in another version of Farrank.
+    spec = open_reader(source, **overrides).spec.to_json()
     processor = {name: able for name, able in torch.cpu.get_capabilities().items() if able is True}
     digest = hashlib.sha256(
-        json.dumps([told, list(map(str, forms)), versions(), processor], sort_keys=True).encode()
+        json.dumps([spec, list(map(str, forms)), versions(), processor], sort_keys=True).encode()
     )
     files: ModelFiles | None = ModelFiles.find(location)
     while files is not None:

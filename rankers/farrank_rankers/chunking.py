@@ -82,16 +82,22 @@ def chunk_limit(chunking: Chunking, max_chunks: int | None) -> int | None:
     return 1 if chunking.kind == "first" else max_chunks
 
 
+# More tokens than a document of 16 MiB has, the most that a server takes by default. It bounds what one
+# document of an index can cost.
+WHOLE_DOCUMENT = 2**24
+
 # The paper's limits: three chunks of 512 - 32 - 3 tokens a document, or the windows of 150 tokens, 100 apart,
 # of FlexNeuART (Dai & Callan have 150 words, 75 apart). Sentence encoders were trained on some 256 tokens at
-# most. Their documents may be longer: chunks do not depend on the query, so that their vectors can be kept.
+# most. They read documents whole: chunks do not depend on the query, so that their vectors can be kept.
 # Language models that answer were trained on up to 8,192 tokens, and pay for their prompt with every chunk.
 _USUAL: Mapping[ReadAs, Chunking] = {
     "pair": Chunking("sliding", window=150, stride=100, max_document_tokens=1431),
-    "dual": Chunking("sliding", window=200, stride=150, max_document_tokens=4096),
+    "dual": Chunking("sliding", window=200, stride=150, max_document_tokens=WHOLE_DOCUMENT),
     "prompt": Chunking("sliding", window=512, stride=384, max_document_tokens=8192),
 }
 _WHOLE_WINDOW: Mapping[ReadAs, int] = {"pair": 477, "dual": 200, "prompt": 512}
+# One window holds no more where neither the backbone nor a limit bounds it.
+_LONGEST_WINDOW = 4096
 
 MAX_QUERY_TOKENS: Mapping[ReadAs, int] = {"pair": 32, "dual": 128, "prompt": 512}
 
@@ -109,7 +115,9 @@ def default_chunking(
         window = _WHOLE_WINDOW[read_as]
         usual = Chunking(kind, window, window, usual.max_document_tokens)
     if whole:
-        usual = adjusted(usual, window=usual.max_document_tokens)
+        longest = usual.max_document_tokens
+        longest = longest if longest < WHOLE_DOCUMENT else _LONGEST_WINDOW
+        usual = adjusted(usual, window=longest, max_document_tokens=longest)
     return usual if room is None or room >= usual.window else adjusted(usual, window=max(1, room))
 
 

@@ -15,7 +15,7 @@ from farrank_rankers.encoder import Encoder
 from farrank_rankers.family import family_named
 from farrank_rankers.features import Features, by_document, ends, stacked
 from farrank_rankers.reader import Reader
-from farrank_rankers.spec import RankerSpec, content_version
+from farrank_rankers.spec import RankerSpec, content_version, encodings_version
 from farrank_rankers.tokens import Chunk, EncoderInput, collate
 
 
@@ -89,6 +89,13 @@ class Ranker(nn.Module):
     def version(self) -> str:
         """Hash of spec, tokenizer and weights, as they are now."""
         return content_version(
+            self.spec, self.reader.tokenizer.files, self.backbone_config, self.weights_digest
+        )
+
+    @property
+    def encodings_version(self) -> str:
+        """The version without the limit on a document's tokens."""
+        return encodings_version(
             self.spec, self.reader.tokenizer.files, self.backbone_config, self.weights_digest
         )
 

@@ -8,9 +8,17 @@ from typing import Any, TypeVar
 
 from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.calibration import Calibration
-from farrank_rankers.chunking import Chunking, chunk_count
+from farrank_rankers.chunking import WHOLE_DOCUMENT, Chunking, adjusted, chunk_count
 from farrank_rankers.errors import SpecError
-from farrank_rankers.family import BiEncoderOptions, Options, Plan, VectorOptions, check_count, family_named
+from farrank_rankers.family import (
+    Aggregation,
+    BiEncoderOptions,
+    Options,
+    Plan,
+    VectorOptions,
+    check_count,
+    family_named,
+)
 from farrank_rankers.json_values import loads, read_fields, short
 from farrank_rankers.tokenizer import TokenizerFiles
 
@@ -18,6 +26,8 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 
 # all-MiniLM-L6-v2 on SQuAD (docs/decisions/0025-scores-between-0-and-1.md). Others may lie elsewhere.
 COSINE_CALIBRATION = Calibration(scale=12.0, offset=-5.0)
+# Tokens of a long document, for sums over the chunks of documents that are read whole.
+_LONG_DOCUMENT = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +81,16 @@ class RankerSpec:
         return family_named(self.family).plan
 
     @property
+    def similarity(self) -> Aggregation | None:
+        """How a bi-encoder's score follows from its chunks' inner products with the query; None for others.
+
+        It is None, too, where the first chunk alone counts: evidence must leave out the others.
+        """
+        if not isinstance(self.options, BiEncoderOptions) or self.options.aggregation == "first":
+            return None
+        return self.options.aggregation
+
+    @property
     def document_calibration(self) -> Calibration:
         """How a document's raw score becomes one between 0 and 1.
 
@@ -98,7 +118,8 @@ class RankerSpec:
     def _chunks_summed(self) -> int:
         """How many chunks' scores a document's may add up; 1 where they are not summed."""
         is_sum = self.family == "sump" or getattr(self.options, "aggregation", None) == "sum"
-        return chunk_count(self.chunking, self.chunking.max_document_tokens) if is_sum else 1
+        most = self.chunking.max_document_tokens
+        return chunk_count(self.chunking, most if most < WHOLE_DOCUMENT else _LONG_DOCUMENT) if is_sum else 1
 
     def options_as(self, kind: type[OptionsT]) -> OptionsT:
         """Return the options as what they are to the family.
@@ -168,3 +189,14 @@ def content_version(
     for text in (*texts, weights_digest):
         digest.update(hashlib.blake2b(text.encode()).digest())
     return digest.hexdigest()
+
+
+def encodings_version(
+    spec: RankerSpec, files: TokenizerFiles, config: Mapping[str, Any], weights_digest: str
+) -> str:
+    """Hash as `content_version` does, whatever the limit on a document's tokens.
+
+    Rankers that differ only in this limit have the same version here: a chunk's vector does not depend on it.
+    """
+    whole = replace(spec, chunking=adjusted(spec.chunking, max_document_tokens=WHOLE_DOCUMENT))
+    return content_version(whole, files, config, weights_digest)

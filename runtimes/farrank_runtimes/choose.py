@@ -104,12 +104,14 @@ class ServableRanker:
     """A ranker with its runtime loaded.
 
     `version` is the ranker's, whichever runtime serves it; a published graph's is that of its own files.
+    `encodings_version` is the same for rankers that differ in the limit on a document's tokens alone.
     `reason` says in a line why this runtime does. `parity` says how close an export's scores are to those of
     torch in fp32; None for torch, and for a published graph that nobody measured.
     """
 
     reader: Reader
     version: str
+    encodings_version: str
     evidence: EvidenceKind
     runtime: Runtime
     reason: str
@@ -267,12 +269,14 @@ def _open(
         ranker = open_ranker(source, dtype=dtype, device=device, **overrides)
         torch, form = open_torch(ranker, candidate.precision, placement)
         evidence = ranker.aggregator.evidence
-        return ServableRanker(ranker.reader, ranker.version, evidence, torch, f"{reason}; {form}")
+        versions = ranker.version, ranker.encodings_version
+        return ServableRanker(ranker.reader, *versions, evidence, torch, f"{reason}; {form}")
     manifest = candidate.export.manifest
     exported = open_exported(candidate.export, **overrides)
     parity = next((each for each in manifest.parity if each.runtime == candidate.runtime), None)
     opened = open_export(candidate.runtime, exported, placement)
-    return ServableRanker(exported.reader, exported.version, manifest.evidence, opened, reason, parity)
+    versions = exported.version, exported.encodings_version
+    return ServableRanker(exported.reader, *versions, manifest.evidence, opened, reason, parity)
 
 
 def _open_published(
@@ -315,6 +319,7 @@ def _open_published(
     return ServableRanker(
         opened.reader,
         opened.version,
+        opened.encodings_version,
         opened.evidence,
         runtime,
         f"{reason}{said}",

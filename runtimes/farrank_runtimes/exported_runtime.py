@@ -66,7 +66,12 @@ class ExportedRuntime(LoadedRuntime):
         if encoder.begin is not None:
             encode = partial(_begin, encoder.begin, pad, capabilities.length_step)
         super().__init__(
-            encode, partial(_aggregate, run_aggregator), capabilities, files.longest_input, GROUP_LIMIT
+            encode,
+            partial(_aggregate, run_aggregator),
+            capabilities,
+            files.longest_input,
+            GROUP_LIMIT,
+            files.similarity,
         )
 
 

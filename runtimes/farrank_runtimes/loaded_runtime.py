@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from farrank_rankers.family import Aggregation
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput, Role
 from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.devices import free_memory
 from farrank_runtimes.document_groups import Aggregate, GroupLimit, score_in_groups
 from farrank_runtimes.runtime import Capabilities, DocumentScores, Encoding, OutOfMemory, closed
+from farrank_runtimes.similarity import score_similarities
 
 # The heavy part. Raises: ValueError if there is no input; OutOfMemory, DeviceLost.
 Encode = Callable[[Sequence[EncoderInput]], Encoding]
@@ -20,13 +22,17 @@ Encode = Callable[[Sequence[EncoderInput]], Encoding]
 
 @dataclass(eq=False)
 class LoadedRuntime:
-    """A `Runtime` made of its two parts, which alone hold weights. `_longest_input` is in tokens."""
+    """A `Runtime` made of its two parts, which alone hold weights. `_longest_input` is in tokens.
+
+    `_similarity` is there for bi-encoders whose vectors are compared without the aggregator.
+    """
 
     _encode: Encode
     _aggregate: Aggregate
     _capabilities: Capabilities
     _longest_input: int
     _limit: GroupLimit
+    _similarity: Aggregation | None = None
 
     def encode(self, inputs: Sequence[EncoderInput]) -> Encoding:
         """Begin the heavy part. Raises: ValueError if there is no input; OutOfMemory, DeviceLost."""
@@ -38,6 +44,8 @@ class LoadedRuntime:
         self, documents: Sequence[Features], queries: Sequence[Features] | None = None
     ) -> DocumentScores:
         """Run the light part. Raises: OutOfMemory if a document alone does not fit; DeviceLost."""
+        if self._similarity is not None and queries is not None:
+            return score_similarities(documents, queries, self._similarity)
         device = torch.device(self._capabilities.device)
         return score_in_groups(self._aggregate, documents, queries, device=device, limit=self._limit)
 

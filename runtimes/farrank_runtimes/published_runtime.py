@@ -21,7 +21,7 @@ from farrank_rankers.family import BiEncoderOptions, EvidenceKind
 from farrank_rankers.features import Features, Padded
 from farrank_rankers.files.open import Overrides, reader_and_files
 from farrank_rankers.reader import Reader
-from farrank_rankers.spec import content_version
+from farrank_rankers.spec import content_version, encodings_version
 from farrank_rankers.tokens import Role, collate
 from farrank_runtimes.exported_runtime import BegunGraph, EncoderGraph, ExportedRuntime, RunGraph
 from farrank_runtimes.published_graph import PublishedGraph, Shape, Value, read_graph
@@ -48,7 +48,7 @@ OWN_ATTENTION = frozenset({"longformer", "big_bird"})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenedPublished:
-    """A published graph with its ranker's reader and version, which is that of its files.
+    """A published graph with its ranker's reader and versions, which are those of its files.
 
     `output` is the one that is read, of `shape`, where None is any size: (P, labels), (P, L, H) or (P, H).
     `measured_as` is the version without overrides, by which measurements of the graph are kept.
@@ -58,6 +58,7 @@ class OpenedPublished:
     reader: Reader
     config: Mapping[str, Any]
     version: str
+    encodings_version: str
     measured_as: str
     output: str
     shape: Shape
@@ -89,7 +90,8 @@ def open_published(file: PublishedFile, source: str, overrides: Overrides) -> Op
     version, measured_as = (
         content_version(each.spec, each.tokenizer.files, files.config, digest) for each in (reader, made_for)
     )
-    return OpenedPublished(graph, reader, files.config, version, measured_as, output, shape)
+    encodings = encodings_version(reader.spec, reader.tokenizer.files, files.config, digest)
+    return OpenedPublished(graph, reader, files.config, version, encodings, measured_as, output, shape)
 
 
 def _checked(graph: PublishedGraph, reader: Reader, config: Mapping[str, Any]) -> tuple[str, Shape]:
@@ -220,6 +222,7 @@ def open_published_runtime(
         longest_input=reader.max_input_tokens,
         pad_id=reader.pad_id,
         inputs=tuple(graph.inputs),
+        similarity=reader.spec.similarity,
     )
     encoder = _encoder(loaded, _reading(opened), reader.backbone.first_position)
     return ExportedRuntime(encoder, _aggregator(opened.aggregator()), files)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, cast
 from farrank_rankers.exports.export_folder import Exported
 from farrank_rankers.exports.manifest import ExportFormat
 from farrank_rankers.exports.published_files import PublishedFormat
+from farrank_rankers.family import Aggregation
 from farrank_runtimes.runtime import Placement, Precision, Runtime, RuntimeAbsent
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class GraphFiles:
     """An export's two graphs as a runtime opens them.
 
     `longest_input`, in tokens, and `pad_id` are the reader's. `inputs` names what the encoder's graph takes.
+    `similarity` is there for bi-encoders whose vectors are compared without the aggregator's graph.
     """
 
     encoder: Path
@@ -39,6 +41,7 @@ class GraphFiles:
     longest_input: int
     pad_id: int = 0
     inputs: tuple[str, ...] = ("input_ids", "roles", "token_type_ids")
+    similarity: Aggregation | None = None
 
     @classmethod
     def of(cls, exported: Exported, runtime: str) -> "GraphFiles":
@@ -51,6 +54,7 @@ class GraphFiles:
             longest_input=reader.max_input_tokens,
             pad_id=reader.pad_id,
             inputs=export.manifest.graphs["encoder"].inputs,
+            similarity=reader.spec.similarity,
         )
 
 

@@ -105,6 +105,7 @@ class TorchRuntime(LoadedRuntime):
             capabilities,
             ranker.reader.max_input_tokens,
             GroupLimit(GROUP_BYTES[on.type]),
+            ranker.spec.similarity,
         )
         self._pads_queries = bool(ranker.spec.pad_query_to)
 

@@ -15,10 +15,12 @@ import farrank_exporters.parity
 from farrank_exporters.export import export_ranker
 from farrank_exporters.kept import Form, Kept, faster_than_torch, kept_export
 from farrank_exporters.parity import TextScores
+from farrank_rankers import chunking
 from farrank_rankers.exports.export_folder import cache_folder, open_exported
 from farrank_rankers.files.open import open_ranker
 from farrank_runtimes.choose import open_ranker_runtime
 from support.exported_rankers import CALIBRATION, MEASURED
+from support.published_exports import save_biencoder
 
 pytestmark = pytest.mark.usefixtures("traced_before", "quantized_once")
 
@@ -146,6 +148,19 @@ def test_another_chat_template_is_another_export(
     first = kept(ranker, ["fp32"])
     (ranker / "chat_template.jinja").write_text("{{ messages }}")
     assert kept(ranker, ["fp32"]).source != first.source
+    assert made == ["fp32"] * 2
+
+
+def test_another_default_limit_is_another_export(
+    cache: Path, tmp_path: Path, made: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an update of Farrank: the model's files are the same, and what is kept is of the old limit."""
+    model = tmp_path / "model"
+    save_biencoder(model)
+    for limit in (80, 80, 40):
+        usual = chunking.Chunking("sliding", window=20, stride=15, max_document_tokens=limit)
+        monkeypatch.setattr(chunking, "_USUAL", {**chunking._USUAL, "dual": usual})
+        kept(model, ["fp32"])
     assert made == ["fp32"] * 2
 
 

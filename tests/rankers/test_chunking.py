@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farrank_rankers.chunking import (
+    WHOLE_DOCUMENT,
     Chunking,
     adjusted,
     chunk_bounds,
@@ -102,4 +103,4 @@ def test_defaults_shrink_with_the_backbone() -> None:
     assert default_chunking("pair", "disjoint", 477) == Chunking("disjoint", 477, 477, 1431)
     assert default_chunking("pair", "first", 93) == Chunking("first", 93, 93, 1431)
     assert default_chunking("pair", "sliding", 93) == Chunking("sliding", 93, 62, 1431)
-    assert default_chunking("dual", "sliding", None) == Chunking("sliding", 200, 150, 4096)
+    assert default_chunking("dual", "sliding", None) == Chunking("sliding", 200, 150, WHOLE_DOCUMENT)

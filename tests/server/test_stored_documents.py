@@ -1,8 +1,10 @@
 """Documents read from beside their index, over a real socket: the same answers as from their texts."""
 
+import asyncio
 import logging
 import shutil
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +243,44 @@ def served(ranker: Path, index: Path) -> ServerConfig:
         listen=ListenConfig(port=0, metrics_port=None),
         first_stage=FirstStageConfig(indexes={"kept": Bm25Config(index)}),
     )
+
+
+@pytest.mark.parametrize(("kept_tokens", "read_tokens"), [(None, 250), (250, 100), (250, 20), (250, 600)])
+async def test_a_limit_reads_the_beginnings_of_encodings_or_says_why_not(
+    tiny_rankers: dict[str, Path],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    kept_tokens: int | None,
+    read_tokens: int,
+) -> None:
+    ranker = str(tiny_rankers["biencoder"])
+    limited = open_reader(ranker, max_document_tokens=read_tokens)
+    window = limited.spec.chunking.window
+    store = EncodingsOf(ChunkEncoder(ranker, max_document_tokens=kept_tokens))
+    index = await asyncio.to_thread(kept_index, tmp_path / "index", TEXTS, [store])
+    config = served(tiny_rankers["biencoder"], index)
+    config = replace(config, rankers={"it": RankerConfig(ranker, max_document_tokens=read_tokens)})
+    caplog.set_level(logging.INFO)
+    async with (
+        Replica(config) as replica,
+        grpc.aio.insecure_channel(replica.address) as channel,
+    ):
+        stub = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+        options = pb.RerankOptions(return_chunk_scores=True, count_tokens_cut=True)
+        answer = await stub.SearchAndRerank(pb.SearchAndRerankRequest(query=QUERY, options=options))
+    said = [
+        each.message for each in caplog.records if each.message.startswith("index kept: ranker it encodes")
+    ]
+    reads_kept = window <= read_tokens <= (kept_tokens or read_tokens)
+    assert bool(said) != reads_kept
+    assert answer.usage.stored_documents == (len(TEXTS) if reads_kept else 0)
+    for each in answer.results:
+        text = TEXTS[each.id]
+        tokens = limited.tokenizer.read(text, 10**6).ids.size
+        read = limited.tokenizer.read(text[: each.chunks[-1].end], 10**6).ids.size
+        assert read <= read_tokens
+        assert each.tokens_cut == tokens - read
+        assert (each.tokens_cut > 0) == (tokens > read_tokens)
 
 
 async def test_tokens_of_another_tokenizer_are_passed_over(

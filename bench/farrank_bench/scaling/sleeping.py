@@ -116,7 +116,7 @@ def sleep_instead(token_s: float) -> None:
 
     def open_sleeping(source: str, overrides: Overrides, **_: object) -> ServableRanker:
         reader, runtime = open_reader(source, **overrides), SleepingRuntime(token_s)
-        return ServableRanker(reader, "sleeping", EvidenceKind.CHUNK_SCORE, runtime, "it sleeps")
+        return ServableRanker(reader, "sleeping", "sleeping", EvidenceKind.CHUNK_SCORE, runtime, "it sleeps")
 
     patch.object(loading, "open_ranker_runtime", open_sleeping).start()
 

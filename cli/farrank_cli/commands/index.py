@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, get_args
 
 from farrank_cli.exit_codes import DONE, REFUSED, CommandError, told_in_a_line
-from farrank_cli.flags import DOCUMENT_FIELDS, document_fields, flag
+from farrank_cli.flags import DOCUMENT_FIELDS, count, document_fields, flag
 from farrank_cli.terminal import Progress, counted
 from farrank_rankers.errors import RankerError
 from farrank_rankers.files.open import open_reader
@@ -44,6 +44,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--skip-bad FILE", "leave out what cannot be indexed, and list it in FILE", Path)
     add("--tokens RANKER", "keep each document's tokens for this ranker; may be given again", repeated=True)
     add("--encode RANKER", "keep the vectors of each document's chunks, as this bi-encoder makes them")
+    add(
+        "--max-document-tokens N",
+        "encode the beginning of each document, of N tokens; otherwise as many as the ranker reads",
+        count,
+    )
     add(
         "--encode-precision PRECISION",
         "compute them so instead of as `farrank serve` would; quick: bf16 where the processor has it",
@@ -159,13 +164,18 @@ def _stores(args: argparse.Namespace) -> list[Store]:
                 from farrank_cli.exporting import exported_source
 
                 source = exported_source(f"--encode {source}", source)
-            encoder = ChunkEncoder(source, args.encode_precision)
+            encoder = ChunkEncoder(source, args.encode_precision, args.max_document_tokens)
         encodings = EncodingsOf(encoder)
         stores[encodings.key] = encodings
-    elif args.encode_precision or args.export == "auto":
-        raise CommandError(
-            f"index: {'--encode-precision' if args.encode_precision else '--export'} is for --encode"
-        )
+    else:
+        given = {
+            "--encode-precision": args.encode_precision,
+            "--max-document-tokens": args.max_document_tokens,
+            "--export": args.export == "auto",
+        }
+        for name, value in given.items():
+            if value:
+                raise CommandError(f"index: {name} is for --encode")
     return list(stores.values())
 
 

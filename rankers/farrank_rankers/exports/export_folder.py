@@ -20,7 +20,7 @@ from farrank_rankers.files.model_files import SPEC_FILE
 from farrank_rankers.files.open import Overrides, open_reader, reader_and_files
 from farrank_rankers.json_values import read_text
 from farrank_rankers.reader import Reader
-from farrank_rankers.spec import content_version
+from farrank_rankers.spec import content_version, encodings_version
 
 
 def checksum(path: Path) -> str:
@@ -168,11 +168,12 @@ _LENGTH_DECIDES = frozenset({"big_bird"})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exported:
-    """An export with its ranker's reader and version."""
+    """An export with its ranker's reader and versions, as `Ranker` has them."""
 
     export: Export
     reader: Reader
     version: str
+    encodings_version: str
 
 
 def open_exported(export: Export, **overrides: Unpack[Overrides]) -> Exported:
@@ -188,8 +189,8 @@ def open_exported(export: Export, **overrides: Unpack[Overrides]) -> Exported:
     made_for = open_reader(artifact)
     reader, files = reader_and_files(artifact, overrides)
     check_within(made_for, reader)
-    version = content_version(reader.spec, reader.tokenizer.files, files.config, manifest.weights_digest)
-    return Exported(export, reader, version)
+    content = (reader.spec, reader.tokenizer.files, files.config, manifest.weights_digest)
+    return Exported(export, reader, content_version(*content), encodings_version(*content))
 
 
 def source_files(artifact: Path) -> list[Path]:

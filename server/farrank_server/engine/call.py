@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from operator import add, attrgetter
 
+import numpy as np
+
 from farrank_rankers.ensemble import mean_score
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
@@ -80,7 +82,7 @@ class ScoredDocument:
     @property
     def deciding_chunk(self) -> int:
         """The chunk with the strongest evidence, the first of equals."""
-        return max(range(len(self.chunk_scores)), key=self.chunk_scores.__getitem__)
+        return self.chunk_scores.index(max(self.chunk_scores))
 
 
 @dataclass(slots=True)
@@ -194,8 +196,9 @@ class ActiveCall:
 
     def score(self, document: "PendingDocument", score: float, chunk_scores: Sequence[float]) -> bool:
         """Take in a document's score; say whether every document has its score now."""
-        score, *evidence = (round(each, SCORE_DECIMALS) for each in (score, *chunk_scores))
-        self.results[document.index] = ScoredDocument(score, tuple(evidence), document.spans, document.cut)
+        evidence = tuple(np.round(chunk_scores, SCORE_DECIMALS).tolist())
+        score = round(score, SCORE_DECIMALS)
+        self.results[document.index] = ScoredDocument(score, evidence, document.spans, document.cut)
         return len(self.results) == len(self.call.documents)
 
     def settle(self, error: Exception | None = None) -> None:

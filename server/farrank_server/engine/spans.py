@@ -1,10 +1,10 @@
 """Which part of a document was read, and which was not."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Characters of a document, in Unicode code points: start inclusive, end exclusive."""
 
     start: int

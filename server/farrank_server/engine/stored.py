@@ -57,7 +57,11 @@ class DocumentStores(Protocol):
         ...
 
     def encodings_for(self, ranker: "LoadedRanker") -> StoredEncodings | None:
-        """Find the encodings that a ranker would make; None if there are none of its version and chunking."""
+        """Find the encodings that a ranker would make; None if there are none."""
+        ...
+
+    def why_no_encodings(self, ranker: "LoadedRanker") -> str:
+        """Say why none of the encodings are a bi-encoder's; empty if some are, or there are none at all."""
         ...
 
 

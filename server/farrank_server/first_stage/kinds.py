@@ -36,11 +36,11 @@ ENTRY_POINTS = "farrank.first_stages"
 
 
 class QueryEncoder(Protocol):
-    """A bi-encoder that makes a query's vector; `version` is its ranker's."""
+    """A bi-encoder that makes a query's vector."""
 
     @property
-    def version(self) -> str:
-        """Changes whenever weights, tokenizer or chunking change."""
+    def versions(self) -> tuple[str, str]:
+        """Its ranker's version with and without the limit on a document's tokens."""
         ...
 
     async def encode(self, query: str, timeout_s: float) -> "NDArray[np.float32]":

@@ -27,14 +27,22 @@ FAMILY = "biencoder"
 class ChunkEncoder:
     """The bi-encoder of a source, opened as `farrank serve` does, or to compute in `precision`.
 
-    `quick` is bf16 where the processor multiplies in it, and fp32 elsewhere.
+    `quick` is bf16 where the processor multiplies in it, and fp32 elsewhere. Documents are read up to the
+    ranker's own limit, or `max_document_tokens`.
     Raises: ConfigError if the ranker encodes no chunk into one vector; as `open_ranker_runtime`.
     """
 
-    def __init__(self, source: str, precision: Precision | Literal["quick"] | None = None) -> None:
+    def __init__(
+        self,
+        source: str,
+        precision: Precision | Literal["quick"] | None = None,
+        max_document_tokens: int | None = None,
+    ) -> None:
         threads = os.cpu_count() or 1
         chosen = _quick() if precision == "quick" else precision
-        self._served: ServableRanker = open_ranker_runtime(source, Overrides(), precision=chosen)
+        self._served: ServableRanker = open_ranker_runtime(
+            source, Overrides(max_document_tokens=max_document_tokens), precision=chosen
+        )
         self._spec: RankerSpec = self._served.reader.spec
         if self._spec.family != FAMILY:
             self._served.runtime.close()
@@ -46,8 +54,13 @@ class ChunkEncoder:
 
     @property
     def version(self) -> str:
-        """Changes whenever weights, tokenizer or chunking change."""
-        return self._served.version
+        """Changes whenever weights, tokenizer or windows change, and not with the limit on a document."""
+        return self._served.encodings_version
+
+    @property
+    def max_document_tokens(self) -> int:
+        """The tokens of a document that it reads."""
+        return self._spec.chunking.max_document_tokens
 
     @property
     def precision(self) -> str:
@@ -68,6 +81,7 @@ class ChunkEncoder:
                 its,
                 np.array([(chunk.start, chunk.end) for chunk in chunks], dtype=np.uint32),
                 len(text),
+                len(each),
                 (each.characters_cut, each.tokens_cut or 0),
             )
             for text, each, chunks, its in zip(texts, read, split, np.split(vectors, ends[:-1]), strict=True)

@@ -61,6 +61,10 @@ class OpenIndexes:
             metrics.stored_for.labels(index, ranker.name, "encodings").set(source.encodings is not None)
         if why := self._why_not.get((index, ranker.name)):
             log.warning("index %s: ranker %s tokenizes its documents: %s", index, ranker.name, why)
+        if sources is not None and (why := sources.stores.why_no_encodings(ranker)):
+            log.warning(
+                "index %s: ranker %s encodes its documents for each call: %s", index, ranker.name, why
+            )
 
 
 class Indexes:

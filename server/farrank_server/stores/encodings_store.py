@@ -3,7 +3,7 @@
     INDEX/encodings/<key>/encodings.json   the manifest
     INDEX/encodings/<key>/part-<place>/    the documents from this place on
         ends.i64         where each document's chunks end, counted in chunks from the part's start
-        texts.u32        of each document: characters, characters cut, tokens cut
+        texts.u32        of each document: characters, characters cut, tokens cut, tokens read
         spans.u32        of each chunk: first character, one past the last
         vectors.f16      of each chunk
 
@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from farrank_rankers.chunking import Chunking
 from farrank_rankers.features import Features
 from farrank_server.engine.rankers.document_cache import EncodedDocument
 from farrank_server.engine.spans import Cut, Span
@@ -31,13 +32,15 @@ FOLDER = "encodings"
 # Of a cosine; of a dot product times the lengths of both vectors.
 SCORE_WITHIN = 2.0**-11
 _MANIFEST = "encodings.json"
-_FORMAT = 1
+_FORMAT = 2
+# Written before stores knew their limit: a ranker of just the same limit reads it.
+_FORMAT_OF_ONE_LIMIT = 1
 _FILES = ("ends.i64", "texts.u32", "spans.u32", "vectors.f16")
 _LARGEST = float(np.finfo(np.float16).max)
 
 
 def key_of(version: str) -> str:
-    """Name the store of a ranker's version, which covers weights, tokenizer and chunking."""
+    """Name the store of an `encodings_version`, which covers weights, tokenizer and windows."""
     return f"{FOLDER}/{hashlib.sha256(version.encode()).hexdigest()[:16]}"
 
 
@@ -45,21 +48,28 @@ def key_of(version: str) -> str:
 class EncodedText:
     """A document's chunks. Shapes: vectors (C, H), spans (C, 2) in characters.
 
-    `characters` is the text's length, `cut` what of it the ranker does not read: characters and tokens.
+    `characters` is the text's length, `tokens` those that the chunks hold, `cut` the characters and tokens
+    beyond the ranker's limit.
     """
 
     vectors: NDArray[np.float32]
     spans: NDArray[np.uint32]
     characters: int
+    tokens: int
     cut: tuple[int, int]
 
 
 class Encodes(Protocol):
-    """What encodes documents; `version` is its ranker's, `width` that of its vectors."""
+    """A bi-encoder for documents."""
 
     @property
     def version(self) -> str:
-        """Changes whenever weights, tokenizer or chunking change."""
+        """Its ranker's `encodings_version`."""
+        ...
+
+    @property
+    def max_document_tokens(self) -> int:
+        """The tokens of a document that it reads."""
         ...
 
     @property
@@ -83,8 +93,14 @@ class EncodingsWriter:
         self._encoder = encoder
         self._width = 0 if state is None else int(state["width"])
         self._chunks = 0 if state is None else int(state["chunks"])
+        self._cut = 0 if state is None else int(state["cut"])
         first = place if state is None else state["first"]
-        facts = {"format": _FORMAT, "version": encoder.version, "precision": encoder.precision}
+        facts = {
+            "format": _FORMAT,
+            "version": encoder.version,
+            "max_document_tokens": encoder.max_document_tokens,
+            "precision": encoder.precision,
+        }
         store = index / key_of(encoder.version)
         self._part = PartWriter(store, _MANIFEST, facts, first, _FILES, state)
 
@@ -100,8 +116,9 @@ class EncodingsWriter:
             kept = each.vectors.astype("<f2")
             self._width = kept.shape[1]
             self._chunks += len(kept)
+            self._cut += any(each.cut)
             self._part.write("ends.i64", np.array([self._chunks], dtype="<i8"))
-            self._part.write("texts.u32", np.array([each.characters, *each.cut], dtype="<u4"))
+            self._part.write("texts.u32", np.array([each.characters, *each.cut, each.tokens], dtype="<u4"))
             self._part.write("spans.u32", each.spans.astype("<u4"))
             self._part.write("vectors.f16", kept)
             self._part.documents += 1
@@ -110,11 +127,11 @@ class EncodingsWriter:
 
     def flush(self) -> dict[str, Any]:
         """Have all of it on the disk, and say what is needed to go on from here."""
-        return {**self._part.flush(), "width": self._width, "chunks": self._chunks}
+        return {**self._part.flush(), "width": self._width, "chunks": self._chunks, "cut": self._cut}
 
     def finish(self, index_id: str) -> None:
         """Write the part whole, and the manifest, for the index of this id."""
-        self._part.finish(index_id, chunks=self._chunks, width=self._width)
+        self._part.finish(index_id, chunks=self._chunks, width=self._width, cut=self._cut)
 
     def close(self) -> None:
         """Let go of its files and the encoder."""
@@ -145,7 +162,7 @@ class EncodingsOf:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The documents from a place on. Shapes: ends (N,), texts (N, 3), spans (C, 2), vectors (C, H)."""
+    """The documents from a place on. Shapes: ends (N,), texts (N, 4 or 3), spans (C, 2), vectors (C, H)."""
 
     first: int
     ends: FlatFile
@@ -161,7 +178,8 @@ class EncodingsStore:
     """
 
     def __init__(self, folder: Path, index_id: str, *, verify: bool = True) -> None:
-        self.manifest = read_store_manifest(folder, _MANIFEST, _FORMAT, index_id)
+        self.manifest = read_store_manifest(folder, _MANIFEST, (_FORMAT_OF_ONE_LIMIT, _FORMAT), index_id)
+        facts = 3 if self.manifest["format"] == _FORMAT_OF_ONE_LIMIT else 4
         self._parts: list[_Part] = []
         for part in open_parts(folder, self.manifest, verify=verify):
             ends = part.array("ends.i64", "<i8")
@@ -170,30 +188,52 @@ class EncodingsStore:
             fit = len(ends) == part.documents and places[-1] == chunks
             if not fit or (np.diff(places, prepend=0) < 1).any():
                 raise damaged(part.folder / "ends.i64", "its places do not fit the other files")
-            texts = part.array("texts.u32", "<u4", 3 * len(ends), 3)
+            texts = part.array("texts.u32", "<u4", facts * len(ends), facts)
             spans = part.array("spans.u32", "<u4", 2 * chunks, 2)
             vectors = part.array("vectors.f16", "<f2", chunks * width, width)
             self._parts.append(_Part(part.first, ends, texts, spans, vectors))
         self._firsts = [part.first for part in self._parts]
 
     @property
-    def version(self) -> str:
-        """The ranker's that encoded."""
-        return str(self.manifest["version"])
+    def knows_tokens(self) -> bool:
+        """Whether it says how many tokens each document has, which reading a beginning takes."""
+        return bool(self.manifest["format"] != _FORMAT_OF_ONE_LIMIT)
+
+    def why_not(self, version: str, encodings_version: str, chunking: Chunking) -> str:
+        """Say why a ranker of these versions cannot read it; empty if it can."""
+        if self.manifest["format"] == _FORMAT_OF_ONE_LIMIT:
+            same = self.manifest["version"] == version
+            return "" if same else "they were encoded by another ranker, or with another limit"
+        if self.manifest["version"] != encodings_version:
+            return "they were encoded by another ranker, or in other windows"
+        kept, read = int(self.manifest["max_document_tokens"]), chunking.max_document_tokens
+        if read > kept and any(each["cut"] for each in self.manifest["parts"]):
+            return f"they hold {kept:,} tokens of a document at most, and max_document_tokens is {read:,}"
+        if read < min(kept, chunking.window):
+            return f"max_document_tokens is {read:,}, less than one of their windows of {chunking.window:,}"
+        return ""
 
     def characters(self, place: int) -> int:
         """Count the characters of a document's text. Raises: KeyError if no document has the place."""
         part, number = self._find(place)
         return int(part.texts.at(number)[0])
 
-    def read(self, place: int) -> EncodedDocument:
-        """Give what encoding all chunks of a document would. Raises: KeyError if none has the place."""
+    def read(self, place: int, within: Chunking | None = None) -> EncodedDocument:
+        """Give a document's encoded chunks, of a long one those that end `within` a ranker's limit.
+
+        Raises: KeyError if no document has the place.
+        """
         part, number = self._find(place)
         first, end = map(int, part.ends[number - 1 : number + 1] if number else (0, part.ends.at(number)))
+        characters, *cut = part.texts.at(number).tolist()[:3]
+        if within is not None and (tokens := int(part.texts.at(number)[3])) > within.max_document_tokens:
+            whole = (within.max_document_tokens - within.window) // within.stride + 1
+            end = min(end, first + whole)
+            read = (end - first - 1) * within.stride + within.window
+            cut = [characters - int(part.spans.at(end - 1)[1]), cut[1] + tokens - read]
         chunks = slice(first, end)
-        _, *cut = part.texts.at(number).tolist()
         vectors = torch.from_numpy(part.vectors[chunks].astype(np.float32))
-        spans = tuple(Span(start, end) for start, end in part.spans[chunks].tolist())
+        spans = tuple(map(Span._make, part.spans[chunks].tolist()))
         return EncodedDocument(Features(vectors), spans, Cut(*cut))
 
     def _find(self, place: int) -> tuple[_Part, int]:
@@ -201,3 +241,15 @@ class EncodingsStore:
         if at < 0 or place - self._firsts[at] >= len(self._parts[at].ends):
             raise KeyError(place)
         return self._parts[at], place - self._firsts[at]
+
+
+@dataclass(frozen=True, slots=True)
+class Beginnings:
+    """A store for a ranker that reads less of a document than was encoded."""
+
+    store: EncodingsStore
+    chunking: Chunking
+
+    def read(self, place: int) -> EncodedDocument:
+        """Give the chunks that end within the ranker's limit. Raises: KeyError if none has the place."""
+        return self.store.read(place, self.chunking)

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+from farrank_rankers.family import BiEncoderOptions
 from farrank_rankers.reader import Reader
 from farrank_server.engine.rankers.loaded import LoadedRanker
 from farrank_server.errors import ConfigError
 from farrank_server.stores import encodings_store, token_store
-from farrank_server.stores.encodings_store import EncodingsStore
+from farrank_server.stores.encodings_store import Beginnings, EncodingsStore
 from farrank_server.stores.index_manifest import IndexManifest
 from farrank_server.stores.parts import first_free
 from farrank_server.stores.token_store import TokenStore
@@ -66,9 +67,24 @@ class IndexStores:
         reasons = [_why_not(store, reader) for store in self._tokens.values()]
         return "; ".join(reasons) if all(reasons) else ""
 
-    def encodings_for(self, ranker: LoadedRanker) -> EncodingsStore | None:
-        """Find the encodings that a ranker would make; None if there are none of its version and chunking."""
-        return self._encodings.get(encodings_store.key_of(ranker.version))
+    def encodings_for(self, ranker: LoadedRanker) -> EncodingsStore | Beginnings | None:
+        """Find the encodings that a ranker would make, or more; None if there are none of its windows."""
+        chunking = ranker.spec.chunking
+        for store in self._encodings.values():
+            if not _why_not_encodings(store, ranker):
+                return Beginnings(store, chunking) if store.knows_tokens else store
+        return None
+
+    def why_no_encodings(self, ranker: LoadedRanker) -> str:
+        """Say why none of the encodings are a bi-encoder's; empty if some are, or there are none at all."""
+        if not isinstance(ranker.spec.options, BiEncoderOptions):
+            return ""
+        reasons = [_why_not_encodings(store, ranker) for store in self._encodings.values()]
+        return "; ".join(reasons) if all(reasons) else ""
+
+
+def _why_not_encodings(store: EncodingsStore, ranker: LoadedRanker) -> str:
+    return store.why_not(ranker.version, ranker.encodings_version, ranker.spec.chunking)
 
 
 def _why_not(store: TokenStore, reader: Reader) -> str:

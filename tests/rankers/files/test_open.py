@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel
 
 from farrank_rankers.backbones.facts import ARCHITECTURES, BackboneFacts
-from farrank_rankers.chunking import Chunking
+from farrank_rankers.chunking import WHOLE_DOCUMENT, Chunking
 from farrank_rankers.errors import SourceError, SpecError, WeightsError
 from farrank_rankers.family import BiEncoderOptions, CrossEncoderOptions
 from farrank_rankers.files.open import open_ranker, open_reader
@@ -29,7 +29,7 @@ def test_the_embedded_ranker() -> None:
     assert reader.spec.family == "biencoder"
     assert reader.spec.backbone == "sentence-transformers/all-MiniLM-L6-v2"
     assert reader.spec.plan == "dual"
-    assert reader.spec.chunking == Chunking("sliding", 200, 150, 4096)
+    assert reader.spec.chunking == Chunking("sliding", 200, 150, WHOLE_DOCUMENT)
     assert reader.spec.max_query_tokens == 128
     assert reader.spec.options == BiEncoderOptions()
     assert reader.max_input_tokens == 202

@@ -1,7 +1,9 @@
 """Stored vectors are a bi-encoder's own, rounded within a bound; a damaged or a foreign store is refused."""
 
+import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from farrank_rankers.chunking import WHOLE_DOCUMENT, Chunking
 from farrank_rankers.files.open import open_ranker
 from farrank_runtimes.torch_runtime import TorchRuntime
 from farrank_server.engine.spans import Cut, Span
@@ -19,6 +22,7 @@ from farrank_server.indexing.document import CollectionError, Document
 from farrank_server.indexing.index_builder import Options, build_index
 from farrank_server.stores.encodings_store import (
     SCORE_WITHIN,
+    Beginnings,
     EncodedText,
     EncodingsOf,
     EncodingsStore,
@@ -31,7 +35,7 @@ NUMBERS = st.floats(-60_000, 60_000, width=32)
 class Given:
     """An encoder whose vectors are given, one a document."""
 
-    version, precision = "v1", "fp32"
+    version, precision, max_document_tokens = "v1", "fp32", WHOLE_DOCUMENT
 
     def __init__(self, *vectors: Sequence[float]) -> None:
         self._vectors = iter(vectors)
@@ -39,7 +43,7 @@ class Given:
     def encode(self, texts: Sequence[str]) -> list[EncodedText]:
         return [
             EncodedText(
-                np.array([next(self._vectors)], dtype=np.float32), np.array([[0, 1]]), len(text), (0, 0)
+                np.array([next(self._vectors)], dtype=np.float32), np.array([[0, 1]]), len(text), 1, (0, 0)
             )
             for text in texts
         ]
@@ -74,7 +78,8 @@ def test_the_embedded_ranker_reads_from_it_what_it_would_encode(tmp_path: Path) 
         # Of unit vectors, whose products are cosines; batches differ in the seventh digit.
         products = vectors @ vectors.T
         assert np.abs(kept.features.vectors[:4].numpy() @ vectors.T - products).max() < SCORE_WITHIN + 1e-6
-    assert store.read(3).cut.tokens == 5000 - 4096
+    assert len(store.read(3).spans) == 33
+    assert store.read(3).cut == Cut()
     with pytest.raises(KeyError):
         store.read(4)
 
@@ -146,3 +151,78 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
 def test_only_a_bi_encoder_encodes(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is of family maxp; only a biencoder"):
         ChunkEncoder("embedded:maxp")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> EncodingsStore:
+    """Documents of 0 to 1,203 words of one token each, encoded whole."""
+    folder = write(tmp_path_factory.mktemp("whole"), ChunkEncoder("embedded"), [*map(words, LENGTHS)])
+    return EncodingsStore(folder, "it")
+
+
+LENGTHS = (0, 1, 199, 200, 201, 349, 350, 351, 1203)
+
+
+def words(count: int) -> str:
+    return " ".join(["sea"] * count)
+
+
+@pytest.mark.parametrize("limit", [200, 201, 349, 350, 499, 500, 1202, 1203, 5000])
+def test_a_smaller_limit_reads_the_windows_within_it(whole: EncodingsStore, limit: int) -> None:
+    chunking = Chunking("sliding", 200, 150, limit)
+    for place, tokens in enumerate(LENGTHS):
+        everything, beginning = whole.read(place), Beginnings(whole, chunking).read(place)
+        kept = len(beginning.spans)
+        assert beginning.spans == everything.spans[:kept]
+        assert torch.equal(beginning.features.vectors, everything.features.vectors[:kept])
+        if tokens <= limit:
+            assert (kept, beginning.cut) == (len(everything.spans), Cut())
+            continue
+        # One window more would go beyond the limit; and all that is not read is counted.
+        assert (kept - 1) * 150 + 200 <= limit < kept * 150 + 200
+        end = beginning.spans[-1].end
+        assert beginning.cut == Cut(len(words(tokens)) - end, words(tokens)[end:].count("sea"))
+
+
+def test_encodings_say_which_rankers_can_read_them(tmp_path: Path) -> None:
+    chunking = Chunking("sliding", 200, 150, 1000)
+
+    def refused(store: EncodingsStore, limit: int) -> str:
+        return store.why_not("-", store.manifest["version"], replace(chunking, max_document_tokens=limit))
+
+    limited, short = (
+        EncodingsStore(write(tmp_path / name, ChunkEncoder("embedded", None, 500), [words(count)]), "it")
+        for name, count in (("limited", 501), ("short", 500))
+    )
+    assert limited.read(0).cut.tokens == 1
+    assert (refused(limited, 500), refused(limited, 200)) == ("", "")
+    assert "they hold 500 tokens of a document at most, and max_document_tokens is 501" in refused(
+        limited, 501
+    )
+    assert "max_document_tokens is 199, less than one of their windows of 200" in refused(limited, 199)
+    # No document is cut: a larger limit changes nothing.
+    assert refused(short, 501) == ""
+    assert "another ranker" in short.why_not("-", "-", chunking)
+
+
+def test_encodings_of_an_older_version_are_read_by_a_ranker_of_their_limit(tmp_path: Path) -> None:
+    folder = write(tmp_path, Given([1.0, 2.0]), ["sea"])
+    path = folder / "part-000000000000" / "texts.u32"
+    path.write_bytes(path.read_bytes()[:12])
+    manifest = json.loads((folder / "encodings.json").read_text())
+    for name in ("sha256", "max_document_tokens"):
+        del manifest[name]
+    manifest["format"] = 1
+    manifest["parts"][0]["files"]["texts.u32"] = {
+        "bytes": 12,
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+    }
+    sealed = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    (folder / "encodings.json").write_text(json.dumps({**manifest, "sha256": sealed}))
+    store = EncodingsStore(folder, "it")
+    chunking = Chunking("sliding", 200, 150, WHOLE_DOCUMENT)
+    assert store.read(0).features.vectors.tolist() == [[1.0, 2.0]]
+    assert store.read(0).cut == Cut()
+    assert not store.knows_tokens
+    assert store.why_not("v1", "v1", chunking) == ""
+    assert "with another limit" in store.why_not("v2", "v1", chunking)

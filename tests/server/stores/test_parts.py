@@ -74,14 +74,14 @@ def test_tokens_of_another_version_of_tokenizers_are_not_added(
 
 
 class _Encoder:
-    version = "v1"
+    version, max_document_tokens = "v1", 9
 
     def __init__(self, precision: str) -> None:
         self.precision = precision
 
     def encode(self, texts: object) -> list[EncodedText]:
         return [
-            EncodedText(np.ones((1, 2), dtype=np.float32), np.array([[0, 1]], dtype=np.uint32), 1, (0, 0))
+            EncodedText(np.ones((1, 2), dtype=np.float32), np.array([[0, 1]], dtype=np.uint32), 1, 1, (0, 0))
         ]
 
     def close(self) -> None:

@@ -25,6 +25,7 @@ LEAST_DENSITY = 0.1
 class LoadedRanker:
     """A ranker, what runs it, and what is known of its speed.
 
+    `encodings_version` is the same for rankers that differ in the limit on a document's tokens alone.
     `runtime` belongs to the device's thread and is absent while the device is brought back; `capabilities`
     are its own, for everybody else. `load` makes a fresh one and took `load_s` at the start. `probe` is an
     input that is known to be good. `runtime_reason` says why this runtime; `parity` how close an export comes
@@ -33,6 +34,7 @@ class LoadedRanker:
 
     name: str
     version: str
+    encodings_version: str
     spec: RankerSpec
     reader: Reader
     evidence: EvidenceKind

@@ -166,6 +166,7 @@ def _load(name: str, source: RankerConfig, config: ServerConfig, cache: Document
     return LoadedRanker(
         name=name,
         version=version,
+        encodings_version=served.encodings_version,
         spec=reader.spec,
         reader=reader,
         evidence=served.evidence,
