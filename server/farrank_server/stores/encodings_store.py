@@ -15,6 +15,7 @@ import bisect
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -225,15 +226,17 @@ class EncodingsStore:
         """
         part, number = self._find(place)
         first, end = map(int, part.ends[number - 1 : number + 1] if number else (0, part.ends.at(number)))
-        characters, *cut = part.texts.at(number).tolist()[:3]
-        if within is not None and (tokens := int(part.texts.at(number)[3])) > within.max_document_tokens:
+        characters, *cut = part.texts.at(number).tolist()
+        tokens = cut.pop() if self.knows_tokens else 0
+        if within is not None and tokens > within.max_document_tokens:
             whole = (within.max_document_tokens - within.window) // within.stride + 1
             end = min(end, first + whole)
             read = (end - first - 1) * within.stride + within.window
             cut = [characters - int(part.spans.at(end - 1)[1]), cut[1] + tokens - read]
         chunks = slice(first, end)
-        vectors = torch.from_numpy(part.vectors[chunks].astype(np.float32))
-        spans = tuple(map(Span._make, part.spans[chunks].tolist()))
+        # Several times as fast as numpy's conversion.
+        vectors = torch.from_numpy(part.vectors[chunks]).float()
+        spans = tuple(starmap(Span, part.spans[chunks].tolist()))
         return EncodedDocument(Features(vectors), spans, Cut(*cut))
 
     def _find(self, place: int) -> tuple[_Part, int]:

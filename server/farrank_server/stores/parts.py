@@ -115,17 +115,17 @@ class FlatFile:
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         """Read rows. Raises: Unavailable if the file was cut short since it was opened."""
         start, stop, _ = rows.indices(self._length)
-        at, left, read = start * self._row_bytes, max(0, stop - start) * self._row_bytes, list[bytes]()
-        while left:
-            some = os.pread(self._descriptor, left, at)
-            if not some:
+        values = np.empty(max(0, stop - start) * (self._width or 1), self._dtype)
+        at, done = start * self._row_bytes, 0
+        raw = values.view(np.uint8).data
+        while done < len(raw):
+            read = os.preadv(self._descriptor, [raw[done:]], at + done)
+            if not read:
                 raise Unavailable(
                     f"{self._path.name} beside the index was cut short while it was read; reload the indexes",
                     reason=Reason.FIRST_STAGE_DOWN,
                 )
-            read.append(some)
-            at, left = at + len(some), left - len(some)
-        values = np.frombuffer(b"".join(read), self._dtype)
+            done += read
         return values if self._width is None else values.reshape(-1, self._width)
 
     def at(self, row: int) -> Any:
