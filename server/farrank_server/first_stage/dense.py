@@ -60,11 +60,10 @@ class DenseStage(LuceneStage):
             raise ConfigError(*(f"{key}: {problem}" for problem in error.problems)) from None
         manifest = await asyncio.to_thread(read_manifest, self._config.path)
         made_by = manifest.vectors.version if manifest and manifest.vectors else None
-        if made_by not in (None, *encoder.versions):
+        if made_by not in (None, encoder.version):
             raise ConfigError(
-                f"{key}: {name} has version {encoder.versions[1]}; the vectors of {self._config.path} were "
-                f"made by version {made_by}: index it anew with --encode, or configure the ranker as it was "
-                "then"
+                f"{key}: {name} has version {encoder.version}; the vectors of {self._config.path} were "
+                f"made by version {made_by}: index it anew with --encode, or configure that ranker"
             )
         width = len(await encoder.encode(_TRIAL_QUERY, _TRIAL_S))
         if width != (held := self._host.opened[self._name]["width"]):

@@ -39,8 +39,8 @@ class QueryEncoder(Protocol):
     """A bi-encoder that makes a query's vector."""
 
     @property
-    def versions(self) -> tuple[str, str]:
-        """Its ranker's version with and without the limit on a document's tokens."""
+    def version(self) -> str:
+        """Its ranker's `encodings_version`."""
         ...
 
     async def encode(self, query: str, timeout_s: float) -> "NDArray[np.float32]":

@@ -31,7 +31,7 @@ class EngineEncoders:
         """Find a bi-encoder. Raises: ConfigError if no ranker of that name is one."""
         engine = await asyncio.shield(self._engine)
         try:
-            return _EngineEncoder(engine, ranker, _versions(engine.bi_encoder(ranker)))
+            return _EngineEncoder(engine, ranker, engine.bi_encoder(ranker).encodings_version)
         except NotFound as error:
             raise ConfigError(error.message) from None
 
@@ -40,7 +40,7 @@ class EngineEncoders:
 class _EngineEncoder:
     engine: "Engine"
     ranker: str
-    versions: tuple[str, str]
+    version: str
 
     async def encode(self, query: str, timeout_s: float) -> NDArray[np.float32]:
         """Encode a query, in turn with all else on the device."""
@@ -63,7 +63,7 @@ class OwnEncoders:
     async def __call__(self, ranker: str) -> QueryEncoder:
         """Load a bi-encoder, once. Raises: ConfigError if there is none of that name, or it cannot load."""
         loaded = await asyncio.wrap_future(self._device.submit(self._load, ranker))
-        return _OwnEncoder(self, loaded, _versions(loaded))
+        return _OwnEncoder(self, loaded, loaded.encodings_version)
 
     def close(self) -> None:
         """End the thread, and with it what it loaded."""
@@ -105,12 +105,8 @@ class OwnEncoders:
 class _OwnEncoder:
     encoders: OwnEncoders
     loaded: "LoadedRanker"
-    versions: tuple[str, str]
+    version: str
 
     async def encode(self, query: str, timeout_s: float) -> NDArray[np.float32]:
         """Encode a query."""
         return await self.encoders.encode(self.loaded, query)
-
-
-def _versions(ranker: "LoadedRanker") -> tuple[str, str]:
-    return ranker.version, ranker.encodings_version

@@ -34,8 +34,6 @@ FOLDER = "encodings"
 SCORE_WITHIN = 2.0**-11
 _MANIFEST = "encodings.json"
 _FORMAT = 2
-# Written before stores knew their limit: a ranker of just the same limit reads it.
-_FORMAT_OF_ONE_LIMIT = 1
 _FILES = ("ends.i64", "texts.u32", "spans.u32", "vectors.f16")
 _LARGEST = float(np.finfo(np.float16).max)
 
@@ -163,7 +161,7 @@ class EncodingsOf:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The documents from a place on. Shapes: ends (N,), texts (N, 4 or 3), spans (C, 2), vectors (C, H)."""
+    """The documents from a place on. Shapes: ends (N,), texts (N, 4), spans (C, 2), vectors (C, H)."""
 
     first: int
     ends: FlatFile
@@ -179,8 +177,7 @@ class EncodingsStore:
     """
 
     def __init__(self, folder: Path, index_id: str, *, verify: bool = True) -> None:
-        self.manifest = read_store_manifest(folder, _MANIFEST, (_FORMAT_OF_ONE_LIMIT, _FORMAT), index_id)
-        facts = 3 if self.manifest["format"] == _FORMAT_OF_ONE_LIMIT else 4
+        self.manifest = read_store_manifest(folder, _MANIFEST, _FORMAT, index_id)
         self._parts: list[_Part] = []
         for part in open_parts(folder, self.manifest, verify=verify):
             ends = part.array("ends.i64", "<i8")
@@ -189,22 +186,14 @@ class EncodingsStore:
             fit = len(ends) == part.documents and places[-1] == chunks
             if not fit or (np.diff(places, prepend=0) < 1).any():
                 raise damaged(part.folder / "ends.i64", "its places do not fit the other files")
-            texts = part.array("texts.u32", "<u4", facts * len(ends), facts)
+            texts = part.array("texts.u32", "<u4", 4 * len(ends), 4)
             spans = part.array("spans.u32", "<u4", 2 * chunks, 2)
             vectors = part.array("vectors.f16", "<f2", chunks * width, width)
             self._parts.append(_Part(part.first, ends, texts, spans, vectors))
         self._firsts = [part.first for part in self._parts]
 
-    @property
-    def knows_tokens(self) -> bool:
-        """Whether it says how many tokens each document has, which reading a beginning takes."""
-        return bool(self.manifest["format"] != _FORMAT_OF_ONE_LIMIT)
-
-    def why_not(self, version: str, encodings_version: str, chunking: Chunking) -> str:
-        """Say why a ranker of these versions cannot read it; empty if it can."""
-        if self.manifest["format"] == _FORMAT_OF_ONE_LIMIT:
-            same = self.manifest["version"] == version
-            return "" if same else "they were encoded by another ranker, or with another limit"
+    def why_not(self, encodings_version: str, chunking: Chunking) -> str:
+        """Say why a ranker of this version cannot read it; empty if it can."""
         if self.manifest["version"] != encodings_version:
             return "they were encoded by another ranker, or in other windows"
         kept, read = int(self.manifest["max_document_tokens"]), chunking.max_document_tokens
@@ -226,8 +215,7 @@ class EncodingsStore:
         """
         part, number = self._find(place)
         first, end = map(int, part.ends[number - 1 : number + 1] if number else (0, part.ends.at(number)))
-        characters, *cut = part.texts.at(number).tolist()
-        tokens = cut.pop() if self.knows_tokens else 0
+        characters, *cut, tokens = part.texts.at(number).tolist()
         if within is not None and tokens > within.max_document_tokens:
             whole = (within.max_document_tokens - within.window) // within.stride + 1
             end = min(end, first + whole)

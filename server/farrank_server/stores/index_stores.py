@@ -67,12 +67,12 @@ class IndexStores:
         reasons = [_why_not(store, reader) for store in self._tokens.values()]
         return "; ".join(reasons) if all(reasons) else ""
 
-    def encodings_for(self, ranker: LoadedRanker) -> EncodingsStore | Beginnings | None:
+    def encodings_for(self, ranker: LoadedRanker) -> Beginnings | None:
         """Find the encodings that a ranker would make, or more; None if there are none of its windows."""
         chunking = ranker.spec.chunking
         for store in self._encodings.values():
             if not _why_not_encodings(store, ranker):
-                return Beginnings(store, chunking) if store.knows_tokens else store
+                return Beginnings(store, chunking)
         return None
 
     def why_no_encodings(self, ranker: LoadedRanker) -> str:
@@ -84,7 +84,7 @@ class IndexStores:
 
 
 def _why_not_encodings(store: EncodingsStore, ranker: LoadedRanker) -> str:
-    return store.why_not(ranker.version, ranker.encodings_version, ranker.spec.chunking)
+    return store.why_not(ranker.encodings_version, ranker.spec.chunking)
 
 
 def _why_not(store: TokenStore, reader: Reader) -> str:

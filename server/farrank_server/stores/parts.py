@@ -152,18 +152,18 @@ class OpenPart:
         return FlatFile(path, of, width)
 
 
-def read_store_manifest(
-    folder: Path, name: str, known_formats: Sequence[int], index_id: str
-) -> dict[str, Any]:
-    """Read what a store says of itself.
+def read_store_manifest(folder: Path, name: str, known_format: int, index_id: str) -> dict[str, Any]:
+    """Read a store's manifest.
 
-    Raises: ConfigError if it is damaged, of a later version, or belongs to another index.
+    Raises: ConfigError if it is damaged, of another version's format, or belongs to another index.
     """
     path = folder / name
     found = _read_sealed(path)
-    if found["format"] not in known_formats:
-        known = " and ".join(map(str, known_formats))
-        raise ConfigError(f"{path}: is of format {found['format']}; this version of Farrank reads {known}")
+    if found["format"] != known_format:
+        raise ConfigError(
+            f"{path}: is of format {found['format']}, and this version of Farrank reads {known_format}; "
+            "index the collection anew: farrank index … --overwrite"
+        )
     if found["index"] != index_id:
         raise ConfigError(f"{path}: belongs to the index {found['index']}, and lies beside {index_id}")
     return found

@@ -149,7 +149,7 @@ class TokenStore:
     """
 
     def __init__(self, folder: Path, index_id: str, *, verify: bool = True) -> None:
-        self.manifest = read_store_manifest(folder, _MANIFEST, [_FORMAT], index_id)
+        self.manifest = read_store_manifest(folder, _MANIFEST, _FORMAT, index_id)
         ids = np.dtype(self.manifest["ids"])
         self._vocabulary = int(self.manifest["vocabulary"])
         self._parts: list[_Part] = []

@@ -116,7 +116,7 @@ class TableStore:
 class TableEncoder:
     """Makes vectors of queries such as "v7"."""
 
-    versions = ("version-of-a-limit", "version-1")
+    version = "version-1"
 
     async def encode(self, query: str, timeout_s: float) -> NDArray[np.float32]:
         assert timeout_s > 0
@@ -478,7 +478,7 @@ async def test_a_server_encodes_queries_with_its_ranker(
         assert result.first_stage_score == pytest.approx((chunks @ vector).max(), abs=1e-4)
     own = OwnEncoders(config)
     encoder = await own("biencoder")
-    assert encoder.versions == (ranker.version, ranker.encodings_version)
+    assert encoder.version == ranker.encodings_version
     assert await encoder.encode(query, TIMEOUT_S) == pytest.approx(vector, abs=1e-5)
     with pytest.raises(ConfigError, match="no ranker 'nobody' is configured; known are: biencoder"):
         await own("nobody")

@@ -188,7 +188,7 @@ def test_encodings_say_which_rankers_can_read_them(tmp_path: Path) -> None:
     chunking = Chunking("sliding", 200, 150, 1000)
 
     def refused(store: EncodingsStore, limit: int) -> str:
-        return store.why_not("-", store.manifest["version"], replace(chunking, max_document_tokens=limit))
+        return store.why_not(store.manifest["version"], replace(chunking, max_document_tokens=limit))
 
     limited, short = (
         EncodingsStore(write(tmp_path / name, ChunkEncoder("embedded", None, 500), [words(count)]), "it")
@@ -202,27 +202,15 @@ def test_encodings_say_which_rankers_can_read_them(tmp_path: Path) -> None:
     assert "max_document_tokens is 199, less than one of their windows of 200" in refused(limited, 199)
     # No document is cut: a larger limit changes nothing.
     assert refused(short, 501) == ""
-    assert "another ranker" in short.why_not("-", "-", chunking)
+    assert "another ranker" in short.why_not("-", chunking)
 
 
-def test_encodings_of_an_older_version_are_read_by_a_ranker_of_their_limit(tmp_path: Path) -> None:
+def test_encodings_of_an_earlier_format_are_refused_with_what_to_run(tmp_path: Path) -> None:
     folder = write(tmp_path, Given([1.0, 2.0]), ["sea"])
-    path = folder / "part-000000000000" / "texts.u32"
-    path.write_bytes(path.read_bytes()[:12])
     manifest = json.loads((folder / "encodings.json").read_text())
-    for name in ("sha256", "max_document_tokens"):
-        del manifest[name]
+    del manifest["sha256"]
     manifest["format"] = 1
-    manifest["parts"][0]["files"]["texts.u32"] = {
-        "bytes": 12,
-        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-    }
     sealed = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
     (folder / "encodings.json").write_text(json.dumps({**manifest, "sha256": sealed}))
-    store = EncodingsStore(folder, "it")
-    chunking = Chunking("sliding", 200, 150, WHOLE_DOCUMENT)
-    assert store.read(0).features.vectors.tolist() == [[1.0, 2.0]]
-    assert store.read(0).cut == Cut()
-    assert not store.knows_tokens
-    assert store.why_not("v1", "v1", chunking) == ""
-    assert "with another limit" in store.why_not("v2", "v1", chunking)
+    with pytest.raises(ConfigError, match=r"encodings\.json: is of format 1.*farrank index … --overwrite"):
+        EncodingsStore(folder, "it")
