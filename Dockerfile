@@ -4,6 +4,10 @@
 # docker build --target cuda     --tag farrank:cuda     .
 # docker build --target tensorrt --tag farrank:tensorrt .
 #
+# The nodes of a Ray cluster run the same images with one more extra:
+#
+# docker build --target cpu --build-arg MORE_EXTRAS=ray --tag farrank:cpu-ray .
+#
 # The embedded model and Java come with the packages: a container downloads nothing when it runs.
 
 FROM python:3.11-slim-bookworm AS base
@@ -33,7 +37,9 @@ FROM base AS requirements
 WORKDIR /src
 COPY pyproject.toml ./
 ARG EXTRAS="server lucene opensearch elasticsearch embedded onnx openvino"
-RUN python -c "import os, tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; extras = [project['optional-dependencies'][name] for name in os.environ['EXTRAS'].split()]; print(*project['dependencies'], *sum(extras, []), sep='\n')" > requirements.txt
+ARG MORE_EXTRAS=""
+# An extra may name others of this project, which are among those above; no index has them.
+RUN python -c "import os, tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; names = (os.environ['EXTRAS'] + ' ' + os.environ['MORE_EXTRAS']).split(); extras = sum((project['optional-dependencies'][name] for name in names), []); print(*project['dependencies'], *(each for each in extras if not each.startswith('farrank[')), sep='\n')" > requirements.txt
 
 FROM base AS environment
 RUN ["python", "-m", "venv", "/opt/farrank"]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from packaging.requirements import Requirement
 
 from farrank_cli.commands import serve
 from farrank_cli.main import load
@@ -68,18 +69,37 @@ def test_the_wheels_sources_are_copied(dockerfile: Dockerfile) -> None:
     assert {project["project"]["readme"], *project["project"]["license-files"]} <= copied
 
 
-def test_requirements_are_those_of_the_extras(dockerfile: Dockerfile) -> None:
+@pytest.mark.parametrize("more", [[], ["ray"], ["ray", "otel"]])
+def test_requirements_are_those_of_the_extras(more: list[str], dockerfile: Dockerfile) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    (argument,) = dockerfile.stages["requirements"].lines("ARG")
-    extras = shlex.split(argument)[0].removeprefix("EXTRAS=")
+    (extras,) = (
+        shlex.split(argument)[0].removeprefix("EXTRAS=").split()
+        for argument in dockerfile.stages["requirements"].lines("ARG")
+        if argument.startswith("EXTRAS=")
+    )
     # Everything but what exports and trains rankers beforehand, what measures servers from outside, traces,
     # and Ray.
     apart = ("export", "loadtest", "train", "lora", "otel", "ray")
-    assert f"farrank[{','.join([*extras.split(), *apart])}]" in project["optional-dependencies"]["all"]
+    assert f"farrank[{','.join([*extras, *apart])}]" in project["optional-dependencies"]["all"]
     expected = [*project["dependencies"]]
-    for extra in extras.split():
+    for extra in [*extras, *more]:
         expected += project["optional-dependencies"][extra]
-    assert dockerfile.requirements().splitlines() == expected
+    # The project's own extras are no package.
+    own = {each for each in expected if Requirement(each).name == "farrank"}
+    assert {extra for each in own for extra in Requirement(each).extras} <= {*extras}
+    found = dockerfile.requirements(MORE_EXTRAS=" ".join(more)).splitlines()
+    assert found == [each for each in expected if each not in own]
+
+
+def test_nodes_of_a_ray_cluster_have_its_commands(dockerfile: Dockerfile) -> None:
+    # KubeRay starts a node with a shell's `ray start`, whatever the entrypoint is.
+    (ray,) = (
+        each
+        for each in map(Requirement, dockerfile.requirements(MORE_EXTRAS="ray").splitlines())
+        if each.name == "ray"
+    )
+    assert "serve" in ray.extras
+    assert dockerfile.environment("cpu")["PATH"].startswith("/opt/farrank/bin:")
 
 
 @pytest.mark.parametrize("target", TARGETS)

