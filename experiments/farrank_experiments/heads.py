@@ -42,7 +42,11 @@ def train_head(
     """
     steps = settings.epochs * -(-len(questions) // settings.batch_size)
     rising = max(1, round(settings.warmup * steps))
-    optimizer = AdamW(ranker.parameter_groups()["other"], lr=settings.learning_rate, weight_decay=1e-7)
+    optimizer = AdamW(
+        [weight for weight in ranker.aggregator.parameters() if weight.requires_grad],
+        lr=settings.learning_rate,
+        weight_decay=1e-7,
+    )
     schedule = LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / rising))
     mean_loss = 0.0
     with torch.random.fork_rng(devices=[]):

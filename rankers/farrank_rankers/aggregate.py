@@ -34,6 +34,8 @@ class Explanation(NamedTuple):
 class Aggregator(nn.Module, Generic[State]):
     """Base of the families' aggregators; `evidence` says what their chunk scores mean.
 
+    With `learns_as_backbone` the weights learn at the backbone's rate, not at that of new weights.
+
     All methods take the features of D documents of C chunks, (D, C, …), chunk_mask (D, C) bool and, if the
     plan is dual, the features of each document's query, (D, …). Values under a false mask, and token vectors
     of role PADDING, are never read: they may be anything, NaN included.
@@ -44,6 +46,7 @@ class Aggregator(nn.Module, Generic[State]):
     """
 
     evidence: EvidenceKind = EvidenceKind.LEAVE_ONE_OUT
+    learns_as_backbone: bool = False
 
     def start_from(self, backbone: nn.Module, frame: Frame) -> None:
         """Take from the backbone, now that it has its weights, what a new aggregator starts with.

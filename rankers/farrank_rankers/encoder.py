@@ -45,6 +45,23 @@ class Encoder(nn.Module):
         """Build the backbone, with random weights."""
         return build_backbone(spec, config)
 
+    def head_weights(self) -> list[nn.Parameter]:
+        """Find the weights of the head that transformers put on the backbone, a cross-encoder's for example.
+
+        The pooler in front of it, which some architectures have, belongs to it.
+        """
+        backbone: Any = self.backbone
+        prefix = getattr(backbone, "base_model_prefix", "")
+        base = getattr(backbone, prefix, backbone) if prefix else backbone
+        if base is backbone:
+            return []
+        of_base = {id(weight) for weight in base.parameters()}
+        return [
+            weight
+            for name, weight in backbone.named_parameters()
+            if id(weight) not in of_base or ".pooler." in name
+        ]
+
     def own_weights(self, published: Mapping[str, Tensor], reader: Reader) -> dict[str, Tensor]:
         """Find what the family has beside the backbone, which is filled already, in a published checkpoint.
 

@@ -259,6 +259,8 @@ class Family:
     pair whose first is empty ("[CLS] [SEP] text [SEP]"), and has a pair's default limits.
     `classifier` says that the backbone is a published cross-encoder: it has its head, and a pair's frame.
     `prompted` says that a template stands around the texts (see `YesNoOptions`), not special tokens.
+    `aggregation` makes a document's score of chunk scores, which another family's chunk scores may be opened
+    with by this family's name ("maxp" over a cross-encoder's logits).
     `places_chunks` says that the aggregator has a table of positions for chunks, `compares_tokens` that it
     compares the query's tokens with those of all chunks. `rounding` is how far another order of additions,
     which is what batching changes, may move a score in fp32.
@@ -273,6 +275,7 @@ class Family:
     framed_as_pairs: bool = False
     classifier: bool = False
     prompted: bool = False
+    aggregation: Aggregation | None = None
     places_chunks: bool = False
     compares_tokens: bool = False
     rounding: float = 1e-5
@@ -306,11 +309,13 @@ _INTERACTION = partial(Family, "pair", "disjoint", Options, compares_tokens=True
 _TRANSFORMER = partial(Family, "pair", "sliding", places_chunks=True)
 
 FAMILIES: Mapping[str, Family] = {
-    "firstp": Family("pair", "first", VectorOptions, _VECTORS, ".passages:FirstP"),
-    "longp": Family("pair", "first", VectorOptions, _VECTORS, ".passages:LongP", whole=True),
-    "avgp": Family("pair", "disjoint", VectorOptions, _VECTORS, ".passages:AvgP"),
-    "maxp": Family("pair", "sliding", VectorOptions, _VECTORS, ".passages:MaxP"),
-    "sump": Family("pair", "sliding", VectorOptions, _VECTORS, ".passages:SumP"),
+    "firstp": Family("pair", "first", VectorOptions, _VECTORS, ".passages:FirstP", aggregation="first"),
+    "longp": Family(
+        "pair", "first", VectorOptions, _VECTORS, ".passages:LongP", whole=True, aggregation="first"
+    ),
+    "avgp": Family("pair", "disjoint", VectorOptions, _VECTORS, ".passages:AvgP", aggregation="mean"),
+    "maxp": Family("pair", "sliding", VectorOptions, _VECTORS, ".passages:MaxP", aggregation="max"),
+    "sump": Family("pair", "sliding", VectorOptions, _VECTORS, ".passages:SumP", aggregation="sum"),
     # A kernel 0.001 wide turns the last digit of a cosine into 6e-5 of the score, for each query token.
     "cedr-knrm": _INTERACTION(_STATES, ".cedr:CedrKnrm", rounding=3e-4),
     "cedr-pacrr": _INTERACTION(_STATES, ".cedr_pacrr:CedrPacrr"),
@@ -387,14 +392,3 @@ def _from_another_package(name: str) -> Family | None:
 
 # Several rankers that answer as one: no model of its own, see `farrank_rankers.ensemble`.
 ENSEMBLE = "ensemble"
-
-# What the names of the split-and-aggregate papers mean over chunk scores that a model already gives.
-AGGREGATION_BY_NAME: Mapping[str, tuple[Aggregation, ChunkingKind]] = {
-    "firstp": ("first", "first"),
-    "avgp": ("mean", "disjoint"),
-    "maxp": ("max", "sliding"),
-    "sump": ("sum", "sliding"),
-    "longp": ("first", "first"),
-}
-# The one among them whose chunk is as long as the backbone reads.
-WHOLE = "longp"

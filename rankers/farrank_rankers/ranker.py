@@ -182,14 +182,21 @@ class Ranker(nn.Module):
         return tuple(torch.from_numpy(array).to(device) for array in collate(inputs, self.reader.pad_id))
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Divide what is trained into the backbone's parameters and all others.
+        """Divide the weights that learn into the backbone's and all others.
 
-        The papers train the backbone with a learning rate of 1e-5 and everything else with 1e-4.
+        A cross-encoder's head counts as other, late interaction's aggregator as backbone. The papers train
+        the backbone with a learning rate of 1e-5 and everything else with 1e-4.
         """
-        trained = {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
-        backbone = [weight for name, weight in trained.items() if name.startswith("encoder.backbone.")]
-        others = [weight for name, weight in trained.items() if not name.startswith("encoder.backbone.")]
-        return {"backbone": backbone, "other": others}
+        pretrained: list[nn.Module] = [self.encoder.backbone]
+        if self.aggregator.learns_as_backbone:
+            pretrained.append(self.aggregator)
+        heads = {id(weight) for weight in self.encoder.head_weights()}
+        of_backbone = {id(weight) for module in pretrained for weight in module.parameters()} - heads
+        groups: dict[str, list[nn.Parameter]] = {"backbone": [], "other": []}
+        for weight in self.parameters():
+            if weight.requires_grad:
+                groups["backbone" if id(weight) in of_backbone else "other"].append(weight)
+        return groups
 
     def activation_checkpointing_enable(
         self, activation_checkpointing_kwargs: Mapping[str, Any] | None = None, **_defaults: Any

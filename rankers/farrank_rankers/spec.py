@@ -117,9 +117,11 @@ class RankerSpec:
     @property
     def _chunks_summed(self) -> int:
         """How many chunks' scores a document's may add up; 1 where they are not summed."""
-        is_sum = self.family == "sump" or getattr(self.options, "aggregation", None) == "sum"
+        aggregation = getattr(self.options, "aggregation", family_named(self.family).aggregation)
+        if aggregation != "sum":
+            return 1
         most = self.chunking.max_document_tokens
-        return chunk_count(self.chunking, most if most < WHOLE_DOCUMENT else _LONG_DOCUMENT) if is_sum else 1
+        return chunk_count(self.chunking, most if most < WHOLE_DOCUMENT else _LONG_DOCUMENT)
 
     def options_as(self, kind: type[OptionsT]) -> OptionsT:
         """Return the options as what they are to the family.

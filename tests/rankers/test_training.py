@@ -163,9 +163,20 @@ def test_weights_are_in_two_groups(ranker: Ranker) -> None:
     trained = {id(weight) for weight in ranker.parameters() if weight.requires_grad}
     grouped = [id(weight) for group in groups.values() for weight in group]
     assert sorted(grouped) == sorted(trained)
-    backbone = {id(weight) for weight in ranker.encoder.backbone.parameters()}
-    assert {id(weight) for weight in groups["backbone"]} <= backbone
-    assert bool(groups["other"]) == (ranker.spec.family not in ("cross-encoder", "biencoder"))
+    names = {id(weight): name for name, weight in ranker.named_parameters()}
+    backbone = {names[id(weight)] for weight in groups["backbone"]}
+    others = {names[id(weight)] for weight in groups["other"]}
+    assert any(".layer." in name for name in backbone)
+    if ranker.spec.family == "cross-encoder":
+        assert {name.split(".")[2] for name in others} == {"classifier", "bert"}
+        assert all(".pooler." in name for name in others if ".bert." in name)
+    elif ranker.spec.family == "parade-transf-pretr-lateir":
+        # The paper trains both of its transformers with the backbone's rate.
+        assert not others
+    else:
+        assert all(name.startswith("encoder.backbone.") for name in backbone)
+        assert not any(name.startswith("encoder.backbone.") for name in others)
+        assert bool(others) == (ranker.spec.family != "biencoder")
 
 
 def test_the_encoder_alone_runs_in_lower_precision_under_autocast(ranker: Ranker) -> None:

@@ -33,19 +33,15 @@ def choose_weights(ranker: Ranker, config: TrainingConfig, seed: int) -> None:
             f"trained_layers is {count}; "
             f"it must be at most the {len(layers)} layers of {ranker.spec.backbone}"
         )
-    prefix = getattr(backbone, "base_model_prefix", "")
-    base = backbone.get_submodule(prefix) if prefix and hasattr(backbone, prefix) else backbone
-    of_base = {id(weight) for weight in base.parameters()}
-    for name, weight in backbone.named_parameters():
-        # A head has a pooler of the base model's in front of it in some architectures.
-        head = base is not backbone and (id(weight) not in of_base or ".pooler." in name)
-        weight.requires_grad_(head)
+    heads = ranker.encoder.head_weights()
+    backbone.requires_grad_(False)
+    for weight in heads:
+        weight.requires_grad_(True)
     learning = layers[len(layers) - count :]
     if config.lora_rank is None:
         for layer in learning:
             layer.requires_grad_(True)
         return
-    heads = [weight for weight in backbone.parameters() if weight.requires_grad]
     add_lora(backbone, list(learning), config.lora_rank, config.lora_alpha, seed)
     for weight in heads:
         weight.requires_grad_(True)

@@ -1,1 +1,1 @@
-"""The models, one file a family; `registry` finds them by name."""
+"""The models, one file a family; `farrank_rankers.family` lists them by name."""

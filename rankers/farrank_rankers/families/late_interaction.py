@@ -39,9 +39,13 @@ class LateInteraction(ParadeTransf):
     Boytsov et al.'s published code, so that weights trained with it score the same here. An interaction
     belongs to its chunk alone: the evidence leaves chunks out of the aggregator only.
 
+    Both transformers learn at the backbone's rate, as in the paper.
+
     Raises: SpecError if texts may exceed the transformers' positions; ValueError if the query is None.
     Source: Boytsov et al. (PARADE-LATEIR), after MORES+ of Gao & Callan, 2022.
     """
+
+    learns_as_backbone = True
 
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
         options = spec.options_as(LateInteractionOptions)
@@ -75,7 +79,7 @@ class LateInteraction(ParadeTransf):
             of_query = Part(query.vectors.index_select(0, document), query_mask.index_select(0, document))
             of_chunk = Part(features.vectors.flatten(0, 1), doc_mask.flatten(0, 1))
             interacted: Tensor = self.interaction(of_query, of_chunk)  # (D·C, W)
-            return ChunkVectors(interacted.reshape(*chunk_mask.shape, -1))
+            return ChunkVectors(interacted.reshape(*chunk_mask.shape, -1), chunk_mask)
         documents, columns = chunk_mask.nonzero(as_tuple=True)  # (N,) each
         group = max(1, GROUP_POSITIONS // (features.roles.shape[2] + query.roles.shape[1]))
         vectors = []
@@ -87,4 +91,4 @@ class LateInteraction(ParadeTransf):
             vectors.append(self.interaction(of_query, of_chunk))  # (G, W)
         joined = torch.cat(vectors)  # (N, W)
         empty = joined.new_zeros(*chunk_mask.shape, joined.shape[1])  # (D, C, W)
-        return ChunkVectors(empty.index_put((documents, columns), joined))
+        return ChunkVectors(empty.index_put((documents, columns), joined), chunk_mask)

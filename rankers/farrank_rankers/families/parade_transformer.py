@@ -50,7 +50,7 @@ class VectorTransformer(nn.Module):
     fills them; without separators there is no S. Parts are projected if their vectors are not as wide as the
     transformer. Position, segment and LayerNorm embeddings are BERT's own; it has no word embeddings.
 
-    A vector that is masked out may hold anything. The others get the positions that they have without it.
+    A vector that is masked out may hold anything. It takes no position unless its part says so.
     """
 
     def __init__(self, input_width: int, shape: TransformerShape, use_separators: bool) -> None:
@@ -99,18 +99,20 @@ def _learned(vector: Tensor, rows: Tensor) -> Part:
 
 
 class ChunkVectors(NamedTuple):
-    """What the transformer aggregates: the chunks' vectors, and the parts that it reads before them.
+    """The chunks' vectors, which of them the documents have, and the parts that the transformer reads before.
 
-    Shapes: chunks (D, C, H), each part (D, T, H).
+    Shapes: chunks (D, C, H), present (D, C) bool, each part (D, T, H).
     """
 
     chunks: Tensor
+    present: Tensor
     before: tuple[Part, ...] = ()
 
 
 class ParadeTransf(Aggregator[ChunkVectors]):
     """Score a document by what a transformer makes of its chunks' vectors: F(Agg(C, S, cls_1 … cls_m, S)[0]).
 
+    A chunk keeps its position when another is left out: the evidence is the effect of that chunk alone.
     Segment ids are 1 for the chunks and 0 for all else. `beside` counts the positions of the parts before the
     chunks, without their separators.
 
@@ -143,11 +145,12 @@ class ParadeTransf(Aggregator[ChunkVectors]):
 
     def interact(self, features: Features, chunk_mask: Tensor, query: Features | None) -> ChunkVectors:
         """Shapes: (D, C, H) -> chunks (D, C, H)."""
-        return ChunkVectors(features.vectors)
+        return ChunkVectors(features.vectors, chunk_mask)
 
     def score(self, state: ChunkVectors, masks: Tensor) -> Tensor:
         """Shapes: masks (V, D, C) -> (V, D)."""
-        sequence = (*state.before, Part(state.chunks, masks[0], segment=1))
+        chunks = Part(state.chunks, masks[0], segment=1, takes_position=state.present)
+        sequence = (*state.before, chunks)
         parts = [part.repeated(masks.shape[0]) for part in sequence]
         parts[-1] = parts[-1]._replace(mask=masks.flatten(0, 1))  # (V·D, C)
         scores: Tensor = self.head(self.transformer(*parts))  # (V·D,)
@@ -256,4 +259,4 @@ class ParadeTransfQuery(ParadeTransf):
         query_mask = pad(features.roles[:, 0, 1:] == Role.QUERY, (0, missing))  # (D, Q)
         padded = torch.arange(query_mask.shape[1], device=query_mask.device) < self.query_positions  # (Q,)
         before = Part(query_vectors, query_mask, takes_position=query_mask | padded)
-        return ChunkVectors(features.vectors[:, :, 0], (before,))
+        return ChunkVectors(features.vectors[:, :, 0], chunk_mask, (before,))

@@ -16,8 +16,7 @@ from farrank_rankers.backbones.facts import STATIC, BackboneFacts
 from farrank_rankers.chunking import MAX_QUERY_TOKENS, adjusted, default_chunking
 from farrank_rankers.errors import SourceError, SpecError, naming
 from farrank_rankers.family import (
-    AGGREGATION_BY_NAME,
-    WHOLE,
+    FAMILIES,
     BiEncoderOptions,
     CrossEncoderOptions,
     Options,
@@ -99,18 +98,18 @@ def overridden(
             raise SpecError(
                 f"family is {family!r}; this ranker was trained as {spec.family} and opens as nothing else"
             )
-        if family not in AGGREGATION_BY_NAME:
-            known = ", ".join([spec.family, *AGGREGATION_BY_NAME])
+        row = FAMILIES.get(family)
+        if row is None or row.aggregation is None:
+            known = ", ".join([spec.family, *(name for name, each in FAMILIES.items() if each.aggregation)])
             raise SpecError(
                 f"family is {family!r}; over a {spec.family}'s chunk scores it must be one of {known}"
             )
-        aggregation, kind = AGGREGATION_BY_NAME[family]
-        is_whole = family == WHOLE
-        if kind != chunking.kind or is_whole:
-            chunking = default_chunking(facts.reads_as, kind, room, whole=is_whole)
+        is_whole = row.whole
+        if row.chunking != chunking.kind or is_whole:
+            chunking = default_chunking(facts.reads_as, row.chunking, room, whole=is_whole)
         if is_whole and room is not None:
             chunking = adjusted(chunking, window=max(1, room), max_document_tokens=max(1, room))
-        options = replace(options, aggregation=aggregation)
+        options = replace(options, aggregation=row.aggregation)
     most = limits.get("max_document_tokens")
     if is_whole and window is None and most is not None:
         window = most if room is None else max(1, min(most, room))

@@ -105,16 +105,22 @@ class ByHand:
         self.model.set_input_embeddings(None)
         self.model.load_state_dict(bert)
 
-    def first(self, *parts: tuple[list[Vector], int]) -> Vector:
-        """Read [C] [S] part [S] … part [S], each part with its segment."""
-        separator = [(self.weights["separator"], 0)] if "separator" in self.weights else []
-        sequence = [(self.weights["first"], 0), *separator]
+    def first(self, *parts: tuple[Sequence[Vector | None], int]) -> Vector:
+        """Read [C] [S] part [S] … part [S], each part with its segment; None leaves its position empty."""
+        separator = [(self.weights["separator"], 0, 1)] if "separator" in self.weights else []
+        sequence = [(self.weights["first"], 0, 1), *separator]
         for vectors, segment in parts:
-            sequence += [(self.projected(vector), segment) for vector in vectors] + separator
+            for vector in vectors:
+                if vector is None:
+                    sequence.append((torch.zeros_like(self.weights["first"]), segment, 0))
+                else:
+                    sequence.append((self.projected(vector), segment, 1))
+            sequence += separator
         with torch.inference_mode():
             output = self.model(
-                inputs_embeds=torch.stack([vector for vector, _ in sequence])[None],
-                token_type_ids=torch.tensor([[segment for _, segment in sequence]]),
+                inputs_embeds=torch.stack([vector for vector, _, _ in sequence])[None],
+                token_type_ids=torch.tensor([[segment for _, segment, _ in sequence]]),
+                attention_mask=torch.tensor([[attended for _, _, attended in sequence]]),
             )
         found: Vector = output.last_hidden_state[0, 0].tolist()
         return found
@@ -142,7 +148,7 @@ def test_scores_follow_the_formula(
         found: list[Vector] = backbone.encode(ids, segments, [1] * len(ids))
         return found
 
-    def score(vectors: list[Vector]) -> float:
+    def score(vectors: Sequence[Vector | None]) -> float:
         first = transformer.first((vectors, 1))
         return float(sum(w * x for w, x in zip(weight[0].tolist(), first, strict=True)) + bias.item())
 
@@ -155,7 +161,7 @@ def test_scores_follow_the_formula(
         effects = [0.0]
         if len(read) > 1:
             effects = [
-                expected - score([vector for other, vector in enumerate(read) if other != left_out])
+                expected - score([*read[:left_out], None, *read[left_out + 1 :]])
                 for left_out in range(len(read))
             ]
         assert found.score == pytest.approx(expected, rel=0, abs=1e-5)

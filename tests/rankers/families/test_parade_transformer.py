@@ -108,9 +108,16 @@ def make(cross_encoder: Path, minilm: Callable[[int], Path]) -> Callable[[Case],
 
 
 def by_hand(
-    ranker: Ranker, query: list[Vector], chunks: list[Vector], pad_query_to: int, use_separators: bool
+    ranker: Ranker,
+    query: list[Vector],
+    chunks: list[Vector | None],
+    pad_query_to: int,
+    use_separators: bool,
 ) -> float:
-    """Score one document: the sequence as the paper writes it, through transformers' BertModel."""
+    """Score one document: the sequence as the paper writes it, through transformers' BertModel.
+
+    A chunk that is left out (None) leaves its position empty.
+    """
     weights = ranker.aggregator.state_dict()
     bert = {
         name.removeprefix("transformer.bert."): weight
@@ -149,7 +156,8 @@ def by_hand(
         sequence += [(projected(vector), 0, 1) for vector in query]
         sequence += [([0.0] * width, 0, 0)] * max(0, pad_query_to - len(query))
         sequence += separator
-    sequence += [(projected(vector), 1, 1) for vector in chunks] + separator
+    sequence += [([0.0] * width, 1, 0) if vector is None else (projected(vector), 1, 1) for vector in chunks]
+    sequence += separator
     vectors, segments, attended = zip(*sequence, strict=True)
     with torch.inference_mode():
         output = model(
@@ -177,7 +185,7 @@ def test_scores_follow_the_formula(
         expected = by_hand(ranker, asked, chunks, padding, separators)
         effects = [0.0]
         if len(chunks) > 1:
-            rest = [chunks[:index] + chunks[index + 1 :] for index in range(len(chunks))]
+            rest = [[*chunks[:index], None, *chunks[index + 1 :]] for index in range(len(chunks))]
             effects = [expected - by_hand(ranker, asked, left, padding, separators) for left in rest]
         assert found.score == pytest.approx(expected, rel=0, abs=1e-5)
         assert list(found.chunk_scores) == pytest.approx(effects, rel=0, abs=1e-5)
