@@ -19,10 +19,10 @@ from farrank_rankers.exports.manifest import Quantized
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokens import Batch
 from farrank_runtimes.cores import usable_cores
-from farrank_runtimes.exported_runtime import EncoderGraph, ExportedRuntime, RunGraph
+from farrank_runtimes.exported_runtime import ExportedRuntime
+from farrank_runtimes.graph_files import EncoderGraph, GraphFiles, RunGraph
 from farrank_runtimes.openvino_runtime import FloatType, OpenVinoGraph, by_place, float_type_for
 from farrank_runtimes.runtime import Capabilities
-from farrank_runtimes.runtime_table import GraphFiles
 
 if TYPE_CHECKING:
     import openvino

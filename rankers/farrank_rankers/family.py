@@ -4,16 +4,11 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache, partial
-from importlib import import_module
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
+from typing import Any, ClassVar, Literal, get_type_hints
 
 from farrank_rankers.errors import SpecError
 from farrank_rankers.json_values import read_value
-
-if TYPE_CHECKING:
-    from farrank_rankers.aggregate import Aggregator
-    from farrank_rankers.encoder import Encoder
 
 
 def check_count(name: str, value: Any, at_least: int, at_most: int | None = None) -> int:
@@ -253,7 +248,8 @@ class Family:
 
     `encoder` and `aggregator` name a class as "module:Class"; a module that begins with a dot is in
     `farrank_rankers.families`. The classes are subclasses of `encoder.Encoder` and `aggregate.Aggregator`,
-    built as `cls(spec, config)` with the backbone's parsed config.json, and imported no earlier.
+    built as `cls(spec, config)` with the backbone's parsed config.json, and imported no earlier: see
+    `families.classes`.
     `whole` makes the default window as long as a document may be.
     `framed_as_pairs` is for a dual plan that grew out of a pair's: each text is framed as the second of a
     pair whose first is empty ("[CLS] [SEP] text [SEP]"), and has a pair's default limits.
@@ -286,22 +282,6 @@ class Family:
         if self.prompted:
             return "prompt"
         return "pair" if self.framed_as_pairs else self.plan
-
-    def encoder_class(self) -> "type[Encoder]":
-        """Import the encoder."""
-        return _imported(self.encoder)
-
-    def aggregator_class(self) -> "type[Aggregator[Any]]":
-        """Import the aggregator."""
-        return _imported(self.aggregator)
-
-
-def _imported(name: str) -> Any:
-    module, _, attribute = name.partition(":")
-    try:
-        return getattr(import_module(module, "farrank_rankers.families"), attribute)
-    except (ImportError, AttributeError) as error:
-        raise SpecError(f"{name} cannot be imported: {error}") from error
 
 
 _VECTORS, _STATES = ".passages:VectorEncoder", ".cedr:HiddenStatesEncoder"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.chunking import Chunking, default_chunking
+from farrank_rankers.families.classes import aggregator_class, encoder_class
 from farrank_rankers.family import family_named
 from farrank_rankers.spec import RankerSpec, family_options
 
@@ -197,8 +198,8 @@ def on_meta(model: PaperModel) -> "nn.ModuleDict":
     with torch.device("meta"):
         return torch.nn.ModuleDict(
             {
-                "encoder": family.encoder_class()(model.spec, model.config),
-                "aggregator": family.aggregator_class()(model.spec, model.config),
+                "encoder": encoder_class(family)(model.spec, model.config),
+                "aggregator": aggregator_class(family)(model.spec, model.config),
             }
         )
 

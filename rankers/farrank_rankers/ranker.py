@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from farrank_rankers.aggregate import Aggregator, Explanation
 from farrank_rankers.encoder import Encoder
+from farrank_rankers.families.classes import aggregator_class, encoder_class
 from farrank_rankers.family import family_named
 from farrank_rankers.features import Features, by_document, ends, stacked
 from farrank_rankers.reader import Reader
@@ -61,8 +62,8 @@ class Ranker(nn.Module):
         self.reader = reader
         self.backbone_config = config
         family = family_named(reader.spec.family)
-        self.encoder: Encoder = family.encoder_class()(reader.spec, config)
-        self.aggregator: Aggregator[Any] = family.aggregator_class()(reader.spec, config)
+        self.encoder: Encoder = encoder_class(family)(reader.spec, config)
+        self.aggregator: Aggregator[Any] = aggregator_class(family)(reader.spec, config)
         # The weights' digest, with each tensor's identity and count of changes at the time.
         self._digest: tuple[list[tuple[int, int]], str] | None = None
 

@@ -1,10 +1,9 @@
 """An exported ranker as a runtime: its two graphs, whichever library has loaded them."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,45 +12,13 @@ from farrank_rankers.features import Features
 from farrank_rankers.tokens import Batch, EncoderInput, collate
 from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.document_groups import GroupLimit
+from farrank_runtimes.graph_files import BeginGraph, BegunGraph, EncoderGraph, GraphFiles, RunGraph
 from farrank_runtimes.loaded_runtime import Encode, LoadedRuntime
-from farrank_runtimes.runtime import Capabilities, Encoded
-from farrank_runtimes.runtime_table import GraphFiles
+from farrank_runtimes.runtime import Encoded
 
 # A graph has no loop: all that it computes for a group of documents is in memory at once. Neural Model 1
 # makes 380 MB of so many positions, late interaction, 384 wide, 350 MB.
 GROUP_LIMIT = GroupLimit(feature_bytes=2**26, positions=2**13)
-
-# Runs a loaded graph on its inputs by name; outputs come in its order. Raises: OutOfMemory, DeviceLost.
-RunGraph = Callable[[Mapping[str, Tensor]], list[Tensor]]
-
-
-class BegunGraph(Protocol):
-    """A graph at work on the parts of a batch."""
-
-    def outputs(self) -> list[list[Tensor]]:
-        """Wait until all are done; give the outputs of each, in the graph's order.
-
-        Raises: OutOfMemory, DeviceLost.
-        """
-        ...
-
-    def device_s(self) -> float:
-        """Say how long the device was busy with them; asked after `outputs`."""
-        ...
-
-
-# Begins a loaded graph on the parts of a batch, behind what was begun before, and waits for nothing.
-# Raises: OutOfMemory, DeviceLost.
-BeginGraph = Callable[[Sequence[Mapping[str, Tensor]]], BegunGraph]
-
-
-@dataclass(frozen=True, slots=True)
-class EncoderGraph:
-    """A loaded encoder: `run` waits for a batch. `begin` is there where `capabilities` say `queued`."""
-
-    run: RunGraph
-    capabilities: Capabilities
-    begin: BeginGraph | None = None
 
 
 class ExportedRuntime(LoadedRuntime):

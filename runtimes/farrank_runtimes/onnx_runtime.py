@@ -14,9 +14,9 @@ from torch.utils.dlpack import from_dlpack
 from farrank_runtimes.cores import usable_cores
 from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.devices import batch_tokens, choose_device, max_kept_bytes
-from farrank_runtimes.exported_runtime import EncoderGraph, ExportedRuntime, RunGraph
+from farrank_runtimes.exported_runtime import ExportedRuntime
+from farrank_runtimes.graph_files import EncoderGraph, GraphFiles, RunGraph
 from farrank_runtimes.runtime import Capabilities, Placement, Precision, RuntimeAbsent
-from farrank_runtimes.runtime_table import GraphFiles
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -11,7 +11,8 @@ from torch import Tensor
 from farrank_runtimes.cores import usable_cores
 from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.devices import batch_tokens, choose_device
-from farrank_runtimes.exported_runtime import EncoderGraph, ExportedRuntime
+from farrank_runtimes.exported_runtime import ExportedRuntime
+from farrank_runtimes.graph_files import EncoderGraph, GraphFiles
 from farrank_runtimes.runtime import (
     Capabilities,
     DeviceAbsent,
@@ -21,7 +22,6 @@ from farrank_runtimes.runtime import (
     PrecisionAbsent,
     RuntimeAbsent,
 )
-from farrank_runtimes.runtime_table import GraphFiles
 
 if TYPE_CHECKING:
     import openvino

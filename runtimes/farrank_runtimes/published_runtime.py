@@ -23,7 +23,8 @@ from farrank_rankers.files.open import Overrides, reader_and_files
 from farrank_rankers.reader import Reader
 from farrank_rankers.spec import content_version, encodings_version
 from farrank_rankers.tokens import Role, collate
-from farrank_runtimes.exported_runtime import BegunGraph, EncoderGraph, ExportedRuntime, RunGraph
+from farrank_runtimes.exported_runtime import ExportedRuntime
+from farrank_runtimes.graph_files import BegunGraph, EncoderGraph, GraphFiles, RunGraph
 from farrank_runtimes.published_graph import PublishedGraph, Shape, Value, read_graph
 from farrank_runtimes.runtime import (
     DeviceAbsent,
@@ -35,7 +36,7 @@ from farrank_runtimes.runtime import (
     Runtime,
     RuntimeAbsent,
 )
-from farrank_runtimes.runtime_table import RUNTIMES, GraphFiles, PublishedRuntime
+from farrank_runtimes.runtime_table import RUNTIMES, PublishedRuntime
 
 # What may be given to a graph. Any other input would have to be guessed.
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")

@@ -10,52 +10,18 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import Literal, Protocol, cast
 
 from farrank_rankers.exports.export_folder import Exported
 from farrank_rankers.exports.manifest import ExportFormat
 from farrank_rankers.exports.published_files import PublishedFormat
-from farrank_rankers.family import Aggregation
+from farrank_runtimes.graph_files import EncoderGraph, GraphFiles
 from farrank_runtimes.runtime import Placement, Precision, Runtime, RuntimeAbsent
-
-if TYPE_CHECKING:
-    from farrank_runtimes.exported_runtime import EncoderGraph
 
 DeviceType = Literal["cpu", "cuda"]
 
 # Stands for the fastest runtime that can serve a ranker.
 AUTO = "auto"
-
-
-@dataclass(frozen=True, slots=True)
-class GraphFiles:
-    """An export's two graphs as a runtime opens them.
-
-    `longest_input`, in tokens, and `pad_id` are the reader's. `inputs` names what the encoder's graph takes.
-    `similarity` is there for bi-encoders whose vectors are compared without the aggregator's graph.
-    """
-
-    encoder: Path
-    aggregator: Path
-    precision: Precision
-    longest_input: int
-    pad_id: int = 0
-    inputs: tuple[str, ...] = ("input_ids", "roles", "token_type_ids")
-    similarity: Aggregation | None = None
-
-    @classmethod
-    def of(cls, exported: Exported, runtime: str) -> "GraphFiles":
-        """Take a runtime's files out of an opened export."""
-        export, reader = exported.export, exported.reader
-        return cls(
-            encoder=export.path("encoder", runtime),
-            aggregator=export.path("aggregator", runtime),
-            precision=export.manifest.precision,
-            longest_input=reader.max_input_tokens,
-            pad_id=reader.pad_id,
-            inputs=export.manifest.graphs["encoder"].inputs,
-            similarity=reader.spec.similarity,
-        )
 
 
 class ExportRuntime(Protocol):
@@ -73,7 +39,7 @@ class PublishedRuntime(Protocol):
 
     def open_encoder(
         self, graph: Path, precision: Precision, placement: Placement, outputs: Sequence[str]
-    ) -> "EncoderGraph":
+    ) -> EncoderGraph:
         """Load a graph that gives the outputs that are named."""
 
 

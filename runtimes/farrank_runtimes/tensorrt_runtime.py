@@ -17,10 +17,10 @@ from torch import Tensor
 
 from farrank_rankers.exports.export_folder import checksum
 from farrank_runtimes.devices import batch_tokens, choose_device, max_kept_bytes
-from farrank_runtimes.exported_runtime import EncoderGraph, ExportedRuntime, RunGraph
+from farrank_runtimes.exported_runtime import ExportedRuntime
+from farrank_runtimes.graph_files import EncoderGraph, GraphFiles, RunGraph
 from farrank_runtimes.onnx_runtime import OnnxGraph, check_provider, cuda_options, open_session
 from farrank_runtimes.runtime import Capabilities, DeviceAbsent, Placement, Precision
-from farrank_runtimes.runtime_table import GraphFiles
 
 log = logging.getLogger(__name__)
 

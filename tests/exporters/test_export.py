@@ -18,9 +18,9 @@ from farrank_rankers.exports.export_folder import Export, Exported, open_exporte
 from farrank_rankers.exports.manifest import Parity
 from farrank_rankers.files.open import open_ranker
 from farrank_runtimes import onnx_runtime
+from farrank_runtimes.graph_files import GraphFiles
 from farrank_runtimes.openvino_runtime import computes_bf16
 from farrank_runtimes.runtime import Placement, Runtime
-from farrank_runtimes.runtime_table import GraphFiles
 from support.exported_rankers import CALIBRATION, MEASURED, TracedRanker, text
 
 

@@ -22,9 +22,9 @@ from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import Batch, EncoderInput, Role
 from farrank_runtimes import onnx_runtime, openvino_runtime
+from farrank_runtimes.graph_files import GraphFiles
 from farrank_runtimes.onnx_runtime import OnnxGraph, open_session
 from farrank_runtimes.runtime import Placement, Runtime
-from farrank_runtimes.runtime_table import GraphFiles
 from support.exported_rankers import TracedRanker
 
 LAYERS = 2

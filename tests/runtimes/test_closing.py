@@ -12,8 +12,8 @@ from farrank_rankers.files.open import open_ranker
 from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_runtimes import onnx_runtime, openvino_runtime
 from farrank_runtimes.exported_runtime import ExportedRuntime
+from farrank_runtimes.graph_files import GraphFiles
 from farrank_runtimes.runtime import Placement, Runtime
-from farrank_runtimes.runtime_table import GraphFiles
 from farrank_runtimes.torch_runtime import TorchRuntime
 from support.runtime_scores import scores_through
 

@@ -15,17 +15,11 @@ from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import EncoderInput, Role
 from farrank_runtimes import exported_runtime
-from farrank_runtimes.exported_runtime import (
-    GROUP_LIMIT,
-    EncoderGraph,
-    ExportedRuntime,
-    RunGraph,
-    in_two,
-)
+from farrank_runtimes.exported_runtime import GROUP_LIMIT, ExportedRuntime, in_two
+from farrank_runtimes.graph_files import EncoderGraph, GraphFiles, RunGraph
 from farrank_runtimes.loaded_runtime import even_batch
 from farrank_runtimes.onnx_runtime import OnnxGraph, open_session
 from farrank_runtimes.runtime import Capabilities, OutOfMemory
-from farrank_runtimes.runtime_table import GraphFiles
 
 DOCUMENTS, CHUNKS, TOKENS, QUERY_TOKENS = 40, 3, 120, 6
 

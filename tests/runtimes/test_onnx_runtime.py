@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 from farrank_rankers.features import stacked
 from farrank_rankers.files.open import open_ranker
 from farrank_runtimes.exported_runtime import ExportedRuntime
+from farrank_runtimes.graph_files import GraphFiles
 from farrank_runtimes.onnx_runtime import (
     INSTALL,
     NAMES,
@@ -24,7 +25,6 @@ from farrank_runtimes.onnx_runtime import (
     open_session,
 )
 from farrank_runtimes.runtime import OutOfMemory, Placement, RuntimeAbsent
-from farrank_runtimes.runtime_table import GraphFiles
 
 QUERY = "where does the river rise"
 TEXTS = [f"the river rises in the mountains {'and goes on ' * n}" for n in (0, 1, 7, 90, 200)]

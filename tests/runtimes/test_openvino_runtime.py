@@ -17,6 +17,7 @@ from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes import openvino_runtime
 from farrank_runtimes.exported_runtime import ExportedRuntime
+from farrank_runtimes.graph_files import GraphFiles
 from farrank_runtimes.loaded_runtime import even_batch
 from farrank_runtimes.openvino_runtime import (
     GraphRequest,
@@ -32,7 +33,6 @@ from farrank_runtimes.runtime import (
     PrecisionAbsent,
     RuntimeAbsent,
 )
-from farrank_runtimes.runtime_table import GraphFiles
 
 QUERY = "where does the river rise"
 TEXTS = [f"the river rises in the mountains {'and goes on ' * n}" for n in range(0, 100, 19)]
@@ -251,7 +251,6 @@ from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import OutOfMemory
 from farrank_runtimes.openvino_runtime import open_graphs
 from farrank_runtimes.runtime import Placement
-from farrank_runtimes.runtime_table import GraphFiles
 
 folder = Path(sys.argv[1])
 files = GraphFiles(folder / "encoder.onnx", folder / "aggregator.onnx", "fp32", longest_input=64)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from farrank_runtimes.graph_files import GraphFiles
 from farrank_runtimes.onnx_runtime import NAMES
 from farrank_runtimes.runtime import DeviceAbsent, Placement, Precision, RuntimeAbsent
-from farrank_runtimes.runtime_table import GraphFiles
 from farrank_runtimes.tensorrt_runtime import (
     LengthGroup,
     check,

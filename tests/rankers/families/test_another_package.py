@@ -14,6 +14,7 @@ from farrank_exporters.trace import trace_ranker
 from farrank_rankers import family as families
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.errors import SpecError
+from farrank_rankers.families.classes import aggregator_class, encoder_class
 from farrank_rankers.family import FAMILIES, EvidenceKind, family_named
 from farrank_rankers.features import Features, stacked
 from farrank_rankers.files.open import open_ranker, open_reader
@@ -163,11 +164,11 @@ def test_the_documents_example_works(
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_row_names_classes_that_are_there(name: str) -> None:
     row = FAMILIES[name]
-    assert row.encoder_class().__doc__
-    assert issubclass(row.aggregator_class(), torch.nn.Module)
+    assert encoder_class(row).__doc__
+    assert issubclass(aggregator_class(row), torch.nn.Module)
 
 
 def test_a_class_that_is_not_there_is_named() -> None:
     row = replace(FAMILIES["maxp"], aggregator=".passages:NoP")
     with pytest.raises(SpecError, match=r"\.passages:NoP cannot be imported: .*NoP"):
-        row.aggregator_class()
+        aggregator_class(row)

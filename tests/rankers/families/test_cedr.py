@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from farrank_rankers.chunking import Chunking
+from farrank_rankers.families.classes import aggregator_class
 from farrank_rankers.family import EvidenceKind, family_named
 from farrank_rankers.features import Features
 from farrank_rankers.files.untrained import new_ranker
@@ -237,5 +238,5 @@ def test_a_query_longer_than_the_spec_allows_is_refused(cross_encoder: Path) -> 
 def test_parameters_at_full_size(family: str, beyond_backbone: int) -> None:
     spec = RankerSpec(family, "bert-base-uncased", Chunking("disjoint", 477, 477, 1431))
     with torch.device("meta"):
-        aggregator = family_named(family).aggregator_class()(spec, {"model_type": "bert"})
+        aggregator = aggregator_class(family_named(family))(spec, {"model_type": "bert"})
     assert sum(weight.numel() for weight in aggregator.parameters()) == beyond_backbone
