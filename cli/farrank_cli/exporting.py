@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 from farrank_cli.exit_codes import missing_extra
 from farrank_cli.terminal import Progress
 from farrank_cli.terminated import sigterm_interrupts
-from farrank_rankers.backbones.facts import STATIC
+from farrank_rankers.backbone_facts import STATIC
 from farrank_rankers.exports.export_folder import find_exports
 from farrank_rankers.files.model_files import SPEC_FILE, ModelFiles, lists_members, locate
 from farrank_rankers.files.open import Overrides

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from farrank_exporters.trace import ENCODER_INPUTS, ENCODER_OUTPUTS, encoder_example, trace_module
-from farrank_rankers.backbones.facts import STATIC, own_backbone
+from farrank_rankers.backbone_facts import STATIC, own_backbone
 from farrank_rankers.backbones.forms import dense_attention
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.errors import ExportError

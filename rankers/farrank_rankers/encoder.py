@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.backbones.build_backbone import build_backbone
-from farrank_rankers.backbones.facts import BackboneFacts
 from farrank_rankers.backbones.forms import forms_of, last_layer_for_first_tokens
 from farrank_rankers.features import Features, Layout, Padded
 from farrank_rankers.reader import Reader

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from farrank_rankers.backbones.facts import BackboneFacts
+from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.chunking import Chunking, default_chunking
 from farrank_rankers.families.classes import aggregator_class, encoder_class
 from farrank_rankers.family import family_named

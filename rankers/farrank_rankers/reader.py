@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from farrank_rankers.backbones.facts import BackboneFacts
+from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.chunking import chunk_bounds, readable_tokens
 from farrank_rankers.errors import SourceError, SpecError
 from farrank_rankers.family import (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
-from farrank_rankers.backbones.facts import BackboneFacts
+from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.calibration import Calibration
 from farrank_rankers.chunking import WHOLE_DOCUMENT, Chunking, adjusted, chunk_count
 from farrank_rankers.errors import SpecError

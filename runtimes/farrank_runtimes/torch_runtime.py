@@ -13,10 +13,10 @@ from farrank_rankers.features import Features
 from farrank_rankers.files.weights import place
 from farrank_rankers.packed.attention_choice import choose_attention
 from farrank_rankers.packed.packed_backbone import Compile, as_written, compiled
-from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.pattern import Attention
 from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.packed.stream import TokenStream, pack
+from farrank_rankers.packed_encoder import PackedEncoder
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import EncoderInput, LongArray, collate
 from farrank_runtimes.cores import usable_cores

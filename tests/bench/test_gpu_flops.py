@@ -11,9 +11,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from farrank_bench.gpu.flops import encoder_flops, seen_pairs
 from farrank_bench.gpu.inputs import LONG_QUERY, build_model, full_texts, leading_tokens, real_tokens
 from farrank_bench.offline import Request
-from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.packed.stream import TokenStream, pack
+from farrank_rankers.packed_encoder import PackedEncoder
 from farrank_rankers.papers import BACKBONES
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokenizer import TextTokenizer

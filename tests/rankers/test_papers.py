@@ -2,7 +2,7 @@
 
 import pytest
 
-from farrank_rankers.backbones.facts import BackboneFacts
+from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.family import FAMILIES, BiEncoderOptions, VectorOptions
 from farrank_rankers.papers import BACKBONES, PaperModel, count_parameters, on_meta, paper_models
 from farrank_rankers.spec import RankerSpec

@@ -248,6 +248,7 @@ from pathlib import Path
 import numpy as np
 from farrank_rankers.features import stacked
 from farrank_rankers.tokens import EncoderInput
+from farrank_runtimes.graph_files import GraphFiles
 from farrank_runtimes.runtime import OutOfMemory
 from farrank_runtimes.openvino_runtime import open_graphs
 from farrank_runtimes.runtime import Placement

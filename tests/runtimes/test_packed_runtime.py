@@ -13,9 +13,9 @@ from farrank_rankers.family import FAMILIES
 from farrank_rankers.features import Features, stacked
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.packed.attention_blocks import BLOCK
-from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.packed.stream import TokenStream
+from farrank_rankers.packed_encoder import PackedEncoder
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import OutOfMemory, Packing, Placement, Precision, Runtime

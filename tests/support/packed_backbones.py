@@ -10,8 +10,8 @@ from torch import Tensor
 
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.features import Features, Layout
-from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.stream import TokenStream, pack
+from farrank_rankers.packed_encoder import PackedEncoder
 from farrank_rankers.tokens import EncoderInput, Role, collate
 
 MakeBackbone = Callable[..., Path]

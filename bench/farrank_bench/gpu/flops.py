@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from farrank_rankers.backbones.facts import own_backbone
+from farrank_rankers.backbone_facts import own_backbone
 
 # Two matrices in the feed-forward part; gated ones have three.
 PLAIN = frozenset({"bert", "camembert", "electra", "roberta", "xlm-roberta"})

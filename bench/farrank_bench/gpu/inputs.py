@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from farrank_bench.corpus_calls import QUERIES
-from farrank_rankers.backbones.facts import BackboneFacts
+from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.chunking import Chunking, readable_tokens
 from farrank_rankers.papers import paper_models
 from farrank_rankers.ranker import Ranker

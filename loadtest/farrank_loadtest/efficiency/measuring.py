@@ -16,7 +16,7 @@ from farrank_loadtest.efficiency.points import Pair
 from farrank_loadtest.efficiency.run_times import Measured, Results, Work, time_in_turns
 from farrank_loadtest.errors import LoadtestError
 from farrank_loadtest.kept_files import writing_to
-from farrank_rankers.backbones.facts import BackboneFacts
+from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.errors import RankerError
 from farrank_rankers.files.model_files import EMBEDDED, SPEC_FILE, locate
 from farrank_rankers.files.open import open_reader

@@ -26,9 +26,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from farrank_rankers.backbone_facts import OwnBackbone
 from farrank_rankers.backbones.alibi_checkpoints import HEADS, PUBLISHED, AlibiBertConfig, check_supported
 from farrank_rankers.backbones.bert import PADDED
-from farrank_rankers.backbones.facts import OwnBackbone
 from farrank_rankers.backbones.forms import Forms
 from farrank_rankers.errors import WeightsError
 from farrank_rankers.lean_transformers import transformers

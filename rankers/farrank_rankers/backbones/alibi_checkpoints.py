@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from farrank_rankers.backbones.facts import OwnBackbone, own_backbone
+from farrank_rankers.backbone_facts import OwnBackbone, own_backbone
 from farrank_rankers.errors import SourceError
 from farrank_rankers.json_values import read_value
 

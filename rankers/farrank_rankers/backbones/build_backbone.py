@@ -5,9 +5,9 @@ from typing import Any
 
 from torch import nn
 
+from farrank_rankers.backbone_facts import STATIC, own_backbone
 from farrank_rankers.backbones.alibi_bert import build_alibi_bert
 from farrank_rankers.backbones.big_bird import attention_type
-from farrank_rankers.backbones.facts import STATIC, own_backbone
 from farrank_rankers.backbones.modernbert import prepared
 from farrank_rankers.backbones.published_config import as_installed
 from farrank_rankers.backbones.static_embedding import StaticEmbedding

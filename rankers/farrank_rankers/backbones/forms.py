@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from farrank_rankers.backbones.facts import ARCHITECTURES
+from farrank_rankers.backbone_facts import ARCHITECTURES
 from farrank_rankers.packed.packed_backbone import (
     Compile,
     PackedBackbone,

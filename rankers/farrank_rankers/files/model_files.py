@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from farrank_rankers.backbones.facts import STATIC, own_backbone
+from farrank_rankers.backbone_facts import STATIC, own_backbone
 from farrank_rankers.errors import SourceError
 from farrank_rankers.family import ENSEMBLE
 from farrank_rankers.files.answering_models import answers_by_logit

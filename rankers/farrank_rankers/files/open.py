@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, get_type_hints
 
-from farrank_rankers.backbones.facts import STATIC, BackboneFacts
+from farrank_rankers.backbone_facts import STATIC, BackboneFacts
 from farrank_rankers.chunking import MAX_QUERY_TOKENS, adjusted, default_chunking
 from farrank_rankers.errors import SourceError, SpecError, naming
 from farrank_rankers.family import (

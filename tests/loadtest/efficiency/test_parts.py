@@ -15,7 +15,7 @@ from farrank_loadtest.efficiency.measuring import common_tokenizer
 from farrank_loadtest.efficiency.points import Gain, all_gains, all_pairs, measured_gains, parse_accuracy
 from farrank_loadtest.efficiency.run_times import FILE, Results
 from farrank_loadtest.errors import LoadtestError
-from farrank_rankers.backbones.facts import BackboneFacts
+from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.papers import paper_models
 from farrank_rankers.reader import Reader
 from farrank_trec.errors import InputError

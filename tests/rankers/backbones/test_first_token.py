@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from farrank_rankers.backbones.facts import ARCHITECTURES
+from farrank_rankers.backbone_facts import ARCHITECTURES
 from farrank_rankers.backbones.forms import forms_of, nothing
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker

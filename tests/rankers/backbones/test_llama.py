@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from farrank_rankers.backbones.facts import BackboneFacts
+from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.tokens import collate
 

@@ -10,12 +10,12 @@ import transformers
 from sentence_transformers import CrossEncoder
 from transformers import AutoModelForSequenceClassification
 
-from farrank_rankers.backbones.facts import BackboneFacts
+from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.errors import SourceError
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.untrained import new_ranker
-from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
+from farrank_rankers.packed_encoder import PackedEncoder
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import collate
 from support.packed_backbones import inputs_of, stream_of

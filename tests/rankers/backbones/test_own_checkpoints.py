@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from farrank_rankers.backbones.facts import BackboneFacts
+from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.errors import SourceError, WeightsError
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.save import save_ranker

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from farrank_rankers.backbone_facts import own_backbone
 from farrank_rankers.backbones.alibi_bert import build_alibi_bert
-from farrank_rankers.backbones.facts import own_backbone
 from farrank_rankers.errors import SourceError
 
 
@@ -51,7 +51,7 @@ def test_saved_again_from_the_hub() -> None:
 
 def test_recognition_needs_no_torch() -> None:
     code = (
-        "import sys; from farrank_rankers.backbones.facts import own_backbone; "
+        "import sys; from farrank_rankers.backbone_facts import own_backbone; "
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

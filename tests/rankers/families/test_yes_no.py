@@ -16,8 +16,8 @@ from farrank_rankers.files.answering_models import BGE_RERANKER_V2_GEMMA, MXBAI_
 from farrank_rankers.files.open import open_ranker, open_reader
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
-from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
+from farrank_rankers.packed_encoder import PackedEncoder
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import Role
 from support.language_models import make_language_model, write_json

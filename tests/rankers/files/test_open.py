@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel
 
-from farrank_rankers.backbones.facts import ARCHITECTURES, BackboneFacts
+from farrank_rankers.backbone_facts import ARCHITECTURES, BackboneFacts
 from farrank_rankers.chunking import WHOLE_DOCUMENT, Chunking
 from farrank_rankers.errors import SourceError, SpecError, WeightsError
 from farrank_rankers.family import BiEncoderOptions, CrossEncoderOptions

@@ -10,8 +10,8 @@ import torch
 from farrank_rankers.family import FAMILIES
 from farrank_rankers.features import Features
 from farrank_rankers.files.untrained import new_ranker
-from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
+from farrank_rankers.packed_encoder import PackedEncoder
 from farrank_rankers.tokens import Role, collate
 from support.packed_backbones import stream_of
 from support.ranker_inputs import inputs_of

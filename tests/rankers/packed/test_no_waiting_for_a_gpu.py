@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from farrank_rankers.backbones import longformer
 from farrank_rankers.family import FAMILIES
 from farrank_rankers.files.untrained import new_ranker
-from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.packed.stream import uploaded
+from farrank_rankers.packed_encoder import PackedEncoder
 from support.architectures import ARCHITECTURES
 from support.packed_backbones import stream_of
 from support.ranker_inputs import inputs_of

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
+from farrank_rankers.packed_encoder import PackedEncoder
 from support.packed_backbones import Case, MakeEncoder, inputs_of, packed_states, padded_states
 
 # With 3 random blocks, inputs of up to 12 blocks have 12: of 8 tokens up to 96, of 64 up to 768. transformers

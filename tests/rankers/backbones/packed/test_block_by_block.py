@@ -12,8 +12,8 @@ from torch.nn.attention import flex_attention as torch_flex
 
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.packed.flex_attention import FlexAttention
-from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
+from farrank_rankers.packed_encoder import PackedEncoder
 from support.attention_heads import block_by_block
 from support.packed_backbones import inputs_of, packed_states
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from farrank_rankers.backbones.facts import ARCHITECTURES
+from farrank_rankers.backbone_facts import ARCHITECTURES
 from farrank_rankers.backbones.forms import forms_of
 from farrank_rankers.files.open import open_ranker
-from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
+from farrank_rankers.packed_encoder import PackedEncoder
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import collate
 from support.packed_backbones import inputs_of, stream_of

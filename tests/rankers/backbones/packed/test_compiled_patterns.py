@@ -6,8 +6,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.attention.flex_attention import flex_attention
 
 from farrank_rankers.packed.flex_attention import FlexAttention
-from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
+from farrank_rankers.packed_encoder import PackedEncoder
 from support.packed_backbones import CASES, MakeEncoder, inputs_of, packed_states
 
 # Kernels: one for each pattern, Longformer has one for its global tokens too.

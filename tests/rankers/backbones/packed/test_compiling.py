@@ -6,8 +6,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 
 from farrank_rankers.packed.packed_backbone import PositionWise, compiled
-from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
+from farrank_rankers.packed_encoder import PackedEncoder
 from support.packed_backbones import CASES, LENGTHS, MakeEncoder, inputs_of, packed_states
 
 LAYERS = 4  # twice as many as usual

@@ -10,8 +10,8 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_p
 
 from farrank_rankers.backbones.deberta import distance_slots
 from farrank_rankers.errors import SourceError
-from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
+from farrank_rankers.packed_encoder import PackedEncoder
 from support.packed_backbones import Case, MakeEncoder, inputs_of, packed_states, padded_states
 
 MakeBackbone = Callable[..., Path]

@@ -5,9 +5,9 @@ from torch import Tensor
 
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.features import Features, Layout
-from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.pattern import EVERY_TOKEN, Heads, Pattern
 from farrank_rankers.packed.plain_attention import plain_attention
+from farrank_rankers.packed_encoder import PackedEncoder
 from farrank_rankers.tokens import EncoderInput
 from support.packed_backbones import stream_of
 

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.packed.flex_attention import FlexAttention
-from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.pattern import Attention
 from farrank_rankers.packed.plain_attention import plain_attention
+from farrank_rankers.packed_encoder import PackedEncoder
 from support.packed_backbones import CASES, Case, MakeEncoder, inputs_of, packed_states, padded_states
 
 # Backbones with masks or scores of their own; all others are in the hands of kernels that are tested.

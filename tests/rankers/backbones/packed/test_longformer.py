@@ -14,8 +14,8 @@ from farrank_rankers.backbones.longformer import (
     global_positions,
 )
 from farrank_rankers.errors import SourceError
-from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
+from farrank_rankers.packed_encoder import PackedEncoder
 from farrank_rankers.tokens import EncoderInput, Role, collate
 from support.packed_backbones import Case, MakeEncoder, inputs_of, packed_states, padded_states, stream_of
 

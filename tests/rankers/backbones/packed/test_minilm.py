@@ -5,8 +5,8 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from farrank_rankers.files.open import open_ranker
-from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
+from farrank_rankers.packed_encoder import PackedEncoder
 from support.packed_backbones import stream_of
 
 TEXTS = (

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from farrank_rankers.encoder import Encoder
-from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.pattern import Heads, Pattern
+from farrank_rankers.packed_encoder import PackedEncoder
 from farrank_rankers.tokens import EncoderInput
 from support.packed_backbones import CASES, packed_states
 

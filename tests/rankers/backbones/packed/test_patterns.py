@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 
 from farrank_rankers.encoder import Encoder
-from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.pattern import Heads, Pattern
 from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.packed.stream import InputBounds
+from farrank_rankers.packed_encoder import PackedEncoder
 from support.packed_backbones import CASES, MakeEncoder, inputs_of, packed_states
 
 SPARSE = ("big_bird", "longformer")

@@ -11,7 +11,7 @@ from farrank_rankers.encoder import Encoder
 from farrank_rankers.files.weights import place
 from farrank_rankers.packed.attention_choice import choose_attention
 from farrank_rankers.packed.packed_backbone import Compile, as_written, compiled
-from farrank_rankers.packed.packed_encoder import PackedEncoder
+from farrank_rankers.packed_encoder import PackedEncoder
 from support.packed_backbones import LENGTHS, inputs_of, packed_states, padded_states
 
 ON_CARD = [

@@ -8,8 +8,8 @@ from farrank_rankers.encoder import Encoder
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
-from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
+from farrank_rankers.packed_encoder import PackedEncoder
 from farrank_rankers.tokens import EncoderInput, collate
 from support.packed_backbones import Case, MakeBackbone, packed_states, padded_states
 

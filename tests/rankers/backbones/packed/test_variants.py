@@ -11,8 +11,8 @@ from farrank_rankers.backbones.forms import packed_backbone
 from farrank_rankers.backbones.published_config import SINCE_5
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.errors import SourceError
-from farrank_rankers.packed.packed_encoder import PackedEncoder
 from farrank_rankers.packed.plain_attention import plain_attention
+from farrank_rankers.packed_encoder import PackedEncoder
 from support.packed_backbones import CASES, Case, MakeEncoder
 
 
