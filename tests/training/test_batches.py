@@ -106,11 +106,11 @@ def test_a_teachers_scores_stand_by_group(collator: Collator) -> None:
         ([Group("q", "a", ("a", "b")), Group("q", "a", ("a",))], "groups of 1 and 2 documents in one batch"),
         (
             [Group("q", "a", ("a", "b"), (1.0, 0.0)), Group("q", "a", ("a", "b"))],
-            "a teacher's scores are needed of every document of a batch, or of none",
+            "every document of a batch needs a teacher's score, or none may have one",
         ),
         (
             [Group("q", "a", ("a", "b"), (1.0,))],
-            "a teacher's scores are needed of every document of a batch, or of none",
+            "every document of a batch needs a teacher's score, or none may have one",
         ),
     ],
 )

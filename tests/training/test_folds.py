@@ -52,7 +52,7 @@ def test_a_published_division(tmp_path: Path) -> None:
         ('{"a": 1}', "must be a JSON list of lists of query ids, which are strings"),
         ("[[301], [302], [303]]", "must be a JSON list of lists of query ids, which are strings"),
         ('[["q1"], ["q2"]]', "2 parts; there must be at least 3"),
-        ('[["q1"], ["q2"], ["q1"]]', "query 'q1' stands twice"),
+        ('[["q1"], ["q2"], ["q1"]]', "query 'q1' appears twice"),
         ('[["q1"], ["q77"], ["q2"]]', "no query of part 2 is judged"),
     ],
 )

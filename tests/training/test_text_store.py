@@ -112,7 +112,7 @@ def test_keys_can_be_named(tmp_path: Path) -> None:
 
 def test_wrong_lines_are_named_at_once(tmp_path: Path) -> None:
     path = written(tmp_path / "docs.jsonl", [*DOCUMENTS, {"id": "a", "text": "again"}])
-    with pytest.raises(InputError, match=r"docs\.jsonl:5: the id 'a' stands already at .*docs\.jsonl:1"):
+    with pytest.raises(InputError, match=r"docs\.jsonl:5: the id 'a' is already used at .*docs\.jsonl:1"):
         TextStore([path], ["a"])
     assert TextStore([path], ["b"]).text("b") == TEXTS["b"]
     with pytest.raises(InputError, match=r"absent\.jsonl: No such file or directory"):

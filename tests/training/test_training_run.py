@@ -203,8 +203,8 @@ def test_progress_tells_loss_measure_and_speed(make_ranker: MakeRanker, tmp_path
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"learning_rate": 0.5}, "the run began with learning_rate 0.01, and now it is 0.5"),
-        ({"seed": 8}, "the run began with seed 7, and now it is 8"),
+        ({"learning_rate": 0.5}, "the run began with learning_rate 0.01, but now it is 0.5"),
+        ({"seed": 8}, "the run began with seed 7, but now it is 8"),
     ],
 )
 @pytest.mark.parametrize("finished", [True, False])

@@ -269,18 +269,18 @@ TAUGHT = {"query": "q", "pos": ["p"], "neg": ["n"], "pos_scores": [1], "neg_scor
         ([{"query": "q", "pos": ["p"], "neg": ["n", ""]}], "1: 'neg[1]' is empty"),
         (
             [TAUGHT, TAUGHT | {"neg_scores": None}],
-            "2: 'pos_scores' stands alone; a teacher scores 'pos' and 'neg'",
+            "2: 'pos_scores' is given alone; a teacher scores 'pos' and 'neg'",
         ),
         ([TAUGHT | {"neg_scores": [1, 2]}], "1: 'neg_scores' has 2 numbers; 'neg' has 1 texts"),
         ([TAUGHT | {"pos_scores": [True]}], "1: 'pos_scores[0]' is True; it must be a finite number"),
         ([TAUGHT | {"pos_scores": [float("nan")]}], "1: 'pos_scores[0]' is nan; it must be a finite number"),
         (
             [TAUGHT, {"query": "q", "pos": ["p"], "neg": ["n"]}],
-            "2: 'pos_scores' and 'neg_scores' are missing; the lines before have them",
+            "2: 'pos_scores' and 'neg_scores' are missing; earlier lines have them",
         ),
         (
             [{"query": "q", "pos": ["p"], "neg": ["n"]}, TAUGHT],
-            "2: 'pos_scores' and 'neg_scores' stand here; the lines before have none",
+            "2: 'pos_scores' and 'neg_scores' are given; earlier lines have none",
         ),
         ([], ' the file is empty; expected lines of {"query": …, "pos": […], "neg": […]}'),
     ],
@@ -295,7 +295,7 @@ def test_wrong_json_lines_are_named(tmp_path: Path, lines: list[Any], message: s
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a\tb\tc\na\tb\n", "2: 2 columns; triples have 3, divided by tabs: query relevant other"),
+        ("a\tb\tc\na\tb\n", "2: 2 columns; triples have 3, separated by tabs: query relevant other"),
         ("a\t \tc\n", "1: the relevant text is empty"),
         ("\tb\tc\n", "1: the query is empty"),
         # A zero-width space: no tokenizer makes a token of it, and training would end in its midst.

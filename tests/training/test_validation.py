@@ -80,7 +80,7 @@ def test_scores_that_are_no_numbers_are_told(make_ranker: MakeRanker) -> None:
     ranker = make_ranker("firstp")
     with torch.no_grad():
         ranker.aggregator.get_parameter("head.linear.bias").fill_(torch.nan)
-    with pytest.raises(TrainingError, match="the score of document 'd3' is no number"):
+    with pytest.raises(TrainingError, match="the score of document 'd3' is not a number"):
         rerank(ranker, validation(), TrainingConfig())
 
 

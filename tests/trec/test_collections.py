@@ -117,7 +117,7 @@ BAD_LINES = [
     (b'{"id": "x", "title": 3, "text": "t"}', "'title' must be a string, not int"),
     (b'{"id": "x", "text": "\\ud83d"}', "'text' holds half of a surrogate pair"),
     (b'{"id": "x", "text": "\xff"}', "not UTF-8 (byte 22 of the line)"),
-    (b'{"id": "a", "text": "again"}', "the id 'a' stands already at "),
+    (b'{"id": "a", "text": "again"}', "the id 'a' is already used at "),
 ]
 
 
@@ -147,7 +147,7 @@ def test_a_duplicate_names_both_lines_across_files(tmp_path: Path) -> None:
     second.write_text(GOOD)
     with pytest.raises(InputError) as caught:
         list(read_documents([first, second]))
-    assert str(caught.value) == f"{second}:1: the id 'a' stands already at {first}:2"
+    assert str(caught.value) == f"{second}:1: the id 'a' is already used at {first}:2"
 
 
 @pytest.mark.parametrize("damage", ["cut", "not gzip"])

@@ -1,1 +1,1 @@
-"""Queries, documents and judgements become a trained ranker, which is served and exported as any other."""
+"""Train a ranker on queries, documents and judgements; it is served and exported as any other ranker."""

@@ -1,4 +1,4 @@
-"""Groups of texts become what `Ranker.forward` takes, in the process that loads data."""
+"""Turn groups of texts into the arguments of `Ranker.forward`, in the process that loads data."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -17,7 +17,7 @@ class TrainingBatch(TypedDict):
     """B groups of D documents in P encoder inputs.
 
     Shapes: batch (P, L) each, D counts whose sum is P; query (D, L) each, (1, L) if there is one group, None
-    in a plan of pairs; B sizes whose sum is D; teacher (B, 1 + n), None if there are no scores of a teacher.
+    in a plan of pairs; B sizes whose sum is D; teacher (B, 1 + n), None without a teacher's scores.
     """
 
     batch: tuple[Tensor, ...]
@@ -30,8 +30,8 @@ class TrainingBatch(TypedDict):
 class Collator:
     """Tokenizes groups and pads their chunks to one batch, on the CPU.
 
-    It holds no weights, so that any process that loads data may have one. `max_chunks` keeps the first
-    chunks of each document alone.
+    It holds no weights, so any process that loads data may have one. `max_chunks` limits each document to
+    its first chunks.
     """
 
     def __init__(self, reader: Reader, max_chunks: int | None = None) -> None:
@@ -43,8 +43,8 @@ class Collator:
     def __call__(self, groups: Sequence[Group]) -> TrainingBatch:
         """Shapes: see `TrainingBatch`.
 
-        Raises: TrainingError if a query holds no token, or groups cannot be compared: of other sizes, or some
-            with a teacher's scores and some without.
+        Raises: TrainingError if a query holds no token, the groups differ in size, or only some of them have
+            a teacher's scores.
         """
         teacher = _teacher(groups)
         reader, dual = self.reader, self.reader.spec.plan == "dual"
@@ -58,7 +58,7 @@ class Collator:
                 inputs += [reader.chunk_input(None if dual else query, chunk) for chunk in chunks]
                 counts.append(len(chunks))
             if dual:
-                # One group's documents share its query; of several, each document has its own.
+                # A single group shares one query row; with several groups each document has its own row.
                 times = 1 if len(groups) == 1 else len(group.documents)
                 queries += [reader.query_input(query)] * times
         return TrainingBatch(
@@ -81,7 +81,7 @@ class Collator:
 
 
 def _teacher(groups: Sequence[Group]) -> Tensor | None:
-    """Put the teacher's scores together. Shapes: -> (B, 1 + n), None if no group has any."""
+    """Collect the teacher's scores. Shapes: -> (B, 1 + n), None if no group has any."""
     sizes = {len(group.documents) for group in groups}
     if len(sizes) != 1:
         raise TrainingError(f"groups of {' and '.join(map(str, sorted(sizes)))} documents in one batch")
@@ -89,5 +89,5 @@ def _teacher(groups: Sequence[Group]) -> Tensor | None:
     if not scores:
         return None
     if len(scores) != len(groups) or set(map(len, scores)) != sizes:
-        raise TrainingError("a teacher's scores are needed of every document of a batch, or of none")
+        raise TrainingError("every document of a batch needs a teacher's score, or none may have one")
     return torch.tensor(list(chain.from_iterable(scores)), dtype=torch.float32).reshape(len(groups), -1)

@@ -1,4 +1,4 @@
-"""Spans of bytes that stay in their files until they are read: training data may outgrow the memory."""
+"""Spans of bytes that stay in their files until they are read: training data may exceed the memory."""
 
 import os
 import tempfile
@@ -16,10 +16,10 @@ from farrank_trec.lines import STDIN
 class ByteSpans:
     """Numbered spans of the sources' bytes, 18 bytes of memory each.
 
-    Those of a plain file are read where they stand. Those of a packed file, a pipe or standard input are
-    copied to a temporary file without a name, which the system removes whatever ends the process. Threads may
-    share spans; processes too, forked or spawned.
-    Raises: InputError if a file cannot be opened; whether it exists is for whoever reads it first to tell.
+    Spans of a plain file are read from that file. Spans of a packed file, a pipe or standard input are copied
+    to a temporary file without a name, which the system removes however the process ends. Threads and
+    processes, forked or spawned, may share spans.
+    Raises: InputError if a file cannot be opened. The first reader of a missing file reports it.
     """
 
     def __init__(self, sources: Sequence[Path | str]) -> None:
@@ -33,12 +33,12 @@ class ByteSpans:
         self._hold(files, _temporary_file() if any(self._copied) else -1)
 
     def _hold(self, files: list[int], copies: int) -> None:
-        """Keep files open until nobody has the spans any more."""
+        """Keep files open until the spans are garbage-collected."""
         self._files, self._copies = files, copies
         self._closing = weakref.finalize(self, _close, [*files, copies])
 
     def __getstate__(self) -> dict[str, Any]:
-        # What spawns a process hands its open files over: a temporary file has no name to open it by.
+        # A spawned process inherits the open descriptors: a temporary file has no name to open it by.
         handles = [DupFd(each) if each >= 0 else None for each in (*self._files, self._copies)]
         return self.__dict__ | {"_files": handles, "_copies": None, "_closing": None}
 
@@ -51,9 +51,9 @@ class ByteSpans:
         return len(self._offsets)
 
     def keep(self, source: int, offset: int, content: bytes) -> None:
-        """Keep what stands at an offset of a source, given by its number, as the next span.
+        """Add the content at an offset of a source, given by its number, as the next span.
 
-        Raises: InputError if it must be copied, and the disk is full.
+        Raises: InputError if the content must be copied and the disk is full.
         """
         if self._copied[source]:
             offset = self._end_of_copies
@@ -71,7 +71,7 @@ class ByteSpans:
         file = self._copies if self._copied[source] else self._files[source]
         content = b""
         try:
-            # Linux gives 2 GiB at once at most.
+            # Linux returns at most 2 GiB a call.
             while len(content) < size and (
                 more := os.pread(file, size - len(content), offset + len(content))
             ):
@@ -79,7 +79,7 @@ class ByteSpans:
         except OSError as error:
             raise InputError(f"{self._names[source]}: {error.strerror or error}") from error
         if len(content) < size:
-            raise InputError(f"{self.place(number)}: the file was changed after it had been read first")
+            raise InputError(f"{self.place(number)}: the file was changed after it had been read")
         return content
 
     def place(self, number: int) -> str:
@@ -99,7 +99,7 @@ class ByteSpans:
 
 
 def _must_be_copied(name: str) -> bool:
-    """Tell whether a span cannot be read again at its offset. What is not there fails when it is read."""
+    """Tell whether a span cannot be read again at its offset. A missing file fails when it is read."""
     return name == STDIN or name.endswith(".gz") or not os.path.isfile(name)
 
 

@@ -1,7 +1,7 @@
-"""Folders from which an interrupted run goes on: each is whole or not there at all.
+"""Checkpoints from which an interrupted run goes on: each is complete or absent.
 
-A run's checkpoints stand in one folder, `step-N` each, and the best weights so far as `best-N.safetensors`.
-What is being written has another name until all of it is on the disk: a process may be killed at any moment.
+One folder holds a run's checkpoints, `step-N` each, and the best weights so far as `best-N.safetensors`.
+A checkpoint has another name until all of it is on the disk: a process may be killed at any moment.
 """
 
 import os
@@ -24,7 +24,7 @@ _BEST = re.compile(r"best-([0-9]+)\.safetensors")
 
 
 def step_folder(folder: Path, step: int) -> Path:
-    """Name the checkpoint of a step."""
+    """Give the path of a step's checkpoint."""
     return folder / f"step-{step}"
 
 
@@ -43,9 +43,9 @@ def staged(folder: Path) -> Path:
 
 
 def put_in_place(staging: Path, step: int) -> None:
-    """Make a written checkpoint the run's newest, and delete those before it.
+    """Make a written checkpoint the run's newest, and delete earlier ones.
 
-    Raises: TrainingError if the disk does not take it.
+    Raises: TrainingError if the checkpoint cannot be put on the disk.
     """
     folder = staging.parent
     try:
@@ -55,7 +55,7 @@ def put_in_place(staging: Path, step: int) -> None:
         _flush(folder)
         for path in folder.glob("step-*"):
             if path != step_folder(folder, step):
-                # Half a folder must not be taken for a whole one, should this be killed on the way.
+                # If the process is killed here, a half-deleted folder must not be taken for a checkpoint.
                 shutil.rmtree(folder / "old", ignore_errors=True)
                 shutil.rmtree(path.rename(folder / "old"))
     except OSError as error:
@@ -63,7 +63,7 @@ def put_in_place(staging: Path, step: int) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file by one of this text, whole at any moment.
+    """Replace a file's content atomically.
 
     Raises: TrainingError if it cannot be written.
     """
@@ -71,7 +71,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_weights(ranker: Ranker, folder: Path) -> None:
-    """Write all weights of a ranker into a folder, low-rank differences by themselves.
+    """Write all weights of a ranker into a folder; low-rank differences stay separate tensors.
 
     Raises: WeightsError if they cannot be written.
     """
@@ -83,17 +83,17 @@ def write_weights(ranker: Ranker, folder: Path) -> None:
 
 
 def read_into(ranker: Ranker, folder: Path) -> None:
-    """Copy a checkpoint's weights into the ranker, which is built as it was then.
+    """Copy a checkpoint's weights into the ranker, which must be built as at the checkpoint.
 
-    Raises: WeightsError if they are damaged or another ranker's.
+    Raises: WeightsError if the weights are damaged or another ranker's.
     """
     fill(ranker, read_weights(folder), folder / FILE)
 
 
 def keep_best(folder: Path, step: int) -> None:
-    """Keep the weights of this step's checkpoint as the best, instead of those that were.
+    """Copy the weights of this step's checkpoint to `best-N.safetensors`.
 
-    Raises: TrainingError if they cannot be kept.
+    Raises: TrainingError if the file cannot be written.
     """
     weights = step_folder(folder, step) / FILE
 
@@ -107,7 +107,7 @@ def keep_best(folder: Path, step: int) -> None:
 
 
 def forget_best(folder: Path, but: int) -> None:
-    """Delete the best weights of other steps than this one."""
+    """Delete the best weights of all steps but this one."""
     for path in folder.glob("best-*.safetensors"):
         if (found := _BEST.fullmatch(path.name)) and int(found[1]) != but:
             path.unlink(missing_ok=True)
@@ -137,7 +137,7 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def _flush(path: Path) -> None:
-    """Have the disk hold a file, or a folder's list of names, before anything else is done."""
+    """Flush a file, or a folder's list of names, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

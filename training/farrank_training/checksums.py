@@ -1,4 +1,4 @@
-"""The SHA-256 of the files that data was read from, which tell whether they are still the same."""
+"""The SHA-256 of the files that data was read from, to detect later changes."""
 
 import hashlib
 import os
@@ -10,7 +10,7 @@ from farrank_trec.lines import STDIN
 
 
 def checksums(paths: Iterable[Path | str]) -> dict[str, str]:
-    """Hash files, by their paths. What cannot be read again, as standard input and pipes, is left out.
+    """Hash files, by their paths. Standard input and pipes cannot be read again and are left out.
 
     Raises: InputError if a file cannot be read.
     """
@@ -18,7 +18,7 @@ def checksums(paths: Iterable[Path | str]) -> dict[str, str]:
 
 
 def is_stream(path: Path | str) -> bool:
-    """Tell standard input and pipes, which can be read once, from files. What is not there is none."""
+    """Tell standard input and pipes, which can be read once, from files. A missing path is no stream."""
     return str(path) == STDIN or (os.path.exists(path) and not os.path.isfile(path))
 
 

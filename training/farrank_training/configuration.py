@@ -1,7 +1,7 @@
 """How a ranker is trained: every setting with its default, its limits and what it means.
 
-The defaults are those of Boytsov et al., arXiv 2207.01262, as far as they speak of it. Nothing here needs
-torch: the command line makes its flags of this.
+The defaults are those of Boytsov et al., arXiv 2207.01262, where the paper states them. This module does not
+import torch: the command line derives its flags from it.
 """
 
 import json
@@ -37,7 +37,7 @@ def _decay(value: Any) -> str:
 
 
 class Setting(NamedTuple):
-    """What a setting means, and in words what it must be if a value is beyond its limit."""
+    """The meaning of a setting, and a check that gives the limit in words if a value is outside it."""
 
     meaning: str
     limit: Callable[[Any], str] = lambda value: ""
@@ -45,58 +45,58 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrainingConfig:
-    """All that decides on a run besides the ranker it starts from, the data and the seed.
+    """All that determines a run apart from the ranker it starts from, the data and the seed.
 
     A group is a query with one relevant document and `negatives` others; a step reads `batch_size` ×
-    `accumulation` groups, on however many processes. None leaves a setting out.
+    `accumulation` groups over all processes. None leaves a setting out.
     Raises: TrainingError naming setting, value and limit.
     """
 
-    loss: Annotated[Loss, Setting("what is minimised")] = "hinge"
-    margin: Annotated[float, Setting("by which hinge wants a relevant document to lead", _above_0)] = 1.0
+    loss: Annotated[Loss, Setting("the loss to minimise")] = "hinge"
+    margin: Annotated[float, Setting("lead of a relevant document that hinge asks for", _above_0)] = 1.0
     score_scale: Annotated[
-        float, Setting("scores are multiplied by it before the loss; 20 for a bi-encoder's cosines", _above_0)
+        float, Setting("factor of the scores before the loss; 20 for a bi-encoder's cosines", _above_0)
     ] = 1.0
-    negatives: Annotated[int, Setting("documents drawn against each relevant one", _at_least(1))] = 1
+    negatives: Annotated[int, Setting("documents drawn for each relevant one", _at_least(1))] = 1
     negatives_from: Annotated[
-        int, Setting("first candidates of each query that they are drawn from", _at_least(1))
+        int, Setting("number of first candidates of each query to draw negatives from", _at_least(1))
     ] = 100
     epochs: Annotated[int, Setting("times that every query is read", _at_least(1))] = 1
     batch_size: Annotated[int, Setting("groups that are encoded at once", _at_least(1))] = 1
     accumulation: Annotated[int, Setting("batches a step", _at_least(1))] = 16
-    backbone_learning_rate: Annotated[float, Setting("of the backbone", _at_least(0))] = 1e-5
-    learning_rate: Annotated[float, Setting("of all else", _at_least(0))] = 1e-4
-    weight_decay: Annotated[float, Setting("of AdamW", _at_least(0))] = 1e-7
+    backbone_learning_rate: Annotated[float, Setting("learning rate of the backbone", _at_least(0))] = 1e-5
+    learning_rate: Annotated[float, Setting("learning rate of all other weights", _at_least(0))] = 1e-4
+    weight_decay: Annotated[float, Setting("weight decay of AdamW", _at_least(0))] = 1e-7
     warmup: Annotated[
-        float, Setting("share of an epoch's steps in which the rates rise; they stay after", _share)
+        float, Setting("share of an epoch's steps in which the rates rise before they stay", _share)
     ] = 0.2
-    epoch_decay: Annotated[float, Setting("the rates are multiplied by it after each epoch", _decay)] = 0.95
+    epoch_decay: Annotated[float, Setting("factor of the rates after each epoch", _decay)] = 0.95
     max_chunks: Annotated[int | None, Setting("chunks of a document that training reads", _at_least(1))] = (
         None
     )
     trained_layers: Annotated[
-        int | None, Setting("last layers of the backbone that learn, while its rest stays", _at_least(0))
+        int | None, Setting("number of the backbone's last layers that learn; others stay", _at_least(0))
     ] = None
     lora_rank: Annotated[
-        int | None, Setting("learn differences of low rank of the backbone's layers alone", _at_least(1))
+        int | None, Setting("rank of LoRA differences; of the backbone only they learn", _at_least(1))
     ] = None
-    lora_alpha: Annotated[int, Setting("the differences count alpha / rank times", _at_least(1))] = 16
-    lora_learning_rate: Annotated[float, Setting("of the differences", _at_least(0))] = 2e-4
-    precision: Annotated[Precision, Setting("what the encoder computes in; the aggregator does in fp32")] = (
+    lora_alpha: Annotated[int, Setting("the differences are scaled by alpha / rank", _at_least(1))] = 16
+    lora_learning_rate: Annotated[float, Setting("learning rate of the differences", _at_least(0))] = 2e-4
+    precision: Annotated[Precision, Setting("precision of the encoder; the aggregator computes in fp32")] = (
         "fp32"
     )
     gradient_checkpointing: Annotated[
-        bool, Setting("compute the backbone's layers twice, and keep less of them in memory")
+        bool, Setting("compute the backbone's layers twice to keep less in memory")
     ] = False
     measure: Annotated[
-        str, Setting("of the validation queries, by ir_measures' names; the best ranker is kept")
+        str, Setting("measure of the validation queries that chooses the best weights, as in ir_measures")
     ] = "RR"
     validate_every: Annotated[
-        int | None, Setting("steps between validations; else an epoch", _at_least(1))
+        int | None, Setting("steps between validations; without it an epoch", _at_least(1))
     ] = None
     dev_depth: Annotated[int, Setting("candidates of a validation query to rerank", _at_least(1))] = 100
     patience: Annotated[
-        int | None, Setting("validations without a better measure after which training ends", _at_least(1))
+        int | None, Setting("training ends after this many validations without improvement", _at_least(1))
     ] = None
     checkpoint_every: Annotated[
         int, Setting("steps between checkpoints, from which --resume goes on", _at_least(1))
@@ -105,7 +105,7 @@ class TrainingConfig:
     workers: Annotated[int, Setting("processes that read and tokenize ahead", _at_least(0))] = 0
 
     def __post_init__(self) -> None:
-        """Hold every setting to its type and its limit."""
+        """Check every setting's type and limit."""
         for name, hint, setting in settings():
             value = read_value(hint, getattr(self, name), name, TrainingError)
             object.__setattr__(self, name, value)
@@ -122,9 +122,9 @@ class TrainingConfig:
         return self.batch_size * self.accumulation
 
     def accumulation_of(self, processes: int) -> int:
-        """Batches that each of the processes reads in a step.
+        """Batches that each process reads in a step.
 
-        Raises: TrainingError if they cannot share them equally.
+        Raises: TrainingError if the processes cannot share a step's batches equally.
         """
         if self.accumulation % processes:
             raise TrainingError(
@@ -144,7 +144,7 @@ class TrainingConfig:
 
     @classmethod
     def read(cls, path: Path) -> "TrainingConfig":
-        """Read settings from a .json, .yaml or .yml file; those that it lacks have their defaults.
+        """Read settings from a .json, .yaml or .yml file; missing settings have their defaults.
 
         Raises: TrainingError naming the file, and the setting that is unknown or out of its limits.
         """
@@ -156,7 +156,7 @@ class TrainingConfig:
 
 
 def settings() -> Iterator[tuple[str, Any, Setting]]:
-    """Name every setting, with its type and what it means."""
+    """Give every setting's name, type and meaning."""
     types = get_type_hints(TrainingConfig)
     for name, annotated in get_type_hints(TrainingConfig, include_extras=True).items():
         yield name, types[name], annotated.__metadata__[0]
@@ -184,7 +184,7 @@ def _tree(path: Path) -> Any:
 
 
 def _with_exponents(tree: Any) -> Any:
-    """Read 1e-5 as the number that it is: YAML 1.1 takes it for a text, for want of a dot."""
+    """Read 1e-5 as a number: YAML 1.1 takes it for a string because it has no dot."""
     if not isinstance(tree, dict):
         return tree
     hints = get_type_hints(TrainingConfig)

@@ -1,4 +1,4 @@
-"""Train and test on the folds of a collection, for each seed, and measure all tests as one."""
+"""Train and test on the folds of a collection, for each seed, and measure all test queries together."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,10 +33,10 @@ def cross_validate(
     watcher: Watcher | None = None,
     interrupts: Interrupts | None = None,
 ) -> list[Trained]:
-    """Train one ranker a fold and seed, in `out/fold-K/seed-N`, and rerank the fold's test queries by it.
+    """Train one ranker for each fold and seed, in `out/fold-K/seed-N`, and rerank the fold's test queries.
 
-    Each has its test queries' ranking in test.trec; that of all folds is `out/seed-N.trec`. The answer has
-    one entry a seed, with the measures of all test queries; its steps are those of all folds together.
+    Each folder's test.trec ranks the fold's test queries; `out/seed-N.trec` joins the folds. The result has
+    one entry a seed, with the measures of all test queries and the sum of the folds' steps.
     Raises: as `train`.
     """
     watcher, interrupts = watcher or Silent(), interrupts or Uninterrupted()

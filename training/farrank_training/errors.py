@@ -1,9 +1,9 @@
-"""What ends a training with one line, and no traceback.
+"""Errors that end a training with one line and without a traceback.
 
 TrainingError    the training cannot begin or go on: the message says why and what is allowed
 
-A file that cannot be read is `farrank_trec.errors.InputError`, whatever file it is. What is wrong with a
-ranker is `farrank_rankers.errors.RankerError`.
+An unreadable file raises `farrank_trec.errors.InputError`. An unusable ranker raises
+`farrank_rankers.errors.RankerError`.
 """
 
 

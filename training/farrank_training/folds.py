@@ -1,4 +1,4 @@
-"""Cross-validation: queries in parts, each of which is tested by a ranker that never saw it."""
+"""Cross-validation: queries in parts, each tested with a ranker that was not trained on it."""
 
 import json
 from collections.abc import Sequence
@@ -9,13 +9,13 @@ from random import Random
 from farrank_training.errors import TrainingError
 from farrank_trec.errors import InputError
 
-# One part to test on, one to choose the best weights by, and at least one to learn from.
+# One part for the test, one to choose the best weights, and at least one for training.
 FEWEST = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Which queries a ranker learns from, which choose its best weights, and which test it.
+    """The queries that a ranker learns from, those that choose its best weights, and those that test it.
 
     Source: MacAvaney et al., "CEDR", SIGIR 2019, which trains on three of five parts of Robust04.
     """
@@ -27,7 +27,7 @@ class Fold:
 
 
 def divided(query_ids: Sequence[str], parts: int) -> list[list[str]]:
-    """Divide queries into parts of nearly one size, the same whenever they are divided.
+    """Divide queries into parts of nearly equal size; the division is always the same.
 
     Raises: TrainingError if there are too few parts or too few queries.
     """
@@ -41,7 +41,7 @@ def divided(query_ids: Sequence[str], parts: int) -> list[list[str]]:
 
 
 def read_parts(path: Path, query_ids: Sequence[str]) -> list[list[str]]:
-    """Read a published division: a JSON list that holds a list of query ids for each part.
+    """Read a published division: a JSON list with a list of query ids for each part.
 
     Judged queries that are in no part are left out.
     Raises: InputError if the file cannot be used, or names a query twice.
@@ -62,7 +62,7 @@ def read_parts(path: Path, query_ids: Sequence[str]) -> list[list[str]]:
     for number, part in enumerate(parts, start=1):
         for query_id in part:
             if query_id in seen:
-                raise InputError(f"{path}: query {query_id!r} stands twice")
+                raise InputError(f"{path}: query {query_id!r} appears twice")
             seen.add(query_id)
         if not judged.intersection(part):
             raise InputError(f"{path}: no query of part {number} is judged")

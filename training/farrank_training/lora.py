@@ -1,6 +1,6 @@
-"""Low-rank differences of a backbone's layers, learned instead of its weights, and added to them at the end.
+"""Low-rank differences of a backbone's layers, learned in place of its weights and merged at the end.
 
-Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022; as peft implements it.
+Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022; peft implements it.
 """
 
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from torch import nn
 
 from farrank_training.errors import TrainingError
 
-# What peft calls the parameters that it adds.
+# Part of the name of every parameter that peft adds.
 LORA = ".lora_"
 
 
 def add_lora(backbone: nn.Module, layers: Sequence[nn.Module], rank: int, alpha: int, seed: int) -> None:
-    """Give every linear map of these layers of the backbone a difference of this rank, 0 at first.
+    """Add a difference of this rank, initially 0, to every linear map of these layers of the backbone.
 
     All other weights of the backbone stop learning.
     Raises: TrainingError if peft is not installed, or the layers have no linear map.
@@ -43,7 +43,7 @@ def add_lora(backbone: nn.Module, layers: Sequence[nn.Module], rank: int, alpha:
 
 
 def merge_lora(backbone: nn.Module) -> None:
-    """Add the differences to the weights, and leave the backbone as it was built."""
+    """Merge the differences into the weights, and restore the backbone's modules."""
     from peft.tuners.lora import LoraLayer
 
     for name, module in list(backbone.named_modules()):

@@ -1,8 +1,8 @@
 """Losses over groups: the first document of each group must score above the others.
 
 Every loss takes scores (B, 1 + n), the relevant document's first, and gives one value a group, (B,). A step
-minimises the mean over its groups, however they are divided among batches and processes. AdamW sees no
-constant factor, so the papers' sum over a step's pairs trains the same.
+minimises the mean over its groups, however they are divided among batches and processes. AdamW is invariant
+to a constant factor, so the papers' sum over a step's pairs trains the same.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ GroupLoss = Callable[[Tensor, Tensor | None], Tensor]
 
 
 def hinge(scores: Tensor, margin: float = 1.0) -> Tensor:
-    """Ask that the relevant document lead each other one by a margin: Σ_i max(0, margin − s₊ + s_i).
+    """Require that the relevant document lead each other one by a margin: Σ_i max(0, margin − s₊ + s_i).
 
     Shapes: (B, 1 + n) -> (B,).
     Source: Boytsov et al., arXiv 2207.01262 (margin 1, summed); Joachims, KDD 2002.
@@ -28,7 +28,7 @@ def hinge(scores: Tensor, margin: float = 1.0) -> Tensor:
 
 
 def ranknet(scores: Tensor) -> Tensor:
-    """Take each pair's order as a coin whose odds are e^(s₊ − s_i): Σ_i log(1 + e^(s_i − s₊)).
+    """Model each pair's order as a coin toss with odds e^(s₊ − s_i): Σ_i log(1 + e^(s_i − s₊)).
 
     Shapes: (B, 1 + n) -> (B,).
     Source: Burges et al., "Learning to Rank using Gradient Descent", ICML 2005.
@@ -59,7 +59,7 @@ def margin_mse(scores: Tensor, teacher: Tensor) -> Tensor:
 def group_loss(name: Loss, margin: float = 1.0) -> GroupLoss:
     """Give the loss of a name; `margin` is the hinge's.
 
-    The loss raises: TrainingError if it learns from a teacher and there are no scores of one.
+    The loss raises: TrainingError if it learns from a teacher and there are no teacher's scores.
     """
 
     def from_teacher(scores: Tensor, teacher: Tensor | None) -> Tensor:

@@ -1,8 +1,8 @@
-"""Processes that torchrun started to train together; known without torch."""
+"""Processes that torchrun started to train together, recognised without importing torch."""
 
 import os
 
 
 def is_first_process() -> bool:
-    """Whether this process tells and writes what all of them made."""
+    """Whether this process reports and writes the result for all of them."""
     return os.environ.get("RANK", "0") == "0"

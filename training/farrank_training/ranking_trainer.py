@@ -1,7 +1,7 @@
 """transformers' Trainer, with the papers' optimiser and schedule, for rankers.
 
-What stands here differs from the Trainer's own: the loss and how it is divided, two learning rates, a fresh
-optimiser every epoch, the order of the groups, validation by ranking, and checkpoints that no kill can spoil.
+This module replaces the Trainer's loss and its division, adds two learning rates, a fresh optimiser every
+epoch, the order of the groups, validation by ranking, and checkpoints that a kill cannot damage.
 The rest is the Trainer's: the loop, accumulation, processes that train together, resuming.
 """
 
@@ -35,16 +35,16 @@ from farrank_training.trained_weights import (
 )
 from farrank_training.training_set import Group, TrainingSet
 
-# Measures the ranker as it is now, and calls its argument if it is the best so far.
+# Measures the ranker as it is now.
 Validate = Callable[[Ranker], float]
 
 
 class RankingTrainer(Trainer):  # type: ignore[misc]  # untyped
     """Train a ranker on groups of texts; the ranker is changed in place.
 
-    `folder` is where checkpoints go. `validate` gives the measure of which more is better; `on_best` is
-    called when it is higher than ever, before the run goes on. `should_stop` is asked after each step: if it
-    says yes, a checkpoint is written and training ends, `interrupted`.
+    `folder` holds the checkpoints. `validate` gives a measure, where higher is better; `on_best` is called
+    with the step at each new maximum, before the run goes on. `should_stop` is called after each step: if it
+    returns True, a checkpoint is written and training ends, `interrupted`.
     Raises: TrainingError if the settings do not fit the ranker, the data or the number of processes.
     """
 
@@ -73,7 +73,7 @@ class RankingTrainer(Trainer):  # type: ignore[misc]  # untyped
         self._loss = group_loss(config.loss, config.margin)
         choose_weights(ranker, config, seed)
         first = Collator(ranker.reader, max_chunks=2)([training_set.group(0, 0)])
-        # A teacher that is missing is told before anything is written.
+        # Missing teacher's scores must raise before anything is written.
         self._loss(torch.zeros(1, first["sizes"][0]), first["teacher"])
         self.unread = leave_out_unread(ranker, first)
         arguments = _arguments(config, folder, seed, cpu)
@@ -87,16 +87,16 @@ class RankingTrainer(Trainer):  # type: ignore[misc]  # untyped
         )
         self.remove_callback(DefaultFlowCallback)
         self.remove_callback(PrinterCallback)
-        # So the Trainer counts a step's groups, and leaves dividing by them to `compute_loss`.
+        # Makes the Trainer count a step's groups and leave the division to `compute_loss`.
         self.model_accepts_loss_kwargs = True
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps in an epoch, once training has begun."""
+        """Steps of an epoch, known once training has begun."""
         return int(self.state.max_steps) // self.config.epochs
 
     def create_optimizer(self) -> torch.optim.Optimizer:
-        """Make AdamW with a rate for the backbone and one for all else."""
+        """Make AdamW with one rate for the backbone and one for all other weights."""
         if self.optimizer is None:
             self.optimizer = AdamW(
                 optimizer_groups(self.model, self.config),
@@ -109,7 +109,7 @@ class RankingTrainer(Trainer):  # type: ignore[misc]  # untyped
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> LambdaLR:
-        """Make the rates rise at the beginning of each epoch, and be lower from epoch to epoch."""
+        """Make the schedule: rates rise at the beginning of each epoch and decay from epoch to epoch."""
         if self.lr_scheduler is None:
             steps, config = num_training_steps // self.config.epochs, self.config
             self.lr_scheduler = LambdaLR(
@@ -134,12 +134,12 @@ class RankingTrainer(Trainer):  # type: ignore[misc]  # untyped
         groups = len(inputs["sizes"])
         self.documents += len(inputs["counts"])
         loss = self._loss(scores.view(groups, -1) * self.config.score_scale, inputs["teacher"]).sum()
-        # DDP takes the mean of the processes' gradients, of which each has its part of the sum.
+        # DDP averages the processes' gradients, but each process has only its part of the sum.
         shared: Tensor = loss * self.args.world_size / num_items_in_batch
         return shared
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor | None:
-        """Count the groups of a step, those of all processes."""
+        """Count the groups of a step over all processes."""
         if not batch_samples:
             return None
         groups = torch.tensor(sum(len(each["sizes"]) for each in batch_samples), device=device)
@@ -149,9 +149,9 @@ class RankingTrainer(Trainer):  # type: ignore[misc]  # untyped
         return _Shuffled(len(self.train_dataset), self.seed)
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Validate; keep the weights if they are the best so far; end training if patience is at its end.
+        """Validate; keep the weights if they are the best so far; end training if patience has run out.
 
-        A checkpoint is written first: a run that is killed meanwhile validates again.
+        A checkpoint is written first, so a run that is killed during validation validates again.
         """
         assert self.validate is not None
         self._save_checkpoint(self.model, None)
@@ -174,24 +174,24 @@ class RankingTrainer(Trainer):  # type: ignore[misc]  # untyped
 
     @property
     def validations(self) -> list[tuple[int, float]]:
-        """Steps and their measures, as far as validated."""
+        """The validated steps and their measures."""
         name = self.config.measure
         return [(each["step"], each[name]) for each in self.state.log_history if name in each]
 
     @property
     def out_of_patience(self) -> bool:
-        """Whether too many validations in a row were no better than the best."""
+        """Whether `patience` validations passed since the best one."""
         patience, best = self.config.patience, self.state.best_global_step
         return patience is not None and sum(step > (best or 0) for step, _ in self.validations) >= patience
 
     def validation_is_due(self) -> bool:
-        """Whether the step that was made last is one after which to validate."""
+        """Whether to validate after the last step made."""
         step = self.state.global_step
         every = self.config.validate_every or self.steps_per_epoch
         return self.validate is not None and (step % every == 0 or step == self.state.max_steps)
 
     def train_on(self, checkpoint: Path | None = None) -> None:
-        """Train to the end, from a checkpoint if one is given."""
+        """Train to the end, from a checkpoint if given."""
         if checkpoint is not None:
             self.state = TrainerState.load_from_json(str(checkpoint / checkpoints.STATE))
             checkpoints.read_into(self.model, checkpoint)
@@ -205,7 +205,7 @@ class RankingTrainer(Trainer):  # type: ignore[misc]  # untyped
         checkpoints.read_into(self.model, Path(resume_from_checkpoint))
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Write a checkpoint that is there as a whole or not at all; of the same step, its state alone."""
+        """Write a checkpoint that is complete or absent; if the step has one, replace only its state."""
         step, saves = self.state.global_step, self.args.should_save
         place = checkpoints.step_folder(self.folder, step)
         there = place.is_dir()
@@ -232,7 +232,7 @@ class RankingTrainer(Trainer):  # type: ignore[misc]  # untyped
         return path.read_text(encoding="utf-8")
 
     def stop_asked(self) -> bool:
-        """Whether any process was told to stop: all must end after the same step."""
+        """Whether any process should stop: all must end after the same step."""
         asked = self.should_stop()
         if self.args.world_size == 1:
             return asked
@@ -241,9 +241,9 @@ class RankingTrainer(Trainer):  # type: ignore[misc]  # untyped
 
 
 def rate_factor(step: int, steps_per_epoch: int, config: TrainingConfig) -> float:
-    """Say by what the learning rates are multiplied at a step, counted from 0.
+    """Give the factor of the learning rates at a step, counted from 0.
 
-    They rise in the first steps of each epoch, of which none is at 0, and stay then.
+    It rises during the first steps of each epoch, is never 0, and then stays.
     """
     epoch, within = divmod(step, steps_per_epoch)
     rising = math.ceil(config.warmup * steps_per_epoch)
@@ -252,7 +252,7 @@ def rate_factor(step: int, steps_per_epoch: int, config: TrainingConfig) -> floa
 
 def _arguments(config: TrainingConfig, folder: Path, seed: int, cpu: bool) -> TrainingArguments:
     on_cpu = cpu or not torch.cuda.is_available()
-    # transformers 5 has another name for it, and warns of this one.
+    # transformers 5 renamed `gradient_checkpointing` and warns about the old name.
     checkpointing = "activation_checkpointing"
     if not hasattr(TrainingArguments, checkpointing):
         checkpointing = "gradient_checkpointing"
@@ -263,7 +263,7 @@ def _arguments(config: TrainingConfig, folder: Path, seed: int, cpu: bool) -> Tr
         num_train_epochs=config.epochs,
         max_grad_norm=0.0,  # the papers clip nothing; the Trainer would at 1
         ddp_find_unused_parameters=False,
-        # Named where there is nobody to talk to, it would be waited for.
+        # Without other processes a named backend would make the Trainer wait for them.
         ddp_backend="gloo" if on_cpu and "WORLD_SIZE" in os.environ else None,
         use_cpu=on_cpu,
         dataloader_num_workers=config.workers,
@@ -273,7 +273,7 @@ def _arguments(config: TrainingConfig, folder: Path, seed: int, cpu: bool) -> Tr
         logging_strategy="no",
         save_strategy="no",
         eval_strategy="no",
-        # A loss that is no number is shown as what it is.
+        # Show a NaN loss as NaN.
         logging_nan_inf_filter=False,
         report_to=[],
         disable_tqdm=True,
@@ -281,14 +281,14 @@ def _arguments(config: TrainingConfig, folder: Path, seed: int, cpu: bool) -> Tr
         log_level_replica="error",
         **{checkpointing: config.gradient_checkpointing},
     )
-    # Reading the device sets it up, and counts the GPUs: without torchrun one of them trains.
+    # Reading `device` sets it up and counts the GPUs. Without torchrun one GPU trains.
     assert arguments.device is not None
     arguments._n_gpu = min(arguments._n_gpu, 1)
     return arguments
 
 
 class _Groups(Dataset[Group]):
-    """Groups by their epoch and index, whatever process asks."""
+    """Groups by epoch and index, the same in every process."""
 
     def __init__(self, training_set: TrainingSet) -> None:
         self.training_set = training_set
@@ -302,7 +302,7 @@ class _Groups(Dataset[Group]):
 
 
 class _Shuffled(Sampler[tuple[int, int]]):
-    """The groups of an epoch in an order that follows the seed and the epoch, each with its epoch."""
+    """Pairs of epoch and index, in an order that depends on the seed and the epoch alone."""
 
     def __init__(self, count: int, seed: int) -> None:
         self.count, self.seed, self.epoch = count, seed, 0
@@ -315,14 +315,14 @@ class _Shuffled(Sampler[tuple[int, int]]):
         return self.count
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        # A generator of its own: what is drawn elsewhere must not depend on when the order was made.
+        # A separate generator, so that other draws do not depend on when this order was made.
         order = list(range(self.count))
         Random(f"{self.seed} {self.epoch}").shuffle(order)
         return iter([(self.epoch, index) for index in order])
 
 
 class _Flow(TrainerCallback):  # type: ignore[misc]  # untyped
-    """Says what happens after a step, and has each epoch begin with a fresh optimiser."""
+    """Decides what follows a step, and clears the optimiser at the beginning of each epoch."""
 
     def __init__(self, trainer: RankingTrainer) -> None:
         self.trainer = trainer
@@ -330,7 +330,7 @@ class _Flow(TrainerCallback):  # type: ignore[misc]  # untyped
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
     ) -> None:
-        # Not where a resumed run takes an epoch up in its middle.
+        # A run that resumes within an epoch keeps its optimiser's state.
         if state.global_step % self.trainer.steps_per_epoch == 0:
             objects["optimizer"].state.clear()
 
@@ -345,7 +345,7 @@ class _Flow(TrainerCallback):  # type: ignore[misc]  # untyped
         loss = objects["logs"].get("loss", 0.0)
         if not math.isfinite(loss):
             raise TrainingError(
-                f"the loss of the steps up to {state.global_step} is {loss}: the weights have run away; "
+                f"the loss of the steps up to {state.global_step} is {loss}: training diverged; "
                 "lower learning_rate and backbone_learning_rate"
             )
 

@@ -1,4 +1,4 @@
-"""What a run tells while it trains: progress for people, log.jsonl, and TensorBoard's events."""
+"""Reports of a run while it trains: progress for people, log.jsonl, and TensorBoard's events."""
 
 import json
 import time
@@ -15,14 +15,14 @@ LOG = "log.jsonl"
 
 
 class Watcher(Protocol):
-    """Is told how far a run is. A count goes to `total`, and began at `done`."""
+    """Receives a run's progress: a count from `done` to `total`."""
 
     def begin(self, what: str, total: int | None = None, *, done: int = 0) -> None:
-        """Count `what` from now on."""
+        """Begin to count `what`."""
         ...
 
     def __call__(self, count: int, note: str = "") -> None:
-        """Take the count so far, and what else is worth telling."""
+        """Take the count so far and a note."""
         ...
 
     def end(self) -> None:
@@ -31,7 +31,7 @@ class Watcher(Protocol):
 
 
 class Silent:
-    """A watcher that tells nobody."""
+    """A watcher that ignores progress."""
 
     def begin(self, what: str, total: int | None = None, *, done: int = 0) -> None:
         """Do nothing."""
@@ -44,17 +44,17 @@ class Silent:
 
 
 class Interrupts(Protocol):
-    """Whether the run was told to end. While held, telling it does not end it at once: it is asked."""
+    """Requests to end the run. Within `held`, a request only sets `came`, which the run polls."""
 
     came: bool
 
     def held(self) -> AbstractContextManager[None]:
-        """Let what runs end by itself, where nothing is lost."""
+        """Let the run end by itself, at a point where nothing is lost."""
         ...
 
 
 class Uninterrupted:
-    """A run that nobody tells to end."""
+    """A run that nobody interrupts."""
 
     came = False
 
@@ -64,7 +64,7 @@ class Uninterrupted:
 
 
 class Reports(TrainerCallback):  # type: ignore[misc]  # untyped
-    """Tells of a run in its folder and to a watcher; the first of several processes writes."""
+    """Reports a run to a watcher and in the run's folder; the first of several processes writes."""
 
     def __init__(self, folder: Path, name: str, watcher: Watcher) -> None:
         self.folder, self.name, self.watcher = folder, name, watcher
@@ -76,19 +76,19 @@ class Reports(TrainerCallback):  # type: ignore[misc]  # untyped
 
     @property
     def documents_per_s(self) -> float:
-        """Documents that all processes read in a second, since this process began training."""
+        """Documents that all processes read per second since this process began training."""
         assert self.trainer is not None
         read: int = (self.trainer.documents - self._documents) * self.trainer.args.world_size
         return read / max(time.monotonic() - self._began_s, 1e-9)
 
     def begin_steps(self, state: TrainerState) -> None:
-        """Count steps, again after something else was counted."""
+        """Count steps, from the start or after a validation."""
         self.watcher.begin(f"steps of {self.name}", state.max_steps, done=state.global_step)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
     ) -> None:
-        """Begin all three."""
+        """Begin the progress, the log and the events."""
         assert self.trainer is not None
         self._began_s, self._documents = time.monotonic(), self.trainer.documents
         self._note_measure(state)
@@ -102,16 +102,16 @@ class Reports(TrainerCallback):  # type: ignore[misc]  # untyped
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
     ) -> None:
-        """Tell how far it is."""
+        """Report the step, the loss, the measure and the rate."""
         rate = f"{self.documents_per_s:,.1f} documents/s"
         self.watcher(state.global_step, ", ".join(filter(None, (self._loss, self._measure, rate))))
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
     ) -> None:
-        """Write a line, and the same values for TensorBoard."""
+        """Write a line of log.jsonl, and the same values for TensorBoard."""
         entry = state.log_history[-1]
-        if "train_runtime" in entry:  # the Trainer's own summary, which training.json has
+        if "train_runtime" in entry:  # the Trainer's summary; training.json has these values
             return
         if "loss" in entry:
             self._loss = f"loss {entry['loss']:.4f}"
@@ -133,7 +133,7 @@ class Reports(TrainerCallback):  # type: ignore[misc]  # untyped
         self.close()
 
     def close(self) -> None:
-        """End all three."""
+        """End the progress and the events."""
         self.watcher.end()
         if self._events is not None:
             self._events.close()
@@ -148,7 +148,7 @@ class Reports(TrainerCallback):  # type: ignore[misc]  # untyped
 
 
 def rewrite_log(folder: Path, state: Path) -> None:
-    """Take back the lines of log.jsonl that are newer than the checkpoint from which a run goes on."""
+    """Remove the lines of log.jsonl that are newer than the checkpoint from which a run goes on."""
     history = json.loads(state.read_text(encoding="utf-8"))["log_history"]
     lines = [json.dumps(entry) + "\n" for entry in history if "train_runtime" not in entry]
     (folder / LOG).write_text("".join(lines), encoding="utf-8")

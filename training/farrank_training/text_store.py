@@ -10,11 +10,11 @@ from farrank_trec.errors import InputError
 
 
 class TextStore(Collection[str]):
-    """Where the wanted documents of collections stand; it holds their ids.
+    """The places of the wanted documents in their collections, by id.
 
     The collections are read once, a line at a time: memory follows the number of wanted ids, not the size of
-    the files. `fields` renames the keys, as of `read_documents`. Threads and processes may share a store, as
-    they may `ByteSpans`.
+    the files. `fields` renames the keys, as in `read_documents`. Threads and processes may share a store, as
+    they may share `ByteSpans`.
     Raises: InputError as `read_documents`.
     """
 
@@ -44,16 +44,16 @@ class TextStore(Collection[str]):
         return iter(self._numbers)
 
     def text(self, doc_id: str) -> str:
-        """Read a document's text, its title in front.
+        """Read a document's text, its title first.
 
-        Raises: KeyError if the store does not have it; InputError if its file is no longer what it was.
+        Raises: KeyError if the store lacks the document; InputError if its file was changed.
         """
         return self.text_at(self._numbers[doc_id])
 
     def text_at(self, number: int) -> str:
-        """Read the text of a document by its number, which is smaller to keep than its id.
+        """Read the text of a document by its number, which takes less memory than its id.
 
-        Raises: InputError if its file is no longer what it was.
+        Raises: InputError if its file was changed.
         """
         place, line = self._spans.place(number), self._spans.read(number)
         try:
@@ -61,15 +61,15 @@ class TextStore(Collection[str]):
         except InputError:
             found = None
         if found is None or self._numbers.get(found[0]) != number:
-            raise InputError(f"{place}: the file was changed after it had been read first")
+            raise InputError(f"{place}: the file was changed after it had been read")
         return found[1]
 
     def numbers(self, doc_ids: Collection[str]) -> "array[int]":
-        """Give the numbers of those documents that are there and not blank."""
+        """Give the numbers of the documents that exist and are not blank."""
         found = (self._numbers.get(doc_id) for doc_id in doc_ids)
         return array("i", [each for each in found if each is not None and not self._blank[each]])
 
     @property
     def blank(self) -> int:
-        """Count the documents whose text is white space alone."""
+        """Count the documents whose text is only white space."""
         return sum(self._blank)

@@ -1,4 +1,4 @@
-"""Which weights of a ranker learn, and how fast."""
+"""Choose the weights of a ranker that learn, and their rates."""
 
 from typing import Any
 
@@ -12,16 +12,16 @@ from farrank_training.configuration import TrainingConfig
 from farrank_training.errors import TrainingError
 from farrank_training.lora import LORA, add_lora
 
-# KNRM's kernel of exact matches is 0.001 wide. AdamW at the papers' rate moves it by a tenth of that in one
-# step, and at 0 its values are no numbers any more.
+# KNRM's kernel of exact matches has width 0.001. AdamW at the papers' rate moves the width by a tenth of that
+# in one step, and at width 0 the kernel's values are NaN.
 NARROWEST_KERNEL = 5e-4
 
 
 def choose_weights(ranker: Ranker, config: TrainingConfig, seed: int) -> None:
-    """Let the weights learn that shall: all, or the last layers of the backbone, or differences of low rank.
+    """Choose the backbone's weights that learn: all, the last layers, or low-rank differences.
 
-    What the families put on top learns in any case, and so does a published cross-encoder's head.
-    Raises: TrainingError if the backbone has fewer layers, or low rank is asked for and cannot be had.
+    A family's own weights and a published cross-encoder's head always learn.
+    Raises: TrainingError if the backbone has fewer layers, or low-rank differences are not possible.
     """
     if config.trained_layers is None and config.lora_rank is None:
         return
@@ -50,7 +50,7 @@ def choose_weights(ranker: Ranker, config: TrainingConfig, seed: int) -> None:
 def layers_of(backbone: nn.Module) -> nn.ModuleList:
     """Find a transformer's layers, the lowest first.
 
-    Raises: TrainingError if it has none by the names that all architectures give them.
+    Raises: TrainingError if no module list is called "layer" or "layers", as in all known architectures.
     """
     found = [
         module
@@ -65,18 +65,18 @@ def layers_of(backbone: nn.Module) -> nn.ModuleList:
 
 
 def leave_out_unread(ranker: Ranker, batch: TrainingBatch) -> list[str]:
-    """Stop what no score depends on from learning, and name it: a backbone's pooler, for the most part.
+    """Freeze the weights that no score depends on, mostly a backbone's pooler, and return their names.
 
-    Weight decay would move it, and processes that train together would wait for its gradient.
+    Weight decay would move them, and processes that train together would wait for their gradients.
     """
     was_training = ranker.training
-    # Without dropout, which would draw numbers that a run draws later.
+    # Dropout here would advance the generator that the run draws from later.
     ranker.eval()
     scores = ranker(batch["batch"], batch["counts"], batch["query"])
     named = {name: weight for name, weight in ranker.named_parameters() if weight.requires_grad}
     if not named:
         raise TrainingError(
-            "trained_layers is 0; it must be more: the ranker has no other weight that learns"
+            "trained_layers is 0; it must be at least 1: no other weight of the ranker learns"
         )
     gradients = torch.autograd.grad(scores.sum(), list(named.values()), allow_unused=True)
     ranker.train(was_training)
@@ -87,10 +87,7 @@ def leave_out_unread(ranker: Ranker, batch: TrainingBatch) -> list[str]:
 
 
 def optimizer_groups(ranker: Ranker, config: TrainingConfig) -> list[dict[str, Any]]:
-    """Give AdamW the weights by their rates: the backbone's, the low-rank differences', all others'.
-
-    Raises: TrainingError if nothing learns.
-    """
+    """Group the weights for AdamW by their rates: the backbone's, the low-rank differences', all others'."""
     of_lora = {id(weight) for name, weight in ranker.named_parameters() if LORA in name}
     groups = ranker.parameter_groups()
     backbone = [weight for weight in groups["backbone"] if id(weight) not in of_lora]
@@ -104,7 +101,7 @@ def optimizer_groups(ranker: Ranker, config: TrainingConfig) -> list[dict[str, A
 
 
 def hold_limits(ranker: Ranker) -> None:
-    """Keep weights, after a step, where a family's arithmetic holds."""
+    """Clamp weights after a step to the range in which a family's arithmetic works."""
     if isinstance(ranker.aggregator, CedrKnrm):
         with torch.no_grad():
             ranker.aggregator.sigma.clamp_(min=NARROWEST_KERNEL)

@@ -1,7 +1,7 @@
-"""One run: a ranker, data and a seed become a folder that is served as it is; it may be cut off at any time.
+"""One run: it trains a ranker into a folder that can be served, and may be interrupted at any time.
 
-While it trains, the folder holds what a resumed run needs; at the end it is an artifact with training.json,
-log.jsonl, TensorBoard's events and, where there is validation, dev.trec.
+During training the folder holds the state that a resumed run needs. At the end it is an artifact with
+training.json, log.jsonl, TensorBoard's events and, with validation, dev.trec.
 """
 
 import json
@@ -34,15 +34,15 @@ REPORT = "training.json"
 DEV_RUN = "dev.trec"
 _BEGUN = "begun.json"
 _CHECKPOINTS = "checkpoints"
-# What decides on the weights that come out.
+# The packages whose versions can change the trained weights.
 _PACKAGES = ("farrank", "torch", "transformers", "accelerate", "peft")
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A finished run: its folder, and the measures of the validation queries by name, none without any.
+    """A finished run: its folder, and the validation queries' measures by name, empty without validation.
 
-    `best_step` is the step whose weights were kept, of `steps` that were made.
+    `best_step` is the step whose weights were kept; `steps` is the number of steps made.
     """
 
     folder: Path
@@ -68,13 +68,12 @@ def train(
 ) -> Trained:
     """Train a ranker and write it into a new folder; the ranker itself becomes what was written.
 
-    Of the weights that were validated the best are kept, without validation the last. `name` is what the
-    watcher calls the run. With `resume` a run
-    that was cut off goes on, on weights that are the same to the bit, and a finished one is left as it is.
+    The best validated weights are kept, or the last ones without validation. The watcher shows `name`. With
+    `resume` an interrupted run continues to bit-identical weights, and a finished run is left as it is.
     Every process of `torchrun` calls this; the first writes.
-    Raises: TrainingError if settings, data and ranker do not go together, the folder is taken, or another run
-    began there; InputError if a text can no longer be read; KeyboardInterrupt if it was told to end, after it
-    wrote a checkpoint.
+    Raises: TrainingError if settings, data and ranker do not fit together, the folder is taken, or another
+    run began there; InputError if a text can no longer be read; KeyboardInterrupt if the run was
+    interrupted, after a checkpoint was written.
     """
     watcher, interrupts = watcher or Silent(), interrupts or Uninterrupted()
     check_validation(config, validated=validation is not None)
@@ -90,7 +89,7 @@ def train(
         hint = "" if resume else "; --resume goes on with a run that began there"
         raise TrainingError(f"{folder}: must be a new or an empty folder{hint}")
     if torch.distributed.is_available() and torch.distributed.is_initialized():
-        # Of a run before: who is first writes at once, and others may not have looked yet.
+        # The first process writes at once; the others must have checked the folder before it does.
         torch.distributed.barrier()
     reports = Reports(folder, name or f"seed {seed}", watcher)
 
@@ -160,7 +159,7 @@ def train(
             "versions": _versions(),
         }
         checkpoints.write_text(folder / REPORT, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-    # Others may still read the best weights.
+    # Other processes may still read the best weights.
     trainer.accelerator.wait_for_everyone()
     if writes:
         _clean(folder)
@@ -168,9 +167,9 @@ def train(
 
 
 def check_validation(config: TrainingConfig, *, validated: bool) -> None:
-    """Hold what is said of validation against whether there is any; `train` does so, too, but has data then.
+    """Check the validation settings; `train` does so too, but only after the data was read.
 
-    Raises: TrecError if the measure is not known; TrainingError if patience has nothing to wait for.
+    Raises: TrecError if the measure is unknown; TrainingError if patience is set without validation.
     """
     if validated:
         parse_measures([config.measure])
@@ -179,13 +178,13 @@ def check_validation(config: TrainingConfig, *, validated: bool) -> None:
 
 
 def _clean(folder: Path) -> None:
-    """Delete what a finished run needs no more."""
+    """Delete the files that a finished run no longer needs."""
     (folder / _BEGUN).unlink(missing_ok=True)
     shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
 
 
 def read_trained(folder: Path) -> Trained:
-    """Read what a finished run says of itself.
+    """Read the report of a finished run.
 
     Raises: TrainingError if its training.json is damaged.
     """
@@ -199,12 +198,12 @@ def read_trained(folder: Path) -> Trained:
             measures={str(name): float(value) for name, value in report["measures"].items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise TrainingError(f"{folder / REPORT} is no report of a training: {error!r}") from error
+        raise TrainingError(f"{folder / REPORT} is not a training report: {error!r}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    """All that decides on the outcome of a run: a resumed one must have begun with the same."""
+    """All that determines the outcome of a run: a resumed run must have begun with the same values."""
 
     seed: int
     settings: Mapping[str, Any]
@@ -237,7 +236,7 @@ class _Beginning:
         return json.dumps(self.values(), indent=2, ensure_ascii=False) + "\n"
 
     def check(self, folder: Path, path: Path) -> None:
-        """Refuse to go on with what began otherwise. Raises: TrainingError naming what differs."""
+        """Check that a resumed run began with these values. Raises: TrainingError naming the difference."""
         known, now = _read_json(path), json.loads(self.to_json())
         for name, value in now.items():
             before = known.get(name)
@@ -247,12 +246,12 @@ class _Beginning:
                 key = next(each for each in {**value, **before} if value.get(each) != before.get(each))
                 name, before, value = key, before.get(key), value.get(key)
             raise TrainingError(
-                f"--resume {folder}: the run began with {name} {before!r}, and now it is {value!r}"
+                f"--resume {folder}: the run began with {name} {before!r}, but now it is {value!r}"
             )
 
 
 def _name_origin(ranker: Ranker, begun: _Beginning, best_step: int) -> None:
-    """Say in the spec where the weights come from; the version does not depend on it."""
+    """Record the weights' origin in the spec; the version does not depend on it."""
     reader = ranker.reader
     settings = TrainingConfig(**begun.settings)
     trained = {
@@ -267,7 +266,7 @@ def _name_origin(ranker: Ranker, begun: _Beginning, best_step: int) -> None:
 
 
 def put_run(path: Path, run: Run) -> None:
-    """Write a run, whole at any moment; of processes that train together, the first does.
+    """Write a run atomically; of processes that train together, only the first writes.
 
     Raises: InputError if the file cannot be written.
     """

@@ -1,7 +1,7 @@
-"""What a ranker learns from: queries, each with a relevant document and others that must stand below it.
+"""Training data: queries, each with a relevant document and others that must rank below it.
 
-Three sources: judgements with a run to draw negatives from, triples of texts, and JSON lines. All is read and
-checked once; texts are read again from the files when they are drawn.
+Three sources: judgements with a run to draw negatives from, triples of texts, and JSON lines. The files are
+read and checked once; texts are read again from the files when they are drawn.
 """
 
 import hashlib
@@ -29,8 +29,8 @@ T = TypeVar("T")
 class Group:
     """A query and documents to order, the relevant one first.
 
-    `teacher` holds another model's scores of the documents, which MarginMSE learns from. `query_id` is for
-    messages and random draws; of files without ids it is the line's number.
+    `teacher` holds another model's scores of the documents, for MarginMSE. `query_id` serves messages and
+    random draws; in files without ids it is the line's number.
     """
 
     query_id: str
@@ -42,7 +42,7 @@ class Group:
 class TrainingSet(Protocol):
     """Groups of an epoch, all of one size.
 
-    A group is the same in every process: what is drawn follows the seed, the epoch and the query_id.
+    A group is the same in every process: the draws depend on the seed, the epoch and the query_id alone.
     """
 
     def __len__(self) -> int:
@@ -59,15 +59,15 @@ class TrainingSet(Protocol):
 
     @property
     def checksums(self) -> Mapping[str, str]:
-        """Name the files that the set was read from, with the SHA-256 of each; they are read whole for it.
+        """Give the SHA-256 of each file that the set was read from; this reads the whole files.
 
-        What cannot be read again, such as a pipe, is not among them.
+        Pipes and standard input cannot be read again and are left out.
         """
         ...
 
     @property
     def notes(self) -> Sequence[str]:
-        """Say what was left out, a line each, for whoever started the training."""
+        """Say what was left out, a line each, for the person who started the training."""
         ...
 
 
@@ -86,24 +86,24 @@ def judged_set(
 ) -> TrainingSet:
     """Take a relevant document of each query, and negatives from the first `top` candidates of a run.
 
-    A negative is a candidate that is not judged, or with grade 0 or less. `query_ids` chooses queries, as a
-    fold does; `query_field` and `fields` name keys of JSON lines, as of `read_queries` and `read_documents`.
+    A negative is a candidate without a judgement, or with grade 0 or less. `query_ids` chooses queries, as a
+    fold does; `query_field` and `fields` name keys of JSON lines, as in `read_queries` and `read_documents`.
     Raises: InputError naming file and line if a file cannot be used; TrainingError if a number is out of its
-        limits, a query_id is not among the queries, or no query has what it needs.
+        limits, a query_id is unknown, or no query has both kinds of documents.
     """
     _at_least_one(negatives=negatives, top=top)
     texts = _chosen(read_queries(queries, query_field), query_ids, queries)
     judged, run = read_qrels(qrels), read_candidates(candidates, top)
 
     def documents_of(query_id: str) -> tuple[list[str], list[str]]:
-        """Tell which documents are relevant, and which candidates are not."""
+        """Give the relevant documents, and the candidates that are not relevant."""
         grades = judged.get(query_id, {})
         relevant = [doc_id for doc_id, grade in grades.items() if grade > 0]
         return relevant, [doc_id for doc_id in run.get(query_id, ()) if grades.get(doc_id, 0) <= 0]
 
     wanted: set[str] = set()
     for found in map(documents_of, texts):
-        if all(found):  # queries without either need no text
+        if all(found):  # a query that lacks either is left out
             wanted.update(*found)
     store = TextStore(collections, wanted, fields)
     reasons: Counter[str] = Counter()
@@ -168,7 +168,7 @@ class _Judged:
 def triples_set(path: Path) -> TrainingSet:
     """Take lines `query<TAB>relevant text<TAB>other text`, each of them in every epoch.
 
-    Raises: InputError naming file and line if one has other columns or one is empty, or there is none.
+    Raises: InputError naming file and line if a line has other columns or an empty one; also for no line.
     """
     spans, numbers = ByteSpans([path]), array("q")
     for where, offset, line in raw_lines(path):
@@ -208,7 +208,7 @@ def _read_triple(where: str, line: bytes) -> list[str]:
     columns = decoded(where, line).split("\t")
     if len(columns) != 3:
         raise InputError(
-            f"{where}: {len(columns)} columns; triples have 3, divided by tabs: query relevant other"
+            f"{where}: {len(columns)} columns; triples have 3, separated by tabs: query relevant other"
         )
     for name, text in zip(("query", "relevant text", "other text"), columns, strict=True):
         if is_blank(text):
@@ -217,11 +217,11 @@ def _read_triple(where: str, line: bytes) -> list[str]:
 
 
 def jsonl_set(path: Path, *, negatives: int = 1, seed: int = 0) -> TrainingSet:
-    """Take lines `{"query": "…", "pos": ["…", …], "neg": ["…", …]}`, one of `pos` and some of `neg` an epoch.
+    """Take lines `{"query": "…", "pos": ["…", …], "neg": ["…", …]}`; an epoch draws one `pos` and some `neg`.
 
-    `pos_scores` and `neg_scores`, as many numbers, are a teacher's; all lines have them, or none. Other keys
-    are ignored.
-    Raises: InputError naming file and line if one is malformed, or there is none; TrainingError if
+    `pos_scores` and `neg_scores` are a teacher's scores, one for each text; all lines have them, or none.
+    Other keys are ignored.
+    Raises: InputError naming file and line if a line is malformed, or for no line; TrainingError if
         `negatives` is less than 1, or no query has a document of both kinds.
     """
     _at_least_one(negatives=negatives)
@@ -234,8 +234,8 @@ def jsonl_set(path: Path, *, negatives: int = 1, seed: int = 0) -> TrainingSet:
         if lines == 1:
             taught = listed.taught
         if listed.taught != taught:
-            here, before = ("are missing", "have them") if taught else ("stand here", "have none")
-            raise InputError(f"{where}: 'pos_scores' and 'neg_scores' {here}; the lines before {before}")
+            here, before = ("are missing", "have them") if taught else ("are given", "have none")
+            raise InputError(f"{where}: 'pos_scores' and 'neg_scores' {here}; earlier lines {before}")
         if not listed.positives:
             reasons["without a relevant document"] += 1
         elif not listed.negatives:
@@ -270,7 +270,7 @@ class _Listed:
             raise InputError(f"{where}: 'query' is empty")
         scored = [name for name in ("pos_scores", "neg_scores") if values.get(name) is not None]
         if len(scored) == 1:
-            raise InputError(f"{where}: {scored[0]!r} stands alone; a teacher scores 'pos' and 'neg'")
+            raise InputError(f"{where}: {scored[0]!r} is given alone; a teacher scores 'pos' and 'neg'")
         positives, negatives = (
             list(_documents(where, values, name, bool(scored))) for name in ("pos", "neg")
         )
@@ -282,7 +282,7 @@ def _documents(
 ) -> Iterator[tuple[str, float | None]]:
     """Read the texts under a name, and their scores.
 
-    Raises: InputError naming the place if they are none.
+    Raises: InputError naming the place of a value that is neither.
     """
     texts = _list(where, values, name)
     for place, text in enumerate(texts):
@@ -351,9 +351,9 @@ class _Files:
 
 
 def drawn(count: int, of: int, *key: object) -> list[int]:
-    """Draw `count` of the numbers below `of`; the key alone decides, on every machine.
+    """Draw `count` of the numbers below `of`; the key alone determines the draw, on every machine.
 
-    No number comes again before all others came.
+    No number repeats before all others were drawn.
     """
     left: list[int] = []
     found: list[int] = []
@@ -369,16 +369,16 @@ def drawn(count: int, of: int, *key: object) -> list[int]:
 def _pick(
     positives: Sequence[T], negatives: Sequence[T], count: int, seed: int, epoch: int, query_id: str
 ) -> list[T]:
-    """Draw one positive and so many negatives."""
+    """Draw one positive and `count` negatives."""
     (first,) = drawn(1, len(positives), seed, epoch, query_id, "positive")
     others = drawn(count, len(negatives), seed, epoch, query_id, "negative")
     return [positives[first], *(negatives[number] for number in others)]
 
 
 def _chosen(queries: dict[str, str], query_ids: Collection[str] | None, path: Path) -> dict[str, str]:
-    """Keep the queries that are asked for.
+    """Keep the queries in `query_ids`.
 
-    Raises: TrainingError if one of them is not known, or none is asked for.
+    Raises: TrainingError if `query_ids` names an unknown query or none.
     """
     if query_ids is None:
         return queries
@@ -401,9 +401,9 @@ def _line_number(where: str) -> int:
 
 
 def _notes(reasons: Counter[str], queries: int, repeating: int, negatives: int) -> list[str]:
-    """Say how many queries are left out and why, and how many have too few negatives.
+    """Report how many queries are left out and why, and how many have too few negatives.
 
-    Raises: TrainingError if none is left.
+    Raises: TrainingError if no query remains.
     """
     notes = []
     if left_out := reasons.total():

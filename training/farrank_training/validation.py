@@ -1,4 +1,4 @@
-"""Rerank the candidates of queries that are not trained on, and measure the order."""
+"""Rerank the candidates of queries outside the training set, and measure the order."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
@@ -18,7 +18,7 @@ from farrank_training.training_set import Group
 from farrank_trec import Qrels, Run, missing_documents, rank, read_candidates, read_qrels, read_queries
 from farrank_trec.measures import evaluate, parse_measures
 
-# Documents of a query that are encoded at once: some fifty chunks, as the papers cut them.
+# Documents of a query that are encoded at once: about fifty chunks, as the papers cut them.
 _AT_ONCE = 4
 
 
@@ -31,9 +31,9 @@ class Texts(Collection[str], Protocol):
 
 
 class ValidationSet:
-    """Queries, their candidates, best first, with texts, and judgements of them.
+    """Queries, their candidates with texts, best first, and judgements.
 
-    A judged query without candidates counts all the same, and counts 0.
+    A judged query without candidates counts as 0.
     Raises: TrainingError if nothing can be measured, or a candidate has no text.
     """
 
@@ -68,9 +68,9 @@ class ValidationSet:
         return found
 
     def measure(self, run: Run, measures: Sequence[str]) -> dict[str, float]:
-        """Average measures of a run over the judged queries, by the names that they were given.
+        """Average measures of a run over the judged queries, by the names given.
 
-        Raises: TrecError if a measure is not known.
+        Raises: TrecError if a measure is unknown.
         """
         parsed = parse_measures(measures)
         values = evaluate(self.qrels, run, parsed)
@@ -92,7 +92,7 @@ def read_validation_set(
 ) -> ValidationSet:
     """Read queries, their judgements and the first `depth` candidates of each, with their texts.
 
-    `query_field` and `fields` name keys of JSON lines, as of `read_queries` and `read_documents`.
+    `query_field` and `fields` name keys of JSON lines, as in `read_queries` and `read_documents`.
     Raises: InputError naming file and line; TrainingError if nothing can be measured, or a text is missing.
     """
     texts, run = read_queries(queries, query_field), read_candidates(candidates, depth)
@@ -109,11 +109,11 @@ def rerank(
     should_stop: Callable[[], bool] = lambda: False,
     progress: Callable[[int], None] = lambda queries: None,
 ) -> Run:
-    """Score all candidates, with the precision of the training, and put them in order.
+    """Score all candidates, with the precision of the training, and sort them.
 
-    Processes that train together share the queries, and each gets the whole answer. Documents are read in
-    full, whatever `max_chunks` says: that is how the ranker will be served.
-    Raises: KeyboardInterrupt if `should_stop` says yes; InputError if a text can no longer be read.
+    Processes that train together share the queries, and each returns the whole run. Documents are read in
+    full, whatever `max_chunks` says, because the ranker will be served like that.
+    Raises: KeyboardInterrupt if `should_stop` returns True; InputError if a text can no longer be read.
     """
     shared = torch.distributed.is_available() and torch.distributed.is_initialized()
     place, processes = (
@@ -145,14 +145,12 @@ def rerank(
         scores = {query_id: scored for part in parts for query_id, scored in part.items()}
     bad = next((each for scored in scores.values() for each in scored if each[1] != each[1]), None)
     if bad is not None:
-        raise TrainingError(
-            f"the score of document {bad[0]!r} is no number: the ranker's weights have run away"
-        )
+        raise TrainingError(f"the score of document {bad[0]!r} is not a number: training diverged")
     return {query_id: rank(query_id, scores[query_id]) for query_id in validation.candidates}
 
 
 class _Slices(Dataset[Group]):
-    """Some documents of a query each."""
+    """Groups of at most `_AT_ONCE` documents of one query."""
 
     def __init__(self, validation: ValidationSet, query_ids: Sequence[str]) -> None:
         self.validation, self.query_ids = validation, query_ids

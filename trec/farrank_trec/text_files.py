@@ -156,7 +156,7 @@ def read_documents(
                     continue
                 doc_id, text = found
                 if doc_id in seen:
-                    raise InputError(f"{where}: the id {doc_id!r} stands already at {seen[doc_id]}")
+                    raise InputError(f"{where}: the id {doc_id!r} is already used at {seen[doc_id]}")
                 if with_ranking and (size := len(doc_id.encode())) > MAX_ID_BYTES:
                     raise InputError(
                         f"{where}: the id has {size:,} bytes; an index takes at most {MAX_ID_BYTES:,}"

@@ -216,7 +216,7 @@ def test_too_few_passages_beside_are_an_error(source: dict[str, Path], tmp_path:
     passages = write_lines(tmp_path / "p.jsonl", few)
     options = FarRelevantOptions(train=99, dev=0, test=0)
 
-    with pytest.raises(TrainingError, match="train: too few passages stand beside"):
+    with pytest.raises(TrainingError, match="train: the filler passages are too few"):
         make_far_relevant([passages], source["queries"], source["qrels"], tmp_path / "out", options=options)
 
 
@@ -280,4 +280,4 @@ def test_the_command_makes_it_and_keeps_what_stands_there(
     assert farrank("data", "far-relevant", *flags, "--overwrite").exit_code == 0
     (tmp_path / "out" / "data.json").unlink()
     kept = farrank("data", "far-relevant", *flags, "--overwrite")
-    assert (kept.exit_code, kept.err.count("has no data.json, so it stays")) == (2, 1)
+    assert (kept.exit_code, kept.err.count("without a data.json it is kept")) == (2, 1)

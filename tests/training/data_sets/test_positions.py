@@ -140,7 +140,7 @@ def test_passages_that_name_their_article_are_looked_for_in_it(
         ({"pid": "x", "text": "t"}, "p.jsonl:2: 'article' is missing"),
         ({"pid": "x", "article": "a", "pos": "1", "text": "t"}, "'pos' must be a whole number"),
         ({"pid": "x", "article": "a", "pos": 0, "text": "t"}, "article 'a' has two passages with pos 0"),
-        ({"pid": "p", "article": "a", "pos": 1, "text": "t"}, "the id 'p' stands already at .*p.jsonl:1"),
+        ({"pid": "p", "article": "a", "pos": 1, "text": "t"}, "the id 'p' is already used at .*p.jsonl:1"),
         (
             {"pid": "x", "article": "a", "pos": 1, "text": "t", "split": "dev"},
             "article 'a' is of split 'dev'",

@@ -268,9 +268,9 @@ def test_options_are_checked(options: dict[str, Any], message: str) -> None:
         ({"pid": "gone"}, ":1: passage 'gone' is not in the collection"),
         ({"answers": []}, ":1: 'answers' and 'answer_starts' must list"),
         ({"answer_starts": ["3"]}, ":1: 'answers' and 'answer_starts' must list"),
-        ({"answer_starts": [10_000]}, ":1: the answer 'answer0x0x0' does not stand at character 10000"),
+        ({"answer_starts": [10_000]}, ":1: the answer 'answer0x0x0' is not at character 10000"),
         ({"text": " "}, ":1: the text of question 'a0_0_0' is empty"),
-        ({"qid": "a0_0_1"}, ":2: the id 'a0_0_1' stands already at .*:1"),
+        ({"qid": "a0_0_1"}, ":2: the id 'a0_0_1' is already used at .*:1"),
     ],
 )
 def test_questions_that_are_malformed(

@@ -1,1 +1,1 @@
-"""Collections made for training and analysis, and where relevant passages lie in collections that exist."""
+"""Make collections for training and analysis, and measure where relevant passages lie in existing ones."""

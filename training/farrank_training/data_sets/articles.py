@@ -1,4 +1,4 @@
-"""Long documents that come as passages: each line names its article and its place in it, as SQuAD's do."""
+"""Long documents given as passages: each line names its article and its position there, as in SQuAD."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,10 +28,10 @@ Articles = dict[str, list[ArticlePassage]]
 
 
 def read_articles(path: Path) -> Articles:
-    """Read passages, all into memory: `{"pid": …, "article": …, "pos": 0, "text": …}` and maybe "split".
+    """Read all passages into memory: `{"pid": …, "article": …, "pos": 0, "text": …}`, optionally "split".
 
-    Raises: InputError naming file and line if a line is malformed, an id or a place stands twice, or an
-        article is of two splits.
+    Raises: InputError naming file and line if a line is malformed, an id or a position appears twice, or an
+        article has two splits.
     """
     articles: dict[str, dict[int, ArticlePassage]] = {}
     seen: dict[str, str] = {}
@@ -45,14 +45,14 @@ def read_articles(path: Path) -> Articles:
         split = named_string(where, fields, ("split",)) if "split" in fields else ""
         passage = ArticlePassage(passage_id, article, place, named_string(where, fields, DOC_TEXTS), split)
         if passage_id in seen:
-            raise InputError(f"{where}: the id {passage_id!r} stands already at {seen[passage_id]}")
+            raise InputError(f"{where}: the id {passage_id!r} is already used at {seen[passage_id]}")
         seen[passage_id] = where
         passages = articles.setdefault(article, {})
         if place in passages:
             raise InputError(f"{where}: article {article!r} has two passages with pos {place}")
         if passages and (other := next(iter(passages.values()))).split != split:
             raise InputError(
-                f"{where}: article {article!r} is of split {split!r}, and of {other.split!r} before"
+                f"{where}: article {article!r} is of split {split!r}, but earlier lines say {other.split!r}"
             )
         passages[place] = passage
     if not articles:

@@ -1,12 +1,12 @@
-"""MS MARCO FarRelevant: documents of random passages, in which the relevant one starts behind token 512.
+"""MS MARCO FarRelevant: documents of random passages, in which the relevant one starts after token 512.
 
 For a relevant passage of C tokens a length L is drawn between 512 + C and 1,431. Non-relevant passages are
-drawn until they have more than 512 tokens together; these stand in front. More are drawn until all would have
-more than L, and the last one is dropped; the relevant passage is put anywhere among these.
+drawn until they have more than 512 tokens together; these come first. More are drawn until the document would
+exceed L, and the last one is dropped; the relevant passage gets a random position among these.
 
-The paper draws L and then names 1,431 in its place; its documents' lengths are nearly uniform, so L is the
-bound here. Where it leaves things open: a passage that is relevant to any query of the splits stands beside
-nowhere, splits share no passage, and queries with the same relevant passage share its document.
+The paper draws L but then uses 1,431 as the bound; its documents' lengths are nearly uniform, so L is the
+bound here. The paper leaves three points open. Here a passage that is relevant to any query of the splits is
+never filler, splits share no passage, and queries with the same relevant passage share its document.
 Source: Boytsov et al., arXiv 2207.01262, B.1.
 """
 
@@ -39,17 +39,17 @@ from farrank_trec import DocumentKeys, Qrels, rank, read_qrels, read_queries
 from farrank_trec.errors import InputError
 from farrank_trec.lines import raw_lines
 
-# Passages held ready for each document that will be made; a document takes some 12 of MS MARCO's.
+# Passages kept in the pool for each document to be made; a document takes about 12 of MS MARCO's.
 _POOL_PER_DOCUMENT = 24
 _SMALLEST_POOL = 1_000
-# Passages that are drawn in vain before a document is given up, and documents before its passage is.
+# Draws for one attempt at a document, and attempts before its relevant passage is given up.
 _DRAWS = 200
 _TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class FarRelevantOptions:
-    """How many queries each split gets (0 for no such split), and how long documents are, in tokens.
+    """The number of queries of each split (0: no such split), and the lengths of documents in tokens.
 
     Raises: TrainingError naming the option that is out of its limits.
     """
@@ -74,7 +74,7 @@ class FarRelevantOptions:
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """A split's queries, and the relevant passages that documents are made around."""
+    """A split's queries, and the relevant passages to make documents around."""
 
     queries: Sequence[str]
     targets: Sequence[str]
@@ -94,10 +94,10 @@ def make_far_relevant(
 ) -> dict[str, Any]:
     """Make `out/SPLIT/FILES`, and return what data.json says of them.
 
-    The collection is read four times: for the relevant passages, for the ids of others, for the others that
-    may be drawn, and for its checksum. In memory are ids of judged passages and of those that may be drawn,
-    and an index of the documents of a split; texts are read from the files when they are drawn. `progress`
-    hears what is being done, how far, and of how many, 0 if nobody knows.
+    The collection is read four times: for the relevant passages, for the ids of the pool, for the texts of
+    the pool, and for the checksum. Memory holds the ids of judged passages and of the pool, and an index of
+    one split's documents; texts are read from the files when they are drawn. `progress` gets the name of the
+    step, the count so far, and the total, 0 if it is unknown.
     Raises: InputError if a file is malformed or the collection is a stream; TrainingError if there are
         too few queries or passages, or `out` is taken; SourceError if the tokenizer cannot be opened.
     """
@@ -152,7 +152,7 @@ def plan_splits(
     split_of: dict[str, str] = {}
     longest = options.longest - options.before - 1
     plans: dict[str, SplitPlan] = {}
-    for split in reversed(SPLITS):  # the largest, as a rule, takes what is left
+    for split in reversed(SPLITS):  # train, usually the largest, takes the rest
         size = getattr(options, split)
         chosen: list[str] = []
         targets: set[str] = set()
@@ -188,7 +188,7 @@ def plan_splits(
 def _usable(
     query_id: str, there: Sequence[str], store: TextStore, tokenizer: TextTokenizer, longest: int, seed: int
 ) -> str:
-    """Draw one of a query's relevant passages that is short enough; "" if none is."""
+    """Draw one of a query's relevant passages that are short enough; "" if none is."""
     order = Random(f"{seed}/target/{query_id}").sample(sorted(there), len(there))
     return next((each for each in order if 0 < tokenizer.count(store.text(each)) <= longest), "")
 
@@ -200,7 +200,7 @@ def _draw_pools(
     options: FarRelevantOptions,
     progress: Callable[[str, int, int], None],
 ) -> dict[str, list[str]]:
-    """Draw ids of passages to stand beside, for each split its own; all other ids are forgotten."""
+    """Draw the ids of filler passages, separately for each split."""
     sizes = {split: getattr(options, split) for split in SPLITS}
     room = max(_SMALLEST_POOL, _POOL_PER_DOCUMENT * sum(sizes.values()))
     rng = Random(f"{options.seed}/pool")
@@ -214,7 +214,7 @@ def _draw_pools(
             passage_id, text = found
             if passage_id in never or not text.strip():
                 continue
-            # Each passage has the same chance to be among those kept, however many follow.
+            # Reservoir sampling: every passage has the same chance to be kept, however many follow.
             seen += 1
             progress("passages looked at", seen, 0)
             place = len(kept) if len(kept) < room else rng.randrange(seen)
@@ -228,7 +228,7 @@ def _draw_pools(
 
 
 class DocumentMaker:
-    """Makes documents around relevant passages, of others that are drawn from a pool."""
+    """Makes documents around relevant passages, with filler passages drawn from a pool."""
 
     def __init__(
         self, store: TextStore, pool: Sequence[str], tokenizer: TextTokenizer, options: FarRelevantOptions
@@ -236,10 +236,10 @@ class DocumentMaker:
         self._store, self._pool, self._tokenizer, self._options = store, pool, tokenizer, options
 
     def make(self, passage_id: str) -> MadeDocument | None:
-        """Make the document of a relevant passage, or None if nothing that is drawn fits beside it.
+        """Make the document of a relevant passage, or None if no drawn filler fits.
 
-        It is called `far-PASSAGE`; its line tells the passage's place among the `passages`, from 1, and in
-        tokens where it starts and how many the document has.
+        Its id is `far-PASSAGE`. Its line gives the passage's position among the `passages`, from 1, the token
+        at which it starts, and the document's number of tokens.
         """
         text = self._store.text(passage_id)
         for attempt in range(_TRIES):
@@ -259,7 +259,7 @@ class DocumentMaker:
         front: list[tuple[str, str]] = []
         total = own
         for each, beside, tokens in draws:
-            # One that leaves no room for the relevant passage is drawn in vain.
+            # Skip a filler that leaves no room for the relevant passage.
             if total + tokens <= options.longest:
                 front.append((each, beside))
                 total += tokens
@@ -277,7 +277,7 @@ class DocumentMaker:
         pieces = front + behind
         whole = BETWEEN.join(piece for _, piece in pieces)
         place = [each for each, _ in pieces].index(passage_id)
-        # Counted anew, in one piece: tokens of other tokenizers than BERT's may not add up.
+        # Count the joined text: the pieces' tokens add up with BERT's tokenizer, not with every other.
         start = self._tokenizer.count(BETWEEN.join(piece for _, piece in pieces[:place]))
         length = self._tokenizer.count(whole)
         if not (start > options.before and options.before + own <= length <= options.longest):
@@ -334,7 +334,7 @@ def _write_split(
             qrels[query_id] = own
     if not qrels:
         raise TrainingError(
-            f"{split}: too few passages stand beside, or too long ones; no document could be made"
+            f"{split}: the filler passages are too few or too long; no document could be made"
         )
     left_out["queries without a document"] += len(plan.queries) - len(qrels)
     candidates = {

@@ -1,4 +1,4 @@
-"""BM25 over texts in memory, to draw candidates that share words with a query."""
+"""BM25 over texts in memory, to find candidates that share words with a query."""
 
 from array import array
 from collections.abc import Iterable
@@ -9,15 +9,15 @@ from bm25s.tokenization import Tokenizer
 
 
 class LexicalIndex:
-    """An index of texts, which are told by their place in the order given; it keeps words, not texts.
+    """An index of texts, identified by their position in the order given; it keeps words, not texts.
 
-    BM25 as Lucene computes it, with the parameters of Anserini's. Words are runs of at least two letters or
-    digits in lower case, of any language: none is a stop word, and none is stemmed.
+    BM25 as Lucene computes it, with Anserini's parameters. Words are runs of at least two letters or digits
+    in lower case, of any language. There is no stop word and no stemming.
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._tokenizer = Tokenizer(stopwords=None)
-        # Arrays take a fraction of what lists of the words' numbers would.
+        # Arrays of word numbers take a fraction of the memory of lists.
         words = [array("i", each) for each in self._tokenizer.streaming_tokenize(texts)]
         self._texts = len(words)
         self._bm25 = BM25(k1=0.9, b=0.4, method="lucene")
@@ -33,9 +33,9 @@ class LexicalIndex:
         return found
 
     def best(self, query: str, count: int) -> list[tuple[int, float]]:
-        """Give the best texts' places and scores, of equal ones those that come first.
+        """Give the best texts' positions and scores; equal scores keep the order of the texts.
 
-        The order does not depend on how a machine sorts, as candidates must be the same everywhere.
+        The order does not depend on a machine's sort: candidates must be the same everywhere.
         """
         scores = self.scores(query)
         if count < len(scores):

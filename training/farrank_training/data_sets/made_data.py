@@ -1,7 +1,7 @@
-"""How a collection that was made lies in its folder, so that training and evaluation take it as any other.
+"""The folder of a made collection, in the formats that training and evaluation read.
 
-Each split is a folder of four files, which share no query, no passage and no document with the others'. At
-the top, data.json says how all was made: the same options over the same files give the same bytes.
+Each split is a folder of four files and shares no query, passage or document with the other splits. At the
+top, data.json records how the collection was made: the same options and files give the same bytes.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ class MadeSplit:
 
     @property
     def collection(self) -> Path:
-        """JSON lines of documents: `id`, `text`, and which `passages` they were made of, in order."""
+        """JSON lines of documents: `id`, `text`, and the ids of their `passages`, in order."""
         return self.folder / "collection.jsonl"
 
     @property
@@ -64,7 +64,7 @@ class MadeDocument:
 
 
 def written_documents(path: Path, documents: Iterable[MadeDocument]) -> Iterator[MadeDocument]:
-    """Write documents to a collection as they pass by."""
+    """Write documents to a collection and yield each."""
     with path.open("w", encoding="utf-8") as out:
         for each in documents:
             line = {"id": each.doc_id, "text": each.text, "passages": list(each.passages), **each.facts}
@@ -75,7 +75,7 @@ def written_documents(path: Path, documents: Iterable[MadeDocument]) -> Iterator
 def write_questions(
     split: MadeSplit, queries: Mapping[str, str], qrels: Qrels, candidates: Run
 ) -> dict[str, Any]:
-    """Write queries, judgements and candidates, and say how good the candidates' own order is."""
+    """Write queries, judgements and candidates, and measure the candidates' own order."""
     write_queries(split.queries, queries)
     write_qrels(split.qrels, {query_id: qrels[query_id] for query_id in queries})
     write_run(split.candidates, candidates, "bm25")
@@ -89,7 +89,7 @@ def write_questions(
 
 
 def open_tokenizer(source: str) -> TextTokenizer:
-    """Open what counts tokens: of a folder, of the "embedded" model, or of one in the hub's cache.
+    """Open the tokenizer that counts tokens: of a folder, the "embedded" model, or one in the hub's cache.
 
     Raises: SourceError if there is none.
     """
@@ -104,9 +104,9 @@ def record(
     splits: Mapping[str, Any],
     left_out: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Say how data was made, for data.json. The tokenizer's SHA-256 is of tokenizer.json as it is used.
+    """Describe how data was made, for data.json. The tokenizer's SHA-256 is of tokenizer.json as it is used.
 
-    An input goes by its file's name, or by its path if another has the name; a pipe has no checksum.
+    An input is named by its file's name, or by its path if two share a name; a pipe has no checksum.
     Raises: InputError if an input cannot be read again.
     """
     source, opened = tokenizer
@@ -128,9 +128,9 @@ def record(
 
 @contextmanager
 def writing_data(out: Path, *, overwrite: bool) -> Iterator[Path]:
-    """Give a folder to make data in, and put it in the place of `out` when the block ends.
+    """Give a temporary folder, and move it to `out` when the block ends.
 
-    If the block raises, `out` stays as it was. Only what was made here before is overwritten.
+    If the block raises, `out` stays as it was. Only data that this module made is overwritten.
     Raises: TrainingError if `out` exists and may not be overwritten; OSError if it cannot be written.
     """
 
@@ -138,9 +138,7 @@ def writing_data(out: Path, *, overwrite: bool) -> Iterator[Path]:
         if out.is_dir() and not any(out.iterdir()):
             return
         if out.exists() and not (overwrite and (out / RECORD).is_file()):
-            hint = (
-                f"it has no {RECORD}, so it stays" if overwrite else "--overwrite replaces data made before"
-            )
+            hint = f"without a {RECORD} it is kept" if overwrite else "--overwrite replaces data made before"
             raise TrainingError(f"{out} exists; {hint}")
 
     out = out.absolute()

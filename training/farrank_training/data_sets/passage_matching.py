@@ -1,4 +1,4 @@
-"""Find a passage in a document that changed since: by longest common substring, then subsequence."""
+"""Find a passage in a later version of its document: by longest common substring, then subsequence."""
 
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from typing import Literal
 
 from rapidfuzz.distance import LCSseq
 
-# Shares of the passage's tokens that must be found; a window's length over the passage's.
+# Shares of the passage's tokens that must be found; the ratio of a window's length to the passage's.
 SUBSTRING = 0.8
 SUBSEQUENCE = 0.7
 WINDOW = 1.2
@@ -17,7 +17,7 @@ WINDOW = 1.2
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Where a passage lies in a document: tokens start up to end, without it. Tokens count from 0."""
+    """A passage's place in a document: tokens [start, end), counted from 0."""
 
     start: int
     end: int
@@ -25,22 +25,22 @@ class Match:
 
 
 class PassageMatcher:
-    """A document's tokens, in which passages are looked for.
+    """A document's tokens, in which passages are searched.
 
-    Source: Boytsov et al., arXiv 2207.01262, online appendix, 1.4. It does not say in what units it matched;
+    Source: Boytsov et al., arXiv 2207.01262, online appendix, 1.4. It does not name its units of matching;
     here they are tokens.
     """
 
     def __init__(self, token_ids: Iterable[int]) -> None:
         self._document = _as_text(token_ids)
-        # Its index of the document serves every passage. Nothing is "junk", however often it occurs.
+        # One index of the document serves every passage. autojunk would ignore frequent tokens.
         self._substrings = SequenceMatcher(None, "", self._document, autojunk=False)
 
     def find(self, token_ids: Iterable[int]) -> Match | None:
-        """Find a passage, or None if too little of it is there; what is found is what both have in common.
+        """Find the part of the document that it shares with a passage; None if they share too little.
 
-        A common substring of 0.8 of the passage's tokens is taken; else a common subsequence of 0.7 of them,
-        in a window of the document 1.2 times as long as the passage. Of equally good places the first counts.
+        The match is a common substring of at least 0.8 of the passage's tokens, else a common subsequence of
+        at least 0.7 of them in a window 1.2 times as long as the passage. The first of equal matches counts.
         """
         passage = _as_text(token_ids)
         if not passage:
@@ -60,13 +60,13 @@ class PassageMatcher:
         needed = ceil(SUBSEQUENCE * len(passage))
         for start in range(max(1, len(self._document) - width + 1)):
             window = self._document[start : start + width]
-            # What does not reach the cutoff is 0, and found out early.
+            # Below the cutoff the similarity is 0, which is found early.
             here = LCSseq.similarity(passage, window, score_cutoff=max(needed, common + 1))
             if here > common:
                 common, place = int(here), start
         if not common:
             return None
-        # The window is longer than what matched in it: cut off behind, then in front, what is not needed.
+        # The window is longer than the match: cut its end, then its beginning.
         window = self._document[place : place + width]
 
         def kept_until(end: int) -> int:
@@ -82,5 +82,5 @@ class PassageMatcher:
 
 
 def _as_text(token_ids: Iterable[int]) -> str:
-    """Write tokens as characters, one for each: both algorithms are fastest on strings."""
+    """Map each token to one character: both algorithms are fastest on strings."""
     return "".join(map(chr, token_ids))

@@ -1,8 +1,8 @@
-"""Where relevant passages lie in documents, as the papers counted it: by chunk, start and end.
+"""Where relevant passages lie in documents, counted as in the papers: by chunk, start and end.
 
-Of a query and a document the first relevant passage counts. Where a collection has passages and documents
-with judgements of both, passages are looked for in the documents; where it has judged snippets of documents,
-as FiRA has, their numbers tell. Chunks hold as many tokens as BERT reads beside a query of 32: 477.
+The first relevant passage of each pair of query and document counts. If a collection has judged passages and
+judged documents, passages are searched in the documents; if it has judged snippets, as FiRA, the snippets'
+numbers give the positions. A chunk has 477 tokens: BERT's 512 less special tokens and a query of 32.
 Source: Boytsov et al., arXiv 2207.01262, online appendix, 1.3 and 1.4.
 """
 
@@ -24,7 +24,7 @@ CHUNKS = 6
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where the first relevant passage of a query lies in a document: tokens start up to end, without it."""
+    """The place of a query's first relevant passage in a document: tokens [start, end)."""
 
     query_id: str
     doc_id: str
@@ -34,7 +34,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """The positions found, and how: `notes` says what they rest on and what was left out, a line each."""
+    """The positions found; `notes` say how they were found and what was left out, a line each."""
 
     found: Sequence[Position]
     notes: Sequence[str] = ()
@@ -42,7 +42,7 @@ class Positions:
 
 @dataclass(frozen=True, slots=True)
 class ChunkShare:
-    """A chunk ("1" to "6", and "6+" beyond), and how many positions start and end in it."""
+    """A chunk ("1" to "6", and "6+" beyond), and the numbers of positions that start and end in it."""
 
     chunk: str
     starts: int
@@ -58,9 +58,9 @@ def by_chunk(found: Sequence[Position], tokens: int = CHUNK_TOKENS) -> list[Chun
 
 
 def positions_of_snippets(qrels: Path, snippet_tokens: int, min_grade: int = 1) -> Positions:
-    """Estimate positions from judged snippets called `DOCID_INDEX`, all of them taken as equally long.
+    """Estimate positions from judged snippets named `DOCID_INDEX`, assuming equal lengths.
 
-    Raises: InputError naming the file if a judged document has no such name, or nothing is relevant.
+    Raises: InputError naming the file if a judged snippet has another name, or none is relevant.
     """
     first: dict[tuple[str, str], int] = {}
     for query_id, judged in read_qrels(qrels).items():
@@ -81,7 +81,7 @@ def positions_of_snippets(qrels: Path, snippet_tokens: int, min_grade: int = 1) 
     return Positions(found, (note,))
 
 
-# The documents to search: of each the queries that it is relevant to, with their relevant passages.
+# The documents to search -> queries each is relevant to -> these queries' relevant passages.
 _Wanted = dict[str, dict[str, list[str]]]
 
 
@@ -97,9 +97,9 @@ def positions_of_passages(
 ) -> Positions:
     """Look for relevant passages in the relevant documents of their queries.
 
-    Only the relevant passages are held in memory; documents are read one after the other. `progress` hears
-    how many were searched.
-    Raises: InputError if a file is malformed, or nothing that is relevant is in the collections.
+    Only the relevant passages are held in memory; documents are read one after the other. `progress` gets
+    the number of documents searched.
+    Raises: InputError if a file is malformed, or the collections hold nothing relevant.
     """
     of_passages = _relevant(passage_qrels, min_grade)
     wanted: _Wanted = {}

@@ -1,4 +1,4 @@
-"""Positions of relevant passages as a table, as CSV and as a picture, beside the papers'."""
+"""Positions of relevant passages as a table, as CSV and as a chart, compared with the papers'."""
 
 import csv
 import io
@@ -47,7 +47,7 @@ def write_positions(folder: Path, name: str, positions: Positions, chunk_tokens:
 
 
 def positions_table(name: str, positions: Positions, counted: Sequence[ChunkShare], chunk_tokens: int) -> str:
-    """Write a Markdown table in percent; the papers' stand beside it where chunks are as long as theirs."""
+    """Write a Markdown table in percent, with the papers' percentages if chunks have the papers' length."""
     published = PUBLISHED if chunk_tokens == CHUNK_TOKENS else ()
     total = len(positions.found)
     heads = [f"{name}, {what}" for what in ("start", "end")]

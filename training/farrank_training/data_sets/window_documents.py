@@ -1,14 +1,14 @@
-"""Documents of passages as long as a chunk, with the relevant passage in front or behind: Biased and Far.
+"""Documents of chunk-sized passages, with the relevant passage early or late: Biased and Far.
 
-Articles with questions, such as SQuAD's, become two collections of the same questions and the same relevant
-passages. Every passage is a window of whole words with exactly as many tokens as a chunk, so that documents
-cut into disjoint chunks are cut between passages. A relevant window holds the answer of its questions.
+Articles with questions, such as SQuAD's, become two collections with the same questions and the same relevant
+passages. Every passage is a window of whole words with exactly a chunk's number of tokens, so documents cut
+into disjoint chunks are cut between passages. A relevant window holds the answer to its questions.
 
-- biased: the relevant passage stands where MS MARCO's do, mostly first; the others are of the same article.
-- far: it stands anywhere but first, and the others are of other articles, as in MS MARCO FarRelevant.
+- biased: the relevant passage is where MS MARCO's are, mostly first; the others are of the same article.
+- far: it is anywhere but first, and the others are of other articles, as in MS MARCO FarRelevant.
 
-Candidates of a question are the documents whose relevant passages BM25 finds best, its own among them. BM25
-was given those passages alone: no search of whole documents would order them so well.
+The candidates of a question are the documents whose relevant passages BM25 ranks best, always with the
+question's own document. BM25 sees only these passages: a search of whole documents would order them worse.
 Source: Boytsov et al., arXiv 2207.01262, B.1 (FarRelevant) and online appendix, Table 2 (positions).
 """
 
@@ -45,18 +45,18 @@ from farrank_trec.text_files import QUERY_IDS, QUERY_TEXTS
 
 KINDS = ("biased", "far")
 
-# Where MS MARCO's first relevant passages start, by chunk; 0.1% lie behind.
+# Where MS MARCO's first relevant passages start, in percent by chunk; 0.1% start in later chunks.
 BIASED_PLACES = (85.9, 9.1, 2.6, 1.2, 0.6, 0.6)
 BEHIND = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class WindowOptions:
-    """How documents are made; `train`, `dev` and `test` are questions at most, None for all.
+    """How documents are made; `train`, `dev` and `test` limit the questions of a split, None takes all.
 
-    Questions about articles of `test_split` are test. The other articles are divided: `distractor_articles`
-    stand beside in Far's test, as many in its training; `dev_articles` are asked about in dev, and as many
-    stand beside there; the rest are asked about in training.
+    Questions about articles of `test_split` are the test questions. The other articles are divided:
+    `distractor_articles` give fillers to Far's test and as many to its training; `dev_articles` give the dev
+    questions and as many give dev's fillers; the rest give the training questions.
     Raises: TrainingError naming the option that is out of its limits.
     """
 
@@ -90,7 +90,7 @@ class WindowOptions:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, the passage that answers it, and the characters start up to end where its answer stands."""
+    """A question, the passage that answers it, and the answer's characters [start, end) in the passage."""
 
     where: str
     query_id: str
@@ -102,7 +102,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A cut of a passage: its words with one space between them; it came from characters start up to end."""
+    """A part of a passage, from characters [start, end), its words joined by single spaces."""
 
     passage_id: str
     text: str
@@ -112,7 +112,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class RelevantPassage:
-    """A window that answers questions, and the windows of its article that none of the questions is about."""
+    """A window that answers questions, and windows of the same article that answer none of them."""
 
     window: Window
     questions: Sequence[Question]
@@ -128,10 +128,10 @@ def make_window_documents(
     options: WindowOptions | None = None,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Make both collections in `out`, `KIND/SPLIT/FILES`, and return what data.json says of them.
+    """Make both collections in `out`, `KIND/SPLIT/FILES`, and return the content of data.json.
 
-    `passages` are JSON lines as `read_articles` takes them, with a split; `questions` JSON lines of id, text,
-    `pid`, `answers` and `answer_starts`, of which the first counts. All of it is held in memory.
+    `passages` are JSON lines as `read_articles` takes them, with a split; `questions` are JSON lines of id,
+    text, `pid`, `answers` and `answer_starts`; the first answer counts. Everything is held in memory.
     Raises: InputError if a file is malformed; TrainingError if there are too few articles, or `out` is taken;
         SourceError if the tokenizer cannot be opened.
     """
@@ -154,9 +154,7 @@ def make_window_documents(
                 found for article in others for each in articles[article] if (found := cut.anywhere(each))
             ]
             if not relevant or len(pool) < given.most_chunks:
-                what = (
-                    "a question that can be used" if not relevant else f"{given.most_chunks} passages beside"
-                )
+                what = "a usable question" if not relevant else f"{given.most_chunks} filler passages"
                 raise TrainingError(f"{passages}: the {split} articles lack {what}")
             for kind in KINDS:
                 place = MadeSplit(folder / kind / split)
@@ -168,7 +166,7 @@ def make_window_documents(
 
 
 def divide_articles(articles: Articles, options: WindowOptions) -> dict[str, tuple[list[str], list[str]]]:
-    """Give each split articles to ask about, and articles whose passages stand beside in Far.
+    """Give each split the articles of its questions and the articles of Far's filler passages.
 
     Raises: TrainingError if there are too few.
     """
@@ -202,16 +200,16 @@ def divide_articles(articles: Articles, options: WindowOptions) -> dict[str, tup
 
 
 class WindowCutter:
-    """Cuts windows of exactly `tokens` tokens between words; the same passage gives the same one again."""
+    """Cuts windows of exactly `tokens` tokens between words; the same passage always gives the same one."""
 
     def __init__(self, tokenizer: TextTokenizer, tokens: int, seed: int) -> None:
         self._tokenizer, self._tokens, self._seed = tokenizer, tokens, seed
         self._anywhere: dict[str, Window | None] = {}
-        # An article's passages are cut several times.
+        # Passages of one article are cut several times.
         self._read = lru_cache(maxsize=256)(lambda text: tokenizer.read(text, len(text) + 1))
 
     def around(self, passage: ArticlePassage, start: int, end: int) -> Window | None:
-        """Cut a window that holds the characters start up to end; None if none of this length does."""
+        """Cut a window that holds the characters [start, end); None if no window of this length does."""
         read = self._read(passage.text)
         begins = [index == 0 or passage.text[read.starts[index] - 1].isspace() for index in range(len(read))]
         begins.append(True)  # the text's end
@@ -223,12 +221,12 @@ class WindowCutter:
             and read.starts[first] <= start
             and end <= read.ends[first + self._tokens - 1]
         ]
-        # Not the middle one: answers would stand in the middle of chunks.
+        # The middle window would put every answer in the middle of its chunk.
         Random(f"{self._seed}/window/{passage.passage_id}").shuffle(places)
         for first in places:
             begin, stop = int(read.starts[first]), int(read.ends[first + self._tokens - 1])
             text = " ".join(passage.text[begin:stop].split())
-            # Some tokenizers read a word otherwise where a text begins.
+            # Some tokenizers read a word differently at the beginning of a text.
             if self._tokenizer.count(text) == self._tokens:
                 return Window(passage.passage_id, text, begin, stop)
         return None
@@ -248,9 +246,9 @@ def _relevant_passages(
     options: WindowOptions,
     left_out: Counter[str],
 ) -> list[RelevantPassage]:
-    """Take the half of an article's passages whose questions are asked; the other half stands beside them.
+    """Divide an article's passages: one half answers questions, the other half are their neighbours.
 
-    So no document holds the relevant passage of another's question without saying so.
+    So no document holds the answer to another document's question without being judged relevant.
     """
     rng = Random(f"{options.seed}/article/{passages[0].article}")
     long_enough = [each for each in passages if cut.anywhere(each) is not None]
@@ -264,7 +262,7 @@ def _relevant_passages(
     chosen: list[RelevantPassage] = []
     for passage in order[beside:]:
         questions = asked.get(passage.passage_id, ())
-        # The first question whose answer fits chooses the window; others stay if theirs is in it.
+        # The first question whose answer fits chooses the window; others stay if it holds their answers.
         windows = (
             cut.around(passage, each.start, each.end) for each in rng.sample(questions, len(questions))
         )
@@ -319,7 +317,7 @@ def _doc_id(kind: str, relevant: RelevantPassage) -> str:
 def _documents(
     kind: str, relevant: Sequence[RelevantPassage], pool: Sequence[Window], options: WindowOptions
 ) -> Iterator[MadeDocument]:
-    """Put every relevant passage among others; how many is the same in both kinds."""
+    """Place every relevant passage among others; both kinds have the same number of them."""
     for each in relevant:
         rng = Random(f"{options.seed}/document/{each.window.passage_id}")
         chunks = rng.randint(options.fewest_chunks, options.most_chunks)
@@ -336,7 +334,7 @@ def _documents(
 
 
 def drawn_place(kind: str, chunks: int, rng: Random) -> int:
-    """Draw which chunk of a document is the relevant one, from 1."""
+    """Draw the relevant chunk of a document, counted from 1."""
     if kind == "far":
         return rng.randint(2, chunks)
     behind = chunks - len(BIASED_PLACES)
@@ -345,7 +343,7 @@ def drawn_place(kind: str, chunks: int, rng: Random) -> int:
 
 
 def _check_chunks(document: MadeDocument, tokenizer: TextTokenizer, tokens: int) -> None:
-    """Make sure that chunks of a document are its passages, which holds if tokens add up."""
+    """Check that the chunks of a document are its passages: their tokens must add up."""
     read = tokenizer.read(document.text, len(document.text) + 1)
     parts = document.text.split(BETWEEN)
     ends = [each - len(BETWEEN) for each in accumulate(len(part) + len(BETWEEN) for part in parts)]
@@ -353,7 +351,7 @@ def _check_chunks(document: MadeDocument, tokenizer: TextTokenizer, tokens: int)
         read.ends[tokens - 1 :: tokens], ends
     ):
         raise TrainingError(
-            f"document {document.doc_id}: its tokens are not those of its passages; take a tokenizer that "
+            f"document {document.doc_id}: its tokens are not those of its passages; choose a tokenizer that "
             "ends words at white space"
         )
 
@@ -367,7 +365,7 @@ def _read_questions(path: Path, articles: Articles) -> dict[str, list[Question]]
         fields = json_object(where, line)
         query_id = check_id(where, "the id", named_string(where, fields, QUERY_IDS))
         if query_id in seen:
-            raise InputError(f"{where}: the id {query_id!r} stands already at {seen[query_id]}")
+            raise InputError(f"{where}: the id {query_id!r} is already used at {seen[query_id]}")
         seen[query_id] = where
         passage_id = named_string(where, fields, ("pid",))
         if passage_id not in texts:
@@ -378,9 +376,7 @@ def _read_questions(path: Path, articles: Articles) -> dict[str, list[Question]]
         answer, start = _first_answer(where, fields)
         end = start + len(answer)
         if texts[passage_id][start:end] != answer:
-            raise InputError(
-                f"{where}: the answer {answer!r} does not stand at character {start} of {passage_id!r}"
-            )
+            raise InputError(f"{where}: the answer {answer!r} is not at character {start} of {passage_id!r}")
         questions.setdefault(passage_id, []).append(Question(where, query_id, text, passage_id, start, end))
     if not questions:
         raise InputError(f"{path}: there are no questions; expected JSON lines")
