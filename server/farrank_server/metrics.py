@@ -1,7 +1,7 @@
 """What the server tells Prometheus: one attribute an instrument, base units in the names."""
 
 import platform
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 from importlib import metadata
 from itertools import product
@@ -29,13 +29,15 @@ PAIRS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 CHUNKS = (1, 2, 3, 4, 6, 8, 11, 14, 20, 30, 50, 100)
 RATIO = (1.0, 1.01, 1.02, 1.04, 1.06, 1.08, 1.1, 1.2, 1.5, 2.0)
 
-# What a ranker's counters are shown for from the start, at 0: of a series that begins with its first event,
-# Prometheus never sees the increase.
+# The labels with which counters and histograms are shown from the start, at 0. Prometheus never sees
+# the increase of a series that begins with its first event, and an autoscaler takes a missing series for
+# no answer.
 METHODS = ("Rerank", "SearchAndRerank")
 _CODES = ("OK", "CANCELLED", *(error.code.name for error in FarrankError.__subclasses__()))
 # Of a call without a key nobody reads which ranker it asks for.
 CODES = tuple(code for code in _CODES if code != Unauthenticated.code.name)
 BATCH_FAILURES = ("out_of_memory", "not_finite", "error")
+STAGES = ("tokenization", "queue", "inference", "aggregation")
 
 # The runtimes of which build_info says which release of their library is installed.
 LIBRARIES = ("torch", "onnx", "openvino", "tensorrt")
@@ -198,26 +200,47 @@ class Metrics:
         libraries = [installed_version(name) or "" for name in LIBRARIES]
         build.labels(metadata.version("farrank"), platform.python_version(), *libraries).set(1)
 
+    def show_doors(self, doors: Collection[Door]) -> None:
+        """Begin, at 0, to count the calls of these doors that name no ranker, or one that is not there."""
+        about = {Door.GRPC: "ListRankers", Door.HTTP: "Info"}
+        for door in doors:
+            self.unread_ended.labels(door)
+            self._begin_calls(door, "", (*METHODS, about[door]), _CODES)
+            self._begin_calls(door, "unknown", METHODS, CODES)
+
     def show_ranker(self, scorer: "Scorer", doors: Collection[Door]) -> None:
         """Show which ranker, or ensemble, is loaded and what runs it; its counters of events begin at 0."""
         for each in scorer.members:
             runs = (each.capabilities.runtime, each.capabilities.device, each.capabilities.precision)
-            self.stored_documents.labels(each.name)
-            self.reruns.labels(each.name)
             self.ranker_info.labels(each.name, each.version, each.spec.family, *runs).set(1)
-        ranker = scorer.name
+            self.device_busy_seconds.labels(each.capabilities.device)
+            by_ranker = (
+                *(self.batch_pairs, self.batch_tokens, self.batch_padding_ratio, self.batch_seconds),
+                *(self.real_tokens, self.padded_tokens, self.encoded_chunks, self.reruns),
+                *(self.document_chunks, self.deciding_chunk, self.stored_documents),
+                *((self.cache_hits, self.cache_misses) if each.cache is not None else ()),
+            )
+            for instrument in by_ranker:
+                instrument.labels(each.name)
+            for stage in STAGES:
+                self.stage_seconds.labels(each.name, stage)
+            for side in ("query", "document"):
+                self.cut_tokens.labels(each.name, side)
+            for failure in BATCH_FAILURES:
+                self.batch_failures.labels(each.name, failure)
         for door in doors:
-            self.unread_ended.labels(door)
-        for door, method, code in product(doors, METHODS, CODES):
-            self.requests.labels(door, method, ranker, code)
-        for door in doors:
-            for reason in Reason:
-                self.rejections.labels(door, ranker, reason)
-            for stage in DroppedAt:
-                self.deadline_drops.labels(door, ranker, stage)
-            self.cancellations.labels(door, ranker)
-        for failure in BATCH_FAILURES:
-            self.batch_failures.labels(ranker, failure)
+            self._begin_calls(door, scorer.name, METHODS, CODES)
+
+    def _begin_calls(self, door: Door, ranker: str, methods: Sequence[str], codes: Sequence[str]) -> None:
+        for method in methods:
+            self.request_seconds.labels(door, method, ranker)
+            for code in codes:
+                self.requests.labels(door, method, ranker, code)
+        for reason in Reason:
+            self.rejections.labels(door, ranker, reason)
+        for dropped_at in DroppedAt:
+            self.deadline_drops.labels(door, ranker, dropped_at)
+        self.cancellations.labels(door, ranker)
 
     def show_objective(self, objective: ObjectiveConfig) -> None:
         """Show what dashboards and alerts hold the latency to, at the bound as the histogram writes it."""
@@ -284,7 +307,7 @@ class Metrics:
             chunks.observe(len(document.spans))
             deciding.observe(document.deciding_chunk + 1)
         self.priority_queue_seconds.labels(priority.name.lower()).observe(tally.queue_ns / 1e9)
-        for stage in ("tokenization", "queue", "inference", "aggregation"):
+        for stage in STAGES:
             self.stage_seconds.labels(name, stage).observe(getattr(tally, f"{stage}_ns") / 1e9, leads)
 
 

@@ -166,6 +166,7 @@ class Replica:
         self.metrics.show_objective(config.objective)
         self.metrics.name_limits(config.limits, config.cache_bytes)
         doors = [Door.GRPC, Door.HTTP] if self._http else [Door.GRPC]
+        self.metrics.show_doors(doors)
         for ranker in self.engine.rankers.values():
             self.metrics.show_ranker(ranker, doors)
         now = await asyncio.to_thread(OpenIndexes, first_stages, self.engine)

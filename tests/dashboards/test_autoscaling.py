@@ -24,6 +24,15 @@ def test_a_server_under_load_has_what_each_trigger_asks_for(
     assert prometheus.largest(query) > 0
 
 
+def test_a_server_that_had_no_call_has_figures_of_0(
+    triggers: dict[str, Manifest], prometheus: Prometheus
+) -> None:
+    """Without figures KEDA keeps the number of replicas, so that an idle release would never shrink."""
+    for each in triggers.values():
+        answer = prometheus.ask("query", query=each["metadata"]["query"], time=prometheus.began_s)
+        assert [(one["metric"], float(one["value"][1])) for one in answer["result"]] == [({}, 0.0)]
+
+
 def test_the_device_is_never_busier_than_its_time(
     triggers: dict[str, Manifest], prometheus: Prometheus
 ) -> None:

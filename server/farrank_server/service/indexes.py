@@ -50,6 +50,8 @@ class OpenIndexes:
             gauge.clear()
         for index in self.first_stages.describe():
             metrics.index_generation.labels(index.name).set(index.generation)
+            # It begins at 0.
+            metrics.first_stage_seconds.labels(index.name)
             for ranker in self._rankers.values():
                 self._show(metrics, index.name, ranker)
 
