@@ -45,8 +45,13 @@ Panel = timeseries.Panel | stat.Panel | heatmap.Panel | table.Panel
 TAG = "farrank"
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 # Short names of what the variables at the top of a dashboard choose. A definition may add its own.
-INSTANCES = 'instance=~"$instance"'
-SELECTORS = {"INSTANCES": INSTANCES, "RANKERS": f'{INSTANCES}, ranker=~"$ranker"'}
+RELEASE = 'namespace="$namespace", job="$job"'
+INSTANCES = f'{RELEASE}, instance=~"$instance"'
+SELECTORS = {
+    "RELEASE": RELEASE,
+    "INSTANCES": INSTANCES,
+    "RANKERS": f'{INSTANCES}, ranker=~"$ranker"',
+}
 # By the number of bounds.
 COLOURS = {0: ("green",), 1: ("green", "red"), 2: ("green", "orange", "red")}
 # The types of a definition's values; the parameters of what is built of them say which keys there may be.
@@ -97,7 +102,7 @@ def _dashboard(
     sections: Sequence[Mapping[str, Any]],
     selectors: Mapping[str, str] | None = None,
 ) -> Dashboard:
-    """Put sections under the variables `datasource`, `instance` and `ranker`."""
+    """Put sections under the variables `datasource`, `namespace`, `job`, `instance` and `ranker`."""
     dashboard = (
         Dashboard(f"Farrank / {title}")
         .uid(uid)
@@ -117,7 +122,14 @@ def _dashboard(
             .keep_time(True)
         )
         .with_variable(DatasourceVariable("datasource").label("Prometheus").type("prometheus"))
-        .with_variable(_choice("instance", "Instance", "label_values(farrank_build_info, instance)"))
+        # One of each, so that two releases never add up. Where no series has a namespace, the name is empty.
+        .with_variable(_variable("namespace", "Namespace", "label_values(farrank_build_info, namespace)"))
+        .with_variable(
+            _variable("job", "Job", 'label_values(farrank_build_info{namespace="$namespace"}, job)')
+        )
+        .with_variable(
+            _choice("instance", "Instance", f"label_values(farrank_build_info{{{RELEASE}}}, instance)")
+        )
         .with_variable(
             _choice("ranker", "Ranker", f"label_values(farrank_ranker_info{{{INSTANCES}}}, ranker)")
         )
@@ -135,7 +147,7 @@ def _dashboard(
     return dashboard
 
 
-def _choice(name: str, label: str, query: str) -> QueryVariable:
+def _variable(name: str, label: str, query: str) -> QueryVariable:
     return (
         QueryVariable(name)
         .label(label)
@@ -143,6 +155,12 @@ def _choice(name: str, label: str, query: str) -> QueryVariable:
         .query(query)
         .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(VariableSort.ALPHABETICAL_ASC)
+    )
+
+
+def _choice(name: str, label: str, query: str) -> QueryVariable:
+    return (
+        _variable(name, label, query)
         .multi(True)
         .include_all(True)
         # Also what is counted for no ranker: calls that asked for an unknown one.

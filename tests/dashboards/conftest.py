@@ -22,6 +22,7 @@ from farrank_server.access.key_file import add_key
 from support.prometheus import (
     COLLECTION,
     LIMITS,
+    NAMESPACE,
     RULES,
     SCRAPE_INTERVAL,
     Prometheus,
@@ -87,7 +88,8 @@ def prometheus(
     config = yaml.safe_load((RULES / "prometheus.yaml").read_text(encoding="utf-8"))
     config["global"] = {"scrape_interval": SCRAPE_INTERVAL, "evaluation_interval": SCRAPE_INTERVAL}
     (job,) = config["scrape_configs"]
-    job["static_configs"] = [{"targets": [urllib.parse.urlsplit(server.metrics_url).netloc]}]
+    target = urllib.parse.urlsplit(server.metrics_url).netloc
+    job["static_configs"] = [{"targets": [target], "labels": {"namespace": NAMESPACE}}]
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
     shutil.copytree(RULES / "rules", folder / "rules")
     with started(prometheus_program, folder) as url:

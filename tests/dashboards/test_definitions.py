@@ -40,7 +40,8 @@ def test_selectors_of_the_definition_are_written_out(tmp_path: Path) -> None:
     assert dashboard.uid == "farrank-things"
     assert dashboard.panels is not None
     expression = dashboard.panels[1].targets[0].expr  # type: ignore[union-attr,index]  # the first is the row
-    assert expression == 'sum(things{instance=~"$instance", ranker=~"$ranker", mine="yes"})'
+    release = 'namespace="$namespace", job="$job"'
+    assert expression == f'sum(things{{{release}, instance=~"$instance", ranker=~"$ranker", mine="yes"}})'
 
 
 @pytest.mark.parametrize(

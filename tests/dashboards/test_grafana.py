@@ -15,6 +15,8 @@ from farrank_dashboards.__main__ import DASHBOARDS, GRAFANA, rendered
 ROOT = Path(__file__).parents[2]
 WIDTH = 24
 # Grafana's ids of units; a name that it does not know would be shown as a suffix.
+# A metric of ours, or of the process, with its selector, or without one.
+METRIC = re.compile(r"\b((?:instance:)?(?:farrank|process)[:_][\w:]+)({[^}]*})?")
 UNITS = {"s", "reqps", "cps", "ops", "percentunit", "bytes", "short", "none"}
 
 
@@ -74,7 +76,8 @@ def test_every_panel_says_what_it_shows_in_which_unit(name: str) -> None:
         assert panel["targets"]
         for target in panel["targets"]:
             assert target["legendFormat"] or panel["type"] == "table", panel["title"]
-            assert "$instance" in target["expr"] or "farrank:" in target["expr"], panel["title"]
+            for metric, selector in re.findall(METRIC, target["expr"]):
+                assert 'namespace="$namespace", job="$job"' in selector, (panel["title"], metric)
         if panel["type"] == "timeseries":
             assert panel["options"]["legend"]["showLegend"]
         if panel["type"] in ("timeseries", "stat"):
@@ -87,7 +90,13 @@ def test_every_panel_says_what_it_shows_in_which_unit(name: str) -> None:
 def test_every_dashboard_has_the_same_variables_and_finds_the_others(name: str) -> None:
     dashboard = read(name)
     variables = {each["name"]: each["type"] for each in dashboard["templating"]["list"]}
-    assert variables == {"datasource": "datasource", "instance": "query", "ranker": "query"}
+    queried = ("namespace", "job", "instance", "ranker")
+    assert variables == {"datasource": "datasource", **dict.fromkeys(queried, "query")}
+    # A dashboard shows one release: sums over two would say nothing of either.
+    for each in dashboard["templating"]["list"]:
+        if each["name"] in ("namespace", "job"):
+            assert not each.get("multi")
+            assert not each.get("includeAll")
     assert dashboard["uid"] == "farrank-" + name.removesuffix(".json").replace("_", "-")
     (link,) = dashboard["links"]
     assert link["tags"] == dashboard["tags"]

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from support.prometheus import NAMESPACE
+
 if TYPE_CHECKING:
     from support.prometheus import Prometheus
 
@@ -18,7 +20,14 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "dashboards" / "grafana").glob("*.json"))
 # What Grafana puts in their place; `All` of a variable is its allValue.
-VARIABLES = {"$instance": ".*", "$ranker": ".*", "$__rate_interval": "6s", "$__range": "20s"}
+VARIABLES = {
+    "$namespace": NAMESPACE,
+    "$job": "farrank",
+    "$instance": ".*",
+    "$ranker": ".*",
+    "$__rate_interval": "6s",
+    "$__range": "20s",
+}
 
 
 def substituted(expression: str) -> str:
@@ -53,7 +62,7 @@ def test_every_variable_has_values(path: Path, prometheus: Prometheus) -> None:
     queries = [
         variable["query"] for variable in read(path)["templating"]["list"] if variable["type"] == "query"
     ]
-    assert len(queries) == 2
+    assert len(queries) == 4
     for query in queries:
         found = re.fullmatch(r"label_values\((.+), (\w+)\)", query)
         assert found
@@ -67,8 +76,10 @@ def test_the_panels_of_a_chosen_ranker_hold_that_ranker_alone(prometheus: Promet
         each for each in read(FILES[0].with_name("traffic.json"))["panels"] if each["title"] == "Rankers"
     )
     (target,) = panel["targets"]
-    expression = target["expr"].replace("$ranker", "(biencoder|other)").replace("$instance", ".*")
-    assert [series["ranker"] for series in prometheus.series(expression)] == ["biencoder"]
+    expression = target["expr"].replace("$ranker", "(biencoder|other)")
+    assert [series["ranker"] for series in prometheus.series(substituted(expression))] == ["biencoder"]
+    elsewhere = substituted(target["expr"].replace("$namespace", "another"))
+    assert prometheus.series(elsewhere) == []
 
 
 def test_the_load_had_calls_of_every_outcome(prometheus: Prometheus) -> None:

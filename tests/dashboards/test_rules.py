@@ -135,7 +135,7 @@ def test_the_objective_stands_in_one_place_and_is_a_bound_of_the_histogram() -> 
     (bound,) = re.findall(r'"le", "([\d.]+)"', expressions["farrank:latency_objective:bound"])
     # What counts for servers that do not say it is the configuration's default.
     assert float(bound) == ObjectiveConfig().latency_s
-    (budget,) = re.findall(r"vector\((0\.\d+)\)", expressions["farrank:latency_objective:budget"])
+    (budget,) = re.findall(r"\* 0 \+ (0\.\d+)", expressions["farrank:latency_objective:budget"])
     assert 1 - float(budget) == ObjectiveConfig().share
     for record, expression in expressions.items():
         if "latency_burn" in record:
@@ -143,6 +143,16 @@ def test_the_objective_stands_in_one_place_and_is_a_bound_of_the_histogram() -> 
             assert "farrank:latency_objective:bound" in expression
             assert "farrank:latency_objective:budget" in expression
             assert set(re.findall(r'method=~"([\w|]+)"', expression)) == {"Rerank|SearchAndRerank"}
+
+
+def test_no_rule_adds_up_releases() -> None:
+    """Each aggregation keeps the namespace and the job, or drops only the labels that it names."""
+    for rule in (*rules("record"), *rules("alert")):
+        for kept in re.findall(r"\b(?:sum|count|max|min|avg|topk) by \(([^)]*)\)", rule["expr"]):
+            assert {"namespace", "job"} <= set(kept.split(", ")), rule
+        assert not re.search(r"\b(?:sum|count|max|min|avg|topk) ?\(", rule["expr"]), rule
+        for joined in re.findall(r"\bon \(([^)]*)\)", rule["expr"]):
+            assert {"namespace", "job"} <= set(joined.split(", ")), rule
 
 
 def test_every_window_is_that_of_its_name() -> None:

@@ -146,11 +146,20 @@ def test_prometheus_finds_the_metrics_once_and_calls_the_job_farrank() -> None:
     assert endpoint["port"] in {each["name"] for each in service["spec"]["ports"]}
     assert endpoint["path"] == "/metrics"
     assert spec["namespaceSelector"] == {"matchNames": ["search"]}
-    # Alerts and rules name the job.
+    # The rules know the job of each release, and that of a Prometheus with a single one.
+    (relabeling,) = endpoint["relabelings"]
+    assert relabeling == {"targetLabel": "job", "replacement": "farrank/demo-farrank"}
     (job,) = yaml.safe_load((DASHBOARDS / "prometheus/prometheus.yaml").read_text(encoding="utf-8"))[
         "scrape_configs"
     ]
-    assert endpoint["relabelings"] == [{"targetLabel": "job", "replacement": job["job_name"]}]
+    rules = "".join(path.read_text(encoding="utf-8") for path in (DASHBOARDS / "prometheus/rules").iterdir())
+    selected = set(re.findall(r'{job=~"([^"]+)"}', rules))
+    assert selected
+    for each in selected:
+        assert re.fullmatch(each, relabeling["replacement"])
+        assert re.fullmatch(each, job["job_name"])
+        assert not re.fullmatch(each, "another")
+    assert 'job="' not in rules
     # KEDA's selector is of this service.
     query = rendered.one("ScaledObject")["spec"]["triggers"][0]["metadata"]["query"]
     assert f'service="{service["metadata"]["name"]}"' in query

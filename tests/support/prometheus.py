@@ -25,6 +25,8 @@ from farrank_cli.spawn import SpawnedServer
 from farrank_client import AsyncClient, FarrankError, RetryPolicy
 
 RULES = Path(__file__).parents[2] / "dashboards" / "prometheus"
+# As Kubernetes' Prometheus would label the server.
+NAMESPACE = "search"
 # A scrape may take no longer than this.
 SCRAPE_INTERVAL = "1s"
 LOAD_S = 10.0
