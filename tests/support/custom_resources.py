@@ -1,7 +1,8 @@
 """What the kinds of operators take, as far as Farrank uses them: Kubernetes' own schemas do not have them.
 
 Written from their published APIs: KEDA 2 (keda.sh/v1alpha1: scaledobject-spec and the scaler prometheus),
-Prometheus Operator (monitoring.coreos.com/v1), KServe (serving.kserve.io/v1beta1, with a custom container).
+Prometheus Operator (monitoring.coreos.com/v1), the Gateway API's GRPCRoute (gateway.networking.k8s.io/v1),
+KServe (serving.kserve.io/v1beta1, with a custom container).
 """
 
 from __future__ import annotations
@@ -153,10 +154,26 @@ OF_A_PREDICTOR = holding(
 )
 INFERENCE_SERVICE = holding(("predictor",), predictor={"type": "object"})
 
+GRPC_ROUTE = holding(
+    parentRefs=several(
+        holding(("name",), group=TEXT, kind=TEXT, namespace=TEXT, name=TEXT, sectionName=TEXT, port=COUNT)
+    ),
+    hostnames=several(TEXT),
+    rules=several(
+        holding(
+            name=TEXT,
+            backendRefs=several(
+                holding(("name",), group=TEXT, kind=TEXT, namespace=TEXT, name=TEXT, port=COUNT, weight=COUNT)
+            ),
+        )
+    ),
+)
+
 CUSTOM: Mapping[str, Schema] = {
     "ScaledObject": kind("keda.sh/v1alpha1", "ScaledObject", SCALED_OBJECT),
     "ServiceMonitor": kind("monitoring.coreos.com/v1", "ServiceMonitor", SERVICE_MONITOR),
     "PrometheusRule": kind("monitoring.coreos.com/v1", "PrometheusRule", PROMETHEUS_RULE),
+    "GRPCRoute": kind("gateway.networking.k8s.io/v1", "GRPCRoute", GRPC_ROUTE),
     "InferenceService": kind("serving.kserve.io/v1beta1", "InferenceService", INFERENCE_SERVICE),
 }
 

@@ -109,6 +109,20 @@ farrank.v1.RerankService
 {{- if and (eq $surge "0") (eq $missing "0") -}}
 {{- fail "rollingUpdate: maxSurge and maxUnavailable are both 0; no pod could ever be replaced" -}}
 {{- end -}}
+{{- range $name, $folder := merge (dict "cache" .Values.cache) .Values.data -}}
+{{- if and $folder.volume $folder.claim -}}
+{{- fail (printf "%s: it has a volume and a claim; give one of them" (ternary $name (printf "data.%s" $name) (eq $name "cache"))) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.ingress.enabled (not .Values.ports.http) -}}
+{{- fail "ingress: it is for HTTP, which ports.http: null switches off" -}}
+{{- end -}}
+{{- if and .Values.ingress.enabled (not .Values.ingress.hosts) -}}
+{{- fail "ingress: hosts is empty; name at least one" -}}
+{{- end -}}
+{{- if and .Values.grpcRoute.enabled (not .Values.grpcRoute.parentRefs) -}}
+{{- fail "grpcRoute: parentRefs is empty; name a gateway" -}}
+{{- end -}}
 {{- if and .Values.autoscaling.enabled (gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) -}}
 {{- fail (printf "autoscaling: minReplicas %v is above maxReplicas %v" .Values.autoscaling.minReplicas .Values.autoscaling.maxReplicas) -}}
 {{- end -}}
@@ -159,21 +173,6 @@ listen:
 {{- end }}
 {{- end -}}
 
-{{- define "farrank.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: {{ .Values.user }}
-runAsGroup: {{ .Values.user }}
-fsGroup: {{ .Values.user }}
-fsGroupChangePolicy: OnRootMismatch
-seccompProfile: {type: RuntimeDefault}
-{{- end -}}
-
-{{- define "farrank.containerSecurity" -}}
-allowPrivilegeEscalation: false
-capabilities: {drop: [ALL]}
-readOnlyRootFilesystem: true
-{{- end -}}
-
 {{/*
 What a probe asks: gRPC's health service. Kubernetes' own probe of it speaks no TLS: then the same health beside the metrics,
 in plain HTTP.
@@ -186,9 +185,36 @@ httpGet: {path: /readyz, port: metrics}
 {{- end -}}
 {{- end -}}
 
-{{/* A volume of a pod, or one that is empty at first. */}}
+{{/* The volume of the folder `name` with the values `of`: a claim of the chart's, another volume, or one that is empty at first. */}}
 {{- define "farrank.volume" -}}
-{{- .volume | default (dict "emptyDir" dict) | toYaml -}}
+{{- if .of.claim -}}
+persistentVolumeClaim: {claimName: {{ printf "%s-%s" (include "farrank.fullname" .root) .name }}}
+{{- else -}}
+{{- .of.volume | default (dict "emptyDir" dict) | toYaml -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Where pods go: `of` has nodeSelector, tolerations, affinity, topologySpreadConstraints and priorityClassName, `selector` the pods. */}}
+{{- define "farrank.placement" -}}
+{{- with .of.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .of.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .of.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .of.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- $counted := dict "labelSelector" (dict "matchLabels" (fromYaml .selector)) }}
+{{- with .of.topologySpreadConstraints }}
+topologySpreadConstraints:
+  {{- range . }}
+  - {{- toYaml (ternary . (merge (deepCopy .) $counted) (hasKey . "labelSelector")) | nindent 4 }}
+  {{- end }}
+{{- end }}
 {{- end -}}
 
 {{/* A quantity of CPUs as a number: "1500m" is 1.5. */}}
