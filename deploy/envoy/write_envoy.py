@@ -28,6 +28,8 @@ PARAMETERS: dict[str, Any] = {
     "addresses": [{"host": "127.0.0.1", "port": 50051}, {"host": "127.0.0.1", "port": 50052}],
     "service": "farrank.v1.RerankService",
     "maxRequests": 4096,
+    "connectionSeconds": 300,
+    "choices": 8,
 }
 
 

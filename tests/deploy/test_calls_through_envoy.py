@@ -21,7 +21,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from farrank_cli.spawn import spawned_server
 from farrank_client import Client, ResourceExhausted, RetryPolicy, Tls, Unavailable
-from support.envoys import container, running_envoy
+from support.envoys import configuration, container, running_envoy
 from support.helm_chart import Rendered, Values
 from support.scripted_server import ScriptedServer, start_scripted
 from support.service_address import service_address
@@ -235,12 +235,15 @@ def servers(tiny_rankers: dict[str, Path]) -> Iterator[list[tuple[str, subproces
             each.process.send_signal(signal.SIGCONT)
 
 
-def test_a_proxy_that_drains_loses_no_call(
+def test_a_proxy_that_its_service_forgot_is_left_by_its_callers(
     servers: list[tuple[str, subprocess.Popen[str]]], tmp_path: Path
 ) -> None:
-    """With its pod's own preStop. Callers try once, at the address of a service that forgets the proxy."""
-    rendered = Rendered({"envoy": {"enabled": True, "drainSeconds": 20}, "preStopSeconds": 1})
-    (bash, script, *times) = container(rendered)["lifecycle"]["preStop"]["exec"]["command"]
+    """The pod's preStop only sleeps. SIGTERM, which ends Envoy with its calls, then meets none.
+
+    Callers try once, at the address of a service that forgets the proxy.
+    """
+    rendered = Rendered({"envoy": {"enabled": True, "connectionSeconds": 2}})
+    assert container(rendered)["lifecycle"]["preStop"].keys() == {"sleep"}
     replicas = [address for address, _ in servers]
     with ExitStack() as opened:
         proxies = []
@@ -253,15 +256,38 @@ def test_a_proxy_that_drains_loses_no_call(
         load = Load(opened, service.address, 6)
         load.wait_for(50)
         service.servers = [other.address]
-        assert (bash, script) == ("bash", "/etc/envoy/drain.sh")
-        command = [bash, str(one.folder / "drain.sh"), *times, str(one.admin_port)]
-        drain = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        assert (drain.returncode, drain.stderr) == (0, "")
+        wait_until(lambda: one.stat("http.calls.downstream_cx_active") == 0)
         assert one.stat("http.calls.downstream_rq_total") >= 50
         one.process.terminate()
         one.process.wait(60)
         load.wait_for(50)
         load.end()
+
+
+def test_a_long_call_outlives_its_connections_age(tmp_path: Path) -> None:
+    rendered = Rendered({"envoy": {"enabled": True, "connectionSeconds": 1}})
+    (config,) = (
+        each["filter_chains"][0]["filters"][0]["typed_config"]
+        for each in configuration(rendered)["static_resources"]["listeners"]
+        if each["name"] == "calls"
+    )
+    drain_s = float(config["drain_timeout"].removesuffix("s"))
+    with (
+        scripted_servers(1) as (server,),
+        running_envoy(rendered, [server.target], tmp_path) as envoy,
+        Client(envoy.address, retry=ONCE) as client,
+        ThreadPoolExecutor(1) as caller,
+    ):
+        client.wait_until_healthy(60)
+        server.hold = True
+        held = caller.submit(client.rerank, "q", ["x"], timeout_s=60)
+        assert server.arrived.wait(60)
+        reached = envoy.stat("http.calls.downstream_cx_max_duration_reached")
+        wait_until(lambda: envoy.stat("http.calls.downstream_cx_max_duration_reached") > reached)
+        # Envoy would cut it once this is over, too.
+        time.sleep(drain_s + 2)
+        server.caller_left.set()
+        assert held.result(60).ranker.name == "minilm"
 
 
 def test_a_replica_that_is_stopped_costs_no_call(

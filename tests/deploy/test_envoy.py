@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from farrank_server.service.methods import SERVICE
+from support import envoys
 from support.documentation import ROOT
 from support.envoys import PROGRAM, write_files
 from support.helm_chart import Rendered, Values
@@ -22,7 +23,7 @@ TLS: Values = {**ENVOY, "tls": {"secretName": "certificate"}}
 
 
 def configuration(values: Values) -> Any:
-    return yaml.safe_load(Rendered(values).one("ConfigMap", "demo-farrank-envoy")["data"]["envoy.yaml"])
+    return envoys.configuration(Rendered(values))
 
 
 @pytest.mark.parametrize("values", [ENVOY, TLS], ids=["plaintext", "TLS"])
@@ -50,6 +51,9 @@ def test_the_file_for_replicas_outside_of_kubernetes_is_the_same_template() -> N
     for each in (outside, inside):
         for listener in each["static_resources"]["listeners"]:
             del listener["address"]
+            manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+            # A pod that ends waits for it, a process elsewhere does not.
+            manager.get("common_http_protocol_options", {}).pop("max_connection_duration", None)
         each["static_resources"]["clusters"][-1].pop("load_assignment")
     assert outside == inside
 
@@ -89,9 +93,35 @@ def test_its_pods_have_the_ports_that_it_listens_at_and_the_time_to_end() -> Non
         for each in configuration(TLS)["static_resources"]["listeners"]
     }
     assert {each["containerPort"] for each in container["ports"]} == listens
-    drain_s = int(container["lifecycle"]["preStop"]["exec"]["command"][-1])
-    assert pod["terminationGracePeriodSeconds"] > drain_s
+    sleeps_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert pod["terminationGracePeriodSeconds"] > sleeps_s
     (config,) = (each for each in container["volumeMounts"] if each["name"] == "config")
     assert container["args"][:2] == ["--config-path", f"{config['mountPath']}/envoy.yaml"]
     admin = configuration(TLS)["admin"]["address"]["socket_address"]
     assert admin["address"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("connection_s", [1, 60])
+def test_a_proxy_goes_on_until_its_callers_must_have_left_it(connection_s: int) -> None:
+    """A caller may come while the services forget the pod, keep its connection, and begin a last call."""
+    values = {
+        "envoy": {"enabled": True, "connectionSeconds": connection_s, "drainSeconds": 20},
+        "preStopSeconds": 7,
+    }
+    calls, _ = configuration(values)["static_resources"]["listeners"]
+    manager = calls["filter_chains"][0]["filters"][0]["typed_config"]
+    options = manager["common_http_protocol_options"]
+    assert options == {"max_connection_duration": f"{connection_s}s"}
+    drain_s = int(manager["drain_timeout"].removesuffix("s"))
+    (container,) = Rendered(values).one("Deployment", "demo-farrank-envoy")["spec"]["template"]["spec"][
+        "containers"
+    ]
+    # Kubernetes sleeps by itself: no program of the image's is needed, so that a distroless one will do.
+    assert container["lifecycle"] == {"preStop": {"sleep": {"seconds": 7 + connection_s + drain_s + 20}}}
+    assert container["command"] == ["envoy"]
+
+
+def test_envoy_draws_as_many_replicas_as_the_values_say() -> None:
+    for values, choices in ((ENVOY, 8), ({"envoy": {"enabled": True, "choices": 2}}, 2)):
+        cluster = configuration(values)["static_resources"]["clusters"][-1]
+        assert cluster["least_request_lb_config"] == {"choice_count": choices}

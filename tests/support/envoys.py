@@ -48,6 +48,11 @@ def write_files(rendered: Rendered, folder: Path, tls: Path | None) -> Path:
     return folder / "envoy.yaml"
 
 
+def configuration(rendered: Rendered) -> Any:
+    """Its configuration, read."""
+    return yaml.safe_load(rendered.one("ConfigMap", NAME)["data"]["envoy.yaml"])
+
+
 def container(rendered: Rendered) -> Manifest:
     """Its container."""
     (found,) = rendered.one("Deployment", NAME)["spec"]["template"]["spec"]["containers"]

@@ -75,7 +75,7 @@ def balancing(
             WEIGHTED: Contender(everybody, weighted),
             CLIENT: Contender(everybody),
         }
-        for name, draws in ((ENVOY, None), (ENVOY_ALL, REPLICAS)):
+        for name, draws in ((ENVOY, 2), (ENVOY_ALL, REPLICAS)):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             ways[name] = Contender(stack.enter_context(envoy_before(servers, folder, draws)))
         for number in seeds:

@@ -1,8 +1,9 @@
 {{/*
 Envoy's configuration, for the chart and for deploy/envoy/envoy.yaml (deploy/envoy/write_envoy.py) alike. It takes `host`
 and `port`, where Envoy listens; `addresses` of replicas, each with `host` and `port`; `service`, their name in the health
-service; `maxRequests`; and `tls`, which may be missing: the folder `files` that holds certificate.yaml and
-authority.yaml, and the `serverName` that replicas' certificates must hold, which may be empty.
+service; `maxRequests`, `connectionSeconds` and `choices` as values.yaml explains them; and `tls`, which may be missing: the
+folder `files` that holds certificate.yaml and authority.yaml, and the `serverName` that replicas' certificates must hold,
+which may be empty.
 */}}
 {{- define "farrank.envoyConfig" -}}
 # Envoy asks for names before it reads a certificate from a file.
@@ -23,8 +24,11 @@ static_resources:
                 "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
                 stat_prefix: calls
                 codec_type: HTTP2
-                # A connection takes no new calls after five minutes, so that its caller finds new proxies.
-                common_http_protocol_options: {max_connection_duration: 300s}
+                # At this age a connection takes no new calls, and ends when its calls do: callers find new proxies, and
+                # leave one that Kubernetes' services have forgotten.
+                common_http_protocol_options: {max_connection_duration: {{ .connectionSeconds }}s}
+                # Calls that a caller sends before it hears of that are answered for this long.
+                drain_timeout: 5s
                 # One caller's connection holds at most this many calls and bytes. gRPC clients queue the rest.
                 http2_protocol_options:
                   max_concurrent_streams: 1024
@@ -120,8 +124,9 @@ static_resources:
     - name: replicas
       type: STRICT_DNS
       connect_timeout: 2s
-      # The one with the fewest calls in flight, of two drawn at random.
+      # The one with the fewest calls in flight, of this many drawn at random.
       lb_policy: LEAST_REQUEST
+      least_request_lb_config: {choice_count: {{ .choices }}}
       # A replica that is not healthy gets no calls, however many are not. Where none is healthy, all get calls: the
       # checks are then more likely wrong than every replica, and a replica's refusal says why.
       common_lb_config: {healthy_panic_threshold: {value: 1}}
@@ -215,24 +220,4 @@ resources:
     validation_context:
       trusted_ca: {filename: {{ .folder }}/{{ .authority }}}
       watched_directory: {path: {{ .folder }}}
-{{- end -}}
-
-{{/*
-What a pod of Envoy does before it ends: it asks callers to leave, waits until the services have forgotten it, and then
-until it has no calls, at most for as long as the pod may take.
-*/}}
-{{- define "farrank.envoyDrain" -}}
-# bash drain.sh LEAST_SECONDS MOST_SECONDS [PORT of the administration]
-ask() {
-  exec 3<>"/dev/tcp/127.0.0.1/${port}" || return
-  printf '%s %s HTTP/1.1\r\nHost: envoy\r\nContent-Length: 0\r\nConnection: close\r\n\r\n' "$1" "$2" >&3
-  cat <&3
-  exec 3>&-
-}
-least=$1 most=$2 port=${3:-9901}
-ask POST '/drain_listeners?graceful' >/dev/null
-sleep "$least"
-while ((SECONDS < most)) && ! [[ $(ask GET '/stats?filter=^http.calls.downstream_rq_active$') == *': 0'* ]]; do
-  sleep 0.5
-done
 {{- end -}}

@@ -64,6 +64,11 @@ farrank.v1.RerankService
 {{- add .Values.preStopSeconds (include "farrank.drainSeconds" .) 15 -}}
 {{- end -}}
 
+{{/* How long a pod of Envoy goes on: preStopSeconds, the age of a connection, Envoy's drain_timeout, and the last calls. */}}
+{{- define "farrank.envoyPreStopSeconds" -}}
+{{- add .Values.preStopSeconds .Values.envoy.connectionSeconds 5 .Values.envoy.drainSeconds -}}
+{{- end -}}
+
 {{/* What would be overridden, or would not fit the rest, is refused. */}}
 {{- define "farrank.check" -}}
 {{- $elsewhere := dict
@@ -185,7 +190,9 @@ httpGet: {path: /readyz, port: metrics}
 {{- end -}}
 {{- end -}}
 
-{{/* The volume of the folder `name` with the values `of`: a claim of the chart's, another volume, or one that is empty at first. */}}
+{{/*
+The volume of the folder `name` with the values `of`: a claim of the chart's, another volume, or one that is empty at first.
+*/}}
 {{- define "farrank.volume" -}}
 {{- if .of.claim -}}
 persistentVolumeClaim: {claimName: {{ printf "%s-%s" (include "farrank.fullname" .root) .name }}}
@@ -194,7 +201,10 @@ persistentVolumeClaim: {claimName: {{ printf "%s-%s" (include "farrank.fullname"
 {{- end -}}
 {{- end -}}
 
-{{/* Where pods go: `of` has nodeSelector, tolerations, affinity, topologySpreadConstraints and priorityClassName, `selector` the pods. */}}
+{{/*
+Where the pods that `selector` selects go: the values `of` have nodeSelector, tolerations, affinity, priorityClassName and
+topologySpreadConstraints.
+*/}}
 {{- define "farrank.placement" -}}
 {{- with .of.priorityClassName }}
 priorityClassName: {{ . }}
