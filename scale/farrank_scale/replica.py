@@ -185,6 +185,17 @@ class ServeHttp(HttpListener):
         if self.application is not None:
             self.application.serving = serving
 
+    def report_not_serving(self) -> None:
+        """Tell who asks for the health to go elsewhere."""
+        self.report(serving=False)
+
+    def is_followed(self) -> bool:
+        """Serve sends no calls any more once it ends a replica."""
+        return False
+
+    def end_idle(self) -> None:
+        """Connections are Serve's."""
+
     async def close(self, grace_s: float) -> None:
         """Stop what the application has threads for."""
         if self.application is not None:

@@ -42,7 +42,8 @@ log = logging.getLogger(__name__)
 # What calls that outlived the drain get to send their refusals.
 CUT_GRACE_S = 1.0
 
-# How long load balancers take to learn that a server drains; they ask once or twice a second.
+# How long calls are still answered after load balancers, which ask once or twice a second, are told to go
+# elsewhere.
 NOTICE_S = 1.5
 
 # The metrics page's probes, and which service's health each asks for.
@@ -82,20 +83,22 @@ class Replica:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Report not serving, refuse new calls, answer the admitted ones, then end."""
-        self._door.report_not_serving()
-        if self._http:
-            self._http.report(serving=False)
+        """Report not serving, refuse new calls a moment later, answer the admitted ones, then end."""
+        endpoints = [each for each in (self._door, self._http) if each]
+        for each in endpoints:
+            each.report_not_serving()
         timeout_s = self._config.listen.drain_timeout_s
-        # What reaches gRPC in the moment in which it closes ends as CANCELLED, and nobody tries that again.
-        # Who follows health has time to go elsewhere; what comes meanwhile is refused as UNAVAILABLE.
-        notice_s = min(NOTICE_S, timeout_s) if self._door.is_followed() else 0.0
-        noticed = asyncio.create_task(asyncio.sleep(notice_s))
-        if not await self.engine.drain(timeout_s):
+        # What reaches gRPC in the moment in which it closes ends as CANCELLED, and few HTTP clients try again
+        # after a 503. Callers that follow health, or read `Connection: close`, have time to go elsewhere;
+        # until then their calls are answered.
+        notice_s = min(NOTICE_S, timeout_s) if any(each.is_followed() for each in endpoints) else 0.0
+        await asyncio.sleep(notice_s)
+        if self._http:
+            self._http.end_idle()
+        if not await self.engine.drain(timeout_s - notice_s):
             log.warning("calls were still in flight after draining for %.0f s; they are refused", timeout_s)
             # Searches in flight are refused with it.
             await self.indexes.stop()
-        await noticed
         await self._opened.aclose()
         log.info("drained and ended")
 
@@ -223,7 +226,7 @@ class Replica:
         # Imported here: a server without HTTP spends no time and memory on its libraries.
         from farrank_server.http.listen import HttpListener
 
-        return HttpListener(self._config.listen, self.certificates)
+        return HttpListener(self._config.listen, self._config.limits, self.certificates)
 
     def _open_keys(self, opened: AsyncExitStack, doors: Collection[Door]) -> Keys | None:
         """Read the keys that callers must show, if they must, and follow what becomes of the file."""

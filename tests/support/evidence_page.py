@@ -56,7 +56,7 @@ async def opened_site(tiny_rankers: dict[str, Path], keys: Path | None = None) -
         service = RerankService(config, bench.engine, await in_memory(bench, first_stage), bench.metrics)
         asked_for = Keys(keys, bench.metrics) if keys else None
         guard = Guard(Door.HTTP, bench.metrics, {"maxp", "biencoder", "both"}, "maxp", asked_for)
-        listener = HttpListener(config.listen)
+        listener = HttpListener(config.listen, config.limits)
         await listener.open(HttpDoor(config, service, guard, UnreadAnswers(config.limits, bench.metrics)))
         try:
             yield Site(f"{listener.url}/", bench, goes_on)

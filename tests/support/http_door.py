@@ -54,17 +54,24 @@ async def opened_door(
     limits: LimitsConfig | None = None,
     first_stage: MemoryFirstStage | None = None,
     tls: TlsConfig | None = None,
+    max_connection_age_s: float | None = 300.0,
     **http: Any,
 ) -> AsyncIterator[Opened]:
     """Open a door before a real engine with tiny rankers; `http` are keys of its configuration."""
     config = ServerConfig(
         limits=limits or LimitsConfig(),
-        listen=ListenConfig(port=0, metrics_port=None, tls=tls, http=HttpConfig(port=0, **http)),
+        listen=ListenConfig(
+            port=0,
+            metrics_port=None,
+            max_connection_age_s=max_connection_age_s,
+            tls=tls,
+            http=HttpConfig(port=0, **http),
+        ),
     )
     async with opened_bench(tiny_rankers, lambda runtime: Faulty(runtime, before)) as bench:
         service = RerankService(config, bench.engine, await in_memory(bench, first_stage), bench.metrics)
         guard = Guard(Door.HTTP, bench.metrics, service.rankers.keys(), "maxp")
-        listener = HttpListener(config.listen)
+        listener = HttpListener(config.listen, config.limits)
         await listener.open(HttpDoor(config, service, guard, UnreadAnswers(config.limits, bench.metrics)))
         try:
             async with aiohttp.ClientSession(listener.url) as session:

@@ -123,7 +123,7 @@ async def opened_doors(
         through_grpc.protect(keys)
         guards = [Guard(door, bench.metrics, names, "maxp", keys, ok_sample) for door in Door]
         await through_grpc.open(handlers(service, guards[0], config.limits, unread, receiving))
-        through_http = HttpListener(config.listen)
+        through_http = HttpListener(config.listen, config.limits)
         await through_http.open(HttpDoor(config, service, guards[1], unread))
         async with (
             grpc.aio.insecure_channel(f"127.0.0.1:{through_grpc.port}") as channel,

@@ -206,8 +206,8 @@ class ListenConfig(Checked):
 
     `keys` is the file of the API keys that callers must show (`farrank keys`); None lets everybody call.
     `metrics_token_file` holds the token that who reads the metrics must show; None lets everybody read them.
-    After `max_connection_age_s` a gRPC connection takes no new calls, and its caller connects anew, perhaps
-    to a replica that has come since; None lets it live.
+    After `max_connection_age_s` a gRPC connection takes no new calls, an HTTP connection ends with its next
+    answer, and the caller connects anew, perhaps to a replica that has come since; None lets it live.
     """
 
     host: str = "127.0.0.1"

@@ -1,6 +1,8 @@
 """The application behind the HTTP socket: which path leads where, and what other paths are told."""
 
 import asyncio
+import math
+import time
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -23,6 +25,7 @@ from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
 from farrank_server.service.unread import UnreadAnswers
 from farrank_server.telemetry.call_record import REQUEST_ID, begin
+from farrank_server.wire.standard_services import LATELY_S
 
 # The headers of answers that a page of another origin may read.
 EXPOSED = (
@@ -39,6 +42,7 @@ class HttpDoor:
         self, config: ServerConfig, service: RerankService, guard: Guard, unread: UnreadAnswers
     ) -> None:
         self.serving = False
+        self._health_asked_s = -math.inf
         self._calls = HttpCalls(config.limits, service, guard, unread)
         models = Models(service.rankers, config.listen.http.models)
         http = config.listen.http
@@ -88,7 +92,12 @@ class HttpDoor:
         """Stop the thread that reads and writes what is long."""
         self._calls.close()
 
+    def is_followed(self) -> bool:
+        """Whether somebody has asked for the health lately, and may send calls until told otherwise."""
+        return time.monotonic() - self._health_asked_s < LATELY_S
+
     async def _health(self, request: Request) -> Response:
+        self._health_asked_s = time.monotonic()
         if self.serving:
             return JSONResponse({"status": "serving"})
         headers = refusal_headers(Unavailable("not serving"))

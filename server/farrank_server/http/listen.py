@@ -10,7 +10,8 @@ from contextlib import contextmanager
 import uvicorn
 
 from farrank_server.certificates import Certificates
-from farrank_server.config.schema import ListenConfig
+from farrank_server.config.schema import LimitsConfig, ListenConfig
+from farrank_server.http.connection import Connection, Rules
 from farrank_server.http.door import HttpDoor
 from farrank_server.listen import bound_socket, host_and_port
 
@@ -27,13 +28,16 @@ class HttpListener:
     Raises: ConfigError if the address cannot be bound or a certificate cannot be used.
     """
 
-    def __init__(self, config: ListenConfig, certificates: Certificates | None = None) -> None:
+    def __init__(
+        self, config: ListenConfig, limits: LimitsConfig, certificates: Certificates | None = None
+    ) -> None:
         port = config.http.port
         assert port is not None, "no HTTP is configured"
         self._config = config
         if certificates is None and config.tls is not None:
             certificates = Certificates(config.tls)
         self._certificates = certificates
+        self._rules = Rules(config.max_connection_age_s, limits.max_request_bytes)
         self._socket = bound_socket("listen.http.port", config.host, port)
         # Two that are bound and do not listen yet could have the same port.
         self._socket.listen(BACKLOG)
@@ -50,6 +54,7 @@ class HttpListener:
         """Answer calls, and report healthy."""
         certificates = self._certificates
         server = _Server(
+            self._rules,
             uvicorn.Config(
                 door,
                 http="h11",
@@ -64,7 +69,7 @@ class HttpListener:
                 backlog=BACKLOG,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 ssl_context_factory=None if certificates is None else lambda *_: certificates.for_http(),
-            )
+            ),
         )
         serving = asyncio.create_task(server.serve(sockets=[self._socket]))
         listening = asyncio.create_task(server.listening.wait())
@@ -76,9 +81,26 @@ class HttpListener:
         self.report(serving=True)
 
     def report(self, *, serving: bool) -> None:
-        """Tell load balancers whether to send calls here."""
+        """Tell load balancers whether to send calls here; `report_not_serving` has the last word."""
         if self._opened:
-            self._opened[0].serving = serving
+            self._opened[0].serving = serving and not self._rules.is_draining
+
+    def report_not_serving(self) -> None:
+        """Tell load balancers, and each caller with its next answer, to go elsewhere; calls are answered."""
+        self._rules.is_draining = True
+        self.report(serving=False)
+
+    def is_followed(self) -> bool:
+        """Whether a connection is open, or somebody asked for the health lately."""
+        if self._opened is None:
+            return False
+        door, server, _ = self._opened
+        return bool(server.server_state.connections) or door.is_followed()
+
+    def end_idle(self) -> None:
+        """End connections that had their answers and bring no request."""
+        if self._opened is not None:
+            self._opened[1].end_idle()
 
     async def close(self, grace_s: float) -> None:
         """Accept no more calls; those in flight get `grace_s` to end."""
@@ -93,15 +115,32 @@ class HttpListener:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, which leaves the process's signals alone and says when it listens."""
+    """uvicorn's server with our connections. It leaves signals alone and says when it listens."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, rules: Rules, config: uvicorn.Config) -> None:
         super().__init__(config)
+        self._rules = rules
         self.listening = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        assert sockets is not None, "the port is bound already"
+        loop = asyncio.get_running_loop()
+        self.servers = [
+            await loop.create_server(
+                lambda: Connection(self.config, self.server_state, self._rules),
+                sock=each,
+                ssl=self.config.ssl,
+                backlog=BACKLOG,
+            )
+            for each in sockets
+        ]
+        self.started = True
         self.listening.set()
+
+    def end_idle(self) -> None:
+        for each in list(self.server_state.connections):
+            if isinstance(each, Connection) and each.is_idle:
+                each.shutdown()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from support.http_connection import Connections
 from support.http_door import OpenDoor, Opened, opened_door
 from support.memory_first_stage import MemoryFirstStage
 
@@ -31,4 +32,10 @@ def first_stage() -> MemoryFirstStage:
 async def shared_door(tiny_rankers: dict[str, Path], first_stage: MemoryFirstStage) -> AsyncIterator[Opened]:
     """One door for the tests of a file, whose loop scope must be the module."""
     async with opened_door(tiny_rankers, first_stage=first_stage) as opened:
+        yield opened
+
+
+@pytest_asyncio.fixture
+async def connect() -> AsyncIterator[Connections]:
+    async with Connections() as opened:
         yield opened

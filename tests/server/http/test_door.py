@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from farrank_server.config.schema import HttpConfig, ListenConfig, ServerConfig, TlsConfig
+from farrank_server.config.schema import HttpConfig, LimitsConfig, ListenConfig, ServerConfig, TlsConfig
 from farrank_server.errors import ConfigError
 from farrank_server.http.listen import HttpListener
 from farrank_server.replica import check
@@ -65,13 +65,13 @@ async def test_a_taken_port_is_said_before_anything_is_loaded(open_door: OpenDoo
         with pytest.raises(
             ConfigError, match=r"^listen\.http\.port: 127\.0\.0\.1:\d+ cannot be bound: another"
         ):
-            HttpListener(listen)
+            HttpListener(listen, LimitsConfig())
 
 
 async def test_a_listener_that_was_never_opened_frees_its_port() -> None:
-    one = HttpListener(ListenConfig(http=HttpConfig(port=0)))
+    one = HttpListener(ListenConfig(http=HttpConfig(port=0)), LimitsConfig())
     await one.close(0)
-    again = HttpListener(ListenConfig(http=HttpConfig(port=one.port)))
+    again = HttpListener(ListenConfig(http=HttpConfig(port=one.port)), LimitsConfig())
     await again.close(0)
 
 
