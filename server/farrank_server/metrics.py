@@ -90,13 +90,13 @@ class Metrics:
         self.receiving_limit = gauge("receiving_bytes_limit", "Bytes that these may reserve together", "")
         self.receiving_waiting = gauge("receiving_waiting", "Requests that wait for room to be received", "")
         self.unread_answers = gauge("unread_answers", "Answers, and refusals, that callers have not read", "")
-        self.open_calls = gauge("open_calls", "gRPC calls that are open, until their answer was read", "kind")
-        self.open_calls_limit = gauge("open_calls_limit", "gRPC calls that may be open", "kind")
+        self.open_calls = gauge("open_calls", "Calls that are open, until their answer was read", "kind")
+        self.open_calls_limit = gauge("open_calls_limit", "Calls that may be open", "kind")
         self.open_calls_refused = counter(
-            "open_calls_refused_total", "gRPC calls refused because too many are open", "kind"
+            "open_calls_refused_total", "Calls refused because too many are open", "kind"
         )
         self.not_received = counter(
-            "requests_not_received_total", "gRPC calls that ended before their request was received", "why"
+            "requests_not_received_total", "Calls that ended before their request was received", "why"
         )
         for why in ("empty", "cancelled", "late", "receiving"):
             self.not_received.labels(why)

@@ -210,7 +210,7 @@ class Replica:
         if self._http:
             from farrank_server.http.door import HttpDoor
 
-            await self._http.open(HttpDoor(config, service, guard(Door.HTTP), unread))
+            await self._http.open(HttpDoor(config, service, guard(Door.HTTP), unread, receiving))
         self.engine.device.on_change.append(self._report_health)
         # It may have failed since its rankers were loaded.
         if self.engine.device.state is not DeviceState.READY:

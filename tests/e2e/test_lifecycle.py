@@ -57,7 +57,7 @@ def test_sigterm_reports_not_serving_refuses_new_calls_and_answers_the_admitted(
         assert next(watched).status == health_pb2.HealthCheckResponse.SERVING
         # Waits for the connection, so that the late call below is refused by the server, not the network.
         assert client.is_healthy()
-        admitted = [callers.submit(client.rerank, "sea", LONG_TEXTS, timeout_s=3600) for _ in range(8)]
+        admitted = [callers.submit(client.rerank, "sea", LONG_TEXTS * 8, timeout_s=3600) for _ in range(8)]
         until(lambda: metric_of(server, "farrank_requests_in_flight", method="Rerank") == 8)
         server.process.terminate()
         assert next(watched).status == health_pb2.HealthCheckResponse.NOT_SERVING
@@ -75,7 +75,7 @@ def test_sigterm_reports_not_serving_refuses_new_calls_and_answers_the_admitted(
         assert not_ready.value.code == 503
         not_ready.value.close()
         assert not client.is_healthy()
-        assert [len(each.result().results) for each in admitted] == [10] * 8
+        assert [len(each.result().results) for each in admitted] == [80] * 8
         assert server.process.wait(30) == 0
 
 

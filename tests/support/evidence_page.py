@@ -14,6 +14,7 @@ from farrank_server.http.listen import HttpListener
 from farrank_server.metrics import Door
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
+from farrank_server.service.receiving import ReceivingBudget
 from farrank_server.service.unread import UnreadAnswers
 from support.engine_bench import Bench, Faulty, opened_bench
 from support.memory_first_stage import MemoryFirstStage, in_memory
@@ -57,7 +58,9 @@ async def opened_site(tiny_rankers: dict[str, Path], keys: Path | None = None) -
         asked_for = Keys(keys, bench.metrics) if keys else None
         guard = Guard(Door.HTTP, bench.metrics, {"maxp", "biencoder", "both"}, "maxp", asked_for)
         listener = HttpListener(config.listen, config.limits)
-        await listener.open(HttpDoor(config, service, guard, UnreadAnswers(config.limits, bench.metrics)))
+        unread = UnreadAnswers(config.limits, bench.metrics)
+        receiving = ReceivingBudget(config.limits, bench.metrics)
+        await listener.open(HttpDoor(config, service, guard, unread, receiving))
         try:
             yield Site(f"{listener.url}/", bench, goes_on)
         finally:

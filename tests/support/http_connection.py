@@ -74,8 +74,10 @@ class Connections:
     def __init__(self) -> None:
         self._opened: list[HttpConnection] = []
 
-    async def __call__(self, port: int) -> HttpConnection:
-        opened = HttpConnection(*await asyncio.open_connection("127.0.0.1", port))
+    async def __call__(self, port: int, address: str = "127.0.0.1") -> HttpConnection:
+        """Connect from an address of the loopback network."""
+        streams = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
+        opened = HttpConnection(*streams)
         self._opened.append(opened)
         return opened
 

@@ -15,6 +15,7 @@ from farrank_server.http.listen import HttpListener
 from farrank_server.metrics import Door
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
+from farrank_server.service.receiving import ReceivingBudget
 from farrank_server.service.unread import UnreadAnswers
 from support.engine_bench import Before, Bench, Faulty, opened_bench
 from support.memory_first_stage import MemoryFirstStage, in_memory
@@ -72,7 +73,9 @@ async def opened_door(
         service = RerankService(config, bench.engine, await in_memory(bench, first_stage), bench.metrics)
         guard = Guard(Door.HTTP, bench.metrics, service.rankers.keys(), "maxp")
         listener = HttpListener(config.listen, config.limits)
-        await listener.open(HttpDoor(config, service, guard, UnreadAnswers(config.limits, bench.metrics)))
+        unread = UnreadAnswers(config.limits, bench.metrics)
+        receiving = ReceivingBudget(config.limits, bench.metrics)
+        await listener.open(HttpDoor(config, service, guard, unread, receiving))
         try:
             async with aiohttp.ClientSession(listener.url) as session:
                 yield Opened(bench, listener, session)

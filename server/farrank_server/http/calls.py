@@ -10,7 +10,7 @@ import time
 import zlib
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from io import BytesIO
 from typing import Any, Protocol, TypeVar
@@ -22,12 +22,13 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from farrank_server.access.callers import Caller, Entry
+from farrank_server.batching.fair_order import Account
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.errors import (
     DeadlineExceeded,
+    DroppedAt,
     FarrankError,
     InvalidArgument,
-    Reason,
     ResourceExhausted,
     TooLarge,
     Unauthenticated,
@@ -37,8 +38,10 @@ from farrank_server.metrics import Door
 from farrank_server.service.connections import end_connection, peer_name
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
+from farrank_server.service.receiving import ReceivingBudget
 from farrank_server.service.unread import SMALL_ANSWER_BYTES, Unread, UnreadAnswers
 from farrank_server.service.validate import too_large
+from farrank_server.wire.open_calls import OpenCalls
 
 Value = TypeVar("Value")
 
@@ -118,13 +121,21 @@ class HttpCalls:
     """Answers HTTP requests by the methods of the service. Belongs to the event loop that made it."""
 
     def __init__(
-        self, limits: LimitsConfig, service: RerankService, guard: Guard, unread: UnreadAnswers
+        self,
+        limits: LimitsConfig,
+        service: RerankService,
+        guard: Guard,
+        unread: UnreadAnswers,
+        receiving: ReceivingBudget,
     ) -> None:
         self._limits = limits
         self._unread = unread
+        self._receiving = receiving
         self._service = service
         self._guard = guard
-        self._open = 0
+        # As over gRPC: those in flight, and as many that arrive or are unread.
+        self._open_requests = OpenCalls("HTTP requests", 2 * limits.max_concurrent_calls)
+        self._open_requests.show(guard.metrics)
         # What it does holds the interpreter's lock: more threads would not make it faster.
         self._aside = ThreadPoolExecutor(1, "farrank-http")
 
@@ -135,38 +146,39 @@ class HttpCalls:
     async def answer(self, request: Request, method: str, dialect: Dialect) -> Response:
         """Answer a request by a method of the service."""
         came_s = time.monotonic()
-        entry = self._guard.enter(request.headers.get, _peer(request))
-        if entry.refusal is not None:
-            # Nothing is read of it.
-            return await self._refused(method, entry, entry.refusal, dialect)
-        self._open += 1
-        try:
-            deadline_s = came_s + self._timeout_s(request)
-            body = await self._body(request, deadline_s)
-            message = await self._beside(
-                len(body) > INLINE_BODY_BYTES,
-                partial(dialect.read, limits=self._limits, caller=entry.caller),
-                body,
-            )
-            del body
-        except ClientDisconnect:
-            with suppress(asyncio.CancelledError):
-                await self._guard.answer(method, entry, asyncio.CancelledError(), _never)
-            return Response(status_code=CALLER_GONE)
-        except Exception as error:
-            return await self._refused(method, entry, error, dialect)
-        finally:
-            self._open -= 1
+        peer = _peer(request)
+        entry = self._guard.enter(request.headers.get, peer)
+        # Nothing is read of a caller that is refused.
+        refusal = entry.refusal or self._open_requests.enter(peer, entry.caller.account)
+        if refusal is not None:
+            return await self._refused(method, entry, refusal, dialect)
+        with ExitStack() as held:
+            try:
+                deadline_s = came_s + self._timeout_s(request)
+                body = await self._body(request, deadline_s, entry.caller.account, held)
+                message = await self._beside(
+                    len(body) > INLINE_BODY_BYTES,
+                    partial(dialect.read, limits=self._limits, caller=entry.caller),
+                    body,
+                )
+                del body
+            except ClientDisconnect:
+                self._guard.metrics.not_received.labels("cancelled").inc()
+                with suppress(asyncio.CancelledError):
+                    await self._guard.answer(method, entry, asyncio.CancelledError(), _never)
+                return Response(status_code=CALLER_GONE)
+            except Exception as error:
+                return await self._refused(method, entry, error, dialect)
 
-        async def behave(message: Message) -> Response:
-            answer = await getattr(self._service, method)(message, deadline_s, entry.caller)
-            written = await self._beside(answer.ByteSize() > INLINE_ANSWER_BYTES, dialect.write, answer)
-            if len(written.body) <= SMALL_ANSWER_BYTES:
-                return written
-            noted = self._unread.add(Door.HTTP, _peer(request), len(written.body))
-            return _Paced(written, self._unread, noted)
+            async def behave(message: Message) -> Response:
+                answer = await getattr(self._service, method)(message, deadline_s, entry.caller)
+                written = await self._beside(answer.ByteSize() > INLINE_ANSWER_BYTES, dialect.write, answer)
+                if len(written.body) <= SMALL_ANSWER_BYTES:
+                    return written
+                noted = self._unread.add(Door.HTTP, peer, len(written.body))
+                return _Paced(written, self._unread, noted)
 
-        outcome = await _while_there(request.receive, self._guard.answer(method, entry, message, behave))
+            outcome = await _while_there(request.receive, self._guard.answer(method, entry, message, behave))
         return dialect.refuse(outcome) if isinstance(outcome, FarrankError) else outcome
 
     async def describe(
@@ -200,37 +212,55 @@ class HttpCalls:
             )
         return int(said) / 1000
 
-    async def _body(self, request: Request, deadline_s: float) -> bytes:
-        """Read a body piece by piece, no further than to the limit, and no longer than to the deadline."""
-        # As at the gRPC door: the limit of concurrent calls refuses with a reason, this what comes beyond.
-        if self._open > 2 * self._limits.max_concurrent_calls:
-            raise ResourceExhausted(
-                f"{self._open - 1} requests are being read, twice what max_concurrent_calls allows",
-                reason=Reason.CALLS,
-                retry_after_ms=_RETRY_AFTER_MS,
-            )
+    async def _body(self, request: Request, deadline_s: float, account: Account, held: ExitStack) -> bytes:
+        """Read a body piece by piece, within the bounds of bytes and time. `held` gets the room for it.
+
+        Raises: TooLarge, Unimplemented, DeadlineExceeded; ResourceExhausted if there is no room for it.
+        """
         limit = self._limits.max_request_bytes
         said = request.headers.get("content-length", "")
         if said.isdigit() and int(said) > limit:
             raise too_large(f"{said} bytes", self._limits)
-        encoding = request.headers.get("content-encoding", "identity")
-        if encoding.strip().lower() not in ("identity", "gzip"):
+        encoding = request.headers.get("content-encoding", "identity").strip()
+        if encoding.lower() not in ("identity", "gzip"):
             raise Unimplemented(f"Content-Encoding: is {encoding[:100]!r}; it must be gzip or identity")
-        # Its bytes are handed over without another copy.
-        body = BytesIO()
+        is_packed = encoding.lower() == "gzip"
+        is_of_unknown_size = is_packed or "transfer-encoding" in request.headers
+        size = limit if is_of_unknown_size else int(said or 0)
         try:
             async with asyncio.timeout_at(deadline_s):
+                room = held.enter_context(await self._receiving.enter(account, size))
+                body = await self._pieces(request, size)
+        except ResourceExhausted:
+            self._guard.metrics.not_received.labels("receiving").inc()
+            raise
+        except TimeoutError:
+            raise DeadlineExceeded("the deadline passed before the request was read") from None
+        # Connect's clients may say gzip and send nothing.
+        if body and is_packed:
+            # A few bytes may become as many as the limit allows.
+            body = await self._beside(True, partial(_unzipped, self._limits), body)
+        room.shrink(len(body))
+        return body
+
+    async def _pieces(self, request: Request, size: int) -> bytes:
+        limit, most_s = self._limits.max_request_bytes, self._receiving.arrival_s(size)
+        # Its bytes are handed over without another copy.
+        body = BytesIO()
+        # A deadline of the caller's, however late, does not lengthen this.
+        try:
+            async with asyncio.timeout(most_s):
                 async for piece in request.stream():
                     if body.tell() + len(piece) > limit:
                         raise too_large(f"more than {limit} bytes", self._limits)
                     body.write(piece)
         except TimeoutError:
-            raise DeadlineExceeded("the deadline passed before the request was read") from None
-        # Connect's clients may say gzip and send nothing.
-        if not body.tell() or encoding.strip().lower() == "identity":
-            return body.getvalue()
-        # A few bytes may become as many as the limit allows.
-        return await self._beside(True, partial(_unzipped, self._limits), body.getvalue())
+            self._guard.metrics.not_received.labels("late").inc()
+            raise DeadlineExceeded(
+                f"request: has not arrived within {most_s:g} s; {body.tell()} bytes of at most {size} have",
+                dropped_at=DroppedAt.ARRIVAL,
+            ) from None
+        return body.getvalue()
 
     async def _beside(self, is_long: bool, work: Callable[[Any], Value], what: Any) -> Value:
         """Do a piece of work; what is long on another thread, so that it does not hold up the event loop."""

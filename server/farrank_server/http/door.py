@@ -23,6 +23,7 @@ from farrank_server.http.dialects.models import Models
 from farrank_server.http.static_files import page_routes
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
+from farrank_server.service.receiving import ReceivingBudget
 from farrank_server.service.unread import UnreadAnswers
 from farrank_server.telemetry.call_record import REQUEST_ID, begin
 from farrank_server.wire.standard_services import LATELY_S
@@ -39,11 +40,16 @@ class HttpDoor:
     """An ASGI application over a service. `serving` is what load balancers are told at `/health`."""
 
     def __init__(
-        self, config: ServerConfig, service: RerankService, guard: Guard, unread: UnreadAnswers
+        self,
+        config: ServerConfig,
+        service: RerankService,
+        guard: Guard,
+        unread: UnreadAnswers,
+        receiving: ReceivingBudget,
     ) -> None:
         self.serving = False
         self._health_asked_s = -math.inf
-        self._calls = HttpCalls(config.limits, service, guard, unread)
+        self._calls = HttpCalls(config.limits, service, guard, unread, receiving)
         models = Models(service.rankers, config.listen.http.models)
         http = config.listen.http
         cors = Middleware(

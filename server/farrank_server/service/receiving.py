@@ -1,4 +1,4 @@
-"""Requests in receipt: a budget of bytes, shared by caller. The HTTP endpoint does not use it yet.
+"""Requests in receipt: one budget of bytes for all endpoints, shared by caller.
 
 A request counts from before its first byte is read until admission has counted its texts, which hold the
 memory from then on. An endpoint that does not know a request's size beforehand reserves the largest size and

@@ -201,7 +201,7 @@ async def test_too_many_calls_are_refused_with_a_hint(open_door: OpenDoor) -> No
         async def refused() -> bool:
             async with door.session.post(RERANK, json=REQUEST) as answer:
                 said: dict[str, Any] = await answer.json()
-                return answer.status == 429 and "max_concurrent_calls" in said["message"]
+                return answer.status == 429 and "HTTP requests are open, the most" in said["message"]
 
         async with asyncio.timeout(60):
             while not await refused():
