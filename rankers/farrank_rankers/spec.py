@@ -82,13 +82,8 @@ class RankerSpec:
 
     @property
     def similarity(self) -> Aggregation | None:
-        """How a bi-encoder's score follows from its chunks' inner products with the query; None for others.
-
-        It is None, too, where the first chunk alone counts: evidence must leave out the others.
-        """
-        if not isinstance(self.options, BiEncoderOptions) or self.options.aggregation == "first":
-            return None
-        return self.options.aggregation
+        """How a bi-encoder scores a document by its chunks' products with the query; None for others."""
+        return self.options.aggregation if isinstance(self.options, BiEncoderOptions) else None
 
     @property
     def document_calibration(self) -> Calibration:

@@ -150,8 +150,8 @@ class Runtime(Protocol):
     ) -> DocumentScores:
         """Run the light part on any number of documents, as many at a time as fit into memory.
 
-        Features may be on the device or in host memory. `queries`, which only rankers of plan dual have,
-        gives one for each document.
+        Features may be on the device or in host memory; a bi-encoder's may be fp16. `queries`, which only
+        rankers of plan dual have, gives one for each document.
         Shapes: documents D times (C, F), or (C, S, F…) with roles (C, S), each with its own C and S; queries
         D times (F,), or (S, F…) with roles (S,).
         Raises: OutOfMemory if a document alone does not fit; DeviceLost.

@@ -19,9 +19,10 @@ from farrank_runtimes.runtime import DocumentScores
 def score_similarities(
     documents: Sequence[Features], queries: Sequence[Features], aggregation: Aggregation
 ) -> DocumentScores:
-    """Score documents by their chunks' inner products with each one's query: their maximum, mean or sum.
+    """Score documents by their chunks' inner products with each one's query: first, mean, maximum or sum.
 
-    What `SimilarityAggregator` computes, to rounding. Shapes: documents (C, H) each, queries (H,) each.
+    Scores and evidence are those of `SimilarityAggregator`, to rounding. Products are computed in fp32.
+    Shapes: documents (C, H) each, queries (H,) each.
     Raises: OutOfMemory, DeviceLost.
     """
     if not documents:
@@ -32,11 +33,15 @@ def score_similarities(
         on = where.pop() if len(where) == 1 else torch.device("cpu")
         moved = {id(query): query.vectors.to(on) for query in queries}
         pairs = zip(documents, queries, strict=True)
-        products = torch.cat([each.vectors.to(on) @ moved[id(query)] for each, query in pairs])
+        products = torch.cat([each.vectors.to(on).float() @ moved[id(query)] for each, query in pairs])
         of_chunks: NDArray[np.float32] = products.cpu().numpy()  # (all chunks,)
     counts = np.array([len(document.vectors) for document in documents])
     starts = np.cumsum(counts) - counts
-    if aggregation == "max":
+    if aggregation == "first":
+        scores = of_chunks[starts]
+        of_chunks = np.full_like(of_chunks, -np.inf)
+        of_chunks[starts] = scores
+    elif aggregation == "max":
         scores = np.maximum.reduceat(of_chunks, starts)
     else:
         scores = np.add.reduceat(of_chunks, starts)

@@ -24,7 +24,7 @@ def spec_of(aggregation: Aggregation) -> RankerSpec:
     counts=st.lists(st.integers(1, 40), min_size=1, max_size=12),
     callers=st.integers(1, 3),
     width=st.integers(1, 70),
-    aggregation=st.sampled_from(["max", "mean", "sum"]),
+    aggregation=st.sampled_from(get_args(Aggregation)),
     seed=st.integers(0, 2**31),
 )
 def test_they_are_the_aggregators(
@@ -59,7 +59,14 @@ def test_without_documents_there_are_no_scores() -> None:
     assert score_similarities([], [], "max").scores == []
 
 
-def test_the_first_chunk_alone_is_the_aggregators_part() -> None:
-    found = {each: spec_of(each).similarity for each in get_args(Aggregation)}
-    assert found == {"first": None, "mean": "mean", "max": "max", "sum": "sum"}
+def test_vectors_of_16_bits_are_compared_in_32() -> None:
+    vectors = torch.rand(3, 384, generator=torch.Generator().manual_seed(1)).half()
+    query = torch.rand(384, generator=torch.Generator().manual_seed(2))
+    (found,) = score_similarities([Features(vectors)], [Features(query)], "max").chunk_scores
+    # fp16 has some three digits at these sums of about 96.
+    assert found == pytest.approx((vectors.double() @ query.double()).tolist(), rel=1e-6)
+
+
+def test_rankers_of_other_families_are_their_aggregators_part() -> None:
+    assert spec_of("first").similarity == "first"
     assert RankerSpec("maxp", "b", spec_of("max").chunking).similarity is None

@@ -15,7 +15,7 @@ from farrank_server.batching.fair_order import NOBODY, Account
 from farrank_server.engine.admission.reservations import Reservation
 from farrank_server.engine.rankers.document_cache import KnownDocuments
 from farrank_server.engine.rankers.loaded import LoadedRanker
-from farrank_server.engine.spans import Cut, Span
+from farrank_server.engine.spans import Cut, Spans
 from farrank_server.engine.stored import NOTHING, Source, Sources
 from farrank_server.telemetry.call_record import NO_CALL, CallRecord
 
@@ -70,13 +70,13 @@ class RerankCall:
     account: Account = NOBODY
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ScoredDocument:
-    """A document's score, and the evidence of each of its chunks. Shapes: chunk_scores (C,), spans (C,)."""
+    """A document's score, and the evidence of each of its chunks. Shapes: chunk_scores (C,), spans (C, 2)."""
 
     score: float
     chunk_scores: tuple[float, ...]
-    spans: tuple[Span, ...]
+    spans: Spans
     cut: Cut
 
     @property
@@ -233,7 +233,7 @@ class PendingDocument:
 
     call: ActiveCall
     index: int
-    spans: tuple[Span, ...]
+    spans: Spans
     cut: Cut
     features: list[Features | None]
     missing: int

@@ -1,14 +1,12 @@
 """Which part of a document was read, and which was not."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 
-class Span(NamedTuple):
-    """Characters of a document, in Unicode code points: start inclusive, end exclusive."""
-
-    start: int
-    end: int
+# The characters of each chunk, in Unicode code points: start inclusive, end exclusive. Shape: (C, 2).
+Spans = NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True)

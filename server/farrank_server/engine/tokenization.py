@@ -8,6 +8,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
+
 from farrank_rankers.chunking import readable_tokens
 from farrank_rankers.errors import ReadingStopped
 from farrank_rankers.features import Features
@@ -20,7 +22,7 @@ from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput,
 from farrank_server.engine.rankers.document_cache import EncodedDocument
 from farrank_server.engine.rankers.loaded import LoadedRanker
 from farrank_server.engine.reader_threads import TICK_S, ReaderHung, ReaderThreads
-from farrank_server.engine.spans import Cut, Span
+from farrank_server.engine.spans import Cut
 from farrank_server.engine.stored import Source, StoredTokens
 from farrank_server.errors import Internal, InvalidArgument
 
@@ -208,7 +210,7 @@ class TokenizerPool:
         chunks = ranker.reader.split(read, limit)
         inputs = framer.inputs(chunks)
         ranker.density.observe(length - read.characters_cut, len(read))
-        spans = tuple(Span(chunk.start, chunk.end) for chunk in chunks)
+        spans = np.array([(chunk.start, chunk.end) for chunk in chunks], dtype=np.uint32)
         cut = _cut(read, length)
         tokens = sum(each.tokens for each in inputs)
         document = PendingDocument(call, index, spans, cut, [None] * len(chunks), len(chunks), tokens)

@@ -157,8 +157,9 @@ def _result_to_pb(
     on_scale, on_passage_scale = scales
 
     def passage(chunk: int) -> pb.Passage:
-        span, chunk_score = document.spans[chunk], on_passage_scale(document.chunk_scores[chunk])
-        return pb.Passage(start=span.start, end=span.end, score=chunk_score, evidence=evidence)
+        start, end = document.spans[chunk].tolist()
+        score = on_passage_scale(document.chunk_scores[chunk])
+        return pb.Passage(start=start, end=end, score=score, evidence=evidence)
 
     # The others, of which a long document has many, only where they are asked for.
     deciding = passage(document.deciding_chunk)

@@ -15,7 +15,6 @@ import bisect
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import starmap
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.features import Features
 from farrank_server.engine.rankers.document_cache import EncodedDocument
-from farrank_server.engine.spans import Cut, Span
+from farrank_server.engine.spans import Cut
 from farrank_server.stores.parts import FlatFile, PartWriter, damaged, open_parts, read_store_manifest
 
 FOLDER = "encodings"
@@ -211,6 +210,7 @@ class EncodingsStore:
     def read(self, place: int, within: Chunking | None = None) -> EncodedDocument:
         """Give a document's encoded chunks, of a long one those that end `within` a ranker's limit.
 
+        Their vectors are fp16, as they are kept.
         Raises: KeyError if no document has the place.
         """
         part, number = self._find(place)
@@ -222,10 +222,8 @@ class EncodingsStore:
             read = (end - first - 1) * within.stride + within.window
             cut = [characters - int(part.spans.at(end - 1)[1]), cut[1] + tokens - read]
         chunks = slice(first, end)
-        # Several times as fast as numpy's conversion.
-        vectors = torch.from_numpy(part.vectors[chunks]).float()
-        spans = tuple(starmap(Span, part.spans[chunks].tolist()))
-        return EncodedDocument(Features(vectors), spans, Cut(*cut))
+        vectors = torch.from_numpy(part.vectors[chunks])
+        return EncodedDocument(Features(vectors), part.spans[chunks], Cut(*cut))
 
     def _find(self, place: int) -> tuple[_Part, int]:
         at = bisect.bisect_right(self._firsts, place) - 1

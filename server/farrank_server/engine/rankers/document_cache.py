@@ -9,29 +9,28 @@ from typing import NamedTuple
 from cachetools import LRUCache
 
 from farrank_rankers.features import Features
-from farrank_server.engine.spans import Cut, Span
+from farrank_server.engine.spans import Cut, Spans
 
-# What an entry costs beside its tensor: key, spans, and their Python objects.
-_OVERHEAD_BYTES = 400
-_SPAN_BYTES = 120
+# What an entry costs beside its arrays: its key, and Python objects.
+_OVERHEAD_BYTES = 600
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class EncodedDocument:
-    """A document that needs neither tokenizing nor encoding. Shapes: features (C, …), spans (C,).
+    """A document that needs neither tokenizing nor encoding. Shapes: features (C, …), spans (C, 2).
 
     `tokens` are those of the encoder inputs that it took; 0 where it was encoded for an index.
     """
 
     features: Features
-    spans: tuple[Span, ...]
+    spans: Spans
     cut: Cut
     tokens: int = 0
 
     @property
     def size_bytes(self) -> int:
         """What the entry takes of the cache's bound."""
-        return self.features.nbytes + len(self.spans) * _SPAN_BYTES + _OVERHEAD_BYTES
+        return self.features.nbytes + self.spans.nbytes + _OVERHEAD_BYTES
 
 
 class KnownDocuments(NamedTuple):

@@ -63,7 +63,7 @@ def fail_keeping(monkeypatch: pytest.MonkeyPatch, fault: Exception, at: int) -> 
 
 def same(found: RerankResult, wanted: RerankResult) -> None:
     for one, other in zip(found.documents, wanted.documents, strict=True):
-        assert (one.spans, one.cut) == (other.spans, other.cut)
+        assert (one.spans.tolist(), one.cut) == (other.spans.tolist(), other.cut)
         assert (one.score, *one.chunk_scores) == pytest.approx((other.score, *other.chunk_scores), abs=1e-5)
 
 

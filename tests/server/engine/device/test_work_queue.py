@@ -6,6 +6,7 @@ import time
 from types import SimpleNamespace
 from typing import cast
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,7 +55,9 @@ class Bench:
         return ActiveCall(number, call, ranker, reservation, KnownDocuments(), finished)
 
     def inputs(self, call: ActiveCall, count: int) -> Inputs:
-        document = PendingDocument(call, 0, (), Cut(), [None] * count, count, 0)
+        document = PendingDocument(
+            call, 0, np.empty((0, 2), dtype=np.uint32), Cut(), [None] * count, count, 0
+        )
         queued = [QueuedInput(TOKENS, call, None, document, n) for n in range(count)]  # type: ignore[arg-type]
         return Inputs(call, 0.0, queued, [document])
 

@@ -1,12 +1,13 @@
+import numpy as np
 import torch
 
 from farrank_rankers.features import Features
 from farrank_server.engine.rankers.document_cache import DocumentCache, EncodedDocument, KnownDocuments
-from farrank_server.engine.spans import Cut, Span
+from farrank_server.engine.spans import Cut
 
 
 def encoded(chunks: int = 2, width: int = 8) -> EncodedDocument:
-    spans = tuple(Span(i, i + 1) for i in range(chunks))
+    spans = np.array([(i, i + 1) for i in range(chunks)], dtype=np.uint32)
     return EncodedDocument(Features(torch.ones(chunks, width)), spans, cut=Cut())
 
 
