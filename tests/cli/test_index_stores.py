@@ -74,6 +74,41 @@ def test_tokens_are_kept_and_grow_with_the_index(farrank: Farrank, tmp_path: Pat
         store.read(3, 5)
 
 
+def test_both_stores_keep_the_beginnings_that_are_asked_for(farrank: Farrank, tmp_path: Path) -> None:
+    out, text = tmp_path / "out", "The Rhine rises in the Alps. " * 99
+    given = collection(tmp_path / "a.jsonl", text, "Bread is baked.")
+    limited = ("--max-document-tokens", 350)
+    both = ("--tokens", "embedded", "--encode", "embedded", "--encode-precision", "fp32")
+    made = farrank("index", given, *both, *limited, "--out", out)
+    assert made.exit_code == 0, made.err
+    manifest = read_manifest(out)
+    assert manifest is not None
+    reader = open_reader("embedded", max_document_tokens=350)
+    read = reader.read_document(text, count_tokens=True)
+    chunks = reader.split(read)
+    folders = {key.partition("/")[0]: out / key for key in manifest.stores}
+    tokens = TokenStore(folders["tokens"], manifest.id)
+    encodings = EncodingsStore(folders["encodings"], manifest.id)
+    assert tokens.manifest["max_document_tokens"] == encodings.manifest["max_document_tokens"] == 350
+    kept = tokens.read(0, 350)
+    assert kept.ids.tolist() == read.ids.tolist()
+    assert (kept.characters_cut, kept.total_tokens) == (read.characters_cut, read.total_tokens)
+    assert len(kept.ids) == 350 < (kept.total_tokens or 0)
+    assert encodings.read(0).spans.tolist() == [[chunk.start, chunk.end] for chunk in chunks]
+
+    more = collection(tmp_path / "b.jsonl", "Rye.", first=2)
+    refused = farrank("index", more, "--append", *both, "--out", out)
+    assert refused.exit_code == 2
+    assert "its max_document_tokens is 350" in refused.err
+
+
+def test_a_limit_of_nothing_that_is_kept_is_refused(farrank: Farrank, tmp_path: Path) -> None:
+    given = collection(tmp_path / "a.jsonl", "x")
+    outcome = farrank("index", given, "--max-document-tokens", 9, "--out", tmp_path / "out")
+    assert outcome.exit_code == 2
+    assert "--max-document-tokens is for --tokens and --encode" in outcome.err
+
+
 def test_a_ranker_that_cannot_be_opened_is_named(farrank: Farrank, tmp_path: Path) -> None:
     given = collection(tmp_path / "a.jsonl", "x")
     outcome = farrank("index", given, "--tokens", tmp_path / "none", "--out", tmp_path / "out")

@@ -283,6 +283,45 @@ async def test_a_limit_reads_the_beginnings_of_encodings_or_says_why_not(
         assert (each.tokens_cut > 0) == (tokens > read_tokens)
 
 
+@pytest.mark.parametrize(("kept_tokens", "read_tokens"), [(None, 100), (250, 100), (250, 250), (100, 250)])
+async def test_a_limit_reads_the_beginnings_of_tokens_or_says_why_not(
+    tiny_rankers: dict[str, Path],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    kept_tokens: int | None,
+    read_tokens: int,
+) -> None:
+    ranker = str(tiny_rankers["maxp"])
+    limited = open_reader(ranker, max_document_tokens=read_tokens)
+    store = TokensOf(limited.tokenizer, kept_tokens)
+    index = await asyncio.to_thread(kept_index, tmp_path / "index", TEXTS, [store])
+    config = served(tiny_rankers["maxp"], index)
+    config = replace(config, rankers={"it": RankerConfig(ranker, max_document_tokens=read_tokens)})
+    caplog.set_level(logging.INFO)
+    async with (
+        Replica(config) as replica,
+        grpc.aio.insecure_channel(replica.address) as channel,
+    ):
+        stub = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+        options = pb.RerankOptions(return_chunk_scores=True, count_tokens_cut=True)
+        found = await stub.SearchAndRerank(pb.SearchAndRerankRequest(query=QUERY, options=options))
+        brought = [pb.Document(id=each.id, text=TEXTS[each.id]) for each in found.results]
+        of_texts = await stub.Rerank(pb.RerankRequest(query=QUERY, documents=brought, options=options))
+    reads_kept = read_tokens <= (kept_tokens or read_tokens)
+    said = [each.message for each in caplog.records if "ranker it tokenizes its documents" in each.message]
+    assert bool(said) != reads_kept
+    assert found.usage.stored_documents == (len(TEXTS) if reads_kept else 0)
+    by_id = {each.id: each for each in of_texts.results}
+    assert any(each.tokens_cut for each in found.results)
+    for each in found.results:
+        other = by_id[each.id]
+        assert each.score == pytest.approx(other.score, abs=1e-4)
+        assert (each.tokens_cut, each.characters_cut) == (other.tokens_cut, other.characters_cut)
+        assert [(chunk.start, chunk.end) for chunk in each.chunks] == [
+            (chunk.start, chunk.end) for chunk in other.chunks
+        ]
+
+
 async def test_tokens_of_another_tokenizer_are_passed_over(
     tiny_rankers: dict[str, Path],
     kept: Path,

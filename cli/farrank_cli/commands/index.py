@@ -46,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--encode RANKER", "keep the vectors of each document's chunks, as this bi-encoder makes them")
     add(
         "--max-document-tokens N",
-        "encode the beginning of each document, of N tokens; otherwise as many as the ranker reads",
+        "keep the first N tokens of each document, and their vectors; otherwise all that the ranker reads",
         count,
     )
     add(
@@ -151,7 +151,7 @@ def _stores(args: argparse.Namespace) -> list[Store]:
                     f"index: --tokens {source}: tokens are kept of bare texts, and this ranker's prompt has "
                     "a space before a document, which the first token holds"
                 )
-            store = TokensOf(reader.tokenizer)
+            store = TokensOf(reader.tokenizer, args.max_document_tokens)
             stores[store.key] = store
     if args.encode:
         # Imported here: an index without vectors needs no torch.
@@ -168,14 +168,14 @@ def _stores(args: argparse.Namespace) -> list[Store]:
         encodings = EncodingsOf(encoder)
         stores[encodings.key] = encodings
     else:
-        given = {
-            "--encode-precision": args.encode_precision,
-            "--max-document-tokens": args.max_document_tokens,
-            "--export": args.export == "auto",
-        }
-        for name, value in given.items():
+        for name, value in (
+            ("--encode-precision", args.encode_precision),
+            ("--export", args.export == "auto"),
+        ):
             if value:
                 raise CommandError(f"index: {name} is for --encode")
+    if args.max_document_tokens and not stores:
+        raise CommandError("index: --max-document-tokens is for --tokens and --encode")
     return list(stores.values())
 
 

@@ -26,7 +26,14 @@ from farrank_rankers.chunking import Chunking
 from farrank_rankers.features import Features
 from farrank_server.engine.rankers.document_cache import EncodedDocument
 from farrank_server.engine.spans import Cut
-from farrank_server.stores.parts import FlatFile, PartWriter, damaged, open_parts, read_store_manifest
+from farrank_server.stores.parts import (
+    FlatFile,
+    PartWriter,
+    damaged,
+    open_parts,
+    read_store_manifest,
+    why_too_short,
+)
 
 FOLDER = "encodings"
 # Of a cosine; of a dot product times the lengths of both vectors.
@@ -195,12 +202,10 @@ class EncodingsStore:
         """Say why a ranker of this version cannot read it; empty if it can."""
         if self.manifest["version"] != encodings_version:
             return "they were encoded by another ranker, or in other windows"
-        kept, read = int(self.manifest["max_document_tokens"]), chunking.max_document_tokens
-        if read > kept and any(each["cut"] for each in self.manifest["parts"]):
-            return f"they hold {kept:,} tokens of a document at most, and max_document_tokens is {read:,}"
-        if read < min(kept, chunking.window):
+        read = chunking.max_document_tokens
+        if read < min(int(self.manifest["max_document_tokens"]), chunking.window):
             return f"max_document_tokens is {read:,}, less than one of their windows of {chunking.window:,}"
-        return ""
+        return why_too_short(self.manifest, read)
 
     def characters(self, place: int) -> int:
         """Count the characters of a document's text. Raises: KeyError if no document has the place."""

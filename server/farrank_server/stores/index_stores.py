@@ -88,4 +88,4 @@ def _why_not_encodings(store: EncodingsStore, ranker: LoadedRanker) -> str:
 
 
 def _why_not(store: TokenStore, reader: Reader) -> str:
-    return store.why_not(reader.tokenizer, reader.document_spaces)
+    return store.why_not(reader.tokenizer, reader.spec.chunking.max_document_tokens, reader.document_spaces)

@@ -213,6 +213,16 @@ def first_free(store: Path, parts: Sequence[Mapping[str, Any]]) -> int:
     return free
 
 
+def why_too_short(manifest: Mapping[str, Any], max_document_tokens: int) -> str:
+    """Say why a store lacks tokens that a ranker of this limit reads; empty if it has them."""
+    kept = int(manifest["max_document_tokens"])
+    if max_document_tokens <= kept or not any(part["cut"] for part in manifest["parts"]):
+        return ""
+    return (
+        f"they hold {kept:,} tokens of a document at most, and max_document_tokens is {max_document_tokens:,}"
+    )
+
+
 def damaged(path: Path, why: str) -> ConfigError:
     """Say that a store's file cannot be used."""
     return ConfigError(f"{path}: is damaged ({why}); index the collection anew")

@@ -4,6 +4,7 @@
     INDEX/tokens/<key>/part-<place>/     the documents from this place on; an index that grows gets more parts
         ends.i64          where each document's tokens end, counted in tokens from the part's start
         characters.u32    how long each text is
+        tokens.u32        how many tokens each text has
         ids.u16 or .u32   the tokens, by the size of the vocabulary
         spans.u8          of each token: characters since the end of the one before, and its own
         long_at.i64, long.i32   places in `spans` whose value is none of 0 to 254, and these values
@@ -27,13 +28,20 @@ from numpy.typing import NDArray
 from farrank_rankers.tokenizer import TextTokenizer
 from farrank_rankers.tokens import TokenizedText
 from farrank_server.errors import ConfigError
-from farrank_server.stores.parts import FlatFile, PartWriter, damaged, open_parts, read_store_manifest
+from farrank_server.stores.parts import (
+    FlatFile,
+    PartWriter,
+    damaged,
+    open_parts,
+    read_store_manifest,
+    why_too_short,
+)
 
 FOLDER = "tokens"
 _MANIFEST = "tokens.json"
-_FORMAT = 1
+_FORMAT = 2
 _LONG = 255  # in `spans`: look it up
-_MOST_TOKENS = 2**62
+_ALL_TOKENS = 2**32 - 1
 
 
 def key_of(tokenizer: TextTokenizer) -> str:
@@ -47,9 +55,15 @@ class TokenStoreWriter:
     vectors_version = None
 
     def __init__(
-        self, tokenizer: TextTokenizer, index: Path, place: int, state: Mapping[str, Any] | None
+        self,
+        tokenizer: TextTokenizer,
+        index: Path,
+        place: int,
+        state: Mapping[str, Any] | None,
+        max_document_tokens: int | None = None,
     ) -> None:
         self._tokenizer = tokenizer
+        self._most = max_document_tokens or _ALL_TOKENS
         self._threads = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="farrank-tokenizer")
         # Not their number: ids may have gaps.
         vocabulary = 1 + max(tokenizer.tokenizer.get_vocab().values())
@@ -61,10 +75,12 @@ class TokenStoreWriter:
             "tokenizers": version("tokenizers"),
             "vocabulary": vocabulary,
             "ids": self._ids.name,
+            "max_document_tokens": self._most,
         }
         names = [*_FILES, _ids_file(self._ids)]
         self._part = PartWriter(index / key_of(tokenizer), _MANIFEST, facts, first, names, state)
         self._tokens = 0 if state is None else state["tokens"]
+        self._cut = 0 if state is None else state["cut"]
 
     def add(self, texts: Sequence[str]) -> None:
         """Take the next documents. Raises: ValueError if a text has a lone surrogate."""
@@ -73,11 +89,11 @@ class TokenStoreWriter:
 
     def flush(self) -> dict[str, Any]:
         """Have all of it on the disk, and say what is needed to go on from here."""
-        return {**self._part.flush(), "tokens": self._tokens}
+        return {**self._part.flush(), "tokens": self._tokens, "cut": self._cut}
 
     def finish(self, index_id: str) -> None:
         """Write the part whole, and the manifest, for the index of this id."""
-        self._part.finish(index_id, tokens=self._tokens)
+        self._part.finish(index_id, tokens=self._tokens, cut=self._cut)
 
     def close(self) -> None:
         """Let go of its files and threads."""
@@ -85,27 +101,32 @@ class TokenStoreWriter:
         self._part.close()
 
     def _read(self, text: str) -> TokenizedText:
-        return self._tokenizer.read(text, _MOST_TOKENS)
+        return self._tokenizer.read(text, _ALL_TOKENS)
 
     def _write(self, text: str, read: TokenizedText) -> None:
-        spans = np.empty(2 * len(read), dtype=np.int32)
-        spans[0::2] = read.starts
-        spans[0::2][1:] -= read.ends[:-1]
-        spans[1::2] = read.ends - read.starts
+        # One more than the limit: with it begins what is cut.
+        kept = slice(min(len(read), self._most + 1))
+        ids, starts, ends = read.ids[kept], read.starts[kept], read.ends[kept]
+        spans = np.empty(2 * len(ids), dtype=np.int32)
+        spans[0::2] = starts
+        spans[0::2][1:] -= ends[:-1]
+        spans[1::2] = ends - starts
         long = np.flatnonzero((spans < 0) | (spans >= _LONG))
         values = spans[long]
         spans[long] = _LONG
         self._part.write("spans.u8", spans.astype(np.uint8))
         self._part.write("long_at.i64", (long + 2 * self._tokens).astype("<i8"))
         self._part.write("long.i32", values.astype("<i4"))
-        self._part.write(_ids_file(self._ids), read.ids.astype(self._ids))
-        self._tokens += len(read)
+        self._part.write(_ids_file(self._ids), ids.astype(self._ids))
+        self._tokens += len(ids)
+        self._cut += len(read) > self._most
         self._part.write("ends.i64", np.array([self._tokens], dtype="<i8"))
         self._part.write("characters.u32", np.array([len(text)], dtype="<u4"))
+        self._part.write("tokens.u32", np.array([len(read)], dtype="<u4"))
         self._part.documents += 1
 
 
-_FILES = ("ends.i64", "characters.u32", "spans.u8", "long_at.i64", "long.i32")
+_FILES = ("ends.i64", "characters.u32", "tokens.u32", "spans.u8", "long_at.i64", "long.i32")
 
 
 def _ids_file(dtype: np.dtype[Any]) -> str:
@@ -114,9 +135,10 @@ def _ids_file(dtype: np.dtype[Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TokensOf:
-    """The store of one tokenizer, for the index builder."""
+    """The store of one tokenizer, for the index builder: of whole documents, or of their beginnings."""
 
     tokenizer: TextTokenizer
+    max_document_tokens: int | None = None
     vectors_version: str | None = None
 
     @property
@@ -126,16 +148,20 @@ class TokensOf:
 
     def open(self, index: Path, place: int, state: Mapping[str, Any] | None) -> TokenStoreWriter:
         """Open it to write from a place on, or from where the last `flush` was."""
-        return TokenStoreWriter(self.tokenizer, index, place, state)
+        return TokenStoreWriter(self.tokenizer, index, place, state, self.max_document_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The documents from a place on. Shapes: ends, characters (N,); ids (T,); spans (2T,); long_* (M,)."""
+    """The documents from a place on.
+
+    Shapes: ends, characters, tokens (N,); ids (T,); spans (2T,); long_* (M,).
+    """
 
     first: int
     ends: FlatFile
     characters: FlatFile
+    tokens: FlatFile
     ids: FlatFile
     spans: FlatFile
     long_at: NDArray[np.int64]
@@ -159,6 +185,7 @@ class TokenStore:
                 part.first,
                 ends,
                 part.array("characters.u32", "<u4", len(ends)),
+                part.array("tokens.u32", "<u4", len(ends)),
                 part.array(_ids_file(ids), ids.newbyteorder("<").str, part.facts["tokens"]),
                 part.array("spans.u8", "u1", 2 * part.facts["tokens"]),
                 # Few, and searched: they are read whole.
@@ -172,15 +199,18 @@ class TokenStore:
             self._parts.append(opened)
         self._firsts = [part.first for part in self._parts]
 
-    def why_not(self, tokenizer: TextTokenizer, spaces: str = "") -> str:
-        """Say why they are not a tokenizer's tokens of texts behind `spaces`; empty if they are."""
+    def why_not(self, tokenizer: TextTokenizer, max_document_tokens: int, spaces: str = "") -> str:
+        """Say why they are not a tokenizer's tokens of texts behind `spaces`; empty if they are.
+
+        They must be as many of each document as a ranker of this limit reads.
+        """
         if spaces:
             return "they are of bare texts, and the ranker's prompt has a space before a document"
         if self.manifest["tokenizer"] != tokenizer.digest:
             return "the stored tokens are another tokenizer's"
         if self.manifest["tokenizers"] != (here := version("tokenizers")):
             return f"they were stored by tokenizers {self.manifest['tokenizers']}, and {here} is installed"
-        return ""
+        return why_too_short(self.manifest, max_document_tokens)
 
     def characters(self, place: int) -> int:
         """Count the characters of a document's text. Raises: KeyError if no document has the place."""
@@ -190,14 +220,15 @@ class TokenStore:
     def read(self, place: int, limit: int) -> TokenizedText:
         """Give a document's first `limit` tokens, as tokenizing its text would, and how many there are.
 
+        `limit` is at most that of the store, if a document was cut.
         Raises: KeyError if no document has the place; ConfigError if the tokens are damaged.
         """
         part, number = self._find(place)
         first, end = map(int, part.ends[number - 1 : number + 1] if number else (0, part.ends.at(number)))
-        total = end - first
-        kept = min(limit, total)
+        total = int(part.tokens.at(number))
+        kept = min(limit, end - first)
         # One more, where there is one: with it begins what is cut.
-        seen = min(kept + 1, total)
+        seen = min(kept + 1, end - first)
         spans = part.spans[2 * first : 2 * (first + seen)].astype(np.int32)
         long = slice(*np.searchsorted(part.long_at, (2 * first, 2 * (first + seen))))
         if long.start < long.stop:

@@ -70,7 +70,7 @@ def test_tokens_of_another_version_of_tokenizers_are_not_added(
         patch.setattr(token_store, "version", lambda package: "99.0")
         with pytest.raises(ConfigError, match=r"its tokenizers is .*, and would be '99\.0'"):
             store.open(tmp_path, 1, None)
-    assert TokenStore(tmp_path / store.key, "it").why_not(store.tokenizer) == ""
+    assert TokenStore(tmp_path / store.key, "it").why_not(store.tokenizer, 9) == ""
 
 
 class _Encoder:

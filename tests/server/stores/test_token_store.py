@@ -28,8 +28,16 @@ LONG = ["supercalifragilistic" * 20, "." * 300, "▁", "'s", "[SEP]"]
 TEXTS = st.lists(st.lists(st.sampled_from(WORDS + SPACES + LONG), max_size=30).map("".join), max_size=6)
 
 
-def write(folder: Path, kind: str, texts: Sequence[str], *, place: int = 0, index: str = "it") -> Path:
-    writer = TokensOf(TOKENIZERS[kind]).open(folder, place, None)
+def write(
+    folder: Path,
+    kind: str,
+    texts: Sequence[str],
+    *,
+    place: int = 0,
+    index: str = "it",
+    limit: int | None = None,
+) -> Path:
+    writer = TokensOf(TOKENIZERS[kind], limit).open(folder, place, None)
     writer.add(texts)
     writer.finish(index)
     writer.close()
@@ -89,6 +97,23 @@ def test_stored_tokens_are_those_of_the_texts(
             store.read(place, limit)
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(texts=TEXTS, kept=st.integers(1, 40), read=st.integers(1, 60))
+def test_a_store_of_beginnings_is_read_up_to_its_limit(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], kept: int, read: int
+) -> None:
+    tokenizer = TOKENIZERS["wordpiece"]
+    store = TokenStore(write(tmp_path_factory.mktemp("index"), "wordpiece", texts, limit=kept), "it")
+    are_whole = all(len(tokenizer.read(text, 10**6)) <= kept for text in texts)
+    why = store.why_not(tokenizer, read)
+    if read > kept and not are_whole:
+        assert why == f"they hold {kept} tokens of a document at most, and max_document_tokens is {read}"
+        return
+    assert why == ""
+    for place, text in enumerate(texts):
+        assert same(store.read(place, read), tokenizer.read(text, read, count_tokens=True))
+
+
 def test_a_text_of_many_pieces_and_a_large_vocabulary(tmp_path: Path) -> None:
     text = "hello world naïve " * 20_000
     store = TokenStore(write(tmp_path, "byte_level", ["", text]), "it")
@@ -136,7 +161,7 @@ def test_an_interrupted_writing_goes_on_from_its_last_flush(tmp_path: Path) -> N
     going_on.close()
     write(tmp_path / "b", "wordpiece", texts)
     files = [each.relative_to(tmp_path / "a") for each in (tmp_path / "a").rglob("*") if each.is_file()]
-    assert len(files) == 7
+    assert len(files) == 8
     assert [(tmp_path / "a" / each).read_bytes() for each in files] == [
         (tmp_path / "b" / each).read_bytes() for each in files
     ]
@@ -153,7 +178,7 @@ def shorten(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["ends.i64", "characters.u32", "ids.u16", "spans.u8", "long_at.i64", "long.i32"]
+    "name", ["ends.i64", "characters.u32", "tokens.u32", "ids.u16", "spans.u8", "long_at.i64", "long.i32"]
 )
 @pytest.mark.parametrize(
     ("damage", "message"),
@@ -202,7 +227,7 @@ def test_a_foreign_store_and_other_manifests_are_refused(tmp_path: Path) -> None
         (json.dumps(whole | {"parts": []}), "its values have changed"),
         # Every document would have the tokens of the one before.
         (manifest.read_text().replace('"first": 0', '"first": 1'), "its values have changed"),
-        (json.dumps(sealed(whole | {"format": 2})), "is of format 2"),
+        (json.dumps(sealed(whole | {"format": 1})), "is of format 1"),
     ]:
         manifest.write_text(text)
         with pytest.raises(ConfigError, match=rf"tokens.json: .*{message}"):
@@ -216,8 +241,8 @@ def test_another_tokenizer_is_told_from_the_same_with_other_cuts(tmp_path: Path)
     tokenizer.enable_padding()
     same_tokens = TextTokenizer(TokenizerFiles(tokenizer.to_str()))
     assert key_of(same_tokens) == key_of(TOKENIZERS["wordpiece"])
-    assert TokenStore(store, "it").why_not(same_tokens) == ""
-    assert "another tokenizer's" in TokenStore(store, "it").why_not(TOKENIZERS["metaspace"])
+    assert TokenStore(store, "it").why_not(same_tokens, 9) == ""
+    assert "another tokenizer's" in TokenStore(store, "it").why_not(TOKENIZERS["metaspace"], 9)
     manifest = json.loads((store / "tokens.json").read_text())
     (store / "tokens.json").write_text(json.dumps(sealed(manifest | {"tokenizers": "0.0.1"})))
-    assert "stored by tokenizers 0.0.1" in TokenStore(store, "it").why_not(same_tokens)
+    assert "stored by tokenizers 0.0.1" in TokenStore(store, "it").why_not(same_tokens, 9)
