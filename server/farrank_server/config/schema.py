@@ -161,7 +161,7 @@ class LimitsConfig(Checked):
     max_document_bytes: int = at_least(1, 16 * 2**20)
     max_query_bytes: int = at_least(1, 256 * 2**10)
     max_request_bytes: int = at_least(1, 24 * 2**20)
-    max_queued_tokens: int = at_least(1, 2_000_000)
+    max_queued_tokens: int = at_least(1, 4_000_000)
     max_held_characters: int = at_least(1, 256 * 2**20)
     max_concurrent_calls: int = at_least(1, 1000)
     max_unread_bytes: int = at_least(1, 256 * 2**20)

@@ -68,7 +68,7 @@ async def test_the_default_ranker_is_listed_first(stub: Any) -> None:
         max_document_bytes=16 * 2**20,
         max_query_bytes=256 * 2**10,
         max_request_bytes=24 * 2**20,
-        max_queued_tokens=2_000_000,
+        max_queued_tokens=4_000_000,
         max_query_terms=1024,
     )
     assert {field.name for field, _ in answer.limits.ListFields()} == set(pb.Limits.DESCRIPTOR.fields_by_name)

@@ -303,8 +303,14 @@ class Reservations:
         queued = round(float(left.sum()))
         excess = queued + tokens - limits.max_queued_tokens
         if tokens and excess > 0:
+            alone = tokens > limits.max_queued_tokens
+            hint = (
+                "; documents: together they are more than max_queued_tokens, so that the call is admitted "
+                "only while no other is in flight; send fewer documents a call, or lower options.max_chunks"
+            )
             raise _exhausted(
-                f"the queue holds {queued} of {limits.max_queued_tokens} tokens: no room for {tokens}",
+                f"the queue holds {queued} of {limits.max_queued_tokens} tokens: no room for {tokens}"
+                f"{hint if alone else ''}",
                 Reason.QUEUE_FULL,
                 own_s * excess / tokens,
             )
