@@ -3,6 +3,7 @@
 A real server, the embedded ranker, one greedy caller with a hundred connections and ten modest ones with a
 few each; every connection asks again as soon as it is answered. Without the fair order all show one key and
 are one caller to the server; with it each shows its own. Both are measured in turns, on the same server.
+With `--searches` the searches of one caller are measured beside another's instead (`fairness_of_searches`).
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -20,6 +22,7 @@ import grpc
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank.v1 import rerank_pb2_grpc
+from farrank_bench import fairness_of_searches
 from farrank_bench.report import Command, Heading, Measure, Row, at_least, spread
 from farrank_cli.spawn import spawned_server
 from farrank_server.access.key_file import add_key
@@ -144,8 +147,20 @@ def main() -> int:
     add("--seconds", type=float, default=40.0, help="of each measurement, after warming up (%(default)s)")
     add("--greedy", type=int, default=100, help="connections of the greedy caller (%(default)s)")
     add("--modest", type=int, default=4, help="connections of each modest one (%(default)s)")
+    add("--searches", action="store_true", help="measure searches, not reranking")
+    add(
+        "--searching",
+        type=int,
+        default=40,
+        help="searches that the greedy caller keeps waiting (%(default)s)",
+    )
     given = command.parse(None)
-    notes = "the embedded ranker; medians of rounds (smallest to largest); 1 is an equal share of all goodput"
+    notes = "the embedded ranker; medians of rounds (smallest to largest)"
+    if given.searches:
+        measure = partial(fairness_of_searches.measure, given.rounds, given.seconds, given.searching)
+        part = f"One that searches beside another with {given.searching} searches at a time", measure
+        return command.report(Heading("Fair shares of searches", notes), [part], given.out)
+    notes += "; 1 is an equal share of all goodput"
     parts = measured(given.rounds, given.seconds, given.greedy, given.modest)
     return command.report(Heading("Fair shares of a full server", notes), parts, given.out)
 

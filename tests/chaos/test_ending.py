@@ -8,6 +8,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from google.protobuf.message import Message
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank.v1 import rerank_pb2_grpc
@@ -26,44 +27,75 @@ async def strike(server: SickServer, words: str, times: int) -> list[asyncio.Tas
     calls: list[asyncio.Task[object]] = []
     for number in range(times):
         server.order(words)
-
-        async def call() -> object:
-            async with grpc.aio.insecure_channel(server.address) as channel:
-                stub = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]
-                return await stub.Rerank(REQUEST, timeout=300)
-
         # Sent until one meets it: an order may be read after a call.
         while len(server.struck) <= number:
-            calls.append(asyncio.create_task(call()))
+            calls.append(asyncio.create_task(call(server, "Rerank", REQUEST)))
             await asyncio.sleep(0.5)
     return calls
 
 
+async def call(server: SickServer, method: str, request: Message) -> object:
+    """Call a method through a connection of its own."""
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        stub = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]
+        return await getattr(stub, method)(request, timeout=300)
+
+
+HANGS = f"hangs {FOR_GOOD_S}"
+
+
 @pytest.mark.parametrize(
-    ("words", "times"),
+    ("words", "times", "searches"),
     [
-        pytest.param([f"hangs {FOR_GOOD_S}"], 1, id="hung in a batch"),
-        pytest.param([f"loads {FOR_GOOD_S}"], 1, id="hung while it is loaded again"),
-        pytest.param([f"tokenizer {FOR_GOOD_S}"], 2, id="hung tokenizer threads"),
-        pytest.param(["stop lucene"], 1, id="search process stopped"),
+        pytest.param(HANGS, 1, False, id="hung in a batch"),
+        pytest.param(f"loads {FOR_GOOD_S}", 1, False, id="hung while it is loaded again"),
+        pytest.param(f"tokenizer {FOR_GOOD_S}", 2, False, id="hung tokenizer threads"),
+        pytest.param("", 0, True, id="search process stopped"),
     ],
 )
 async def test_sigterm_ends_the_process_in_every_state(
-    tiny_rankers: dict[str, Path], tmp_path: Path, words: Sequence[str], times: int
+    tiny_rankers: dict[str, Path], tmp_path: Path, words: str, times: int, searches: bool
 ) -> None:
-    searches = words == ["stop lucene"]
     settings = ["--set=listen.drain_timeout_s=1"]
     async with sick_server(tmp_path, tiny_rankers, searches=searches, settings=settings) as server:
-        calls: list[asyncio.Task[object]] = []
         searching = server.search_processes()
-        if searches:
-            os.kill(searching[0], signal.SIGSTOP)
-        else:
-            calls = await strike(server, words[0], times)
-        server.process.send_signal(signal.SIGTERM)
-        code = await asyncio.wait_for(asyncio.to_thread(server.process.wait), GIVEN_UP_AFTER_S)
-        assert code == 0, server.log.read_text()[-3000:]
+        for each in searching:
+            os.kill(each, signal.SIGSTOP)
+        calls = await strike(server, words, times)
+        assert await told_to_end(server) == 0, server.log.read_text()[-3000:]
         await until(lambda: not any(Path(f"/proc/{each}").exists() for each in searching))
-        for each in calls:
-            each.cancel()
-        await asyncio.gather(*calls, return_exceptions=True)
+        await given_up(calls)
+
+
+async def test_sigterm_ends_a_process_that_has_lost_its_device(
+    tiny_rankers: dict[str, Path], tmp_path: Path
+) -> None:
+    # A search that hangs keeps the process, which ends by itself, in the drain.
+    settings = ["--set=listen.drain_timeout_s=30", f"--set=first_stage.hang_after_s={FOR_GOOD_S}"]
+    async with sick_server(tmp_path, tiny_rankers, settings=settings) as server:
+        searching = server.search_processes()
+        os.kill(searching[0], signal.SIGSTOP)
+        calls = [
+            asyncio.create_task(call(server, "SearchAndRerank", pb.SearchAndRerankRequest(query="river")))
+        ]
+        await until(lambda: server.metric("farrank_requests_in_flight", method="SearchAndRerank") == 1)
+        # A second thread hangs while the first one does: there will be no third.
+        calls += await strike(server, HANGS, 2)
+        await until(lambda: "the device is lost, or too many threads hang; ending" in server.log.read_text())
+        assert server.process.poll() is None
+        assert await told_to_end(server) == 1, server.log.read_text()[-3000:]
+        await until(lambda: not Path(f"/proc/{searching[0]}").exists())
+        await given_up(calls)
+
+
+async def told_to_end(server: SickServer) -> int:
+    """Send SIGTERM, and return the exit status."""
+    server.process.send_signal(signal.SIGTERM)
+    return await asyncio.wait_for(asyncio.to_thread(server.process.wait), GIVEN_UP_AFTER_S)
+
+
+async def given_up(calls: Sequence[asyncio.Task[object]]) -> None:
+    """Give up calls that are not answered any more."""
+    for each in calls:
+        each.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)

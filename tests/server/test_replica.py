@@ -5,7 +5,6 @@ import gc
 import json
 import shutil
 import threading
-import time
 import urllib.request
 from collections.abc import Sequence
 from functools import partial
@@ -56,6 +55,8 @@ async def test_a_hung_device_is_told_to_callers_and_to_health_until_it_is_back(
     request = pb.RerankRequest(query="sea", documents=[pb.Document(text=text) for text in TEXTS])
     async with Replica(config) as replica, grpc.aio.insecure_channel(replica.address) as channel:
         assert replica.metrics_url is None
+        # The thread that takes over may take its time: on a busy machine a sound batch may take a second.
+        replica.engine.device._hang_after_s = 60.0
         ranker = replica.engine.loaded["maxp"]
         ranker.runtime, load = Faulty(ranker.runtime, hang), ranker.load
 
@@ -166,21 +167,29 @@ async def test_calls_that_fail_leave_nothing_to_a_collection(
     async with Replica(config) as replica, grpc.aio.insecure_channel(replica.address) as channel:
         service = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]
         await service.Rerank(request, timeout=30)
+        go_on, device = threading.Event(), replica.engine.device
+
+        def hold(inputs: Sequence[EncoderInput]) -> None:
+            assert go_on.wait(60)
+
         for loaded in replica.engine.loaded.values():
-            loaded.runtime = Faulty(loaded.runtime, lambda inputs: time.sleep(0.4))
+            loaded.runtime = Faulty(loaded.runtime, hold)
         gc.collect()
         gc.disable()
         try:
             # Late, and then given up by the replica, which ends meanwhile.
             with pytest.raises(grpc.aio.AioRpcError, match="DEADLINE_EXCEEDED"):
                 await service.Rerank(request, timeout=0.3)
-            waiting = asyncio.ensure_future(service.Rerank(request, timeout=30))
-            await asyncio.sleep(0.1)
-            replica.engine.device.abandon(Unavailable("enough"))
+            await until(lambda: not device._open)
+            waiting = asyncio.ensure_future(service.Rerank(request, timeout=60))
+            await until(lambda: bool(device._open))
+            device.abandon(Unavailable("enough"))
             with pytest.raises(grpc.aio.AioRpcError, match="enough"):
                 await waiting
+            go_on.set()
             await until(lambda: not in_flight())
         finally:
+            go_on.set()
             gc.enable()
 
 

@@ -210,12 +210,12 @@ async def test_what_cannot_be_looked_up_is_refused(
 async def test_looking_up_is_bounded_as_searches_are(stub: Any, replica: Replica) -> None:
     request = pb.RerankRequest(query=QUERY, documents=[pb.Document(id="short", index="kept")])
     with replica.indexes.held() as opened:
-        opened.first_stages.searches_in_flight += FirstStageConfig().max_searches
+        opened.first_stages.room.take(FirstStageConfig().max_searches)
         try:
             with pytest.raises(grpc.aio.AioRpcError, match=r"first_stage\.max_searches is 256"):
                 await stub.Rerank(request)
         finally:
-            opened.first_stages.searches_in_flight -= FirstStageConfig().max_searches
+            opened.first_stages.room.take(-FirstStageConfig().max_searches)
     assert len((await stub.Rerank(request)).results) == 1
 
 

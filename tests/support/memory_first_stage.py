@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from farrank_server.batching.fair_order import NOBODY, Account
 from farrank_server.config.schema import FirstStageConfig
 from farrank_server.first_stage import Candidate, FirstStage, IndexDescription
 from farrank_server.first_stage.stages import FirstStages
@@ -21,6 +22,7 @@ class MemoryFirstStage(FirstStage):
         }
         self.mean_characters = 20
         self.asked: list[tuple[str, int]] = []
+        self.accounts: list[Account] = []
 
     async def start(self) -> None:
         pass
@@ -31,9 +33,12 @@ class MemoryFirstStage(FirstStage):
     def describe(self) -> IndexDescription:
         return IndexDescription("things", 1000, "bm25(k1=0.9,b=0.4)", self.mean_characters)
 
-    async def search(self, query: str, k: int, timeout_s: float, *, texts: bool = True) -> list[Candidate]:
+    async def search(
+        self, query: str, k: int, timeout_s: float, *, texts: bool = True, account: Account = NOBODY
+    ) -> list[Candidate]:
         assert timeout_s > 0
         self.asked.append((query, k))
+        self.accounts.append(account)
         words = set(query.split())
         found = [key for key, text in self.documents.items() if words & set(text.split())]
         return [
@@ -41,10 +46,15 @@ class MemoryFirstStage(FirstStage):
             for place, key in enumerate(found[:k])
         ]
 
-    async def texts(self, doc_ids: Sequence[str], timeout_s: float) -> list[str]:
+    async def texts(
+        self, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+    ) -> list[str]:
+        self.accounts.append(account)
         return [self.documents[doc_id] for doc_id in doc_ids]
 
-    async def scores(self, query: str, doc_ids: Sequence[str], timeout_s: float) -> Mapping[str, float]:
+    async def scores(
+        self, query: str, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+    ) -> Mapping[str, float]:
         found = await self.search(query, len(self.documents), timeout_s, texts=False)
         return {each.doc_id: each.score for each in found if each.doc_id in doc_ids}
 

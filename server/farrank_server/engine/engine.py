@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from farrank_rankers.errors import ReadingStopped
 from farrank_runtimes.runtime import forget_locals
-from farrank_server.batching.fair_order import NOBODY, Priority
+from farrank_server.batching.fair_order import NOBODY, Account, Priority
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.admission.concurrency_limit import ConcurrencyLimit
 from farrank_server.engine.admission.estimates import Speed
@@ -37,9 +36,6 @@ INITIAL_READING_PER_S = 1_000_000.0
 
 # Below this many characters, hashing texts costs less than a trip to another thread.
 INLINE_HASH_CHARACTERS = 100_000
-
-# For whom a first stage searches: it asks for vectors of queries, and knows nothing of callers.
-_ASKING = ContextVar("asking", default=NOBODY)
 
 
 class Engine:
@@ -105,11 +101,9 @@ class Engine:
         """
         self.device.check_ready()
         reservation = self._admit(_claim(call, self.scorer(call.ranker).members, coming))
-        asking = _ASKING.set(call.account)
         try:
             yield reservation
         finally:
-            _ASKING.reset(asking)
             self._reservations.release(reservation)
 
     async def rerank(
@@ -194,7 +188,9 @@ class Engine:
         for member in self.scorer(call.ranker).members:
             await self._tokenizers.check_query(member, call)
 
-    async def encode_query(self, ranker: str, query: str, deadline_s: float) -> NDArray[np.float32]:
+    async def encode_query(
+        self, ranker: str, query: str, deadline_s: float, account: Account = NOBODY
+    ) -> NDArray[np.float32]:
         """Make a bi-encoder's vector of a query, in turn with all else on the device.
 
         Nothing is reserved for it: the call that searches with it has its place, and a query is short. One of
@@ -203,7 +199,7 @@ class Engine:
         """
         encoder = self.bi_encoder(ranker)
         self.device.check_ready()
-        now_s, account = time.monotonic(), _ASKING.get()
+        now_s = time.monotonic()
         call = RerankCall(ranker, query, (), None, now_s, deadline_s, record=current(), account=account)
         try:
             return await self._encode_once(encoder, call)

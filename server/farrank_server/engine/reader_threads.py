@@ -2,15 +2,15 @@
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
+from time import perf_counter
 from typing import Any, ParamSpec, TypeVar
 
-from farrank_server.batching.fair_order import NOBODY, Account, FairOrder, Rank
+from farrank_server.batching.fair_order import NOBODY, Account
+from farrank_server.batching.fair_queue import FairQueue
 from farrank_server.engine.admission.reservations import READING_QUANTUM_S
 
 # A piece of a text takes milliseconds, the slowest that was ever measured a tenth of a second: a thread that
@@ -31,7 +31,6 @@ T = TypeVar("T")
 class Work:
     """A piece of work that waits for a thread."""
 
-    number: int
     account: Account
     future: Future[Any]
     run: Callable[[], Any]
@@ -49,7 +48,7 @@ class ReaderThreads(Executor):
     """
 
     def __init__(self, threads: int) -> None:
-        self._queue = _FairQueue()
+        self._queue = _ThreadsQueue()
         self._readers = [_Reader(self._queue) for _ in range(threads)]
         self._hung: list[_Reader] = []
         self._is_shut = False
@@ -66,7 +65,7 @@ class ReaderThreads(Executor):
         if self._is_shut:
             raise RuntimeError("the reader threads have been shut down")
         future: Future[T] = Future()
-        self._queue.put(account, future, run)
+        self._queue.put(Work(account, future, run))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -102,22 +101,18 @@ class ReaderThreads(Executor):
         return len(hung)
 
 
-class _FairQueue:
-    """Work by the fair order of its accounts, that of one account as it came. Thread-safe."""
+class _ThreadsQueue:
+    """A `FairQueue` for threads, which wait at it for work."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._order = FairOrder(READING_QUANTUM_S)
-        self._waiting: dict[Account, deque[Work]] = {}
-        self._numbers = count()
+        self._waiting: FairQueue[Work] = FairQueue(READING_QUANTUM_S)
         self._has_ended = False
 
-    def put(self, account: Account, future: Future[Any], run: Callable[[], Any]) -> None:
+    def put(self, work: Work) -> None:
         """Leave work for a thread."""
         with self._changed:
-            work = Work(next(self._numbers), account, future, run)
-            self._waiting.setdefault(account, deque()).append(work)
-            self._order.begin(account)
+            self._waiting.put(work.account, work)
             self._changed.notify()
 
     def get(self) -> Work | None:
@@ -127,39 +122,25 @@ class _FairQueue:
                 if self._has_ended:
                     return None
                 self._changed.wait()
-            account = (
-                min(self._waiting, key=self._key) if len(self._waiting) > 1 else next(iter(self._waiting))
-            )
-            its = self._waiting[account]
-            work = its.popleft()
-            if not its:
-                del self._waiting[account]
-            return work
+            return self._waiting.take()[1]
 
     def done(self, work: Work, seconds: float) -> None:
         """Note that work which was taken is done, and how long it took."""
         with self._changed:
-            self._order.charge(work.account, seconds)
-            self._order.end(work.account)
+            self._waiting.done(work.account, seconds)
 
     def end(self, *, drop: bool) -> list[Work]:
         """Let threads end once nothing waits; with `drop`, give back what does."""
         with self._changed:
-            dropped = [work for its in self._waiting.values() for work in its] if drop else []
-            if drop:
-                self._waiting.clear()
             self._has_ended = True
             self._changed.notify_all()
-            return dropped
-
-    def _key(self, account: Account) -> tuple[Rank, int]:
-        return self._order.rank(account), self._waiting[account][0].number
+            return self._waiting.clear() if drop else []
 
 
 class _Reader:
     """A thread, what it is at, and for how long somebody has seen it at that."""
 
-    def __init__(self, queue: _FairQueue) -> None:
+    def __init__(self, queue: _ThreadsQueue) -> None:
         self._queue = queue
         self._at: Work | None = None
         self._seen_at: Work | None = None
@@ -190,9 +171,9 @@ class _Reader:
     def _run(self) -> None:
         while not self._given_up and (work := self._queue.get()) is not None:
             self._at = work
-            started_s = time.perf_counter()
+            started_s = perf_counter()
             _do(work.future, work.run)
-            self._queue.done(work, time.perf_counter() - started_s)
+            self._queue.done(work, perf_counter() - started_s)
             # Nothing is kept of a call until the next one comes.
             self._at = None
             del work

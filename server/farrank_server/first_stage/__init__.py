@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from farrank_server.batching.fair_order import NOBODY, Account
+
 if TYPE_CHECKING:
     from farrank_server.engine.stored import DocumentStores
 
@@ -46,6 +48,7 @@ class FirstStage(Protocol):
 
     `FirstStages` bounds how many searches run at once and how long each may take: what takes longer than
     `timeout_s` is cancelled and answered with DeadlineExceeded. The time is told so that it can be passed on.
+    Calls are made for an `account`: where searches wait for each other, they go in the fair order of these.
     Every method may raise Unavailable (down for the moment, with a hint when to come back), ResourceExhausted
     (too busy, or the texts are too large), InvalidArgument (a query that cannot be searched for) and
     DeadlineExceeded. Any other exception is a bug, and the caller gets Internal.
@@ -66,21 +69,27 @@ class FirstStage(Protocol):
         """Say what the index holds. Asked after `start` only."""
         ...
 
-    async def search(self, query: str, k: int, timeout_s: float, *, texts: bool = True) -> list[Candidate]:
+    async def search(
+        self, query: str, k: int, timeout_s: float, *, texts: bool = True, account: Account = NOBODY
+    ) -> list[Candidate]:
         """Return at most `k` candidates, best first; none if nothing in the query is in the index.
 
         `k` is at least 1. Without `texts` the candidates' own are not read.
         """
         ...
 
-    async def texts(self, doc_ids: Sequence[str], timeout_s: float) -> list[str]:
+    async def texts(
+        self, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+    ) -> list[str]:
         """Return the texts of documents that it found, in the order given.
 
         Raises: Gone, naming them, if it does not have some of them (any more).
         """
         ...
 
-    async def locate(self, doc_ids: Sequence[str], timeout_s: float) -> list[int | None]:
+    async def locate(
+        self, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+    ) -> list[int | None]:
         """Return the places of documents, in the order given; None for what it has not, or has no place."""
         return [None] * len(doc_ids)
 
@@ -89,6 +98,8 @@ class FirstStage(Protocol):
         """What is kept beside the index, for its documents' places; None if nothing is."""
         return None
 
-    async def scores(self, query: str, doc_ids: Sequence[str], timeout_s: float) -> Mapping[str, float]:
+    async def scores(
+        self, query: str, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+    ) -> Mapping[str, float]:
         """Score these documents as `search` would; those that it would not find are left out."""
         ...

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from farrank_server.batching.fair_order import Account
 from farrank_server.config.checked import at_least
 from farrank_server.config.schema import IndexConfig
 from farrank_server.errors import ConfigError
@@ -72,10 +73,10 @@ class DenseStage(LuceneStage):
             )
         self._encoder = encoder
 
-    async def query_of(self, query: str, timeout_s: float) -> Mapping[str, Any]:
+    async def query_of(self, query: str, timeout_s: float, account: Account) -> Mapping[str, Any]:
         """Encode the query."""
         assert self._encoder is not None, "not started"
-        return {"vector": (await self._encoder.encode(query, timeout_s)).tolist()}
+        return {"vector": (await self._encoder.encode(query, timeout_s, account)).tolist()}
 
 
 def _check(key: str, config: DenseConfig, configured: Configured) -> Iterator[str]:

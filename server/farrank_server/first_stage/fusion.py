@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
+from farrank_server.batching.fair_order import NOBODY, Account
 from farrank_server.config.checked import at_least
 from farrank_server.config.schema import IndexConfig
 from farrank_server.engine.stored import DocumentStores
@@ -108,13 +109,15 @@ class FusionStage(FirstStage):
             self._config.of,
         )
 
-    async def search(self, query: str, k: int, timeout_s: float, *, texts: bool = True) -> list[Candidate]:
+    async def search(
+        self, query: str, k: int, timeout_s: float, *, texts: bool = True, account: Account = NOBODY
+    ) -> list[Candidate]:
         """Return at most `k` candidates, best first, equal scores in the order of doc_id.
 
         Texts are read of the first member that found a document, once for all.
         """
         until_s = time.monotonic() + timeout_s
-        scores, places = await self._found(query, max(k, self._config.depth), until_s)
+        scores, places = await self._found(query, max(k, self._config.depth), until_s, account)
         parts: dict[str, dict[str, float]] = {}
         for name, its in scores.items():
             for doc_id, score in its.items():
@@ -123,16 +126,18 @@ class FusionStage(FirstStage):
         best = sorted(fused, key=lambda doc_id: (-fused[doc_id], doc_id))[:k]
         # Re-scored candidates are known to be in the index that found them.
         finder = {doc_id: self._config.candidates or next(iter(parts[doc_id])) for doc_id in best}
-        texts_of = await self._texts_of(finder, until_s) if texts else {}
+        texts_of = await self._texts_of(finder, until_s, account) if texts else {}
         elsewhere = [doc_id for doc_id in best if doc_id not in places]
-        located = await self.locate(elsewhere, until_s - time.monotonic())
+        located = await self.locate(elsewhere, until_s - time.monotonic(), account=account)
         places.update(zip(elsewhere, located, strict=True))
         return [
             Candidate(doc_id, texts_of.get(doc_id, ""), fused[doc_id], parts[doc_id], places[doc_id])
             for doc_id in best
         ]
 
-    async def texts(self, doc_ids: Sequence[str], timeout_s: float) -> list[str]:
+    async def texts(
+        self, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+    ) -> list[str]:
         """Return the texts of documents that a member found, in the order given.
 
         Raises: Gone for what no member has; as the members' methods.
@@ -142,11 +147,12 @@ class FusionStage(FirstStage):
         missing = list(dict.fromkeys(doc_ids))
         for member in self._members.values():
             try:
-                found = await member.texts(missing, until_s - time.monotonic())
+                found = await member.texts(missing, until_s - time.monotonic(), account=account)
             except Gone as error:
                 unknown = set(error.doc_ids)
                 asked = [doc_id for doc_id in missing if doc_id not in unknown]
-                found = await member.texts(asked, until_s - time.monotonic()) if asked else []
+                left_s = until_s - time.monotonic()
+                found = await member.texts(asked, left_s, account=account) if asked else []
             else:
                 asked = missing
             read.update(zip(asked, found, strict=True))
@@ -161,28 +167,32 @@ class FusionStage(FirstStage):
         home = self._home
         return None if home is None else home.stores
 
-    async def locate(self, doc_ids: Sequence[str], timeout_s: float) -> list[int | None]:
+    async def locate(
+        self, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+    ) -> list[int | None]:
         """Return the places of documents beside the member whose stores are used."""
         home = self._home
         if home is None or not doc_ids:
             return [None] * len(doc_ids)
-        return await home.locate(doc_ids, timeout_s)
+        return await home.locate(doc_ids, timeout_s, account=account)
 
     @property
     def _home(self) -> FirstStage | None:
         return next((member for member in self._members.values() if member.stores is not None), None)
 
-    async def scores(self, query: str, doc_ids: Sequence[str], timeout_s: float) -> Mapping[str, float]:
+    async def scores(
+        self, query: str, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+    ) -> Mapping[str, float]:
         """Score these documents as `search` would, had it gone `depth` deep; others are left out."""
         if not doc_ids:
             return {}
         until_s = time.monotonic() + timeout_s
-        scores, _ = await self._found(query, self._config.depth, until_s)
+        scores, _ = await self._found(query, self._config.depth, until_s, account)
         fused = fuse(self._config, scores)
         return {doc_id: fused[doc_id] for doc_id in doc_ids if doc_id in fused}
 
     async def _found(
-        self, query: str, depth: int, until_s: float
+        self, query: str, depth: int, until_s: float, account: Account
     ) -> tuple[dict[str, Scores], dict[str, int | None]]:
         """Ask every member: the scores of what it finds, or of what the one of `candidates` found.
 
@@ -193,7 +203,7 @@ class FusionStage(FirstStage):
 
         async def search(name: str) -> Scores:
             member, left_s = self._members[name], until_s - time.monotonic()
-            found = await member.search(query, depth, left_s, texts=False)
+            found = await member.search(query, depth, left_s, texts=False, account=account)
             if member is home:
                 places.update({each.doc_id: each.place for each in found})
             return {each.doc_id: each.score for each in found}
@@ -206,7 +216,8 @@ class FusionStage(FirstStage):
         async def score(name: str) -> Scores:
             if name == self._config.candidates:
                 return found
-            its = await self._members[name].scores(query, [*found], until_s - time.monotonic())
+            left_s = until_s - time.monotonic()
+            its = await self._members[name].scores(query, [*found], left_s, account=account)
             # By rank, what is not found adds nothing anyway.
             missing = {} if self._config.method == "rrf" else dict.fromkeys(found, 0.0)
             return {**missing, **its}
@@ -214,12 +225,13 @@ class FusionStage(FirstStage):
         scores = await together(map(score, self._config.of))
         return dict(zip(self._config.of, scores, strict=True)), places
 
-    async def _texts_of(self, finder: Mapping[str, str], until_s: float) -> dict[str, str]:
+    async def _texts_of(self, finder: Mapping[str, str], until_s: float, account: Account) -> dict[str, str]:
         """Read each text where its document was found."""
 
         async def read(name: str) -> list[tuple[str, str]]:
             its = [doc_id for doc_id, finding in finder.items() if finding == name]
-            found = await self._members[name].texts(its, until_s - time.monotonic())
+            left_s = until_s - time.monotonic()
+            found = await self._members[name].texts(its, left_s, account=account)
             return list(zip(its, found, strict=True))
 
         pairs = await together(map(read, dict.fromkeys(finder.values())))

@@ -2,13 +2,15 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from farrank_server.batching.fair_order import Account
 from farrank_server.config.checked import must
 from farrank_server.config.schema import IndexConfig
+from farrank_server.engine.reader_threads import ReaderThreads
 from farrank_server.errors import ConfigError, InvalidArgument
 from farrank_server.first_stage.kinds import Configured, Kind, Surroundings
 from farrank_server.first_stage.lucene_stage import LuceneStage, check_lucene
@@ -119,13 +121,16 @@ class MaskedLanguageModel:
 
 
 class ImpactStage(LuceneStage):
-    """The index of one `ImpactConfig`. Queries are weighed on a thread of its own, one after the other."""
+    """The index of one `ImpactConfig`.
+
+    Queries are weighed on a thread of its own, one after the other, in the fair order of their accounts.
+    """
 
     def __init__(self, config: ImpactConfig, around: Surroundings) -> None:
         query = UNIT if config.query == UNIT else Path(config.query).name
         super().__init__(around, config.kind, config.path, {"by": "impact"}, f"impact(query={query})")
         self._config, self._key = config, around.key
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="farrank-impact")
+        self._thread = ReaderThreads(1)
         self._weights: UnitWeights | MaskedLanguageModel | None = None
 
     async def start(self) -> None:
@@ -139,11 +144,11 @@ class ImpactStage(LuceneStage):
         await super().stop()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def query_of(self, query: str, timeout_s: float) -> Mapping[str, Any]:
+    async def query_of(self, query: str, timeout_s: float, account: Account) -> Mapping[str, Any]:
         """Weigh the query's tokens."""
         assert self._weights is not None, "not started"
-        loop = asyncio.get_running_loop()
-        return {"weights": await loop.run_in_executor(self._thread, self._weights.weigh, query)}
+        weighing = self._thread.submit_for(account, partial(self._weights.weigh, query))
+        return {"weights": await asyncio.wrap_future(weighing)}
 
 
 def _open_weights(key: str, config: ImpactConfig) -> UnitWeights | MaskedLanguageModel:

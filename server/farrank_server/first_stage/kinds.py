@@ -11,6 +11,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol
 
+from farrank_server.batching.fair_order import NOBODY, Account
 from farrank_server.config.schema import FirstStageConfig, IndexConfig
 from farrank_server.errors import ConfigError
 from farrank_server.first_stage import FirstStage
@@ -43,8 +44,8 @@ class QueryEncoder(Protocol):
         """Its ranker's `encodings_version`."""
         ...
 
-    async def encode(self, query: str, timeout_s: float) -> "NDArray[np.float32]":
-        """Encode a query. Shapes: -> (H,).
+    async def encode(self, query: str, timeout_s: float, account: Account = NOBODY) -> "NDArray[np.float32]":
+        """Encode a query for an account. Shapes: -> (H,).
 
         Raises: InvalidArgument if it holds no token; as the methods of `FirstStage`.
         """

@@ -11,6 +11,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from farrank_server.batching.fair_order import Account
+from farrank_server.batching.fair_queue import FairSlots
 from farrank_server.config.schema import FirstStageConfig, TracingConfig
 from farrank_server.errors import (
     ConfigError,
@@ -38,6 +40,13 @@ _LONGEST_DELAY_S = 30.0
 # One that answered for so long is no start that failed, whatever ended it: the next begins without delay.
 _HEALTHY_AFTER_S = 5.0
 
+
+# Requests that may be at the process beyond one for each of its threads: a thread that has answered goes on
+# while the event loop sends another.
+SPARE_SLOTS = 1
+
+# How far a caller may be ahead of its share, in seconds of searches. Most take less.
+QUANTUM_S = 0.02
 
 # How often the process is asked whether it still answers.
 TICK_S = 1.0
@@ -137,17 +146,20 @@ class LuceneHost:
     @property
     def requests_in_flight(self) -> int:
         """How many requests have a caller who waits."""
-        return 0 if self._process is None else len(self._process.pending)
+        return 0 if self._process is None else self._process.requests
 
-    async def ask(self, index: str, request: Mapping[str, Any]) -> Frame:
-        """Send a request as `search_child` lists them. Raises: as the methods of `FirstStage`."""
+    async def ask(self, index: str, request: Mapping[str, Any], account: Account) -> Frame:
+        """Send a request as `search_child` lists them, for an account.
+
+        Raises: as the methods of `FirstStage`.
+        """
         process = self._process
         if process is None:
             raise _restarting()
         asked = {"index": index, **request}
         if (trace := current().trace) is not None:
             asked["traceparent"] = trace.traceparent()
-        header, texts = await process.ask(asked)
+        header, texts = await process.ask(asked, account)
         if "places" in header and not self._is_same(process.opened[index], self.opened[index]):
             # What is kept beside the index belongs to the one that was there at the start.
             header["places"] = [-1] * len(header["places"])
@@ -215,8 +227,11 @@ def restart_delay_s(failures: int) -> float:
 class SearchProcess(JavaProcess):
     """One life of the search process; made by `open`. When it ends, all that wait for it get Unavailable.
 
-    `opened` is what each index holds, `pending` the requests that have a caller who waits. `ends_as` says
-    why it was killed, if it was.
+    `opened` is what each index holds, `requests` how many have a caller who waits. `ends_as` says why it was
+    killed, if it was.
+
+    A request is sent when it has one of the slots, and has it until the process answers, whether or not its
+    caller still waits: a thread searches on for one who has gone.
 
     A request is written once the pipe has taken the one before. What is given up until then is never written:
     a process that reads no more would otherwise be sent all that callers ask and give up meanwhile.
@@ -227,10 +242,13 @@ class SearchProcess(JavaProcess):
     _reading: asyncio.Task[None]
     _writing: asyncio.Task[None]
     _watching: asyncio.Task[None]
+    _slots: FairSlots
 
     def __init__(self, process: asyncio.subprocess.Process, name: str) -> None:
         super().__init__(process, name)
-        self.pending: dict[int, asyncio.Future[Frame]] = {}
+        self.requests = 0
+        self._pending: dict[int, asyncio.Future[Frame]] = {}
+        self._give_back: dict[int, Callable[[], None]] = {}
         self._ids = itertools.count()
         self._unwritten: dict[int, Mapping[str, Any]] = {}
         self._has_unwritten = asyncio.Event()
@@ -273,27 +291,43 @@ class SearchProcess(JavaProcess):
                 raise ConfigError(f"first_stage.start_timeout_s: {waited}") from None
             raise
         process.opened = header["ready"]
+        process._slots = FairSlots(config.search_threads + SPARE_SLOTS, QUANTUM_S)
         process._reading = asyncio.create_task(process._read_answers(config.max_query_terms))
         process._writing = asyncio.create_task(process._write_requests())
         process._watching = asyncio.create_task(process._watch(config.hang_after_s))
         return process
 
-    async def ask(self, request: Mapping[str, Any]) -> Frame:
+    async def ask(self, request: Mapping[str, Any], account: Account) -> Frame:
         """Send a request; a caller that stops waiting takes it back. Raises: as `LuceneHost.ask`."""
+        self.requests += 1
+        try:
+            return await self._ask(request, await self._slots.take(account))
+        finally:
+            self.requests -= 1
+
+    async def _ask(self, request: Mapping[str, Any], give_back: Callable[[], None]) -> Frame:
         if self._reading.done():
+            give_back()
             raise _restarting()
         request_id = next(self._ids)
         answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
-        self.pending[request_id] = answer
+        self._pending[request_id], self._give_back[request_id] = answer, give_back
         self._unwritten[request_id] = request
         self._has_unwritten.set()
         try:
             return await answer
         finally:
-            was_written = self._unwritten.pop(request_id, None) is None
-            if self.pending.pop(request_id, None) is not None and was_written and not self._reading.done():
+            self._pending.pop(request_id, None)
+            if self._unwritten.pop(request_id, None) is not None:
+                self._end(request_id)
+            elif request_id in self._give_back:
                 with contextlib.suppress(ProcessEnded):
                     self.post({"cancel": request_id})
+
+    def _end(self, request_id: int) -> None:
+        """Give back the slot of a request with which the process is done."""
+        if (give_back := self._give_back.pop(request_id, None)) is not None:
+            give_back()
 
     async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """End the process; requests that still wait get Unavailable."""
@@ -348,7 +382,8 @@ class SearchProcess(JavaProcess):
                 if "heap_full" in header:
                     self._give_up(SearchState.HEAP_FULL, f"keeps Java's heap full: {header['heap_full']}")
                     continue
-                answer = self.pending.pop(header["id"], None)
+                self._end(header["id"])
+                answer = self._pending.get(header["id"])
                 if answer is None or answer.done():
                     continue
                 if "gone" in header:
@@ -362,10 +397,11 @@ class SearchProcess(JavaProcess):
         finally:
             self._watching.cancel()
             self._writing.cancel()
-            for answer in self.pending.values():
+            for answer in self._pending.values():
                 if not answer.done():
                     answer.set_exception(_restarting())
-            self.pending.clear()
+            for request_id in [*self._give_back]:
+                self._end(request_id)
 
 
 def _open_stores(index: Path, verify: bool) -> "IndexStores | None":

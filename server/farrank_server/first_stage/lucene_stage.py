@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from farrank_server.batching.fair_order import NOBODY, Account
 from farrank_server.errors import ConfigError
 from farrank_server.first_stage import Candidate, FirstStage, IndexDescription
 from farrank_server.first_stage.kinds import Surroundings
@@ -57,35 +58,43 @@ class LuceneStage(FirstStage):
             generation=opened["generation"],
         )
 
-    async def query_of(self, query: str, timeout_s: float) -> Mapping[str, Any]:
+    async def query_of(self, query: str, timeout_s: float, account: Account) -> Mapping[str, Any]:
         """Say what is searched for. The whole query is plain text: Lucene's operators mean nothing in it."""
         return {"query": query}
 
-    async def search(self, query: str, k: int, timeout_s: float, *, texts: bool = True) -> list[Candidate]:
+    async def search(
+        self, query: str, k: int, timeout_s: float, *, texts: bool = True, account: Account = NOBODY
+    ) -> list[Candidate]:
         """Return at most `k` candidates, best first, equal scores in the order of doc_id."""
-        asked = await self.query_of(query, timeout_s)
-        header, found = await self._host.ask(self._name, {**asked, "k": k, "texts": texts})
+        asked = await self.query_of(query, timeout_s, account)
+        header, found = await self._host.ask(self._name, {**asked, "k": k, "texts": texts}, account)
         read: Iterator[str] = iter(found) if texts else itertools.repeat("")
         places = _places(header["places"]) or [None] * len(header["doc_ids"])
         hits = zip(header["doc_ids"], header["scores"], places, strict=True)
         return [Candidate(doc_id, next(read), score, place=place) for doc_id, score, place in hits]
 
-    async def texts(self, doc_ids: Sequence[str], timeout_s: float) -> list[str]:
+    async def texts(
+        self, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+    ) -> list[str]:
         """Return the texts of documents that it found, in the order given."""
-        _, found = await self._host.ask(self._name, {"read": list(doc_ids)})
+        _, found = await self._host.ask(self._name, {"read": list(doc_ids)}, account)
         return found
 
-    async def locate(self, doc_ids: Sequence[str], timeout_s: float) -> list[int | None]:
+    async def locate(
+        self, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+    ) -> list[int | None]:
         """Return the places of documents, in the order given; None for what it has not, or has no place."""
-        header, _ = await self._host.ask(self._name, {"locate": list(doc_ids)})
+        header, _ = await self._host.ask(self._name, {"locate": list(doc_ids)}, account)
         return _places(header["places"])
 
-    async def scores(self, query: str, doc_ids: Sequence[str], timeout_s: float) -> Mapping[str, float]:
+    async def scores(
+        self, query: str, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+    ) -> Mapping[str, float]:
         """Score these documents as `search` would; those that it would not find are left out."""
         if not doc_ids:
             return {}
-        asked = await self.query_of(query, timeout_s)
-        header, _ = await self._host.ask(self._name, {**asked, "only": list(doc_ids)})
+        asked = await self.query_of(query, timeout_s, account)
+        header, _ = await self._host.ask(self._name, {**asked, "only": list(doc_ids)}, account)
         return dict(zip(header["doc_ids"], header["scores"], strict=True))
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from farrank_server.batching.fair_order import NOBODY, Account
 from farrank_server.errors import ConfigError, InvalidArgument, NotFound
 from farrank_server.first_stage.kinds import QueryEncoder
 
@@ -42,9 +43,9 @@ class _EngineEncoder:
     ranker: str
     version: str
 
-    async def encode(self, query: str, timeout_s: float) -> NDArray[np.float32]:
+    async def encode(self, query: str, timeout_s: float, account: Account = NOBODY) -> NDArray[np.float32]:
         """Encode a query, in turn with all else on the device."""
-        return await self.engine.encode_query(self.ranker, query, time.monotonic() + timeout_s)
+        return await self.engine.encode_query(self.ranker, query, time.monotonic() + timeout_s, account)
 
 
 class OwnEncoders:
@@ -107,6 +108,6 @@ class _OwnEncoder:
     loaded: "LoadedRanker"
     version: str
 
-    async def encode(self, query: str, timeout_s: float) -> NDArray[np.float32]:
+    async def encode(self, query: str, timeout_s: float, account: Account = NOBODY) -> NDArray[np.float32]:
         """Encode a query."""
         return await self.encoders.encode(self.loaded, query)

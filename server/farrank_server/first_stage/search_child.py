@@ -14,6 +14,7 @@ Run as `python -m farrank_server.first_stage.search_child` by `lucene`, which sp
     child → parent    {ready: {name: {documents, mean_characters, …}}} or {failed: [why]}          once, first
                       {id, doc_ids, scores, places} + texts, {id} + texts, {id, places},
                       {id, gone: [doc_id]} or {id, error}
+                      {id}                                                         cancelled: it is left
                       {stuck_s}                                                    to a ping: for how long all
                                                                                    threads are busy, and none
                                                                                    has ended a search
@@ -109,6 +110,7 @@ class SearchThreads:
     def _answer(self, request: Mapping[str, Any], came_ns: int) -> None:
         # Cancelled while it waited: the search is not made.
         if request["id"] not in self._wanted:
+            self._send(pack({"id": request["id"]}))
             return
         self._change_busy(1)
         try:
@@ -120,6 +122,8 @@ class SearchThreads:
         if request["id"] in self._wanted:
             self._wanted.discard(request["id"])
             self._send(pack({"id": request["id"], **answer}, texts))
+        else:
+            self._send(pack({"id": request["id"]}))
         if answer.get("error") == "memory" and (full := self._heap.look()):
             self._send(pack({"heap_full": full}))
 

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from farrank_rankers.json_values import bounded_text
+from farrank_server.batching.fair_order import NOBODY, Account
 from farrank_server.config.checked import above_0, must
 from farrank_server.config.schema import IndexConfig
 from farrank_server.errors import ConfigError, FarrankError, Gone, Unavailable
@@ -145,11 +146,15 @@ class SearchEngine(FirstStage):
         assert self._description is not None, "not started"
         return self._description
 
-    async def search(self, query: str, k: int, timeout_s: float, *, texts: bool = True) -> list[Candidate]:
+    async def search(
+        self, query: str, k: int, timeout_s: float, *, texts: bool = True, account: Account = NOBODY
+    ) -> list[Candidate]:
         """Return at most `k` candidates, best first, equal scores in the order of doc_id."""
         return await self._candidates(self._body.filled(query, k, timeout_s), self._fields if texts else [])
 
-    async def texts(self, doc_ids: Sequence[str], timeout_s: float) -> list[str]:
+    async def texts(
+        self, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+    ) -> list[str]:
         """Return the texts of documents, in the order given.
 
         Raises: Gone, naming those that the index does not have (any more), and what `search` raises.
@@ -164,7 +169,9 @@ class SearchEngine(FirstStage):
             raise Gone(gone)
         return [found[doc_id] for doc_id in doc_ids]
 
-    async def scores(self, query: str, doc_ids: Sequence[str], timeout_s: float) -> Mapping[str, float]:
+    async def scores(
+        self, query: str, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+    ) -> Mapping[str, float]:
         """Score these documents as `search` would; those that it would not find are left out."""
         body = self._body.filled(query, len(doc_ids), timeout_s, among=doc_ids)
         return {each.doc_id: each.score for each in await self._candidates(body, [])}

@@ -5,7 +5,9 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
+from farrank_server.batching.fair_order import NOBODY, Account
 from farrank_server.config.schema import FirstStageConfig, TracingConfig
+from farrank_server.engine.admission.shared_room import SharedRoom
 from farrank_server.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -34,18 +36,16 @@ _LATEST = 0.1
 class FirstStages:
     """The indexes that a server searches. `open_first_stages` makes it of a configuration.
 
-    `stages` are the first stages by name. `searches_in_flight` counts the searches that have a caller who
-    waits.
+    `stages` are the first stages by name, `room` the places for searches that have a caller who waits.
     """
 
     def __init__(
         self, stages: Mapping[str, FirstStage], config: FirstStageConfig, lucene: LuceneHost | None = None
     ) -> None:
         self.stages = stages
-        self._max_searches = config.max_searches
         self.lucene = lucene or LuceneHost(config)
         self._is_open = False
-        self.searches_in_flight = 0
+        self.room = SharedRoom(config.max_searches)
         self._search_s = 0.02
 
     async def start(self) -> None:
@@ -94,38 +94,69 @@ class FirstStages:
         raise NotFound(f"{field}: no index {name[:100]!r} here; known are: {known}")
 
     async def search(
-        self, index: str, query: str, k: int, timeout_s: float, *, texts: bool = True
+        self,
+        index: str,
+        query: str,
+        k: int,
+        timeout_s: float,
+        *,
+        texts: bool = True,
+        account: Account = NOBODY,
     ) -> list[Candidate]:
         """Return at most `k` candidates, best first, and their texts if asked for.
 
         Raises: NotFound for an unknown index, DeadlineExceeded after `timeout_s`, ResourceExhausted if too
-        many searches wait; as the methods of `FirstStage`.
+        many searches wait, of all callers or of the account; as the methods of `FirstStage`.
         """
         stage = self.stages[self.find(index).name]
-        return await self._bounded(lambda: stage.search(query, k, timeout_s, texts=texts), timeout_s)
+        return await self._bounded(
+            lambda: stage.search(query, k, timeout_s, texts=texts, account=account), timeout_s, account
+        )
 
-    async def texts(self, index: str, doc_ids: Sequence[str], timeout_s: float) -> list[str]:
+    async def texts(
+        self, index: str, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+    ) -> list[str]:
         """Return documents' texts, in the order given. Raises: Gone; as `search`."""
         stage = self.stages[index]
-        return await self._bounded(lambda: stage.texts(doc_ids, timeout_s), timeout_s)
+        return await self._bounded(
+            lambda: stage.texts(doc_ids, timeout_s, account=account), timeout_s, account
+        )
 
-    async def locate(self, index: str, doc_ids: Sequence[str], timeout_s: float) -> list[int | None]:
+    async def locate(
+        self, index: str, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+    ) -> list[int | None]:
         """Return documents' places beside the index, in the order given. Raises: as `search`."""
         stage = self.stages[index]
-        return await self._bounded(lambda: stage.locate(doc_ids, timeout_s), timeout_s)
+        return await self._bounded(
+            lambda: stage.locate(doc_ids, timeout_s, account=account), timeout_s, account
+        )
 
-    async def _bounded(self, ask: Callable[[], Awaitable[Answer]], timeout_s: float) -> Answer:
+    @property
+    def searches_in_flight(self) -> int:
+        """How many searches have a caller who waits."""
+        return self.room.held
+
+    async def _bounded(
+        self, ask: Callable[[], Awaitable[Answer]], timeout_s: float, account: Account
+    ) -> Answer:
         """Ask a first stage within the bounds of time and number."""
-        if self.searches_in_flight >= self._max_searches:
+        room = self.room
+        problem, reason = "", Reason.FIRST_STAGE_FULL
+        if room.is_full_for(1):
+            problem = f"{room.held} searches wait already; first_stage.max_searches is {room.size}"
+        elif not room.shares(account, 1):
+            problem = (
+                f"{room.of(account)} searches of this caller wait already, its share of {room.size}, which "
+                "first_stage.max_searches allows all callers together"
+            )
+            reason = Reason.SHARE
+        if problem:
+            # The measured time of a search includes its wait behind the others.
             raise ResourceExhausted(
-                f"{self.searches_in_flight} searches wait already; "
-                f"first_stage.max_searches is {self._max_searches}",
-                reason=Reason.FIRST_STAGE_FULL,
-                # The measured time of a search includes its wait behind the others.
-                retry_after_ms=max(1, round(self._search_s * 1000)),
+                problem, reason=reason, retry_after_ms=max(1, round(self._search_s * 1000))
             )
         started_s = time.monotonic()
-        self.searches_in_flight += 1
+        room.take(1, account)
         try:
             async with asyncio.timeout(timeout_s):
                 answer = await ask()
@@ -133,7 +164,7 @@ class FirstStages:
             message = f"the first stage did not answer within {timeout_s:.3f} s"
             raise DeadlineExceeded(message, dropped_at=DroppedAt.FIRST_STAGE) from None
         finally:
-            self.searches_in_flight -= 1
+            room.take(-1, account)
         self._search_s += _LATEST * (time.monotonic() - started_s - self._search_s)
         return answer
 

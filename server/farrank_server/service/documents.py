@@ -25,7 +25,9 @@ async def of_candidates(
     suffices = sources is not None and sources.suffice(scorer.members, call.max_chunks)
     texts: Mapping[str, str] = {}
     if suffices and (missing := [each.doc_id for each in candidates if each.place is None]):
-        read = await opened.first_stages.texts(index, missing, call.deadline_s - time.monotonic())
+        read = await opened.first_stages.texts(
+            index, missing, call.deadline_s - time.monotonic(), account=call.account
+        )
         texts = dict(zip(missing, read, strict=True))
     documents = []
     for each in candidates:
@@ -60,13 +62,13 @@ async def _of_index(
     doc_ids = list(asked.values())
     places: list[int | None] = [None] * len(doc_ids)
     if sources is not None:
-        places = await stages.locate(index, doc_ids, call.deadline_s - time.monotonic())
+        places = await stages.locate(index, doc_ids, call.deadline_s - time.monotonic(), account=call.account)
     suffices = sources is not None and sources.suffice(scorer.members, call.max_chunks)
     needed = [doc_id for doc_id, place in zip(doc_ids, places, strict=True) if not suffices or place is None]
     texts: Mapping[str, str] = {}
     if needed:
         try:
-            read = await stages.texts(index, needed, call.deadline_s - time.monotonic())
+            read = await stages.texts(index, needed, call.deadline_s - time.monotonic(), account=call.account)
         except Gone as error:
             raise _unknown(index, asked, error) from None
         texts = dict(zip(needed, read, strict=True))
@@ -90,7 +92,7 @@ def _unknown(index: str, asked: Mapping[int, str], error: Gone) -> InvalidArgume
 
 
 async def texts_of_results(
-    opened: OpenIndexes, asked: Mapping[int, tuple[str, str]], numbers: Sequence[int], deadline_s: float
+    opened: OpenIndexes, asked: Mapping[int, tuple[str, str]], numbers: Sequence[int], call: RerankCall
 ) -> dict[int, str]:
     """Read texts of documents that were ranked without them, by their numbers. Raises: Gone."""
     by_index: dict[str, dict[int, str]] = {}
@@ -99,6 +101,8 @@ async def texts_of_results(
         by_index.setdefault(index, {})[number] = doc_id
     texts: dict[int, str] = {}
     for index, its in by_index.items():
-        read = await opened.first_stages.texts(index, list(its.values()), deadline_s - time.monotonic())
+        read = await opened.first_stages.texts(
+            index, list(its.values()), call.deadline_s - time.monotonic(), account=call.account
+        )
         texts.update(zip(its, read, strict=True))
     return texts

@@ -86,7 +86,7 @@ class RerankService:
                 texts = [document.text for document in documents]
                 answers.add_ranking(response, result, scorer, given.ids, texts, request.options)
                 if request.options.return_texts:
-                    await _add_texts(opened, response, documents, named, call.deadline_s)
+                    await _add_texts(opened, response, documents, named, call)
             spending.answered(response.usage.tokens)
             response.timings.total_ns = _ns_since(call.arrival_s)
             _tell(call.record, response)
@@ -118,7 +118,7 @@ class RerankService:
                 reads_texts = sources is None or not sources.suffice(scorer.members, call.max_chunks)
                 with call.record.stage("first_stage", index=index.name, documents=k):
                     candidates = await opened.first_stages.search(
-                        index.name, call.query, k, remaining_s, texts=reads_texts
+                        index.name, call.query, k, remaining_s, texts=reads_texts, account=call.account
                     )
                     documents = await of_candidates(opened, index.name, candidates, scorer, call)
                 response.timings.first_stage_ns = _ns_since(started_s)
@@ -135,7 +135,7 @@ class RerankService:
                     answers.add_ranking(response, result, scorer, ids, texts, request.options)
             named = {number: (index.name, each.doc_id) for number, each in enumerate(candidates)}
             if request.options.return_texts:
-                await _add_texts(opened, response, documents, named, call.deadline_s)
+                await _add_texts(opened, response, documents, named, call)
             answers.add_first_stage_scores(response, candidates, caller)
             spending.answered(response.usage.tokens)
             response.timings.total_ns = _ns_since(call.arrival_s)
@@ -214,11 +214,11 @@ async def _add_texts(
     response: answers.Response,
     documents: Sequence[Document],
     named: Mapping[int, tuple[str, str]],
-    deadline_s: float,
+    call: RerankCall,
 ) -> None:
     """Read the texts of those results that were ranked without them. Raises: as `FirstStages.texts`."""
     numbers = [each.index for each in response.results if documents[each.index].text is None]
-    texts = await texts_of_results(opened, named, numbers, deadline_s)
+    texts = await texts_of_results(opened, named, numbers, call)
     for each in response.results:
         if each.index in texts:
             each.text = texts[each.index]

@@ -221,7 +221,7 @@ async def test_a_device_that_stays_lost_refuses_every_call_and_says_so(
             lane.load = load
         with pytest.raises(Unavailable):
             await bench.rerank()
-        await asyncio.wait_for(bench.engine.lost.wait(), 10)
+        await until(bench.engine.lost.is_set)
         with pytest.raises(Unavailable, match="lost"):
             await bench.rerank()
 
@@ -242,7 +242,7 @@ async def test_a_load_that_exits_is_a_lost_device_too(
             lane.load = load
         with pytest.raises(Unavailable):
             await bench.rerank()
-        await asyncio.wait_for(bench.engine.lost.wait(), 10)
+        await until(bench.engine.lost.is_set)
 
 
 async def test_a_call_that_failed_is_read_no_further(open_bench: OpenBench) -> None:

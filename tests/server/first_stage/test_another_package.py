@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from farrank_client import AsyncClient
+from farrank_server.batching.fair_order import NOBODY
 from farrank_server.config.schema import ServerConfig
 from farrank_server.config.sources import build, from_file
 from farrank_server.errors import ConfigError, Unavailable
@@ -86,12 +87,12 @@ async def test_it_reads_and_scores_what_others_found(config: ServerConfig) -> No
     await stages.start()
     [stage] = stages.stages.values()
 
-    found = await stage.search("river rhine", 10, 1.0, texts=False)
-    scores = await stage.scores("river rhine", ["bread", "sea"], 1.0)
+    found = await stage.search("river rhine", 10, 1.0, texts=False, account=NOBODY)
+    scores = await stage.scores("river rhine", ["bread", "sea"], 1.0, account=NOBODY)
 
     assert [(each.doc_id, each.text) for each in found] == [("rhine", ""), ("sea", "")]
     assert scores == {"sea": found[1].score}
-    assert await stage.texts(["sea", "bread"], 1.0) == [TEXTS["sea"], TEXTS["bread"]]
+    assert await stage.texts(["sea", "bread"], 1.0, account=NOBODY) == [TEXTS["sea"], TEXTS["bread"]]
     await stages.stop()
 
 

@@ -4,9 +4,11 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from farrank_server.batching.fair_order import Account
 from farrank_server.config.schema import FirstStageConfig
 from farrank_server.errors import (
     DeadlineExceeded,
@@ -17,10 +19,12 @@ from farrank_server.errors import (
 from farrank_server.first_stage import Candidate
 from farrank_server.first_stage.bm25 import Bm25Config
 from farrank_server.first_stage.stages import FirstStages, open_first_stages
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 TIMEOUT_S = 60.0
+GREEDY, MODEST = Account("greedy"), Account("modest")
 
 
 def process_is_gone(pid: int) -> bool:
@@ -93,6 +97,83 @@ async def test_searches_that_wait_are_bounded_and_the_refused_are_told_when_to_c
         os.kill(stage.lucene.process_id, signal.SIGCONT)
         assert all(await asyncio.gather(*waiting))
         assert await stage.search("toy", "alpha", 10, TIMEOUT_S)
+    finally:
+        await stage.stop()
+
+
+async def test_searches_that_wait_are_shared_by_caller(toy_index: Path) -> None:
+    config = FirstStageConfig(indexes={"toy": Bm25Config(toy_index)}, max_searches=32)
+    stage = open_first_stages(config)
+    await stage.start()
+    try:
+        assert stage.lucene.process_id is not None
+        os.kill(stage.lucene.process_id, signal.SIGSTOP)
+
+        def search(account: Account) -> asyncio.Task[list[Candidate]]:
+            return asyncio.create_task(stage.search("toy", "alpha", 10, TIMEOUT_S, account=account))
+
+        waiting = [search(GREEDY) for _ in range(30)]
+        await asyncio.sleep(0)  # each has come to its first wait
+        with pytest.raises(ResourceExhausted, match="30 searches of this caller wait already") as refused:
+            await search(GREEDY)
+        assert refused.value.reason == "share"
+        assert refused.value.retry_after_ms
+        modest = search(MODEST)
+        os.kill(stage.lucene.process_id, signal.SIGCONT)
+        assert await modest
+        assert all(await asyncio.gather(*waiting))
+    finally:
+        await stage.stop()
+
+
+async def test_a_callers_search_does_not_wait_behind_all_of_another(toy_index: Path) -> None:
+    stage = open_first_stages(FirstStageConfig(indexes={"toy": Bm25Config(toy_index)}, search_threads=1))
+    await stage.start()
+    try:
+        assert stage.lucene.process_id is not None
+        # As long as the process is stopped, its slots are held, and their time is charged.
+        os.kill(stage.lucene.process_id, signal.SIGSTOP)
+        answered: list[Account] = []
+
+        async def search(account: Account) -> None:
+            assert await stage.search("toy", "alpha", 10, TIMEOUT_S, account=account)
+            answered.append(account)
+
+        waiting = [asyncio.create_task(search(GREEDY)) for _ in range(60)]
+        await until(lambda: stage.lucene.requests_in_flight == 60)
+        waiting.append(asyncio.create_task(search(MODEST)))
+        await until(lambda: stage.lucene.requests_in_flight == 61)
+        os.kill(stage.lucene.process_id, signal.SIGCONT)
+        await asyncio.gather(*waiting)
+        # By turns it would have been the last.
+        assert answered.index(MODEST) < 30
+    finally:
+        await stage.stop()
+
+
+async def test_a_search_that_is_given_up_keeps_its_slot_until_its_thread_is_free(toy_index: Path) -> None:
+    stage = open_first_stages(FirstStageConfig(indexes={"toy": Bm25Config(toy_index)}, search_threads=1))
+    await stage.start()
+    try:
+        process: Any = stage.lucene._process
+        os.kill(process.pid, signal.SIGSTOP)
+
+        def search() -> asyncio.Task[list[Candidate]]:
+            return asyncio.create_task(stage.search("toy", "alpha", 10, TIMEOUT_S))
+
+        given_up = [search() for _ in range(2)]
+        await until(lambda: len(process._pending) == 2 and not process._unwritten)
+        for each in given_up:
+            each.cancel()
+        await asyncio.wait(given_up)
+        waiting = search()
+        await until(lambda: stage.lucene.requests_in_flight == 1)
+        assert not process._pending
+        os.kill(process.pid, signal.SIGCONT)
+        assert await waiting
+        # Nothing holds a slot any more.
+        await until(lambda: not process._give_back)
+        assert all(await asyncio.gather(*(search() for _ in range(8))))
     finally:
         await stage.stop()
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from farrank_server.batching.fair_order import NOBODY, Account
 from farrank_server.config.schema import FirstStageConfig, IndexConfig
 from farrank_server.errors import ConfigError, DeadlineExceeded, Gone, Unavailable
 from farrank_server.first_stage import Candidate, FirstStage, IndexDescription
@@ -29,6 +30,7 @@ class TableStage(FirstStage):
         self.name, self.table = name, table
         self.searched: list[int] = []
         self.read: list[str] = []
+        self.accounts: set[Account] = set()
 
     async def start(self) -> None:
         pass
@@ -39,18 +41,27 @@ class TableStage(FirstStage):
     def describe(self) -> IndexDescription:
         return IndexDescription(self.name, len(self.table), "table", 10 * len(self.table))
 
-    async def search(self, query: str, k: int, timeout_s: float, *, texts: bool = True) -> list[Candidate]:
+    async def search(
+        self, query: str, k: int, timeout_s: float, *, texts: bool = True, account: Account = NOBODY
+    ) -> list[Candidate]:
         self.searched.append(k)
+        self.accounts.add(account)
         ranked = sorted(self.table.items(), key=lambda item: (-item[1], item[0]))
         return [Candidate(doc_id, "", score) for doc_id, score in ranked[:k]]
 
-    async def texts(self, doc_ids: Sequence[str], timeout_s: float) -> list[str]:
+    async def texts(
+        self, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+    ) -> list[str]:
+        self.accounts.add(account)
         if unknown := [doc_id for doc_id in doc_ids if doc_id not in self.table]:
             raise Gone(unknown)
         self.read += doc_ids
         return [f"{doc_id} of {self.name}" for doc_id in doc_ids]
 
-    async def scores(self, query: str, doc_ids: Sequence[str], timeout_s: float) -> Mapping[str, float]:
+    async def scores(
+        self, query: str, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+    ) -> Mapping[str, float]:
+        self.accounts.add(account)
         return {doc_id: self.table[doc_id] for doc_id in doc_ids if doc_id in self.table}
 
 
@@ -60,6 +71,18 @@ async def fused(members: Mapping[str, FirstStage], **options: Any) -> FusionStag
     fusion = FusionStage(config, Surroundings("it", everything, LuceneHost(everything), members.__getitem__))
     await fusion.start()
     return fusion
+
+
+@pytest.mark.parametrize("options", [{}, {"candidates": "a"}])
+async def test_members_are_asked_for_the_account_that_asks(options: dict[str, str]) -> None:
+    team, tables = Account("team"), {"a": {"x": 1.0, "y": 0.5}, "b": {"x": 0.5, "z": 1.0}}
+    members = {name: TableStage(name, table) for name, table in tables.items()}
+    fusion = await fused(members, **options)
+    assert await fusion.search("q", 3, TIMEOUT_S, account=team)
+    assert await fusion.scores("q", ["x"], TIMEOUT_S, account=team)
+    assert await fusion.texts(["x", "z"], TIMEOUT_S, account=team)
+    for member in members.values():
+        assert member.accounts == {team}
 
 
 def random_tables(members: int, documents: int, *, held: float) -> dict[str, Table]:
@@ -228,11 +251,15 @@ class KeptStage(TableStage):
     def stores(self) -> Any:
         return self.kept
 
-    async def search(self, query: str, k: int, timeout_s: float, *, texts: bool = True) -> list[Candidate]:
+    async def search(
+        self, query: str, k: int, timeout_s: float, *, texts: bool = True, account: Account = NOBODY
+    ) -> list[Candidate]:
         found = await super().search(query, k, timeout_s, texts=texts)
         return [replace(each, place=self.places[each.doc_id]) for each in found]
 
-    async def locate(self, doc_ids: Sequence[str], timeout_s: float) -> list[int | None]:
+    async def locate(
+        self, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+    ) -> list[int | None]:
         self.located += doc_ids
         return [self.places.get(doc_id) for doc_id in doc_ids]
 
@@ -266,7 +293,9 @@ class MeetingStage(TableStage):
         super().__init__(name, {"x": 1.0})
         self.barrier = barrier
 
-    async def search(self, query: str, k: int, timeout_s: float, *, texts: bool = True) -> list[Candidate]:
+    async def search(
+        self, query: str, k: int, timeout_s: float, *, texts: bool = True, account: Account = NOBODY
+    ) -> list[Candidate]:
         await self.barrier.wait()
         return await super().search(query, k, timeout_s, texts=texts)
 
@@ -283,7 +312,9 @@ class StuckStage(TableStage):
 
     cancelled = False
 
-    async def search(self, query: str, k: int, timeout_s: float, *, texts: bool = True) -> list[Candidate]:
+    async def search(
+        self, query: str, k: int, timeout_s: float, *, texts: bool = True, account: Account = NOBODY
+    ) -> list[Candidate]:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -293,7 +324,9 @@ class StuckStage(TableStage):
 
 
 class DownStage(TableStage):
-    async def search(self, query: str, k: int, timeout_s: float, *, texts: bool = True) -> list[Candidate]:
+    async def search(
+        self, query: str, k: int, timeout_s: float, *, texts: bool = True, account: Account = NOBODY
+    ) -> list[Candidate]:
         raise Unavailable("down", retry_after_ms=7)
 
 

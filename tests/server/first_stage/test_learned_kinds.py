@@ -7,6 +7,7 @@ import math
 import random
 import shutil
 import threading
+import time
 import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from farrank_cli.main import main
 from farrank_client import AsyncClient
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.lean_transformers import transformers
+from farrank_server.batching.fair_order import NOBODY, Account
 from farrank_server.config.schema import (
     FirstStageConfig,
     IndexConfig,
@@ -38,7 +40,7 @@ from farrank_server.first_stage import FirstStage
 from farrank_server.first_stage.bm25 import Bm25Config, Bm25Rm3Config, Doc2QueryConfig
 from farrank_server.first_stage.dense import DenseConfig, DenseStage
 from farrank_server.first_stage.fusion import FusionConfig
-from farrank_server.first_stage.impact import ImpactConfig, ImpactStage
+from farrank_server.first_stage.impact import ImpactConfig, ImpactStage, UnitWeights, _open_tokenizer
 from farrank_server.first_stage.kinds import Surroundings
 from farrank_server.first_stage.lucene_host import LuceneHost
 from farrank_server.first_stage.query_encoders import OwnEncoders
@@ -113,13 +115,18 @@ class TableStore:
         pass
 
 
+# For whom queries were encoded.
+ENCODED_FOR: list[Account] = []
+
+
 class TableEncoder:
     """Makes vectors of queries such as "v7"."""
 
     version = "version-1"
 
-    async def encode(self, query: str, timeout_s: float) -> NDArray[np.float32]:
+    async def encode(self, query: str, timeout_s: float, account: Account = NOBODY) -> NDArray[np.float32]:
         assert timeout_s > 0
+        ENCODED_FOR.append(account)
         return vector_of(query)
 
 
@@ -288,10 +295,65 @@ def weighed(folder: Path, query: str) -> dict[str, int]:
 async def test_a_masked_language_model_weighs_the_query(learned: FirstStages, masked_model: Path) -> None:
     query = "where does the river rise"
     expected = weighed(masked_model, query)
-    asked = await learned.stages["weighed"].query_of(query, TIMEOUT_S)  # type: ignore[attr-defined]
+    asked = await learned.stages["weighed"].query_of(query, TIMEOUT_S, NOBODY)  # type: ignore[attr-defined]
     assert asked["weights"] == expected
     assert len({expected.get(token, 0) for token in TOKENS}) > 2
     await check(learned, "weighed", query, impacts(expected))
+
+
+def impact_stage(path: Path) -> Any:
+    """A stage that is not started, of an index of impacts."""
+    everything, others = FirstStageConfig(), dict[str, FirstStage]()
+    around = Surroundings("it", everything, LuceneHost(everything), others.__getitem__)
+    return ImpactStage(ImpactConfig(path, tokenizer=str(TOKENIZER)), around)
+
+
+async def test_queries_are_weighed_in_the_fair_order_of_accounts(fields_index: Path) -> None:
+    stage = impact_stage(fields_index)
+    begun, goes_on, weighed = threading.Event(), threading.Event(), list[str]()
+
+    class Slowly:
+        """Weighs after the test lets it; each query takes far longer than a quantum."""
+
+        def weigh(self, query: str) -> Mapping[str, int]:
+            begun.set()
+            assert goes_on.wait(60)
+            time.sleep(0.2)
+            weighed.append(query)
+            return {query: 1}
+
+    stage._weights = Slowly()
+    asked = [asyncio.create_task(stage.query_of(f"g{n}", TIMEOUT_S, Account("greedy"))) for n in range(4)]
+    assert await asyncio.to_thread(begun.wait, 60)
+    asked.append(asyncio.create_task(stage.query_of("modest", TIMEOUT_S, Account("modest"))))
+    await asyncio.sleep(0)  # it has come to its wait
+    goes_on.set()
+    assert [(await each)["weights"] for each in asked][-1] == {"modest": 1}
+    assert weighed[:2] == ["g0", "modest"]
+    await stage.stop()
+
+
+async def test_a_stage_that_is_stopped_lets_go_of_its_thread_and_stores(fields_index: Path) -> None:
+    stage = impact_stage(fields_index)
+    stage._stores = object()
+    thread = stage._thread._readers[0].thread
+    stage._weights = UnitWeights(await asyncio.to_thread(_open_tokenizer, str(TOKENIZER)))
+    assert (await stage.query_of("river", TIMEOUT_S, NOBODY))["weights"] == {"river": 1}
+
+    await stage.stop()
+
+    assert stage.stores is None
+    await asyncio.to_thread(thread.join, 60)
+    assert not thread.is_alive()
+    with pytest.raises(RuntimeError, match="shut down"):
+        await stage.query_of("river", TIMEOUT_S, NOBODY)
+
+
+async def test_queries_are_encoded_for_the_account_that_asks(learned: FirstStages) -> None:
+    ENCODED_FOR.clear()
+    team = Account("team")
+    assert await learned.search("graph", "v1", 5, TIMEOUT_S, account=team)
+    assert set(ENCODED_FOR) == {team}
 
 
 @pytest.mark.parametrize("query", ["v1", "v2", "v5"])

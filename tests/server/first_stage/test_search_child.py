@@ -2,6 +2,7 @@
 
 import io
 import os
+import threading
 from typing import Any
 
 import pytest
@@ -21,6 +22,21 @@ class Unspeakable(Exception):
 class FailingIndex:
     def search(self, request: Any, k: int, *, texts: bool) -> None:
         raise Unspeakable
+
+
+def test_a_search_that_was_cancelled_is_answered_without_being_made() -> None:
+    index: Any = FailingIndex()
+    reading, writing = os.pipe()
+    with open(reading, "rb") as answers, open(writing, "wb") as to_parent:
+        threads = SearchThreads(
+            {"it": index}, 1, to_parent, HeapWatch(Heap(in_use=lambda: 0, most=lambda: 1))
+        )
+        goes_on = threading.Event()
+        threads._threads.submit(goes_on.wait, 60)
+        asked = pack({"id": 7, "index": "it", "query": "q", "k": 1, "texts": True})
+        threads.run(io.BytesIO(asked + pack({"cancel": 7})))
+        goes_on.set()
+        assert read_frame(answers) == ({"id": 7}, [])
 
 
 def test_a_search_that_fails_in_an_unforeseen_way_is_answered_and_logged(

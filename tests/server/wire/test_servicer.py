@@ -9,6 +9,7 @@ import pytest
 from farrank.v1 import rerank_pb2 as pb
 from farrank_rankers.calibration import Calibration
 from farrank_rankers.spec import COSINE_CALIBRATION
+from farrank_server.batching.fair_order import Account, Priority
 
 DOCUMENTS = [
     pb.Document(id=str(n), text=f"the river rises in the mountains {'and goes on ' * n}") for n in range(8)
@@ -111,6 +112,18 @@ async def test_nothing_found_is_an_empty_answer_of_the_same_form(stub: Any) -> N
     assert not answer.results
     assert (answer.ranker.name, answer.index, answer.score_scale) == ("maxp", "things", pb.SCORE_SCALE_RAW)
     assert answer.timings.first_stage_ns > 0
+
+
+@pytest.mark.parametrize("priority", [pb.PRIORITY_INTERACTIVE, pb.PRIORITY_BATCH])
+async def test_the_first_stage_is_asked_for_the_account_of_the_caller(
+    stub: Any, first_stage: Any, priority: Any
+) -> None:
+    options = pb.RerankOptions(priority=priority)
+    await stub.SearchAndRerank(pb.SearchAndRerankRequest(query="river", options=options))
+    named = [pb.Document(id="rhine", index="things")]
+    await stub.Rerank(pb.RerankRequest(query="river", documents=named, options=options))
+    expected = Priority.BATCH if priority == pb.PRIORITY_BATCH else Priority.INTERACTIVE
+    assert first_stage.accounts == [Account("ipv4:127.0.0.1", priority=expected)] * 2
 
 
 async def test_what_cannot_be_reranked_in_time_is_not_searched_for(stub: Any, first_stage: Any) -> None:

@@ -118,7 +118,7 @@ async def test_a_watcher_that_does_not_read_keeps_nobody_from_the_news() -> None
         watch = await watched(channel)
         for serving in (False, True, False):
             listener.report(serving=serving)
-            assert (await asyncio.wait_for(watch.read(), 10)).status == (SERVING if serving else NOT_SERVING)
+            assert (await asyncio.wait_for(watch.read(), 60)).status == (SERVING if serving else NOT_SERVING)
         watch.cancel()
         await deaf.close()
 
@@ -188,7 +188,7 @@ async def test_a_reflection_stream_that_says_nothing_ends(monkeypatch: pytest.Mo
         stream = channel.stream_stream(V1)()
         await stream.write(ServerReflectionRequest(list_services="").SerializeToString())
         assert b"farrank.v1.RerankService" in await stream.read()
-        assert await asyncio.wait_for(stream.read(), 10) is grpc.aio.EOF
+        assert await asyncio.wait_for(stream.read(), 60) is grpc.aio.EOF
 
 
 async def test_too_many_reflection_streams_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
