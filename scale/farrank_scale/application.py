@@ -1,13 +1,13 @@
 """The application that Ray Serve runs, from Farrank's configuration and how many replicas there are to be."""
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from ray import serve
-from ray.serve._private.constants import RAY_SERVE_ENABLE_HA_PROXY
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 from ray.serve.schema import LoggingConfig
 
@@ -29,6 +29,14 @@ BEYOND_DRAIN_S = 15.0
 # How often replicas tell their backlog, and over how long it is averaged at least.
 TELL_EVERY_S = 1.0
 LOOK_BACK_S = 2.0
+
+# Has HAProxy pass calls on, where the cluster started with it.
+HA_PROXY = "RAY_SERVE_ENABLE_HA_PROXY"
+
+# How long Serve's controller waits for a proxy, in the environment of the controller; as long as Serve's own
+# start waits for it.
+PROXY_READY = "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"
+PROXY_READY_S = "60"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +110,7 @@ def application(config: ServerConfig, scale: Scale) -> Any:
 
 def _router() -> dict[str, Any]:
     """Let calls go to replicas of any node. HAProxy does by itself, and Serve refuses a router beside it."""
-    if RAY_SERVE_ENABLE_HA_PROXY:
+    if os.environ.get(HA_PROXY) == "1":
         return {}
     return {"request_router_config": RequestRouterConfig(request_router_class=AnyNodeRouter)}
 
@@ -154,17 +162,44 @@ def proxy_options(config: ServerConfig) -> dict[str, dict[str, Any]]:
     }
 
 
-def serve_file(name: str, config: ServerConfig, args: Mapping[str, Any]) -> dict[str, Any]:
-    """What a configuration file of Serve holds, for `serve deploy` and KubeRay; `args` are `from_file`'s."""
+def proxy_location(*, head_only: bool) -> str:
+    """Where Serve's proxies are: on the head node alone, or on every node that has a replica."""
+    return "HeadOnly" if head_only else "EveryNode"
+
+
+def controller_options() -> dict[str, Any]:
+    """What Serve's controller is told.
+
+    It kills a proxy that is not ready after 5 s, which on a node that has not imported Serve before is too
+    short; `up` then fails, because it waits for the first proxy.
+    """
+    seconds = os.environ.get(PROXY_READY, PROXY_READY_S)
+    return {"runtime_env": {"env_vars": {PROXY_READY: seconds}}}
+
+
+def serve_file(
+    name: str, config: ServerConfig, args: Mapping[str, Any], *, head_only: bool = False
+) -> dict[str, Any]:
+    """What a configuration file of Serve holds, for `serve deploy` and KubeRay; `args` are `from_file`'s.
+
+    Serve makes all replicas anew when the arguments change. A fixed number of replicas is therefore written
+    beside them.
+    """
+    arguments = dict(args)
+    fixed = {}
+    if "max_replicas" not in arguments:
+        fixed = {"deployments": [{"name": DEPLOYMENT, "num_replicas": arguments.pop("replicas", 1)}]}
     return {
-        "proxy_location": "EveryNode",
+        "proxy_location": proxy_location(head_only=head_only),
+        "controller_options": controller_options(),
         **proxy_options(config),
         "applications": [
             {
                 "name": name,
                 "route_prefix": "/",
                 "import_path": f"{__name__}:from_file",
-                "args": dict(args),
+                "args": arguments,
+                **fixed,
             }
         ],
     }

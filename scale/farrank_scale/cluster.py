@@ -3,24 +3,43 @@
 import json
 import os
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray import serve
-from ray.serve.schema import LoggingConfig
+from ray.exceptions import RayError
+from ray.serve.context import _get_global_client
+from ray.serve.schema import ApplicationDetails, ApplicationStatus, LoggingConfig, ServeInstanceDetails
 
-from farrank_scale.application import DEPLOYMENT, Scale, application, proxy_options
+from farrank_scale.application import (
+    DEPLOYMENT,
+    Scale,
+    application,
+    controller_options,
+    proxy_location,
+    proxy_options,
+)
+from farrank_scale.progress import progress
 from farrank_server.config.schema import ServerConfig
 
 DESCRIBE_S = 30.0
 CONNECT_S = 5.0
+LOOK_EVERY_S = 0.5
+
+# Of a large ranker's loading on a node that a cluster had to add first.
+READY_S = 600.0
 
 
 class ClusterError(RuntimeError):
     """There is no cluster, or no such application on it, or it could not be brought up."""
+
+
+class NotReadyError(ClusterError):
+    """The replicas were not ready in time. Serve goes on starting them."""
 
 
 @contextmanager
@@ -69,23 +88,64 @@ def _check_listens(address: str) -> None:
                 raise
 
 
-def bring_up(config: ServerConfig, scale: Scale, name: str, *, head_only: bool = False) -> None:
-    """Deploy the application, or change one of that name, and wait until it runs.
+def bring_up(
+    config: ServerConfig,
+    scale: Scale,
+    name: str,
+    *,
+    head_only: bool = False,
+    ready_s: float = READY_S,
+    show: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Deploy the application, or change one of that name, and wait until it runs, for `ready_s` at most.
 
     Replicas whose configuration stays are kept; others are replaced a few at a time, and drain. With
-    `head_only` the head node alone has proxies.
-    Raises: ClusterError with what Serve says; ConfigError as `application`.
+    `head_only` the head node alone has proxies. `show` gets a line whenever the deployment has come further.
+    Raises: NotReadyError after `ready_s`; ClusterError with what Serve says; ConfigError as `application`.
     """
+    end_s = time.monotonic() + ready_s
     made = application(config, scale)
-    serve.start(
-        proxy_location="HeadOnly" if head_only else "EveryNode",
-        logging_config=LoggingConfig(enable_access_log=False),
-        **proxy_options(config),
-    )
     try:
-        serve.run(made, name=name, route_prefix="/")
-    except RuntimeError as error:
-        raise ClusterError(f"{error} {_why(name)}".strip()) from error
+        serve.start(
+            proxy_location=proxy_location(head_only=head_only),
+            logging_config=LoggingConfig(enable_access_log=False),
+            controller_options=controller_options(),
+            **proxy_options(config),
+        )
+        target = serve.RunTarget(made, name=name, route_prefix="/")
+        serve.run_many([target], wait_for_applications_running=False)
+        _wait_until_ready(name, end_s, ready_s, show)
+        # They know the application's place a moment after it runs.
+        _get_global_client().wait_for_proxies_serving()
+    except (RayError, TimeoutError) as error:
+        # The last line is the cause.
+        last = (str(error).splitlines() or [type(error).__name__])[-1].strip()
+        raise ClusterError(f"Ray Serve did not start, or did not take the application: {last}") from error
+
+
+def _wait_until_ready(name: str, end_s: float, ready_s: float, show: Callable[[str], None]) -> None:
+    shown = ""
+    while (details := _details(name)).status is not ApplicationStatus.RUNNING:
+        if details.status is ApplicationStatus.DEPLOY_FAILED:
+            raise ClusterError(f"Deploying application {name} failed: {details.message} {_why(name)}".strip())
+        deployment = details.deployments.get(DEPLOYMENT)
+        line = "no replica exists yet"
+        if deployment is not None:
+            line = progress(deployment, ray.available_resources(), ray.cluster_resources())
+        if line != shown:
+            show(line)
+            shown = line
+        if time.monotonic() >= end_s:
+            raise NotReadyError(f"not ready after {ready_s:g} s: {line}")
+        time.sleep(LOOK_EVERY_S)
+
+
+def _details(name: str) -> ApplicationDetails:
+    """What Serve tells of an application, each replica with its node, which `serve.status` leaves out."""
+    found = ServeInstanceDetails(**_get_global_client().get_serve_details()).applications
+    if name not in found:
+        raise ClusterError(f"the application {name!r} was taken down meanwhile")
+    return found[name]
 
 
 def _why(name: str) -> str:
@@ -112,9 +172,11 @@ def describe(name: str) -> dict[str, Any]:
     """
     status = _status(name)
     deployment = status.deployments.get(DEPLOYMENT)
-    handle = serve.get_deployment_handle(DEPLOYMENT, name)
     states = dict(deployment.replica_states) if deployment else {}
-    replicas = handle.broadcast("describe").results(timeout_s=DESCRIBE_S) if states.get("RUNNING") else []
+    replicas: list[Any] = []
+    if states.get("RUNNING"):
+        handle = serve.get_deployment_handle(DEPLOYMENT, name)
+        replicas = handle.broadcast("describe").results(timeout_s=DESCRIBE_S)
     return {
         "application": name,
         "status": str(status.status.value),

@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,16 @@ os.environ["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"] = "120"
 # loopback is all there is.
 ASKED = "FARRANK_RAY"
 
-NODE: dict[str, Any] = {"object_store_memory": 80 * 2**20, "node_ip_address": "127.0.0.1"}
+
+@pytest.fixture(scope="session")
+def node() -> dict[str, Any]:
+    """Each node's size and address."""
+    return {"object_store_memory": 80 * 2**20, "node_ip_address": "127.0.0.1"}
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Any]:
-    """Two nodes, the head with room for two replicas and the other with room for one."""
+def cluster(node: dict[str, Any], dashboard_port: int) -> Iterator[Any]:
+    """Two nodes, the head with room for two replicas and the other with room for one, and a dashboard."""
     if not (only_loopback() or os.environ.get(ASKED)):
         pytest.skip(
             "Serve's proxy listens on every interface, and more than loopback is up: `make ray-tests` runs "
@@ -42,9 +47,10 @@ def cluster() -> Iterator[Any]:
     ray = pytest.importorskip("ray", reason="needs the ray extra: pip install 'farrank[ray]'")
     from ray.cluster_utils import Cluster
 
-    opened = Cluster(head_node_args={"num_cpus": 2, "include_dashboard": False, **NODE}, initialize_head=True)
+    head = {"num_cpus": 2, "dashboard_host": "127.0.0.1", "dashboard_port": dashboard_port, **node}
+    opened = Cluster(head_node_args={"include_dashboard": True, **head}, initialize_head=True)
     try:
-        opened.add_node(num_cpus=1, **NODE)
+        opened.add_node(num_cpus=1, **node)
         address = opened.address
         ray.init(address=address, _node_ip_address="127.0.0.1", log_to_driver=False, configure_logging=False)
         yield opened
@@ -53,13 +59,24 @@ def cluster() -> Iterator[Any]:
         opened.shutdown()
 
 
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
 @pytest.fixture(scope="session")
 def ports() -> list[int]:
     """Free ones, for gRPC and for HTTP."""
-    with socket.socket() as one, socket.socket() as other:
-        for each in (one, other):
-            each.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1], other.getsockname()[1]]
+    return free_ports(2)
+
+
+@pytest.fixture(scope="session")
+def dashboard_port() -> int:
+    """Of Ray's dashboard, which has the REST API that `serve deploy` calls."""
+    return free_ports(1)[0]
 
 
 @pytest.fixture(scope="session")

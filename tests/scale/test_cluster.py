@@ -3,6 +3,7 @@
 One cluster serves all tests, in their order: each begins with what the one before left.
 """
 
+import re
 import threading
 import time
 import urllib.request
@@ -13,22 +14,24 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
+from farrank_cli.exit_codes import TRY_AGAIN
 from farrank_cli.spawn import spawned_server
 from farrank_client import Client, FarrankError, RetryPolicy
 from farrank_client.errors import DeadlineExceeded, ResourceExhausted
+from farrank_server.config import sources
 from farrank_server.config.schema import ServerConfig
 from farrank_server.errors import ConfigError
+from support.commands import Outcome
+from support.waiting import when
 
 pytestmark = pytest.mark.skipif(
     find_spec("ray") is None,
     reason="needs the ray extra: pip install 'farrank[ray]'",
 )
-
-Told = TypeVar("Told")
 
 NAME = "farrank"
 QUERY = "which river reaches the sea"
@@ -92,15 +95,6 @@ def described() -> dict[str, Any]:
     from farrank_scale.cluster import describe
 
     return describe(NAME)
-
-
-def when(asked: Callable[[], Told], holds: Callable[[Told], bool], timeout_s: float = 120.0) -> Told:
-    """Ask again and again until what is told holds."""
-    end_s = time.monotonic() + timeout_s
-    while not holds(told := asked()):
-        assert time.monotonic() < end_s, told
-        time.sleep(0.1)
-    return told
 
 
 def wait_for_replicas(count: int) -> list[dict[str, Any]]:
@@ -281,6 +275,42 @@ def test_a_backlog_brings_a_second_replica_that_goes_when_there_is_none(client: 
     assert set(ends) == {"OK"}
     assert before["replica"] in {each["replica"] for each in found}
     wait_for_replicas(1)
+
+
+def test_up_shows_how_far_it_is_and_ends_after_a_bound(
+    up: Callable[..., None],
+    config: ServerConfig,
+    cluster: Any,
+    node: dict[str, Any],
+    tmp_path: Path,
+    farrank: Callable[..., Outcome],
+) -> None:
+    file = tmp_path / "farrank.yaml"
+    file.write_text(sources.to_yaml(config, ()))
+    command = ("scale", "up", "--config", file, "--head-only", "--replicas")
+    # A test before took it away.
+    if not cluster.worker_nodes:
+        cluster.add_node(num_cpus=1, **node)
+
+    more = farrank(*command, 3)
+    assert more.exit_code == 0, more.err
+    # The first lines may be of the number before.
+    shown = [line for line in more.err.splitlines() if " of 3 replicas are ready" in line]
+    assert any(
+        re.search(r"; \d waits? for a node with 1 CPU free \(the cluster has ", line) for line in shown
+    )
+
+    # No room comes, however long it waits.
+    late = farrank(*command, 6, "--timeout", 5)
+    assert late.exit_code == TRY_AGAIN
+    line = "3 of 6 replicas are ready on 127.0.0.1; 3 wait for a node with 1 CPU free"
+    line += " (the cluster has 0 of 3 CPUs free)"
+    assert late.err.splitlines()[-2:] == [
+        line,
+        f"farrank: not ready after 5 s: {line}. Ray Serve goes on: `farrank scale status` shows how far it "
+        "is; ask for less with --replicas, --cpus or --gpus, or wait longer with --timeout",
+    ]
+    up(replicas=1)
 
 
 def test_what_serve_cannot_do_is_refused(config: ServerConfig, tmp_path: Path) -> None:

@@ -24,6 +24,6 @@ def test_serve_refuses_a_router_beside_haproxy_and_gets_none(
         return deployment(**options)
 
     monkeypatch.setattr(serve, "deployment", remember)
-    monkeypatch.setattr(application, "RAY_SERVE_ENABLE_HA_PROXY", haproxy)
+    monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", str(int(haproxy)))
     application.application(ServerConfig(), application.Scale())
     assert ("request_router_config" in asked) is not haproxy

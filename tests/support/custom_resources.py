@@ -2,7 +2,8 @@
 
 Written from their published APIs: KEDA 2 (keda.sh/v1alpha1: scaledobject-spec and the scaler prometheus),
 Prometheus Operator (monitoring.coreos.com/v1), the Gateway API's GRPCRoute (gateway.networking.k8s.io/v1),
-KServe (serving.kserve.io/v1beta1, with a custom container).
+KServe (serving.kserve.io/v1beta1, with a custom container),
+KubeRay (ray.io/v1: RayServiceSpec and RayClusterSpec; their pod templates are Kubernetes').
 """
 
 from __future__ import annotations
@@ -169,11 +170,36 @@ GRPC_ROUTE = holding(
     ),
 )
 
+# `ray start` takes these as flags: all are texts.
+RAY_GROUP: dict[str, Schema] = {"rayStartParams": TEXTS, "template": {"type": "object"}}
+RAY_SERVICE = holding(
+    ("serveConfigV2", "rayClusterConfig"),
+    # YAML as a text.
+    serveConfigV2=TEXT,
+    rayClusterConfig=holding(
+        ("headGroupSpec",),
+        rayVersion=TEXT,
+        enableInTreeAutoscaling={"type": "boolean"},
+        headGroupSpec=holding(("template",), **RAY_GROUP),
+        workerGroupSpecs=several(
+            holding(
+                ("groupName", "minReplicas", "maxReplicas", "template"),
+                groupName=TEXT,
+                replicas=COUNT,
+                minReplicas=COUNT,
+                maxReplicas=COUNT,
+                **RAY_GROUP,
+            )
+        ),
+    ),
+)
+
 CUSTOM: Mapping[str, Schema] = {
     "ScaledObject": kind("keda.sh/v1alpha1", "ScaledObject", SCALED_OBJECT),
     "ServiceMonitor": kind("monitoring.coreos.com/v1", "ServiceMonitor", SERVICE_MONITOR),
     "PrometheusRule": kind("monitoring.coreos.com/v1", "PrometheusRule", PROMETHEUS_RULE),
     "GRPCRoute": kind("gateway.networking.k8s.io/v1", "GRPCRoute", GRPC_ROUTE),
+    "RayService": kind("ray.io/v1", "RayService", RAY_SERVICE),
     "InferenceService": kind("serving.kserve.io/v1beta1", "InferenceService", INFERENCE_SERVICE),
 }
 

@@ -1,7 +1,11 @@
-"""Wait for what comes about on the event loop a moment later."""
+"""Wait for what comes about a moment later."""
 
 import asyncio
+import time
 from collections.abc import Callable
+from typing import TypeVar
+
+Told = TypeVar("Told")
 
 
 async def until(holds: Callable[[], bool], timeout_s: float = 120.0) -> None:
@@ -9,3 +13,12 @@ async def until(holds: Callable[[], bool], timeout_s: float = 120.0) -> None:
         # There is no event to wait for: it is read off metrics.
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
+
+
+def when(asked: Callable[[], Told], holds: Callable[[Told], bool], timeout_s: float = 120.0) -> Told:
+    """Ask again and again until the answer holds, where no event loop runs."""
+    end_s = time.monotonic() + timeout_s
+    while not holds(told := asked()):
+        assert time.monotonic() < end_s, told
+        time.sleep(0.1)
+    return told

@@ -22,7 +22,7 @@ from statistics import mean, median
 from farrank_bench.report import Command, Heading, Measure, Row, at_least, not_measured, spread
 from farrank_bench.rounds import ContenderFailed
 from farrank_bench.scaling import loopback
-from farrank_bench.scaling.balancing import KINDS, balancing
+from farrank_bench.scaling.balancing import KINDS, WAYS, balancing
 from farrank_bench.scaling.callers import Callers, callers
 from farrank_bench.scaling.calls import MEAN_TOKENS, MIN_TOKENS, WORD, call_of, calls_of_many_lengths
 from farrank_bench.scaling.load import (
@@ -85,6 +85,7 @@ class Plan:
     share: float
     token_s: float
     seed: int = 0
+    divided: Sequence[str] = tuple(WAYS.values())
 
     def rate_per_s(self, count: int) -> float:
         """Calls a second that load so many devices to the share."""
@@ -182,7 +183,7 @@ def divided(kind: str, plan: Plan) -> list[Row]:
     mean_s = plan.token_s * MEAN_TOKENS
     with callers(plan.processes) as senders:
         seeds = range(plan.seed, plan.seed + plan.rounds)
-        return balancing(kind, senders, mean_s, plan.share, seeds, OPEN_WARM_UP_S, plan.open_s)
+        return balancing(kind, senders, mean_s, plan.share, seeds, OPEN_WARM_UP_S, plan.open_s, plan.divided)
 
 
 def hops(plan: Plan) -> list[Row]:
@@ -266,6 +267,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--load", type=float, default=0.7, help="of an open one, a share of the devices' time (%(default)s)")
     add("--token-ms", type=float, default=2.0, help="sleep for each token (%(default)s)")
     add("--seed", type=int, default=0, help="of calls of even and mixed sizes, in the first round (0)")
+    add(
+        "--ways",
+        nargs="+",
+        choices=WAYS,
+        default=[*WAYS],
+        help="to divide calls of even and mixed sizes (all)",
+    )
     given = command.parse(arguments)
     # Where it is not allowed, Ray is not measured, and the report says why.
     with suppress(OSError):
@@ -281,6 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.load,
         given.token_ms / 1000,
         given.seed,
+        [WAYS[name] for name in given.ways],
     )
     notes = (
         "every replica is a real server whose device sleeps instead of computing: "

@@ -24,6 +24,15 @@ AIMS = {"even": 1.3, "mixed": 1.6}
 
 ROUND_ROBIN, WEIGHTED, ENVOY_ALL = "round robin", "weighted round robin", "Envoy, least of all"
 
+# By their names on the command line.
+WAYS = {
+    "round-robin": ROUND_ROBIN,
+    "weighted": WEIGHTED,
+    "client": CLIENT,
+    "envoy": ENVOY,
+    "envoy-all": ENVOY_ALL,
+}
+
 
 def _grpcs_own(policy: str, **config: object) -> Options:
     """Options that have gRPC share calls by a policy, among healthy replicas."""
@@ -50,10 +59,11 @@ def balancing(
     seeds: Sequence[int],
     warm_up_s: float,
     seconds: float,
+    measured: Sequence[str],
 ) -> list[Row]:
-    """Measure all ways in turns with one kind of sizes, a round for each seed of arrivals and calls.
+    """Measure ways in turns with one kind of sizes, a round for each seed of arrivals and calls.
 
-    `mean_s` is a call's mean time on a device.
+    `mean_s` is a call's mean time on a device, `measured` are the ways.
     """
     sizes = KINDS[kind]
     rate_per_s = share * REPLICAS / mean_s
@@ -76,10 +86,13 @@ def balancing(
             CLIENT: Contender(everybody),
         }
         for name, draws in ((ENVOY, 2), (ENVOY_ALL, REPLICAS)):
+            if name not in measured:
+                continue
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             ways[name] = Contender(stack.enter_context(envoy_before(servers, folder, draws)))
         for number in seeds:
-            for name, way in ways.items():
+            for name in measured:
+                way = ways[name]
                 loaded = open_load(
                     callers,
                     way.address,

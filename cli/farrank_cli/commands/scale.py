@@ -3,12 +3,13 @@
 import argparse
 import json
 import os
+import sys
 import time
 from functools import partial
 from pathlib import Path
 
 from farrank_cli.commands.serve import add_settings, read_settings
-from farrank_cli.exit_codes import DONE, REFUSED, CommandError, told_in_a_line
+from farrank_cli.exit_codes import DONE, REFUSED, TRY_AGAIN, CommandError, told_in_a_line
 from farrank_cli.flags import add_commands, at_least, flag, not_negative, positive
 from farrank_client import Client
 from farrank_client.errors import FarrankError
@@ -50,6 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     up("--gpus N", "likewise of GPUs", not_negative, default=0.0)
     up("--surge PERCENT", "more replicas while a version is rolled out", at_least(0, 100), default=25)
     up("--head-only", "proxies on the head node alone, not on every node with a replica")
+    up("--timeout SECONDS", "for replicas to be ready; then the command ends", positive, default=600.0)
     up("--print-config", "print a configuration file for `serve deploy` and KubeRay, and end")
     targets = partial(flag, commands["targets"])
     targets("--out FILE", "where to write", Path, required=True)
@@ -111,10 +113,27 @@ def _up(args: argparse.Namespace) -> int:
             ".".join(each.path): each.value for each in settings if each.source != str(args.config)
         }:
             told["set"] = others
-        print(yaml.safe_dump(serve_file(args.name, config, told), sort_keys=False), end="")
+        print(
+            yaml.safe_dump(serve_file(args.name, config, told, head_only=args.head_only), sort_keys=False),
+            end="",
+        )
         return DONE
     with cluster.connected(args.address):
-        cluster.bring_up(config, scale, args.name, head_only=args.head_only)
+        try:
+            cluster.bring_up(
+                config,
+                scale,
+                args.name,
+                head_only=args.head_only,
+                ready_s=args.timeout,
+                show=lambda line: print(line, file=sys.stderr, flush=True),
+            )
+        except cluster.NotReadyError as error:
+            raise CommandError(
+                f"{error}. Ray Serve goes on: `farrank scale status` shows how far it is; ask for less with "
+                "--replicas, --cpus or --gpus, or wait longer with --timeout",
+                TRY_AGAIN,
+            ) from error
         address = f"{cluster.proxy_host()}:{config.listen.port}"
         with Client(address, metadata=(("application", args.name),)) as client:
             try:
