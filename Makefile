@@ -67,22 +67,28 @@ $(OLDER_READY): $(READY) constraints-transformers-4.txt
 		echo "import site; site.addsitedir('$$packages')" >"$$(echo $(OLDER)/lib/python*/site-packages)/first.pth"
 	touch $@
 
-# What reads or runs transformers' own code: its models, tokenizers, configurations, Trainer, and their traces. What
-# comes after a trace (how it is quantised, measured, kept and chosen) is the same with either release, and
-# `make test` has run it.
+# Tests of what reads or runs transformers' own code: its models, tokenizers, configurations, Trainer, and their traces.
+# The rest is the same with either release, and `make test` has run it: families' heads, how a layout is written where
+# optimum has no part in it, and how an export is quantised, measured, kept and chosen. Backbones marked slow are traced
+# in tests/exporters/test_plain_graph.py, too.
 OLDER_TESTS := tests/rankers tests/runtimes/test_packed_runtime.py tests/runtimes/test_published_runtime.py \
-	tests/runtimes/test_torch_runtime.py tests/exporters/test_optimum_exporter.py \
-	tests/exporters/test_optimum_layout.py tests/exporters/test_plain_graph.py tests/exporters/test_trace.py \
-	tests/e2e/test_embedded_rankers.py tests/server/first_stage/test_learned_kinds.py \
-	tests/training/test_ranking_trainer.py tests/docs/test_constraints.py \
-	--ignore=tests/rankers/families --ignore=tests/rankers/packed --ignore=tests/rankers/exports \
+	tests/runtimes/test_torch_runtime.py tests/exporters/test_optimum_exporter.py tests/exporters/test_plain_graph.py \
+	$(addprefix tests/exporters/test_optimum_layout.py::test_,a_published_model_gets_a_folder_with_its_files_and_no_weights \
+		int8_and_fp16_are_served_where_they_keep_their_bound others_libraries_load_a_cross_encoder_with_the_same_scores \
+		sentence_transformers_loads_a_biencoder_with_the_same_vectors) \
+	$(addprefix tests/server/first_stage/test_learned_kinds.py::test_,a_masked_language_model_weighs_the_query \
+		a_query_that_the_model_cannot_hold_is_refused what_encode_wrote_is_found_by_the_score_that_the_ranker_gives) \
+	tests/e2e/test_embedded_rankers.py tests/training/test_ranking_trainer.py tests/docs/test_constraints.py \
+	$(addprefix --ignore=tests/rankers/,families packed exports test_papers.py test_zoo.py) \
 	$(addprefix --ignore=tests/rankers/backbones/packed/test_,$(addsuffix .py,block_by_block compiled_patterns compiling precision)) \
+	$(addprefix --deselect=tests/rankers/test_stretches.py::test_,no_text_is_tokenized_in_long_pieces any_text_has_the_tokens_of_the_whole) \
 	--deselect=tests/rankers/test_traceable.py::test_every_family_scores_alike_in_its_graphs \
 	--deselect=tests/e2e/test_embedded_rankers.py::test_one_is_exported
 
+# Two workers: CI runs it beside the other parts.
 test-transformers-4: $(OLDER_READY)  ## a part of the test suite with transformers 4.57 and optimum
 	FARRANK_OTHER_PYTHON=$(abspath $(BIN)/python) OMP_NUM_THREADS=1 \
-		$(OLDER)/bin/python -m pytest --numprocesses=auto --no-loadscope-reorder $(OLDER_TESTS) $(PYTEST_ARGS)
+		$(OLDER)/bin/python -m pytest --numprocesses=2 --no-loadscope-reorder -m "not slow" $(OLDER_TESTS) $(PYTEST_ARGS)
 
 client-tests: $(READY)  ## the part of it in which other people's HTTP clients, in environments of their own, ask a server
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/http_clients $(PYTEST_ARGS)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import openvino
 import pytest
@@ -148,12 +149,19 @@ def test_every_backbone_encodes_alike_in_its_graph(
             check_encoder_on(ranker, run, inputs_of(ranker, "the query", words)[0])
 
 
-def test_stretched_positions_follow_each_inputs_own_length(make_model: MakeModel, tmp_path: Path) -> None:
+def test_masks_are_added_and_stretched_positions_follow_each_inputs_own_length(
+    make_model: MakeModel, tmp_path: Path
+) -> None:
     options = {"position_step": 4, "query_prefix": "query: ", "document_prefix": "passage: "}
     folder = make_model("bert", num_hidden_layers=1)
     ranker = new_ranker("biencoder", folder, Chunking("sliding", 60, 40, 100), seed=2, options=options).eval()
     trace_encoder(ranker, tmp_path)
     run = in_onnx_runtime(tmp_path / "encoder.onnx")
+    # Masks of truth, as transformers 5 makes them, would cost a tenth of the time: see `added_mask`.
+    graph = onnx.load(tmp_path / "encoder.onnx", load_external_data=False).graph
+    kinds = {node.op_type for node in graph.node}
+    assert "Softmax" in kinds
+    assert not {"IsNaN", "GatherND"} & kinds
     for words in ([2], [24, 1, 0, 8], [3, 5]):  # 32 of the 128 positions fit 4 times
         check_encoder_on(ranker, run, inputs_of(ranker, "the query", words)[0])
 
