@@ -28,6 +28,8 @@ from support.tls_files import TlsFiles
 
 # Whoever starts the tests in the background may have them ignore Ctrl-C, and so all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Lucene's processes live for seconds here: the JVM's second compiler would take a quarter of each one's time.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 # The same examples in every run, so that what fails, fails again; --hypothesis-profile explore draws others.
 # No example has a deadline: a busy machine is no bug.

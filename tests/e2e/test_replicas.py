@@ -99,12 +99,12 @@ async def test_replicas_that_drain_die_or_hang_lose_their_share_and_no_call(
         await load.shared_by(4, LEFT_S)
         # What keeps it draining, so that it is there to be asked.
         long_call = asyncio.create_task(
-            beside.rerank("sea", ["the river meets the sea " * 280] * 300, timeout_s=600)
+            beside.rerank("sea", ["the river meets the sea " * 280] * 150, timeout_s=600)
         )
         await until(lambda: metric_of(draining, "farrank_held_characters") > 100_000, 120)
         draining.process.terminate()
         await load.shared_by(3, LEFT_S)
-        assert len((await long_call).results) == 300
+        assert len((await long_call).results) == 150
 
         killed.process.kill()
         await load.shared_by(2, LEFT_S)

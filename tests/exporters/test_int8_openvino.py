@@ -3,7 +3,7 @@
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ LAYERS = 2
 IN_INT8 = 7 * LAYERS
 # Attention's weights with values: NNCF leaves them as they are.
 PRODUCTS = IN_INT8 + LAYERS
+FILES = ("encoder.bin", "encoder.xml")
 
 
 @pytest.fixture
@@ -137,15 +138,34 @@ def test_nothing_to_calibrate_with_is_refused(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.fixture(scope="module")
+def first_way(tmp_path_factory: pytest.TempPathFactory) -> Callable[[OpenVinoInt8], Quantized]:
+    """Quantize a graph the first way, and copy what came of it for others: all have the same graph."""
+    kept, ways = tmp_path_factory.mktemp("first-way"), OpenVinoInt8.ways
+    made: list[Quantized] = []
+
+    def first(int8: OpenVinoInt8) -> Quantized:
+        if not made:
+            made.append(next(ways(int8)))
+            for name in FILES:
+                shutil.copy(int8._folder / name, kept)
+        for name in FILES:
+            shutil.copy(kept / name, int8._folder)
+        return made[0]
+
+    return first
+
+
 @pytest.fixture
-def ways_written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def ways_written(
+    first_way: Callable[[OpenVinoInt8], Quantized], monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
     """Ways to quantize that take no time: the first graph is kept, and each way is named when it is taken."""
     taken: list[str] = []
-    ways = OpenVinoInt8.ways
 
     def short(self: OpenVinoInt8) -> Iterator[Quantized]:
         for quantized in (
-            next(ways(self)),
+            first_way(self),
             Quantized("openvino", "second", 16),
             Quantized("openvino", "third", 16),
         ):

@@ -19,7 +19,7 @@ from support.tiny_tokenizers import save_tokenizer, wordpiece
 
 SMALL = {
     "hidden_size": 32,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "num_attention_heads": 4,
     "intermediate_size": 64,
     "initializer_range": 0.25,
@@ -31,8 +31,8 @@ CROSS_ENCODERS: dict[str, dict[str, Any]] = {
     "xlm-roberta": {"max_position_embeddings": 130},
     "electra": {"embedding_size": 16},
     "deberta-v2": {"relative_attention": True, "position_buckets": 16, "pos_att_type": ["p2c", "c2p"]},
-    "modernbert": {"global_attn_every_n_layers": 2, "local_attention": 16},
-    "distilbert": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64},
+    "modernbert": {"num_hidden_layers": 2, "global_attn_every_n_layers": 2, "local_attention": 16},
+    "distilbert": {"dim": 32, "n_layers": 1, "n_heads": 4, "hidden_dim": 64},
 }
 TEXTS = (
     ("search query", "the long document ranks chunks"),

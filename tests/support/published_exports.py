@@ -18,7 +18,7 @@ from support.tiny_tokenizers import save_tokenizer, wordpiece
 
 TINY = {
     "hidden_size": 32,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "num_attention_heads": 4,
     "intermediate_size": 64,
     # Wide enough for scores to differ by far more than rounding.
