@@ -291,6 +291,8 @@ def test_up_shows_how_far_it_is_and_ends_after_a_bound(
     # A test before took it away.
     if not cluster.worker_nodes:
         cluster.add_node(num_cpus=1, **node)
+    # Another configuration runs, and its replica goes when both of these are ready: three CPUs hold no more.
+    up(replicas=2)
 
     more = farrank(*command, 3)
     assert more.exit_code == 0, more.err
