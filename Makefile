@@ -69,8 +69,8 @@ $(OLDER_READY): $(READY) constraints-transformers-4.txt
 
 # Tests of what reads or runs transformers' own code: its models, tokenizers, configurations, Trainer, and their traces.
 # The rest is the same with either release, and `make test` has run it: families' heads, how a layout is written where
-# optimum has no part in it, and how an export is quantised, measured, kept and chosen. Backbones marked slow are traced
-# in tests/exporters/test_plain_graph.py, too.
+# optimum has no part in it, and how an export is quantised, measured, kept and chosen. Most backbones marked slow are
+# traced in tests/exporters/test_plain_graph.py, too: all but MOSAIC and BigBird.
 OLDER_TESTS := tests/rankers tests/runtimes/test_packed_runtime.py tests/runtimes/test_published_runtime.py \
 	tests/runtimes/test_torch_runtime.py tests/exporters/test_optimum_exporter.py tests/exporters/test_plain_graph.py \
 	$(addprefix tests/exporters/test_optimum_layout.py::test_,a_published_model_gets_a_folder_with_its_files_and_no_weights \
