@@ -27,10 +27,14 @@ async def strike(server: SickServer, words: str, times: int) -> list[asyncio.Tas
     calls: list[asyncio.Task[object]] = []
     for number in range(times):
         server.order(words)
-        # Sent until one meets it: an order may be read after a call.
+        # Sent until one meets it: an order may be read after a call. One at a time: the more a batch holds,
+        # the longer it may take before it counts as hung.
+        sent: asyncio.Task[object] | None = None
         while len(server.struck) <= number:
-            calls.append(asyncio.create_task(call(server, "Rerank", REQUEST)))
-            await asyncio.sleep(0.5)
+            if sent is None or sent.done():
+                sent = asyncio.create_task(call(server, "Rerank", REQUEST))
+                calls.append(sent)
+            await asyncio.sleep(0.05)
     return calls
 
 
