@@ -58,9 +58,9 @@ def from_file(path: Path, text: str | None = None) -> list[Setting]:
 
     if path.suffix not in (".toml", ".yaml", ".yml"):
         raise ConfigError(f"{path}: a configuration file must end in .yaml, .yml or .toml")
+    if text is None:
+        text = text_of(path)
     try:
-        if text is None:
-            text = text_of(path)
         # An empty file sets nothing, which is allowed.
         tree = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text) or {}
         problem = _too_much(tree)

@@ -134,7 +134,9 @@ class HttpCalls:
         self._service = service
         self._guard = guard
         # As over gRPC: those in flight, and as many that arrive or are unread.
-        self._open_requests = OpenCalls("HTTP requests", 2 * limits.max_concurrent_calls)
+        self._open_requests = OpenCalls(
+            "HTTP requests", 2 * limits.max_concurrent_calls, limit="max_concurrent_calls"
+        )
         self._open_requests.show(guard.metrics)
         # What it does holds the interpreter's lock: more threads would not make it faster.
         self._aside = ThreadPoolExecutor(1, "farrank-http")

@@ -21,7 +21,8 @@ _RETRY_AFTER_MS = 1000
 class OpenCalls:
     """Places of one kind of calls, shared by caller and, where `of_connection` is given, by connection.
 
-    A caller may have `of_free` times as many as are free. Belongs to the event loop.
+    A caller may have `of_free` times as many as are free. `limit` names the setting that the number of places
+    follows. Belongs to the event loop.
     """
 
     def __init__(
@@ -31,8 +32,10 @@ class OpenCalls:
         *,
         of_free: float = OF_FREE,
         of_connection: int | None = None,
+        limit: str = "",
     ) -> None:
         self._kind = kind
+        self._most = f"the most with this {limit}" if limit else "the most"
         self._room = SharedRoom(size, of_free)
         self._of_connection = of_connection
         self._on = Counter[str]()
@@ -61,7 +64,7 @@ class OpenCalls:
         if self._of_connection is not None and self._on[peer] >= self._of_connection:
             why = f"this connection has {self._of_connection} {self._kind} open, the most"
         elif self._room.is_full_for(1):
-            why, reason = f"{self._room.held} {self._kind} are open, the most", Reason.CALLS
+            why, reason = f"{self._room.held} {self._kind} are open, {self._most}", Reason.CALLS
         elif not self._room.shares(account, 1):
             mine, size = self._room.of(account), self._room.size
             why = f"{mine} {self._kind} of this caller are open, its share of {size}"
