@@ -48,11 +48,13 @@ class FairQueue(Generic[T]):
         self._order.end(account)
 
     def remove(self, account: Account, work: T) -> None:
-        """Drop work that still waits."""
-        waiting = self._waiting[account]
-        self._waiting[account] = deque(each for each in waiting if each[1] is not work)
-        self._order.end(account)
-        self._tidy(account)
+        """Drop work, if it still waits."""
+        waiting = self._waiting.get(account, deque())
+        kept = deque(each for each in waiting if each[1] is not work)
+        if len(kept) < len(waiting):
+            self._waiting[account] = kept
+            self._order.end(account)
+            self._tidy(account)
 
     def clear(self) -> list[T]:
         """Drop all work that waits, and return it."""
@@ -94,7 +96,7 @@ class FairSlots:
             try:
                 await turn
             except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():
+                if not turn.cancelled():
                     self._give_back(account, 0.0)
                 else:
                     self._queue.remove(account, turn)
@@ -111,7 +113,11 @@ class FairSlots:
 
     def _give_back(self, account: Account, seconds: float) -> None:
         self._queue.done(account, seconds)
-        if self._queue:
-            self._queue.take()[1].set_result(None)
-        else:
-            self._free += 1
+        while self._queue:
+            account, turn = self._queue.take()
+            if not turn.cancelled():
+                turn.set_result(None)
+                return
+            # Its task, which has not run since, would have removed it.
+            self._queue.done(account, 0.0)
+        self._free += 1

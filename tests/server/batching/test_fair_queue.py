@@ -98,6 +98,20 @@ async def test_who_gives_up_waiting_leaves_the_slot_to_the_next(was_handed_over:
     await asyncio.wait_for(slots.take(GREEDY), 60)
 
 
+async def test_a_slot_that_comes_back_as_somebody_gives_up_goes_to_the_next() -> None:
+    slots = FairSlots(1, 0.1)
+    give_back = await slots.take(GREEDY)
+    left, stays = (asyncio.create_task(slots.take(each)) for each in (GREEDY, MODEST))
+    await asyncio.sleep(0)
+    # The task has not run since it was cancelled.
+    left.cancel()
+    give_back()
+    with pytest.raises(asyncio.CancelledError):
+        await left
+    (await asyncio.wait_for(stays, 60))()
+    await asyncio.wait_for(slots.take(GREEDY), 60)
+
+
 def test_what_is_cleared_or_removed_leaves_no_account_behind() -> None:
     queue: FairQueue[str] = FairQueue(0.1)
     for work in ("a", "b", "c"):
