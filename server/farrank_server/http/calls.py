@@ -38,10 +38,10 @@ from farrank_server.metrics import Door
 from farrank_server.service.connections import end_connection, peer_name
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
+from farrank_server.service.open_calls import OpenCalls
 from farrank_server.service.receiving import ReceivingBudget
 from farrank_server.service.unread import SMALL_ANSWER_BYTES, Unread, UnreadAnswers
 from farrank_server.service.validate import too_large
-from farrank_server.wire.open_calls import OpenCalls
 
 Value = TypeVar("Value")
 

@@ -20,7 +20,7 @@ from farrank_server.service.connections import end_connection
 
 log = logging.getLogger(__name__)
 
-# A smaller answer is never refused: the calls that may be open (`wire/open_calls.py`) bound their number.
+# A smaller answer is never refused: the calls that may be open (`service/open_calls.py`) bound their number.
 SMALL_ANSWER_BYTES = 65_536
 
 # The share of all unread bytes that one connection may have.

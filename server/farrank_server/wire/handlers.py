@@ -25,11 +25,11 @@ from farrank_server.metrics import Door
 from farrank_server.service.fields import parsed_in_turn
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import SERVICE, RerankService
+from farrank_server.service.open_calls import OpenCalls
 from farrank_server.service.receiving import ReceivingBudget
 from farrank_server.service.unread import Unread, UnreadAnswers
 from farrank_server.service.validate import too_large
 from farrank_server.telemetry.call_record import REQUEST_ID, begin
-from farrank_server.wire.open_calls import OpenCalls
 
 # gRPC's own key for a server's wish when to be called again (gRFC A6); its clients honour it.
 RETRY_KEY = "grpc-retry-pushback-ms"

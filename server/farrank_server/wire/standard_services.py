@@ -24,8 +24,8 @@ from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest, Serv
 from farrank_server.access.keys import Keys
 from farrank_server.errors import DeadlineExceeded, FarrankError, InvalidArgument, ResourceExhausted
 from farrank_server.service.fields import SMALL_BYTES
+from farrank_server.service.open_calls import OpenCalls
 from farrank_server.wire.handlers import Context, header_of, refuse
-from farrank_server.wire.open_calls import OpenCalls
 
 # A client that checks health holds a watch on each of its connections, a proxy some for its clients.
 MOST_WATCHES = 4096
