@@ -71,7 +71,7 @@ async def load(address: str, keys: Mapping[str, str], greedy: int, seconds: floa
 
 
 def measure(rounds: int, seconds: float, greedy: int) -> list[Row]:
-    """Measure the modest caller alone, beside the greedy one with its key, and with a key each, in turns."""
+    """Measure the modest caller in turns: alone, with the greedy caller's key, and with a key of its own."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         index, file = folder / "index", folder / "keys.toml"

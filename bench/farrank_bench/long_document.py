@@ -31,7 +31,7 @@ TIMEOUT_S = 1800.0
 
 
 def text_of(source: str, tokens: int) -> str:
-    """Put documentation together until a ranker's tokenizer finds so many tokens in it."""
+    """Join documentation until a ranker's tokenizer finds `tokens` tokens in it."""
     tokenizer, parts, found = open_reader(source).tokenizer, list[str](), 0
     for document in cycle(read_pydoc()):
         read = tokenizer.read(document.text, tokens - found)
@@ -43,7 +43,7 @@ def text_of(source: str, tokens: int) -> str:
 
 
 def indexed(text: str, source: str, scratch: Path) -> list[Row]:
-    """Index the document, and short ones beside it."""
+    """Index the document with nine short ones."""
     documents = [("long", text), *((f"short-{n}", f"a file of {n} lines is read") for n in range(9))]
     collection = scratch / "collection.jsonl"
     collection.write_text("\n".join(json.dumps({"id": name, "text": each}) for name, each in documents))
@@ -61,7 +61,7 @@ def indexed(text: str, source: str, scratch: Path) -> list[Row]:
 
 
 def beside(checks: Child, memory: Memory, ask: Callable[[], Ranking], rounds: int) -> list[Row]:
-    """Ask in each round; say how long the longest check beside it took, and what was held."""
+    """Ask in each round; report the longest health check meanwhile, and the memory that the server took."""
     longest, grown, took, found = [], [], [], None
     for _ in range(rounds):
         memory.begin()
@@ -75,7 +75,7 @@ def beside(checks: Child, memory: Memory, ask: Callable[[], Ranking], rounds: in
     return [
         below("longest health check, ms", longest, STALL_MS, ".1f"),
         Row("until the answer, s", spread(took, ".2f")),
-        Row("memory at most, beside what was held before, MiB", spread(grown, ".0f")),
+        Row("memory at most, above that before the call, MiB", spread(grown, ".0f")),
         Row("chunks", f"{found.usage.chunks:,}"),
         Row("tokens that were not read", f"{sum(each.tokens_cut for each in found.results):,}"),
     ]

@@ -168,10 +168,10 @@ def proxy_location(*, head_only: bool) -> str:
 
 
 def controller_options() -> dict[str, Any]:
-    """What Serve's controller is told.
+    """Options of Serve's controller.
 
-    It kills a proxy that is not ready after 5 s, which on a node that has not imported Serve before is too
-    short; `up` then fails, because it waits for the first proxy.
+    By default it kills a proxy that is not ready after 5 s. On a node that has not imported Serve before this
+    is too short, and `up`, which waits for the first proxy, would fail.
     """
     seconds = os.environ.get(PROXY_READY, PROXY_READY_S)
     return {"runtime_env": {"env_vars": {PROXY_READY: seconds}}}

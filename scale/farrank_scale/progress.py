@@ -8,7 +8,7 @@ from ray.serve.schema import DeploymentDetails
 READY = "RUNNING"
 ENDING = "STOPPING"
 
-# Of what a replica may need, by Ray's names.
+# The resources that a replica may need, by Ray's names.
 RESOURCES = ("CPU", "GPU")
 
 

@@ -186,7 +186,7 @@ class ServeHttp(HttpListener):
             self.application.serving = serving
 
     def report_not_serving(self) -> None:
-        """Tell who asks for the health to go elsewhere."""
+        """Answer health checks with not serving."""
         self.report(serving=False)
 
     def is_followed(self) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import shutil
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,17 @@ def served(ranker: Path, index: Path) -> ServerConfig:
     )
 
 
+@asynccontextmanager
+async def limited_to(max_document_tokens: int, ranker: Path, index: Path) -> AsyncIterator[Any]:
+    """Serve a ranker that reads that many tokens of a document, over an index."""
+    limited = RankerConfig(str(ranker), max_document_tokens=max_document_tokens)
+    async with (
+        Replica(replace(served(ranker, index), rankers={"it": limited})) as replica,
+        grpc.aio.insecure_channel(replica.address) as channel,
+    ):
+        yield rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+
+
 @pytest.mark.parametrize(("kept_tokens", "read_tokens"), [(None, 250), (250, 100), (250, 20), (250, 600)])
 async def test_a_limit_reads_the_beginnings_of_encodings_or_says_why_not(
     tiny_rankers: dict[str, Path],
@@ -258,15 +270,9 @@ async def test_a_limit_reads_the_beginnings_of_encodings_or_says_why_not(
     window = limited.spec.chunking.window
     store = EncodingsOf(ChunkEncoder(ranker, max_document_tokens=kept_tokens))
     index = await asyncio.to_thread(kept_index, tmp_path / "index", TEXTS, [store])
-    config = served(tiny_rankers["biencoder"], index)
-    config = replace(config, rankers={"it": RankerConfig(ranker, max_document_tokens=read_tokens)})
     caplog.set_level(logging.INFO)
-    async with (
-        Replica(config) as replica,
-        grpc.aio.insecure_channel(replica.address) as channel,
-    ):
-        stub = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
-        options = pb.RerankOptions(return_chunk_scores=True, count_tokens_cut=True)
+    options = pb.RerankOptions(return_chunk_scores=True, count_tokens_cut=True)
+    async with limited_to(read_tokens, tiny_rankers["biencoder"], index) as stub:
         answer = await stub.SearchAndRerank(pb.SearchAndRerankRequest(query=QUERY, options=options))
     said = [
         each.message for each in caplog.records if each.message.startswith("index kept: ranker it encodes")
@@ -295,15 +301,9 @@ async def test_a_limit_reads_the_beginnings_of_tokens_or_says_why_not(
     limited = open_reader(ranker, max_document_tokens=read_tokens)
     store = TokensOf(limited.tokenizer, kept_tokens)
     index = await asyncio.to_thread(kept_index, tmp_path / "index", TEXTS, [store])
-    config = served(tiny_rankers["maxp"], index)
-    config = replace(config, rankers={"it": RankerConfig(ranker, max_document_tokens=read_tokens)})
     caplog.set_level(logging.INFO)
-    async with (
-        Replica(config) as replica,
-        grpc.aio.insecure_channel(replica.address) as channel,
-    ):
-        stub = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
-        options = pb.RerankOptions(return_chunk_scores=True, count_tokens_cut=True)
+    options = pb.RerankOptions(return_chunk_scores=True, count_tokens_cut=True)
+    async with limited_to(read_tokens, tiny_rankers["maxp"], index) as stub:
         found = await stub.SearchAndRerank(pb.SearchAndRerankRequest(query=QUERY, options=options))
         brought = [pb.Document(id=each.id, text=TEXTS[each.id]) for each in found.results]
         of_texts = await stub.Rerank(pb.RerankRequest(query=QUERY, documents=brought, options=options))

@@ -22,9 +22,9 @@ AGE_JITTER = 0.1
 # A connection without a request may send one for this long after the endpoint stopped accepting.
 LAST_REQUEST_S = 0.5
 
-# Of a request that is refused early, this many times `max_request_bytes` are still read and dropped, for
-# 30 s. Closing instead would reset the connection, and a caller that is still sending would never see its
-# answer.
+# The server reads and drops the rest of a request that it refuses early: at most this many times
+# `max_request_bytes`, for at most this long. Closing instead would reset the connection, and a caller that is
+# still sending would never see its answer.
 REFUSED_BODIES = 4
 DROP_S = 30.0
 
@@ -75,8 +75,8 @@ class Connection(H11Protocol):
 
         async def send_on(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                # Who waits to be asked for its body, and is refused, sends either the body or the next
-                # request: nobody knows which.
+                # A caller that waits for 100 Continue, and is refused, sends the body or the next request;
+                # the server cannot know which.
                 is_unasked = cycle.more_body and cycle.waiting_for_100_continue
                 if is_unasked or self._ends_now():
                     message = {**message, "headers": [*message.get("headers", ()), CLOSE_HEADER]}

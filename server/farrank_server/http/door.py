@@ -99,7 +99,7 @@ class HttpDoor:
         self._calls.close()
 
     def is_followed(self) -> bool:
-        """Whether somebody has asked for the health lately, and may send calls until told otherwise."""
+        """Whether somebody has asked for the health lately, and so may still send calls."""
         return time.monotonic() - self._health_asked_s < LATELY_S
 
     async def _health(self, request: Request) -> Response:

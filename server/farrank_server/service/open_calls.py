@@ -1,6 +1,6 @@
-"""Calls that are open on gRPC connections: from their beginning until their answer has been read.
+"""Open calls of both endpoints, from their beginning until their answer has been read.
 
-gRPC for Python bounds open calls for all callers together, and nobody counts what it refuses. One caller who
+gRPC for Python bounds open calls for all callers together, and does not count its refusals. One caller that
 reads no answer would take all places, also those of health checks. So places are counted here, by kind of
 call and by caller, and gRPC's own bound lies above all of them.
 """

@@ -11,7 +11,7 @@ from cachetools import LRUCache
 from farrank_rankers.features import Features
 from farrank_server.engine.spans import Cut, Spans
 
-# What an entry costs beside its arrays: its key, and Python objects.
+# An entry's cost apart from its arrays: its key, and Python objects.
 _OVERHEAD_BYTES = 600
 
 
