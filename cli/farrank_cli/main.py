@@ -78,9 +78,9 @@ def _run(given: list[str]) -> int:
         parser.parse_args(given)
         raise AssertionError("argparse lets no unknown command through")
     extras = COMMANDS[chosen].extras
-    if not extras:
-        # These only call a server. What gRPC logs of a failed connection, they say in one line.
-        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    # gRPC reads this when it is imported. Its core writes a line for each compressed message and each failed
+    # connection, without a rate; our own messages say the same.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         command = load(chosen)
         command.configure(parsers[chosen])

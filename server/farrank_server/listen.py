@@ -25,10 +25,11 @@ SEARCHES = f"{SERVICE.full_name}/SearchAndRerank"
 # Refusals on their way. They need no room in HTTP/2 and leave at once; connections that do not take them end.
 REFUSALS = 8192
 
-# Streams of one connection, those included that have ended and are not freed yet: gRPC frees a call when
-# Python's collector does. So it lies well above the calls in flight that one caller may have. Without this
-# bound 60,000 streams that are opened and reset at once stall the event loop for eight seconds.
-MAX_STREAMS = 2000
+# Streams of one connection, those included that have ended and whose call is not freed yet. gRPC refuses a
+# further stream, and does not let it wait, so this lies above the calls that one caller may have in flight
+# (15/16 of `max_concurrent_calls`). Without this bound, 60,000 streams that are opened and reset at once
+# stall the event loop for twelve seconds; with twice as many streams a flood takes it twice as long.
+MAX_STREAMS = 1000
 
 # A connection that has not finished its handshakes within this time is ended.
 HANDSHAKE_S = 10.0
