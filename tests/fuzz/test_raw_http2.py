@@ -26,7 +26,13 @@ SEED = int(os.environ.get("FARRANK_FUZZ_SEED", "20261125"))
 CASES = int(os.environ.get("FARRANK_RAW_CASES", "60"))
 SHARE = float(os.environ.get("FARRANK_RAW_SHARE", "0.05"))
 # Attacks that cost this process little and cost a server without limits much; always sent whole.
-WHOLE = ("streams begun, 60,000", "rapid reset, 60,000", "rapid reset of checks, 60,000", "PING, 200,000")
+WHOLE = (
+    "streams begun, 60,000",
+    "rapid reset, 60,000",
+    "rapid reset of checks, 60,000",
+    "rapid reset by one that reads, 60,000",
+    "PING, 200,000",
+)
 # How often a step of a drawn case is repeated at most.
 MOST_TIMES = int(os.environ.get("FARRANK_RAW_TIMES", "200"))
 # A case to run again, as a failure printed it.

@@ -3,7 +3,9 @@
 Source: RFC 9113 (HTTP/2), RFC 7541 (HPACK).
 """
 
+import select
 import socket
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -37,6 +39,7 @@ class Connection:
     next_stream: int = 1
     is_open: bool = True
     encoder: Encoder = field(default_factory=Encoder)
+    is_read: bool = False
 
     def send(self, data: bytes, patience_s: float = PATIENCE_S) -> bool:
         """Write all, or as much as the server takes in time; give whether it took all."""
@@ -89,6 +92,10 @@ class Connection:
 
     def close(self) -> None:
         self.is_open = False
+        if self.is_read:
+            # The thread that reads has a descriptor of its own.
+            with suppress(OSError):
+                self.socket.shutdown(socket.SHUT_RDWR)
         with suppress(OSError):
             self.socket.close()
 
@@ -102,9 +109,11 @@ class Attacker:
     key: str = ""
     connections: list[Connection] = field(default_factory=list)
 
-    def open(self, endpoint: str, window: int | None = None) -> Connection:
+    def open(self, endpoint: str, window: int | None = None, *, reads: bool = False) -> Connection:
         """Open a connection; on HTTP/2's, with the preface and SETTINGS sent.
 
+        With `reads`, the server's SETTINGS are acknowledged and all that it sends is read, until it ends: a
+        server holds back a caller that does neither.
         Raises: OSError if the server accepts none.
         """
         made = socket.create_connection(
@@ -116,6 +125,12 @@ class Attacker:
         if endpoint == GRPC:
             settings = {} if window is None else {SettingsFrame.INITIAL_WINDOW_SIZE: window}
             connection.send(PREFACE + SettingsFrame(settings=settings).serialize())
+        if reads:
+            # The server has sent its SETTINGS before the first byte of it can be read.
+            connection.read(1, PATIENCE_S)
+            connection.frames(SettingsFrame(flags=["ACK"]))
+            connection.is_read = True
+            threading.Thread(target=_drain, args=(made.dup(),), daemon=True).start()
         return connection
 
     def current(self, endpoint: str) -> Connection:
@@ -133,3 +148,12 @@ class Attacker:
         for each in self.connections:
             each.close()
         self.connections.clear()
+
+
+def _drain(reading: socket.socket) -> None:
+    """Read a socket until it ends. Another thread sets time limits on it for what it writes."""
+    with reading, suppress(OSError):
+        while select.select((reading,), (), ()):
+            with suppress(BlockingIOError, TimeoutError):
+                if not reading.recv(1 << 20):
+                    return

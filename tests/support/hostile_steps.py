@@ -76,12 +76,16 @@ class Frames(Protocol):
 
 @dataclass(frozen=True)
 class Open:
-    """Open a connection whose streams have a window of `window` bytes for answers."""
+    """Open a connection whose streams have a window of `window` bytes for answers.
+
+    With `reads`, all that the server sends is read and its SETTINGS are acknowledged.
+    """
 
     window: int | None = None
+    reads: bool = False
 
     def run(self, attacker: Attacker) -> None:
-        attacker.open(GRPC, self.window)
+        attacker.open(GRPC, self.window, reads=self.reads)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,13 @@ KNOWN: dict[str, Callable[[float], Case]] = {
     "streams begun, 60,000": lambda share: [h2.Streams(_many(60_000, share), RERANK)],
     "rapid reset, 60,000": lambda share: [h2.Streams(_many(60_000, share), RERANK, resets=True)],
     "rapid reset of checks, 60,000": lambda share: [h2.Streams(_many(60_000, share), CHECK, resets=True)],
+    "rapid reset by one that reads, 60,000": lambda share: (
+        [h2.Open(reads=True), h2.Streams(_many(60_000, share), RERANK, resets=True)]
+    ),
+    "calls of one that reads, 60,000": lambda share: [
+        h2.Open(reads=True),
+        h2.Calls(_many(60_000, share), LIST),
+    ],
     "unread checks, 12,000": lambda share: [h2.Open(0), h2.Calls(_many(12_000, share), CHECK)],
     "unread lists of rankers, 7,000": lambda share: [h2.Open(0), h2.Calls(_many(7_000, share), LIST)],
     "unread reranks, 2,000": lambda share: [h2.Open(0), h2.Calls(_many(2_000, share), RERANK)],
@@ -78,7 +85,7 @@ def cases(most_times: int) -> st.SearchStrategy[Case]:
     size = st.one_of(st.integers(0, 40), st.sampled_from((1_000, 16_384, 16_385, 100_000)))
     few = times.map(lambda each: min(each, 40))
     grpc = (
-        st.builds(h2.Open, st.sampled_from((None, 0, 1, 2**31 - 1))),
+        st.builds(h2.Open, st.sampled_from((None, 0, 1, 2**31 - 1)), booleans),
         st.builds(h2.Streams, times, method, booleans, booleans, st.sampled_from((0, 1, 2, 7, 8, 99))),
         st.builds(h2.Calls, times, method),
         st.builds(
