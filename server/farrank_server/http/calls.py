@@ -9,7 +9,6 @@ import math
 import time
 import zlib
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
 from io import BytesIO
@@ -34,6 +33,7 @@ from farrank_server.errors import (
     Unauthenticated,
     Unimplemented,
 )
+from farrank_server.http.aside import SMALL_BYTES, Aside
 from farrank_server.metrics import Door
 from farrank_server.service.connections import end_connection, peer_name
 from farrank_server.service.guard import Guard
@@ -45,10 +45,11 @@ from farrank_server.service.validate import too_large
 
 Value = TypeVar("Value")
 
-# Above these, reading a body and writing an answer may take longer than a trip to another thread, and would
-# hold up every other call. An answer of that size is a message that holds some hundreds of others.
-INLINE_BODY_BYTES = 65_536
-INLINE_ANSWER_BYTES = 4_096
+# Reading a larger body may take longer than a trip to another thread, and would hold up every other call.
+INLINE_BYTES = 65_536
+
+# Writing an answer takes about as long as reading a body of 16 times its size: it holds many small messages.
+ANSWER_COSTS = 16
 
 # So many gzip members are unpacked; clients send one.
 MOST_MEMBERS = 32
@@ -138,32 +139,29 @@ class HttpCalls:
             "HTTP requests", 2 * limits.max_concurrent_calls, limit="max_concurrent_calls"
         )
         self._open_requests.show(guard.metrics)
-        # What it does holds the interpreter's lock: more threads would not make it faster.
-        self._aside = ThreadPoolExecutor(1, "farrank-http")
+        self._aside = Aside()
 
     def close(self) -> None:
-        """Stop the thread."""
-        self._aside.shutdown(wait=False, cancel_futures=True)
+        """Stop the threads."""
+        self._aside.close()
 
     async def answer(self, request: Request, method: str, dialect: Dialect) -> Response:
         """Answer a request by a method of the service."""
         came_s = time.monotonic()
         peer = _peer(request)
         entry = self._guard.enter(request.headers.get, peer)
+        account = entry.caller.account
         # Nothing is read of a caller that is refused.
-        refusal = entry.refusal or self._open_requests.enter(peer, entry.caller.account)
+        refusal = entry.refusal or self._open_requests.enter(peer, account)
         if refusal is not None:
             return await self._refused(method, entry, refusal, dialect)
         with ExitStack() as held:
             try:
                 deadline_s = came_s + self._timeout_s(request)
-                body = await self._body(request, deadline_s, entry.caller.account, held)
-                message = await self._beside(
-                    len(body) > INLINE_BODY_BYTES,
-                    partial(dialect.read, limits=self._limits, caller=entry.caller),
-                    body,
-                )
-                del body
+                body = await self._body(request, deadline_s, account, held)
+                read = partial(dialect.read, body, self._limits, entry.caller)
+                message = await self._done(account, len(body), read, deadline_s)
+                del body, read
             except ClientDisconnect:
                 self._guard.metrics.not_received.labels("cancelled").inc()
                 with suppress(asyncio.CancelledError):
@@ -174,7 +172,8 @@ class HttpCalls:
 
             async def behave(message: Message) -> Response:
                 answer = await getattr(self._service, method)(message, deadline_s, entry.caller)
-                written = await self._beside(answer.ByteSize() > INLINE_ANSWER_BYTES, dialect.write, answer)
+                size = ANSWER_COSTS * answer.ByteSize()
+                written = await self._done(account, size, partial(dialect.write, answer))
                 if len(written.body) <= SMALL_ANSWER_BYTES:
                     return written
                 noted = self._unread.add(Door.HTTP, peer, len(written.body))
@@ -240,8 +239,7 @@ class HttpCalls:
             raise DeadlineExceeded("the deadline passed before the request was read") from None
         # Connect's clients may say gzip and send nothing.
         if body and is_packed:
-            # A few bytes may become as many as the limit allows.
-            body = await self._beside(True, partial(_unzipped, self._limits), body)
+            body = await self._unpacked(body, account, deadline_s)
         room.shrink(len(body))
         return body
 
@@ -264,11 +262,22 @@ class HttpCalls:
             ) from None
         return body.getvalue()
 
-    async def _beside(self, is_long: bool, work: Callable[[Any], Value], what: Any) -> Value:
+    async def _unpacked(self, packed: bytes, account: Account, deadline_s: float) -> bytes:
+        limit = self._limits.max_request_bytes
+        # Its bytes do not say how large it is. One that turns out to be large begins again among those.
+        for most in (min(SMALL_BYTES, limit), limit):
+            if len(packed) <= most:
+                unpack = partial(_unzipped, packed, most)
+                unpacked = await self._aside.run(account, most, unpack, deadline_s)
+                if unpacked is not None:
+                    return unpacked
+        raise too_large(f"more than {limit} bytes, unpacked", self._limits)
+
+    async def _done(
+        self, account: Account, size: int, work: Callable[[], Value], deadline_s: float | None = None
+    ) -> Value:
         """Do a piece of work; what is long on another thread, so that it does not hold up the event loop."""
-        if is_long:
-            return await asyncio.get_running_loop().run_in_executor(self._aside, work, what)
-        return work(what)
+        return work() if size <= INLINE_BYTES else await self._aside.run(account, size, work, deadline_s)
 
 
 def _peer(request: Request) -> str:
@@ -305,13 +314,13 @@ class _Paced(Response):
             self._unread.remove(self._noted)
 
 
-def _unzipped(limits: LimitsConfig, body: bytes) -> bytes:
-    """Unpack a gzip body, no further than to the limit.
+def _unzipped(body: bytes, most: int) -> bytes | None:
+    """Unpack a gzip body; return None if it becomes more than `most` bytes.
 
-    Raises: InvalidArgument if it is none, or ends early; TooLarge.
+    Raises: InvalidArgument if it is none, or ends early.
     """
     unpacked: list[bytes] = []
-    room = limits.max_request_bytes + 1
+    room = most + 1
     try:
         # It may be of several members, one behind the other. What follows one is copied each time.
         while body:
@@ -321,7 +330,7 @@ def _unzipped(limits: LimitsConfig, body: bytes) -> bytes:
             unpacked.append(member.decompress(body, room))
             room -= len(unpacked[-1])
             if not room:
-                raise too_large(f"more than {limits.max_request_bytes} bytes, unpacked", limits)
+                return None
             if not member.eof:
                 raise InvalidArgument("request: ends in the midst of its gzip data")
             body = member.unused_data
