@@ -17,6 +17,7 @@ from farrank_server.config.schema import ServerConfig
 from farrank_server.errors import InvalidArgument
 from farrank_server.http.listen import HttpListener
 from farrank_server.listen import SEARCHES, GrpcListener, health_of
+from farrank_server.metrics import Metrics
 from farrank_server.replica import Replica
 from farrank_server.run import set_process_up
 from farrank_server.service.methods import SERVICE
@@ -194,6 +195,9 @@ class ServeHttp(HttpListener):
         return False
 
     def end_idle(self) -> None:
+        """Connections are Serve's."""
+
+    def show_open(self, metrics: Metrics) -> None:
         """Connections are Serve's."""
 
     async def close(self, grace_s: float) -> None:

@@ -100,6 +100,13 @@ class Metrics:
         )
         for why in ("empty", "cancelled", "late", "receiving"):
             self.not_received.labels(why)
+        self.http_connections = gauge("http_connections", "HTTP connections that are open", "")
+        self.http_connections_limit = gauge("http_connections_limit", "HTTP connections that may be open", "")
+        self.http_connections_ended = counter(
+            "http_connections_ended_total", "HTTP connections ended or refused for their bounds", "why"
+        )
+        for why in ("handshake", "headers", "room", "refused", "files"):
+            self.http_connections_ended.labels(why)
         self.unread_ended = counter(
             "unread_connections_ended_total", "Connections ended over an answer that was not read", "door"
         )

@@ -210,6 +210,7 @@ class Replica:
         if self._http:
             from farrank_server.http.door import HttpDoor
 
+            self._http.show_open(self.metrics)
             await self._http.open(HttpDoor(config, service, guard(Door.HTTP), unread, receiving))
         self.engine.device.on_change.append(self._report_health)
         # It may have failed since its rankers were loaded.

@@ -75,6 +75,7 @@ async def opened_door(
         listener = HttpListener(config.listen, config.limits)
         unread = UnreadAnswers(config.limits, bench.metrics)
         receiving = ReceivingBudget(config.limits, bench.metrics)
+        listener.show_open(bench.metrics)
         await listener.open(HttpDoor(config, service, guard, unread, receiving))
         try:
             async with aiohttp.ClientSession(listener.url) as session:

@@ -124,6 +124,7 @@ async def opened_doors(
         guards = [Guard(door, bench.metrics, names, "maxp", keys, ok_sample) for door in Door]
         await through_grpc.open(handlers(service, guards[0], config.limits, unread, receiving))
         through_http = HttpListener(config.listen, config.limits)
+        through_http.show_open(bench.metrics)
         await through_http.open(HttpDoor(config, service, guards[1], unread, receiving))
         async with (
             grpc.aio.insecure_channel(f"127.0.0.1:{through_grpc.port}") as channel,

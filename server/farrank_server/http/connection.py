@@ -1,4 +1,4 @@
-"""One HTTP connection: when it ends, and that its caller learns so from an answer.
+"""One HTTP connection: how long it may wait for its peer, when it ends, and that its caller learns so.
 
 uvicorn's protocol reads requests and writes answers. A connection that just closes loses the request that is
 on its way, so the last answer says `Connection: close`.
@@ -6,8 +6,9 @@ on its way, so the last answer says `Connection: close`.
 
 import asyncio
 import random
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from contextlib import suppress
+from enum import Enum, auto
 from typing import Any
 
 import uvicorn
@@ -19,6 +20,15 @@ from uvicorn.server import ServerState
 # As gRPC does, the age differs by up to a tenth: connections that began together do not end together.
 AGE_JITTER = 0.1
 
+# From the first byte of a request, or the connection's beginning, to the end of its headers.
+HEADERS_S = 10.0
+
+# Longer than clients keep an idle connection: a server that closes first makes some of their calls fail.
+KEEP_ALIVE_S = 75
+
+# How long a peer may take to read what the buffers cannot hold, and the end of its last answer.
+UNREAD_S = 60.0
+
 # A connection without a request may send one for this long after the endpoint stopped accepting.
 LAST_REQUEST_S = 0.5
 
@@ -29,11 +39,36 @@ REFUSED_BODIES = 4
 DROP_S = 30.0
 
 
+class Phase(Enum):
+    """What a connection waits for."""
+
+    HEADERS = auto()
+    CALL = auto()
+    NEXT_REQUEST = auto()
+    LAST_BYTES = auto()
+
+    @property
+    def most_s(self) -> float | None:
+        """How long it may last; None: as long as the call's own bounds say."""
+        times_s = {
+            Phase.HEADERS: HEADERS_S,
+            Phase.NEXT_REQUEST: KEEP_ALIVE_S,
+            Phase.LAST_BYTES: UNREAD_S,
+        }
+        return times_s.get(self)
+
+    @property
+    def is_for_request(self) -> bool:
+        """Whether no call is lost with a connection that ends now."""
+        return self in (Phase.HEADERS, Phase.NEXT_REQUEST)
+
+
 class Rules:
     """What holds for all connections of an endpoint. Connections older than `max_age_s` seconds end."""
 
     def __init__(self, max_age_s: float | None, max_request_bytes: int) -> None:
         self.is_draining = False
+        self.late_headers: Callable[[], object] = lambda: None
         self.max_age_s = max_age_s
         self.most_dropped_bytes = REFUSED_BODIES * max_request_bytes
 
@@ -48,12 +83,71 @@ class Connection(H11Protocol):
         self.app = self._answer
         age_s = rules.max_age_s
         self._old_at_s = None if age_s is None else self.loop.time() + age_s * _jitter()
+        self._phase = Phase.CALL
+        self._timer: asyncio.TimerHandle | None = None
+        # Set when the connection has ended.
+        self.lost = asyncio.Event()
+        # Told when it begins and ends to wait for a request.
+        self.on_wait: Callable[[bool], None] = lambda waits: None
 
     @property
     def is_idle(self) -> bool:
         """Whether it had its answer and sent nothing since."""
-        is_answered = self.cycle is not None and self.cycle.response_complete
-        return is_answered and not self.conn.trailing_data[0]
+        return self._phase is Phase.NEXT_REQUEST
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        """Begin to wait for headers."""
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """Read on."""
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, which may be there."""
+        super().on_response_complete()
+        # The time of this phase is ours: uvicorn's stops when a byte comes, whatever comes after it.
+        self._unset_keepalive_if_required()
+        self._watch()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Note the end."""
+        super().connection_lost(error)
+        if self._timer is not None:
+            self._timer.cancel()
+        self.lost.set()
+
+    def _watch(self) -> None:
+        """Give the phase that begins its time; one that goes on gets no more."""
+        phase = self._now()
+        if phase is self._phase:
+            return
+        before, self._phase = self._phase, phase
+        if self._timer is not None:
+            self._timer.cancel()
+        most_s = phase.most_s
+        self._timer = None if most_s is None else self.loop.call_later(most_s, self._is_late, phase)
+        if before.is_for_request or phase.is_for_request:
+            self.on_wait(phase.is_for_request)
+
+    def _now(self) -> Phase:
+        if self.transport.is_closing():
+            return Phase.LAST_BYTES
+        if self.cycle is not None and not self.cycle.response_complete:
+            return Phase.CALL
+        has_begun = self.cycle is None or self.conn.trailing_data[0]
+        return Phase.HEADERS if has_begun else Phase.NEXT_REQUEST
+
+    def _is_late(self, phase: Phase) -> None:
+        if phase is Phase.NEXT_REQUEST and not self.transport.get_write_buffer_size():
+            self.transport.close()
+            return
+        if phase is Phase.HEADERS:
+            self._rules.late_headers()
+        # A peer that does not read would hold up a close, too.
+        self.transport.abort()
 
     def shutdown(self) -> None:
         """End with the answer in flight; at once if idle. A new connection may still send its request."""
@@ -85,9 +179,19 @@ class Connection(H11Protocol):
                 await send({**message, "more_body": True})
                 await self._drop_rest(receive)
                 message = {"type": "http.response.body"}
+            if self.flow.write_paused:
+                await self._read_on()
             await send(message)
 
         await self._application(scope, receive, send_on)
+
+    async def _read_on(self) -> None:
+        """Wait until the peer has read what the buffers hold; end the connection if it does not."""
+        try:
+            async with asyncio.timeout(UNREAD_S):
+                await self.flow.drain()
+        except TimeoutError:
+            self.transport.abort()
 
     async def _drop_rest(self, receive: Receive) -> None:
         """Read the rest of a request that has its answer; if that is too much, end the connection."""

@@ -11,12 +11,11 @@ import uvicorn
 
 from farrank_server.certificates import Certificates
 from farrank_server.config.schema import LimitsConfig, ListenConfig
-from farrank_server.http.connection import Connection, Rules
+from farrank_server.http.accepting import Acceptor
+from farrank_server.http.connection import KEEP_ALIVE_S, Connection, Rules
 from farrank_server.http.door import HttpDoor
 from farrank_server.listen import bound_socket, host_and_port
-
-# Longer than clients keep an idle connection: a server that closes first makes some of their calls fail.
-KEEP_ALIVE_S = 75
+from farrank_server.metrics import Metrics
 
 # Connections that wait to be taken while the event loop is busy.
 BACKLOG = 2048
@@ -42,6 +41,7 @@ class HttpListener:
         # Two that are bound and do not listen yet could have the same port.
         self._socket.listen(BACKLOG)
         self.port: int = self._socket.getsockname()[1]
+        self._metrics = Metrics()
         self._opened: tuple[HttpDoor, _Server, asyncio.Task[None]] | None = None
 
     @property
@@ -50,11 +50,17 @@ class HttpListener:
         scheme = "https" if self._config.tls else "http"
         return f"{scheme}://{host_and_port(self._config.host, self.port)}"
 
+    def show_open(self, metrics: Metrics) -> None:
+        """Show from now on how many connections are open, and count those that are ended or refused."""
+        self._metrics = metrics
+        self._rules.late_headers = metrics.http_connections_ended.labels("headers").inc
+
     async def open(self, door: HttpDoor) -> None:
         """Answer calls, and report healthy."""
         certificates = self._certificates
         server = _Server(
             self._rules,
+            self._metrics,
             uvicorn.Config(
                 door,
                 http="h11",
@@ -111,29 +117,31 @@ class HttpListener:
         server.config.timeout_graceful_shutdown = math.ceil(grace_s)
         server.should_exit = True
         await serving
+        assert server.acceptor is not None
+        server.acceptor.abort()
         door.close()
 
 
 class _Server(uvicorn.Server):
     """uvicorn's server with our connections. It leaves signals alone and says when it listens."""
 
-    def __init__(self, rules: Rules, config: uvicorn.Config) -> None:
+    def __init__(self, rules: Rules, metrics: Metrics, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._rules = rules
+        self._metrics = metrics
+        self.acceptor: Acceptor | None = None
         self.listening = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         assert sockets is not None, "the port is bound already"
-        loop = asyncio.get_running_loop()
-        self.servers = [
-            await loop.create_server(
-                lambda: Connection(self.config, self.server_state, self._rules),
-                sock=each,
-                ssl=self.config.ssl,
-                backlog=BACKLOG,
-            )
-            for each in sockets
-        ]
+        (listening,) = sockets
+
+        def connection() -> Connection:
+            return Connection(self.config, self.server_state, self._rules)
+
+        self.acceptor = Acceptor(listening, self.config.ssl, connection, self._metrics)
+        # It has what uvicorn asks of a server.
+        self.servers = [self.acceptor]  # type: ignore[list-item]
         self.started = True
         self.listening.set()
 

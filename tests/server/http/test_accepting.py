@@ -1,0 +1,175 @@
+"""Connections without an end to their headers or handshakes, and more of them than there is room for."""
+
+import asyncio
+import logging
+import os
+import resource
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from farrank_server.config.schema import TlsConfig
+from farrank_server.http import accepting, connection
+from support.http_connection import ClosedError, Connections, request
+from support.http_door import METHODS, OpenDoor, Opened
+from support.tls_files import TlsFiles
+from support.waiting import until
+
+RERANK = f"{METHODS}Rerank"
+BODY = b'{"query": "sea", "documents": [{"text": "the river"}]}'
+HALF_HEADERS = b"POST /rerank HTTP/1.1\r\nHost: a\r\n"
+GREEDY, MODEST = "127.0.0.2", "127.0.0.3"
+
+
+def ended(door: Opened, why: str) -> float:
+    return door.bench.count("farrank_http_connections_ended_total", why=why)
+
+
+async def test_headers_have_their_time_however_they_come(
+    open_door: OpenDoor, connect: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "HEADERS_S", 0.3)
+    async with open_door() as door:
+        silent, half, dripping, kept = [await connect(door.listener.port) for _ in range(4)]
+        await half.send(HALF_HEADERS)
+        assert (await kept.ask(RERANK, BODY)).status == 200
+        await kept.send(HALF_HEADERS)
+        await dripping.send(HALF_HEADERS)
+        with pytest.raises(ClosedError):  # noqa: PT012  # after some of them
+            while True:
+                await dripping.send(b"X: a\r\n")
+                await asyncio.sleep(0.02)
+        for each in (silent, half, kept):
+            assert await each.ended() == b""
+        assert ended(door, "headers") == 4
+        await until(lambda: door.bench.count("farrank_http_connections") == 0)
+
+
+async def test_a_kept_connection_ends_when_nothing_comes(
+    open_door: OpenDoor, connect: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "KEEP_ALIVE_S", 0.1)
+    async with open_door() as door:
+        kept = await connect(door.listener.port)
+        assert (await kept.ask(RERANK, BODY)).status == 200
+        assert await kept.ended() == b""
+        # A refused body that ends late does not keep it either.
+        refused = await connect(door.listener.port)
+        whole = request(RERANK, b"[" * 1000, "Content-Encoding: br\r\n")
+        await refused.send(whole[:-10])
+        assert (await refused.answer()).status == 501
+        await refused.send(whole[-10:])
+        assert await refused.ended() == b""
+
+
+async def test_a_caller_that_reads_no_answer_is_ended(
+    open_door: OpenDoor, connect: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "UNREAD_S", 0.2)
+    async with open_door() as door:
+        unread = await connect(door.listener.port)
+        unread.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        with pytest.raises(ClosedError):  # noqa: PT012  # once the buffers of both sides are full
+            while True:
+                await unread.send(request("/openapi.json") * 100)
+        await until(lambda: door.bench.count("farrank_http_connections") == 0)
+
+
+async def test_new_connections_take_the_place_of_those_that_wait_longest(
+    open_door: OpenDoor, connect: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accepting, "MOST_CONNECTIONS", 32)
+    async with open_door() as door:
+        port = door.listener.port
+        greedy = [await connect(port, GREEDY) for _ in range(60)]
+        for each in greedy:
+            await each.send(HALF_HEADERS)
+        # Of 32 one caller may have 30.
+        await until(lambda: ended(door, "room") == 30)
+        assert [await each.ended() for each in greedy[:30]] == [b""] * 30
+        modest = await connect(port, MODEST)
+        assert (await modest.ask(RERANK, BODY)).status == 200
+        # Its own newest goes on, too.
+        await greedy[-1].send(b"Content-Length: 0\r\n\r\n")
+        assert (await greedy[-1].answer()).status == 400
+
+
+async def test_a_connection_beyond_those_in_calls_is_refused(
+    open_door: OpenDoor, connect: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accepting, "MOST_CONNECTIONS", 2)
+    async with open_door() as door:
+        calling = [await connect(door.listener.port) for _ in range(2)]
+        whole = request(RERANK, BODY)
+        for each in calling:
+            await each.send(whole[:-10])
+        await until(lambda: door.bench.count("farrank_open_calls", kind="HTTP requests") == 2)
+        third = await connect(door.listener.port)
+        assert await third.ended() == b""
+        assert ended(door, "refused") == 1
+        for each in calling:
+            await each.send(whole[-10:])
+            assert (await each.answer()).status == 200
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """Let this process open none."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_without_files_connections_wait_and_the_log_says_so_once(
+    open_door: OpenDoor, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with open_door() as door:
+        with socket.socket() as caller:
+            caller.setblocking(False)
+            with no_more_files():
+                await loop.sock_connect(caller, ("127.0.0.1", door.listener.port))
+                await until(lambda: ended(door, "files") >= 3)
+            await loop.sock_sendall(caller, request("/health"))
+            assert (await loop.sock_recv(caller, 100)).startswith(b"HTTP/1.1 200")
+        (said,) = [each for each in caplog.records if each.levelno >= logging.ERROR]
+        assert said.getMessage().startswith("HTTP connections cannot be accepted: Too many open files; 0 are")
+
+
+async def test_a_handshake_has_its_time(
+    open_door: OpenDoor, connect: Connections, tls_files: TlsFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accepting, "HANDSHAKE_S", 0.2)
+    tls = TlsConfig(tls_files.certificate, tls_files.private_key)
+    async with open_door(tls=tls) as door:
+        silent = await connect(door.listener.port)
+        wrong = await connect(door.listener.port)
+        await wrong.send(b"GET /health HTTP/1.1\r\n\r\n")
+        assert await silent.ended() == b""
+        await wrong.ended()
+        await until(lambda: ended(door, "handshake") == 2)
+        trusting = ssl.create_default_context(cafile=tls_files.authority)
+        async with door.session.get("/health", ssl=trusting, server_hostname="farrank.test") as answer:
+            assert answer.status == 200
+
+
+async def test_half_handshakes_give_way_to_new_connections(
+    open_door: OpenDoor, connect: Connections, tls_files: TlsFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accepting, "MOST_CONNECTIONS", 4)
+    tls = TlsConfig(tls_files.certificate, tls_files.private_key)
+    async with open_door(tls=tls) as door:
+        half = [await connect(door.listener.port, GREEDY) for _ in range(8)]
+        await until(lambda: ended(door, "room") == 4)
+        assert [await each.ended() for each in half[:4]] == [b""] * 4
+        trusting = ssl.create_default_context(cafile=tls_files.authority)
+        async with door.session.get("/health", ssl=trusting, server_hostname="farrank.test") as answer:
+            assert answer.status == 200
