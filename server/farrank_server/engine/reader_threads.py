@@ -188,5 +188,7 @@ def _do(future: Future[Any], run: Callable[[], Any]) -> None:
             result = run()
         except BaseException as error:
             future.set_exception(error)
+            # Else the error holds this frame, which holds the future, which holds the error.
+            del future
         else:
             future.set_result(result)

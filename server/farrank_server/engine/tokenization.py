@@ -120,6 +120,9 @@ class TokenizerPool:
                 for task in reading:
                     task.cancel()
                 await asyncio.gather(*reading, return_exceptions=True)
+                # An error holds this frame: through its tasks it would hold itself.
+                del task
+                reading.clear()
         total.tokenization_ns = time.perf_counter_ns() - started_ns
         return total
 
@@ -142,6 +145,9 @@ class TokenizerPool:
                 raise
             except ReaderHung as error:
                 raise Internal(f"a text of this call could not be read: {error}") from error
+            finally:
+                # An error holds this frame: through its turn it would hold itself.
+                del turn
             if done is not None:
                 return done[0]
 

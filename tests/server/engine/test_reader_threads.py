@@ -1,9 +1,11 @@
 """Tokenizer threads that hang are found, replaced and told of; the process can end all the same."""
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -12,9 +14,11 @@ from typing import Any
 
 import pytest
 
-from farrank_server.batching.fair_order import Account
+from farrank_rankers.errors import ReadingStopped
+from farrank_server.batching.fair_order import NOBODY, Account
 from farrank_server.engine import reader_threads, tokenization
 from farrank_server.engine.reader_threads import ReaderHung, ReaderThreads
+from farrank_server.engine.tokenization import Steps, _turn
 from farrank_server.errors import Internal
 from support.engine_bench import POISON, TEXTS, Bench, Faulty, OpenBench, scores, until
 
@@ -215,3 +219,48 @@ async def test_when_one_thread_fails_a_call_what_another_still_reads_is_held(
         assert bench.count("farrank_held_characters") > 0
         released.set()
         await until(lambda: bench.count("farrank_held_characters") == 0)
+
+
+class Text:
+    """What a step reads."""
+
+
+def failing(text: Text) -> Steps[None]:
+    yield
+    raise ReadingStopped(f"stopped in {text}")
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+async def test_a_turn_that_fails_keeps_nothing_of_its_call_when_nobody_waits_for_it() -> None:
+    """An error that is in a circle with its future would keep the texts until a full collection."""
+    text = Text()
+    kept = weakref.ref(text)
+    threads = ReaderThreads(1)
+    with no_collection():
+        turn = threads.submit_for(NOBODY, partial(_turn, failing(text)))
+        del text
+        assert isinstance(await asyncio.to_thread(turn.exception, timeout=60), ReadingStopped)
+        del turn
+        await until(lambda: kept() is None)
+    threads.shutdown()
+
+
+async def test_an_error_of_a_reading_keeps_nothing_of_its_call(open_bench: OpenBench) -> None:
+    async with open_bench() as bench:
+        text = Text()
+        kept = weakref.ref(text)
+        with no_collection():
+            reading = bench.engine._tokenizers._in_turns(NOBODY, failing(text))
+            with pytest.raises(ReadingStopped) as raised:
+                await reading
+            del text, raised, reading
+            await until(lambda: kept() is None)
