@@ -61,7 +61,10 @@ def read_certificates(tls: TlsConfig) -> Held:
     if tls.client_ca is not None:
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(tls.client_ca)
-    # Who was let in with a certificate of before would otherwise come in without showing it again.
+        # TLS 1.2 keeps sessions in a cache that Python cannot turn off: a client whose authority was removed
+        # would come back without showing its certificate.
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+    # The same with tickets.
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
     return Held(

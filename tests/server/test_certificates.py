@@ -1,9 +1,13 @@
 """Certificates are replaced while a server runs: handshakes at both doors have what the files hold then."""
 
+import asyncio
 import logging
 import os
+import socket
 import ssl
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -58,6 +62,44 @@ async def is_let_in_by_http(replica: Replica, files: TlsFiles) -> bool:
             return False
 
 
+# For each endpoint: the protocol, and the beginning of a connection that the server answers.
+BEGINNINGS = {
+    "grpc": ("h2", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))),
+    "http": ("http/1.1", b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"),
+}
+
+
+class Returning:
+    """A caller that offers the TLS session of its last connection with each new one."""
+
+    def __init__(self, files: TlsFiles, version: ssl.TLSVersion, endpoint: str) -> None:
+        protocol, self._begin = BEGINNINGS[endpoint]
+        self._context = ssl.create_default_context(cafile=files.authority)
+        self._context.load_cert_chain(files.certificate, files.private_key)
+        self._context.minimum_version = self._context.maximum_version = version
+        self._context.set_alpn_protocols([protocol])
+        self._endpoint = endpoint
+        self.session: ssl.SSLSession | None = None
+
+    def is_let_in(self, replica: Replica) -> bool:
+        url = f"{replica.http_url}" if self._endpoint == "http" else f"//{replica.address}"
+        place = urlsplit(url)
+        try:
+            with (
+                socket.create_connection((place.hostname, place.port), timeout=60) as connected,
+                self._context.wrap_socket(
+                    connected, server_hostname="farrank.test", session=self.session
+                ) as secure,
+            ):
+                secure.sendall(self._begin)
+                # With TLS 1.3 the server looks at the caller's certificate after the client's handshake.
+                answer = secure.recv(100)
+                self.session = secure.session
+        except OSError:
+            return False
+        return answer != b""
+
+
 async def test_each_handshake_has_the_certificates_of_its_time(
     tiny_rankers: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -91,3 +133,36 @@ async def test_each_handshake_has_the_certificates_of_its_time(
         put(first, served)
         await replica.reload()
         assert await let_in(first) == (True, True)
+
+
+async def test_a_kept_tls_session_does_not_let_in_whom_the_new_authority_would_refuse(
+    tiny_rankers: dict[str, Path], tmp_path: Path
+) -> None:
+    first, second, served = (issued(tmp_path / name) for name in ("first", "second", "served"))
+    put(first, served)
+    tls = TlsConfig(served.certificate, served.private_key, served.authority)
+    config = ServerConfig(
+        rankers={"maxp": RankerConfig(str(tiny_rankers["maxp"]))},
+        listen=ListenConfig(port=0, metrics_port=None, tls=tls, http=HttpConfig(port=0)),
+    )
+    versions = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
+    callers = {
+        (endpoint, version.name): Returning(first, version, endpoint)
+        for endpoint in BEGINNINGS
+        for version in versions
+    }
+
+    async def let_in() -> set[tuple[str, str]]:
+        return {name for name, each in callers.items() if await asyncio.to_thread(each.is_let_in, replica)}
+
+    async with Replica(config) as replica:
+        # HTTP's TLS 1.2 has a cache of sessions that cannot be turned off.
+        assert await let_in() == callers.keys() - {("http", "TLSv1_2")}
+        assert await let_in() == callers.keys() - {("http", "TLSv1_2")}
+        # The server's own certificate stays.
+        put(replace(first, authority=second.authority), served)
+        await replica.reload()
+        assert await let_in() == set()
+        put(first, served)
+        await replica.reload()
+        assert await let_in() == callers.keys() - {("http", "TLSv1_2")}

@@ -49,8 +49,6 @@ async def test_only_callers_with_certificates_where_they_must_show_one(
     async with open_door(tls=tls) as door:
         assert door.listener.url.startswith("https://127.0.0.1:")
         trusting = ssl.create_default_context(cafile=tls_files.authority)
-        # 1.3 lets a client begin before the server has looked at its certificate.
-        trusting.maximum_version = ssl.TLSVersion.TLSv1_2
         options: dict[str, Any] = {"ssl": trusting, "server_hostname": "farrank.test"}
         with pytest.raises(aiohttp.ClientError):
             await door.session.post("/v2/rerank", json=REQUEST, **options)
