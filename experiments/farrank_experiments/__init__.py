@@ -1,1 +1,1 @@
-"""The papers' findings measured anew, at a size for two cores: `python -m farrank_experiments`."""
+"""Reproduce the papers' findings at a size for two cores: `python -m farrank_experiments`."""

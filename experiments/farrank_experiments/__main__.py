@@ -1,7 +1,7 @@
-"""The papers' findings measured anew on SQuAD, step by step: `python -m farrank_experiments`.
+"""Reproduce the papers' findings on SQuAD, step by step: `python -m farrank_experiments`.
 
-What is done lies under --work, and the same command goes on from there, whatever ended it. The report goes to
---out.
+Finished steps are kept under --work; after an interruption the same command continues from there. The report
+goes to --out.
 """
 
 import argparse
@@ -43,7 +43,7 @@ _TINY = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what is not done yet and write the report; gives 1 if that cannot be, 130 if interrupted."""
+    """Run the steps that are not done and write the report; return 1 on failure, 130 if interrupted."""
     given_arguments = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(prog="farrank_experiments", description=__doc__)
     add = parser.add_argument
@@ -54,20 +54,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--out",
         type=Path,
         metavar="DIR",
-        help="the report's folder (docs/benchmarks/DATE-findings; a trial's is in --work)",
+        help="the report's folder (docs/benchmarks/DATE-findings; with --quick a folder in --work)",
     )
     add("--rankers", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS), metavar="NAME",
-        help=f"of {', '.join(CONTENDERS)}; default all")  # fmt: skip
+        help=f"any of {', '.join(CONTENDERS)}; default all")  # fmt: skip
     add("--whole-rankers", nargs="*", choices=list(CONTENDERS), default=[], metavar="NAME",
-        help="of these, which are trained with their encoder, too (none)")  # fmt: skip
-    add("--whole-seeds", type=int, metavar="N", help="seeds of those (1)")
+        help="those of them to train together with their encoder, too (none)")  # fmt: skip
+    add("--whole-seeds", type=int, metavar="N", help="seeds of --whole-rankers (1)")
     add("--encoder", metavar="SOURCE",
-        help="train no encoder and take this ranker's: embedded:maxp, a folder")  # fmt: skip
+        help="use this ranker's encoder (embedded:maxp or a folder) instead of training one")  # fmt: skip
     add("--keep", type=Path, metavar="DIR",
         help="write the rankers on a frozen encoder to folders there, as small differences")  # fmt: skip
     add("--precision", choices=("fp32", "bf16"), default="fp32",
-        help="what encoders compute in; bf16 where the processor has it (%(default)s)")  # fmt: skip
-    add("--quick", action="store_true", help="a trial with a tiny model: its figures say nothing")
+        help="precision of encoders; bf16 if the processor has it (%(default)s)")  # fmt: skip
+    add("--quick", action="store_true", help="a trial with a tiny model: its figures mean nothing")
     given = parser.parse_args(given_arguments)
     try:
         folders = StepFolders(given.work)
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for folder in keep_rankers(plan, given.keep):
                 print(folder)
     except KeyboardInterrupt:
-        print(f"{parser.prog}: interrupted; the same command goes on from {given.work}", file=sys.stderr)
+        print(f"{parser.prog}: interrupted; the same command continues from {given.work}", file=sys.stderr)
         return INTERRUPTED
     except (TrainingError, TrecError, RankerError, OSError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)

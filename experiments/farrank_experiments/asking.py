@@ -1,4 +1,4 @@
-"""Rankers order candidates under every condition: the reciprocal rank of what answers each question."""
+"""Let rankers order candidates under every condition; measure the reciprocal rank of each relevant one."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -13,27 +13,27 @@ from farrank_experiments.pairs import PairFeatures, scores_of
 from farrank_experiments.questions import Arrangement, AskedQuestion
 from farrank_rankers.aggregate import Aggregator
 
-# By condition: the reciprocal rank of every question.
+# Condition -> question -> reciprocal rank.
 Values = dict[str, dict[str, float]]
-# A question -> documents' scores by the names of rankers, (D,) each.
+# A question -> scores of its documents by ranker, (D,) each.
 Scoring = Callable[[AskedQuestion], Callable[[Sequence[Arrangement]], Mapping[str, Tensor]]]
 _FILE = "values.json"
 
 
 def reciprocal_rank(scores: Tensor, relevant: int) -> float:
-    """Give 1 / rank of a candidate; among equal scores, the mean over all orders of them.
+    """Give 1 / rank of a candidate; with equal scores, the mean over all their orders.
 
-    Equal scores are no accident here: FirstP gives them to documents that begin with the same passage.
+    Equal scores are common here: FirstP gives them to documents that begin with the same passage.
     Shapes: (D,).
     """
-    # The same passage's score differs in its last digits by where it stands in a batch.
+    # The last digits of a passage's score depend on its position in the batch.
     equal = torch.isclose(scores, scores[relevant], rtol=1e-5, atol=1e-6)
     above = int(((scores > scores[relevant]) & ~equal).sum())
     return fmean(1 / (above + place) for place in range(1, int(equal.sum()) + 1))
 
 
 def by_aggregators(aggregators: Mapping[str, Aggregator[Any]], features: PairFeatures) -> Scoring:
-    """Let aggregators score documents from features of their passages, which are read once for all."""
+    """Let aggregators score documents from features of their passages, read once for all aggregators."""
     for aggregator in aggregators.values():
         aggregator.eval()
 
@@ -53,7 +53,7 @@ def ask(
 ) -> dict[str, Values]:
     """Let rankers order the candidates of every question under each of its conditions.
 
-    Raises: ValueError if a score is no number.
+    Raises: ValueError if a score is NaN.
     """
     values: dict[str, Values] = {}
     for number, question in enumerate(questions, start=1):
@@ -62,7 +62,7 @@ def ask(
             for condition, documents in question.conditions.items():
                 for name, scores in scores_of_documents(documents).items():
                     if bool(scores.isnan().any()):
-                        raise ValueError(f"{name}: a score of question {question.query_id} is no number")
+                        raise ValueError(f"{name}: a score of question {question.query_id} is NaN")
                     of_condition = values.setdefault(name, {}).setdefault(condition, {})
                     of_condition[question.query_id] = reciprocal_rank(scores, question.relevant)
         if number % 20 == 0 or number == len(questions):
@@ -71,11 +71,11 @@ def ask(
 
 
 def write_values(folder: Path, values: Mapping[str, Values]) -> None:
-    """Keep what rankers reached, by their names."""
+    """Write the values of rankers, by name."""
     (folder / _FILE).write_text(json.dumps(values), encoding="utf-8")
 
 
 def read_values(folder: Path) -> dict[str, Values]:
-    """Read what `write_values` kept."""
+    """Read the file of `write_values`."""
     values: dict[str, Values] = json.loads((folder / _FILE).read_text(encoding="utf-8"))
     return values

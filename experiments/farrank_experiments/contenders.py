@@ -1,4 +1,4 @@
-"""The rankers that are compared, each with what the paper has for it, all from the same encoder."""
+"""The compared rankers, all on the same encoder, each with the paper's figures."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,12 +20,12 @@ from farrank_training.errors import TrainingError
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A ranker by its name here.
+    """A compared ranker.
 
     `zero_shot` and `tuned` are the paper's MRR on FarRelevant for BERT, before and after training there; None
-    where it has none, or none that can be read. `has_vectors` says that an encoder input leaves one vector;
-    others read tokens. `reads_positions` is false for a transformer whose table of positions is 0 and stays
-    so. `stands_for` names a row of the paper that is the same ranker here.
+    if the paper has no legible figure. With `has_vectors` the ranker reads one vector of each encoder input;
+    without, it reads token vectors. `reads_positions` is false for a transformer whose position embeddings
+    are 0 and do not learn. `stands_for` is a row of the paper whose ranker is identical here.
     Source: Boytsov et al., arXiv 2207.01262, Table 5.
     """
 
@@ -40,12 +40,12 @@ class Contender:
 
     @property
     def reads_first(self) -> bool:
-        """Whether it reads nothing of a document but its first chunk."""
+        """Whether it reads only the first chunk of a document."""
         return family_named(self.family).chunking == "first"
 
     @property
     def paper_model(self) -> str | None:
-        """Its name among `farrank rankers --papers`, by which plots know it; None if it is not there."""
+        """Its name in `farrank rankers --papers`, which plots use; None if it is not listed."""
         if not self.reads_positions:
             return None
         return f"{self.family}-l2-bert" if self.family == "parade-transf-rand" else f"{self.family}-bert"
@@ -61,7 +61,7 @@ FIRSTP, AVGP, MAXP, ATTN, RAND, UNPLACED = (
 )
 _ALL = (
     Contender(FIRSTP, "FirstP", "firstp", 0.016, 0.090),
-    # With chunks that do not overlap the two are one formula.
+    # If chunks do not overlap, AvgP and PARADE Avg are the same formula.
     Contender(AVGP, "AvgP", "avgp", 0.154, 0.365, stands_for=("PARADE Avg", 0.274, 0.322)),
     Contender(MAXP, "MaxP", "maxp", 0.297, 0.328),
     Contender("sump", "SumP", "sump", 0.211, 0.327),
@@ -80,9 +80,9 @@ CONTENDERS: Mapping[str, Contender] = {each.name: each for each in _ALL}
 
 
 def chunking_of(family: str, settings: Settings) -> Chunking:
-    """Cut documents between passages, whatever the family's own way: a chunk is a passage.
+    """Cut documents between passages instead of the family's own way: a chunk is a passage.
 
-    As much of a document is read as the longest has.
+    The limit of tokens is the longest document's length.
     """
     tokens = settings.chunk_tokens
     most = max(settings.windows.most_chunks, settings.natural_chunks)
@@ -91,7 +91,7 @@ def chunking_of(family: str, settings: Settings) -> Chunking:
 
 
 def passage_ranker(backbone: str | Path, settings: Settings) -> Ranker:
-    """Make what the others' encoder is trained in: a passage's score from the mean of its tokens' vectors."""
+    """Make the ranker that trains the common encoder: it scores a passage by its mean token vector."""
     chunking = chunking_of("firstp", settings)
     return new_ranker(
         "firstp",
@@ -104,15 +104,15 @@ def passage_ranker(backbone: str | Path, settings: Settings) -> Ranker:
 
 
 def passage_ranker_of(encoder: str, settings: Settings) -> Ranker:
-    """Make a passage ranker whose encoder is that of a ranker which exists already; its head is random.
+    """Make a passage ranker with the encoder of an existing ranker and a random head.
 
     Raises: TrainingError if that ranker reads pairs in another way, or has another backbone or tokenizer;
-    RankerError if there is none.
+    RankerError if it cannot be opened.
     """
     taken = open_ranker(encoder)
     ranker = passage_ranker(settings.backbone, replace(settings, pretrained=False))
     if taken.spec.plan != "pair" or getattr(taken.spec.options, "pooling", None) != "mean":
-        raise TrainingError(f"--encoder {encoder}: it does not read pairs as the mean of their tokens")
+        raise TrainingError(f"--encoder {encoder}: its encoder does not use mean pooling of pairs")
     files = [each.reader.tokenizer.files for each in (taken, ranker)]
     if dict(taken.backbone_config) != dict(ranker.backbone_config) or files[0] != files[1]:
         raise TrainingError(f"--encoder {encoder}: its backbone or tokenizer is not {settings.backbone}'s")
@@ -123,7 +123,7 @@ def passage_ranker_of(encoder: str, settings: Settings) -> Ranker:
 def contender_ranker(
     contender: Contender, passages: Path, settings: Settings, seed: int, head: Path | None = None
 ) -> Ranker:
-    """Put a contender's new aggregator, or a trained one's weights, on the encoder of the passage ranker."""
+    """Put a contender's aggregator, new or with the weights in `head`, on the passage ranker's encoder."""
     family = contender.family
     options: dict[str, Any] = {"pooling": "mean"} if contender.has_vectors else {}
     ranker = new_ranker(
@@ -138,12 +138,12 @@ def contender_ranker(
 
 
 def save_head(ranker: Ranker, path: Path) -> None:
-    """Keep all of a ranker but its backbone."""
+    """Save all weights of a ranker except its backbone's."""
     save_file(_head_of(ranker), path)
 
 
 def fill_head(ranker: Ranker, path: Path) -> None:
-    """Give a ranker what `save_head` kept. Raises: ValueError if it is another family's."""
+    """Load the weights of `save_head` into a ranker. Raises: ValueError if they are another family's."""
     kept, wanted = load_file(path), _head_of(ranker)
     if kept.keys() != wanted.keys():
         raise ValueError(f"{path} does not hold a head of {ranker.spec.family}")
@@ -156,9 +156,9 @@ def _head_of(ranker: Ranker) -> dict[str, Tensor]:
 
 
 def without_positions(ranker: Ranker) -> Ranker:
-    """Empty the table of positions of a PARADE transformer, and keep it from learning.
+    """Set the position embeddings of a PARADE transformer to 0 and freeze them.
 
-    Chunks differ then by their vectors alone: their order says nothing.
+    The transformer then sees only the chunks' vectors, not their order.
     """
     transformer: Any = ranker.aggregator.get_submodule("transformer.bert")
     table = transformer.embeddings.position_embeddings.weight
@@ -169,6 +169,6 @@ def without_positions(ranker: Ranker) -> Ranker:
 
 
 def opened(contender: Contender, artifact: Path) -> Ranker:
-    """Open a contender that was trained, to train it further or to ask it."""
+    """Open a trained contender, to train it further or to measure it."""
     ranker = open_ranker(artifact)
     return without_positions(ranker) if not contender.reads_positions else ranker

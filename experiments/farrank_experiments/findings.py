@@ -1,4 +1,4 @@
-"""What came out, and which of the paper's findings did: each by a rule that is stated beside its answer."""
+"""The results, and which of the paper's findings they confirm: each by a rule that the report states."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from farrank_experiments.questions import BIASED, FAR, NATURAL, at_place
 from farrank_loadtest.accuracy.evaluation import paired_tests
 
 ALPHA = 0.01
-# A mean of chance is further away in 1 of 100 experiments.
+# Standard errors that a mean of random orders exceeds in 1 of 100 experiments.
 _ERRORS = 2.58
 
-# What is measured, and of which stage's ranker under which condition.
+# Measure -> the stage of training, and the condition of the candidates.
 MEASURES: Mapping[str, tuple[str, str]] = {
     "Biased": (BIASED, BIASED),
     "Far, zero-shot": (BIASED, FAR),
@@ -24,12 +24,12 @@ MEASURES: Mapping[str, tuple[str, str]] = {
 }
 _BIASED, _ZERO_SHOT, _TUNED, _ARTICLES, _ = MEASURES
 
-# By contender: the values of every seed, by measure or place and question.
+# Contender -> the values of each seed, by measure or place, then by question.
 Measured = Mapping[str, Sequence[Values]]
 
 
 def measured(results: Mapping[str, Mapping[str, Sequence[Values]]]) -> dict[str, list[Values]]:
-    """Name what contenders reached at each stage under each condition by its measure."""
+    """Arrange the contenders' values by measure instead of by stage and condition."""
     return {
         contender: [
             {measure: by_stage[stage][seed][condition] for measure, (stage, condition) in MEASURES.items()}
@@ -54,29 +54,29 @@ def by_place(
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """The MRR of candidates in random order, and how far from it a mean of so many questions is by chance."""
+    """The MRR of candidates in random order, and the bound of its deviation by chance (99%)."""
 
     mrr: float
     bound: float
 
     @classmethod
     def of(cls, candidates: int, questions: int) -> "Chance":
-        """Compute both: each of the ranks 1 to `candidates` is as likely."""
+        """Compute both values; the ranks 1 to `candidates` are equally likely."""
         ranks = range(1, candidates + 1)
         mrr = fmean(1 / rank for rank in ranks)
         variance = fmean(1 / rank**2 for rank in ranks) - mrr**2
         return cls(mrr, _ERRORS * sqrt(variance / questions))
 
     def covers(self, mrr: float) -> bool:
-        """Whether an MRR is not told from chance."""
+        """Whether an MRR cannot be distinguished from chance."""
         return abs(mrr - self.mrr) <= self.bound
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A sentence of the paper's, the rule by which it came out or did not, and the figures that decided.
+    """A finding of the paper, the rule that tests it, the outcome, and the figures behind it.
 
-    `came_out` is None where rankers that the rule compares were not measured.
+    `came_out` is None if rankers that the rule compares were not measured.
     """
 
     sentence: str
@@ -86,7 +86,7 @@ class Finding:
 
 
 class Judge:
-    """Applies the rules to one track's figures. `places` holds `by_place` of rankers trained on Biased."""
+    """Applies the rules to one track's figures. `places` is `by_place` of the rankers trained on Biased."""
 
     def __init__(
         self, found: Measured, places: Mapping[str, Sequence[Sequence[float]]], chance: Chance
@@ -98,12 +98,12 @@ class Judge:
         return fmean(fmean(values[measure].values()) for values in self.found[contender])
 
     def lead(self, contender: str, measure: str) -> float:
-        """Average its lead over FirstP, over the questions that it was asked."""
+        """Average its lead over FirstP on the questions that it was asked."""
         ours, firsts = self._by_question(contender, measure), self._by_question(FIRSTP, measure)
         return fmean(value - firsts[query] for query, value in ours.items())
 
     def above(self, one: str, one_measure: str, other: str, other_measure: str) -> tuple[bool, str]:
-        """Whether one lies above the other: by the t-test over questions, and in the mean of every seed."""
+        """Whether one is above the other: by the t-test over questions, and in the mean of every seed."""
         ours, theirs = self._by_question(one, one_measure), self._by_question(other, other_measure)
         p, _ = paired_tests([ours[each] for each in theirs], list(theirs.values()), resamples=1)
         seeds = [
@@ -135,7 +135,7 @@ class Judge:
 
     def _small_under_bias(self) -> Finding:
         rule = "the best lead over FirstP on Biased is at most a quarter of the best lead on Far, zero-shot"
-        sentence = "Under bias, reading on brings little."
+        sentence = "Under bias, reading beyond the first chunk gains little."
         if FIRSTP not in self.found or len(self.found) < 2:
             return Finding(sentence, rule, None, "")
         leads = {
@@ -145,17 +145,15 @@ class Judge:
         return Finding(sentence, rule, leads[_BIASED] <= leads[_ZERO_SHOT] / 4, figures)
 
     def _at_chance(self, sentence: str, measure: str) -> Finding:
-        rule = (
-            f"its MRR is within {self.chance.bound:.3f} of chance, {self.chance.mrr:.3f} (99% of chance is)"
-        )
+        rule = f"its MRR is within {self.chance.bound:.3f} of chance, {self.chance.mrr:.3f} (99% interval)"
         if FIRSTP not in self.found:
             return Finding(sentence, rule, None, "")
         mrr = self.mean(FIRSTP, measure)
         return Finding(sentence, rule, self.chance.covers(mrr), f"{mrr:.3f}")
 
     def _cost_of_truncation(self) -> Finding:
-        sentence = "What FirstP cuts off is lost: only a passage in front is found."
-        rule = "FirstP's MRR by place falls to less than half behind place 1; MaxP's keeps at least 0.9 of it"
+        sentence = "Truncation costs FirstP all later passages: it finds only a passage in chunk 1."
+        rule = "FirstP's MRR falls below half after place 1; MaxP's MRR stays at 0.9 or more of its place 1"
         if not {FIRSTP, MAXP} <= self.places.keys():
             return Finding(sentence, rule, None, "")
         kept = {}
@@ -163,12 +161,12 @@ class Judge:
             front, *behind = (fmean(column) for column in zip(*self.places[name], strict=True))
             kept[name] = (max(behind) if name == FIRSTP else min(behind)) / front
         figures = (
-            f"FirstP keeps {kept[FIRSTP]:.0%} at its best place behind, MaxP {kept[MAXP]:.0%} at its worst"
+            f"FirstP keeps {kept[FIRSTP]:.0%} at its best later place, MaxP {kept[MAXP]:.0%} at its worst"
         )
         return Finding(sentence, rule, kept[FIRSTP] < 0.5 and kept[MAXP] >= 0.9, figures)
 
     def _transfers(self, sentence: str, contender: str) -> Finding:
-        rule = "zero-shot on Far it is above FirstP, and reaches at least 0.8 of what it reaches fine-tuned"
+        rule = "zero-shot on Far it is above FirstP, and has at least 0.8 of its fine-tuned MRR"
         if not {FIRSTP, contender} <= self.found.keys():
             return Finding(sentence, rule, None, "")
         above, told = self.above(contender, _ZERO_SHOT, FIRSTP, _ZERO_SHOT)
@@ -176,7 +174,7 @@ class Judge:
         return Finding(sentence, rule, above and share >= 0.8, f"{told}; {share:.0%} of fine-tuned")
 
     def _falls(self) -> Finding:
-        sentence = "RAND-L2 transfers worse: it learns where relevant passages stand."
+        sentence = "RAND-L2 transfers worse: it learns the positions of relevant passages."
         rule = "zero-shot on Far, MaxP and PARADE Attn are both above it"
         if not {MAXP, ATTN, RAND} <= self.found.keys():
             return Finding(sentence, rule, None, "")
@@ -192,18 +190,18 @@ class Judge:
         return _both(sentence, rule, over)
 
     def _positions_are_why(self) -> Finding:
-        sentence = "Positions are why it transfers worse (the paper's conjecture)."
+        sentence = "Position embeddings are the reason why it transfers worse (the paper's conjecture)."
         rule = "zero-shot on Far, RAND-L2 without positions is above RAND-L2, and not below it on Biased"
         if not {RAND, UNPLACED} <= self.found.keys():
             return Finding(sentence, rule, None, "")
         above, told = self.above(UNPLACED, _ZERO_SHOT, RAND, _ZERO_SHOT)
-        # The other way round, so that only a fall that can be told from chance counts.
+        # The test is reversed, so that only a significant fall counts.
         below, of_biased = self.above(RAND, _BIASED, UNPLACED, _BIASED)
         return Finding(sentence, rule, above and not below, f"{told}; on Biased, with positions {of_biased}")
 
     def _average_catches_up(self) -> Finding:
         sentence = "AvgP is poor zero-shot, and learns on Far."
-        rule = "zero-shot on Far MaxP is above it, and fine-tuning gains it more than MaxP"
+        rule = "zero-shot on Far MaxP is above it, and it gains more than MaxP by fine-tuning"
         if not {AVGP, MAXP} <= self.found.keys():
             return Finding(sentence, rule, None, "")
         above, told = self.above(MAXP, _ZERO_SHOT, AVGP, _ZERO_SHOT)

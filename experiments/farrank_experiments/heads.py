@@ -1,7 +1,7 @@
-"""Heads trained on what a frozen encoder keeps: minutes instead of hours, so that seeds are affordable.
+"""Heads trained on the stored output of a frozen encoder: minutes instead of hours, so seeds are affordable.
 
-A head is all of a ranker but its backbone. Documents are put together anew in every epoch, the relevant
-passage at a place that is drawn as in the collection, so that few passages make many documents.
+A head is all of a ranker but its backbone. Every epoch composes new documents, with the relevant passage at a
+place drawn as in the collection, so few passages make many documents.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,8 +23,8 @@ from farrank_training.data_sets.window_documents import drawn_place
 from farrank_training.losses import hinge
 from farrank_training.trained_weights import hold_limits
 
-# Some questions, the epoch's number and where its draws come from -> scores of each question's documents, the
-# relevant one's first, (B, 1 + n).
+# B questions, the epoch's number and its random generator -> scores of each question's documents, the
+# relevant one first, (B, 1 + n).
 GroupScores = Callable[[Sequence[AskedQuestion], int, Random], Tensor]
 
 
@@ -36,9 +36,9 @@ def train_head(
     seed: int,
     progress: Callable[[str], None] = lambda said: None,
 ) -> float:
-    """Train all of a ranker but its backbone, in place; give the mean loss of the last epoch.
+    """Train all of a ranker but its backbone, in place; return the mean loss of the last epoch.
 
-    All questions have as many documents. What is random follows the seed.
+    All questions have the same number of documents. All random draws depend on the seed.
     """
     steps = settings.epochs * -(-len(questions) // settings.batch_size)
     rising = max(1, round(settings.warmup * steps))
@@ -72,7 +72,7 @@ def train_head(
 
 
 def on_vectors(aggregator: Aggregator[Any], features: PairFeatures, kind: str) -> GroupScores:
-    """Let an aggregator score documents of a kind, drawn anew, from vectors of their passages."""
+    """Let an aggregator score newly drawn documents of a kind from the vectors of their passages."""
 
     def scores(questions: Sequence[AskedQuestion], epoch: int, rng: Random) -> Tensor:
         vectors: list[Tensor] = []
@@ -91,7 +91,7 @@ def on_vectors(aggregator: Aggregator[Any], features: PairFeatures, kind: str) -
 
 
 def redrawn(document: Arrangement, key: int, kind: str, rng: Random) -> Arrangement:
-    """Draw a new order for a document's passages, the relevant one's place as the kind has it."""
+    """Draw a new order of a document's passages, with the relevant one's place drawn as in the kind."""
     others = [each for each in document if each != key]
     rng.shuffle(others)
     return inserted(key, others, drawn_place(kind, len(document), rng))

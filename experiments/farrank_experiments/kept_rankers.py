@@ -1,8 +1,8 @@
-"""Rankers of a finished experiment, as small differences from what their encoder was trained from.
+"""Save rankers of a finished experiment as small differences from the base model of their encoder.
 
-Each is the encoder of the passage ranker under a head that was trained on what that keeps, on Biased and then
-on Far, with seed 0: which of the seeds was settled before they were measured. FirstP, MaxP and PARADE Attn of
-one run come with the project as `embedded:NAME`, and RAND-L2 of another, on their encoder.
+Each ranker is the passage ranker's frozen encoder and a head trained on its output, on Biased and then on
+Far, with seed 0; the seed was chosen before any was measured. FirstP, MaxP and PARADE Attn of one run come
+with the project as `embedded:NAME`; so does RAND-L2, from another run on the same encoder.
 """
 
 from collections.abc import Iterator
@@ -26,11 +26,11 @@ DATA = "SQuAD's questions and paragraphs (Rajpurkar et al., EMNLP 2016), CC BY-S
 
 
 def keep_rankers(plan: Plan, out: Path) -> Iterator[Path]:
-    """Write the plan's rankers on a frozen encoder, whose steps are done, and give their folders.
+    """Write the plan's finished rankers on the frozen encoder, and give their folders.
 
-    With an encoder that was taken from a ranker, they are kept as differences from that. Those on vectors are
-    measured as they open again, after rounding.
-    Raises: TrainingError if the backbone began with random weights.
+    If the encoder came from another ranker, they are saved as differences from that ranker. The heads on
+    vectors are measured again after saving, because saving rounds the weights.
+    Raises: TrainingError if the backbone has random weights.
     """
     settings = plan.settings
     if not settings.pretrained:

@@ -1,4 +1,4 @@
-"""The page: a table beside the paper's, findings by their rules, and pictures of MRR by place."""
+"""The report: a table with the paper's figures, the findings with their rules, and charts of MRR by place."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ Results = Mapping[Track, Mapping[str, Mapping[str, Sequence[Values]]]]
 
 
 def write_page(folder: Path, plan: Plan, command: Sequence[str], *, quick: bool) -> str:
-    """Write page, picture and the figures as CSV, and return the page. Raises: OSError if it cannot be."""
+    """Write the page, the chart and a CSV, and return the page. Raises: OSError if they cannot be written."""
     results: Results = {track: found for track, found in plan.results().items() if found}
     settings = plan.settings
     folder.mkdir(parents=True, exist_ok=True)
@@ -46,10 +46,10 @@ def write_page(folder: Path, plan: Plan, command: Sequence[str], *, quick: bool)
     write_csv(folder / CSV, _csv_rows(results))
     parts.append(
         f"## By place of the relevant passage\n\n![MRR by place]({PICTURE})\n\n"
-        f"All candidates have {settings.windows.most_chunks} chunks, and the passage that each is about at "
-        f"the same place, among passages of other articles; the first {_positions(results):,} questions. "
-        "FirstP reads chunk 1. Where one line is seen, both are the same. Bands reach from the lowest seed "
-        "to the highest."
+        f"All candidates have {settings.windows.most_chunks} chunks, with their relevant passages at the "
+        f"same place among passages of other articles; the first {_positions(results):,} questions count. "
+        "FirstP reads chunk 1. Where only one line is visible, both coincide. Bands reach from the lowest "
+        "seed to the highest."
     )
     parts.append(_times(plan))
     page = "\n\n".join(parts) + "\n"
@@ -66,34 +66,34 @@ def _head(plan: Plan, command: Sequence[str], *, quick: bool) -> str:
         "versions": versions,
         "command": f"`{shlex.join(command)}`",
     }
-    lines = ["# The papers' findings, measured in small", ""]
+    lines = ["# The papers' findings, reproduced at small scale", ""]
     if quick:
-        lines += ["**A trial of the command (`--quick`): no figure here says anything.**", ""]
+        lines += ["**A trial of the command (`--quick`): its figures mean nothing.**", ""]
     lines += [f"- {name}: {fact}" for name, fact in facts.items()]
     w = settings.windows
     lines += [
         "",
         f"SQuAD's articles become documents of 2 to {w.most_chunks} passages of {w.chunk_tokens} tokens "
-        "(`farrank data window`). In Biased the passage that answers stands where MS MARCO's do, mostly "
-        f"first; in Far anywhere but first. A passage is a chunk of every ranker. {_encoder(settings)} "
+        "(`farrank data window`). In Biased the relevant passage is where MS MARCO's are, mostly first; in "
+        f"Far it is anywhere but first. A passage is a chunk of every ranker. {_encoder(settings)} "
         f"They learn from {settings.triples:,} other questions on Biased, then on Far; test questions are of "
-        f"other articles. Candidates of a question are {w.candidates} documents whose relevant passages BM25 "
-        "finds best; for whole articles "
-        f"{settings.natural_candidates}, read as far as {settings.natural_chunks} chunks. Figures are MRR.",
+        f"other articles. Candidates of a question are the {w.candidates} documents whose relevant passages "
+        f"BM25 ranks best; for whole articles {settings.natural_candidates} articles, of which rankers read "
+        f"at most {settings.natural_chunks} chunks. Figures are MRR.",
         "",
         "A head is all of a ranker but its encoder, which is frozen. Heads learn "
-        f"{settings.heads.epochs} times from each question, documents put together anew, {settings.seeds} "
-        "seeds. Those that read tokens (CEDR, Neural Model 1) learn so from the first "
+        f"{settings.heads.epochs} times from each question, with newly composed documents, for "
+        f"{settings.seeds} seeds. Heads that read tokens (CEDR, Neural Model 1) learn from the first "
         f"{settings.token_triples:,} of the questions, {settings.token_heads.epochs} times from each, and "
-        f"are asked the first {settings.token_questions:,}, over which they are compared with FirstP.",
+        f"are asked the first {settings.token_questions:,}; the comparison with FirstP is on these.",
     ]
     if plan.whole:
         lines[-1] += (
-            " Where the encoder is trained too, rankers start with these heads. The last "
-            f"{settings.whole.trained_layers} layers of the encoder learn then, from "
-            f"{settings.whole_triples:,} questions, each seen once with one other document; "
-            f"{settings.whole_seeds} {'seed' if settings.whole_seeds == 1 else 'seeds'}, asked the first "
-            f"{settings.whole_questions:,} questions."
+            " If the encoder is trained too, rankers start with these heads. The last "
+            f"{settings.whole.trained_layers} layers of the encoder then learn from "
+            f"{settings.whole_triples:,} questions, each read once with one other document. These rankers "
+            f"have {settings.whole_seeds} {'seed' if settings.whole_seeds == 1 else 'seeds'} and are asked "
+            f"the first {settings.whole_questions:,} questions."
         )
     return "\n".join(lines)
 
@@ -102,12 +102,12 @@ def _encoder(settings: Settings) -> str:
     start = "All rankers start from one encoder"
     if settings.encoder is None:
         return (
-            f"{start}: a passage cross-encoder of {_backbone(settings)}, its tokens' mean, trained on "
+            f"{start}: a passage cross-encoder of {_backbone(settings)} with mean pooling, trained on "
             f"{settings.passage_questions:,} questions."
         )
     learned = open_reader(settings.encoder).spec.provenance.get("questions")
     told = f" (questions that it learned from: {learned})" if learned else ""
-    return f"{start}: that of the ranker `{settings.encoder}`, its tokens' mean{told}."
+    return f"{start}: that of the ranker `{settings.encoder}`, with mean pooling{told}."
 
 
 def _backbone(settings: Settings) -> str:
@@ -123,21 +123,21 @@ def _track(found: Mapping[str, Mapping[str, Sequence[Values]]], settings: Settin
     rows = compare(values, {name: FIRSTP for name in values if name != FIRSTP})
     seeds = len(next(iter(values.values())))
     legend = (
-        f"{questions:,} questions, {len(next(iter(values.values()))[0]['articles']):,} of whole articles"
-        f"{f'; ± is the deviation among {seeds} seeds' if seeds > 1 else '; one seed'}. Chance: "
-        f"{chance.mrr:.3f} ± {chance.bound:.3f}; of whole articles "
-        f"{Chance.of(settings.natural_candidates, 1).mrr:.3f}. Different from FirstP (two-sided p below "
-        f"{ALPHA:g}, over questions, averaged over seeds before): {T_TEST} by the paired t-test, "
-        f"{RANDOMISATION} by randomisation. The paper's are of FarRelevant, 100 candidates and BERT; "
-        "chance there is 0.038."
+        f"{questions:,} questions, {len(next(iter(values.values()))[0]['articles']):,} about whole articles"
+        f"{f'; ± is the standard deviation of {seeds} seeds' if seeds > 1 else '; one seed'}. Chance: "
+        f"{chance.mrr:.3f} ± {chance.bound:.3f}; on whole articles "
+        f"{Chance.of(settings.natural_candidates, 1).mrr:.3f}. Different from FirstP (two-sided "
+        f"p below {ALPHA:g} over questions, after averaging over seeds): {T_TEST} by the paired t-test, "
+        f"{RANDOMISATION} by randomisation. The paper's figures are for FarRelevant with 100 candidates and "
+        "BERT; chance there is 0.038."
     )
     return f"{_table(rows)}\n\n{legend}\n\n{_findings(findings)}"
 
 
 def _accuracy(found: Mapping[str, Mapping[str, Sequence[Values]]], settings: Settings) -> Report:
-    """Say the same as `farrank loadtest accuracy` would, by the names of the papers' models.
+    """Make the report of `farrank loadtest accuracy`, with the names of the papers' models.
 
-    So `farrank loadtest efficiency --accuracy FILE:Biased` draws these gains.
+    `farrank loadtest efficiency --accuracy FILE:Biased` draws these gains.
     """
     values = {
         model: of
@@ -165,7 +165,7 @@ def _table(rows: Sequence[Row]) -> str:
         lines.append([contender.title, *figures, _paper(contender.zero_shot), _paper(contender.tuned)])
         if contender.stands_for:
             title, zero_shot, tuned = contender.stands_for
-            same = f"as {contender.title}: one formula where chunks do not overlap"
+            same = f"as {contender.title}: the same formula if chunks do not overlap"
             lines.append([title, same, *[""] * (len(MEASURES) - 1), _paper(zero_shot), _paper(tuned)])
     return markdown_table(heads, lines, aligned=False)
 
@@ -188,12 +188,12 @@ def _findings(findings: Sequence[Finding]) -> str:
     rows = [(each.sentence, each.rule, _ANSWERS[each.came_out], each.figures) for each in findings]
     decided = [each.came_out for each in findings if each.came_out is not None]
     above = (
-        "“Above” is: p below "
+        "“Above” means: p below "
         f"{ALPHA:g} by the paired t-test over questions, and the higher mean in every seed. "
-        f"{sum(decided)} of {len(decided)} findings came out."
+        f"{sum(decided)} of {len(decided)} findings are confirmed."
     )
     return (
-        markdown_table(("finding", "came out if", "came out", "figures"), rows, aligned=False)
+        markdown_table(("finding", "confirmed if", "confirmed", "figures"), rows, aligned=False)
         + f"\n\n{above}"
     )
 
@@ -210,10 +210,8 @@ def _times(plan: Plan) -> str:
         ]
         told = f"{whole[0]:,.0f} + {whole[1]:,.0f}" if any(whole) else "–"
         rows.append((contender.title, f"{seconds[head.name]:,.0f}", told))
-    heads = ("step", "seconds", "encoder and all: training + asking")
-    note = (
-        f"{sum(seconds.values()) / 3600:.1f} hours in all; of a step that was cut off, its last part counts."
-    )
+    heads = ("step", "seconds", "whole ranker: training + measuring")
+    note = f"{sum(seconds.values()) / 3600:.1f} hours in all; an interrupted step counts from its last start."
     return f"## Times\n\n{markdown_table(heads, rows, aligned=False)}\n\n{note}"
 
 
@@ -243,7 +241,7 @@ def _csv_rows(results: Results) -> list[dict[str, Any]]:
 
 
 def places_chart(results: Results, settings: Settings) -> Figure:
-    """Draw MRR by place of the relevant passage: a panel for each ranker, zero-shot beside fine-tuned.
+    """Draw MRR by place of the relevant passage: a panel for each ranker, zero-shot and fine-tuned.
 
     Bands reach from the lowest seed to the highest.
     """
@@ -261,7 +259,9 @@ def places_chart(results: Results, settings: Settings) -> Figure:
             _draw(axes, {stage: of[contender] for stage, of in by_stage.items()}, chance)
             axes.set_title(CONTENDERS[contender].title, loc="left", fontsize=9)
             axes.set_xticks(range(1, places + 1))
-        part.suptitle(f"{TRACKS[track]}: what is found, by where it stands", x=0.01, ha="left", fontsize=11)
+        part.suptitle(
+            f"{TRACKS[track]}: MRR by place of the relevant passage", x=0.01, ha="left", fontsize=11
+        )
         part.supylabel("MRR", fontsize=9)
         part.supxlabel("chunk that holds the relevant passage, in all candidates", fontsize=9)
     handles, labels = figure.axes[0].get_legend_handles_labels()
@@ -285,7 +285,7 @@ def _draw(axes: Axes, by_stage: Mapping[str, Sequence[Sequence[float]]], chance:
                 places, list(map(min, columns)), list(map(max, columns)), color=colour, alpha=0.2
             )
     axes.axhspan(chance.mrr - chance.bound, chance.mrr + chance.bound, color="0.9", zorder=0)
-    axes.axhline(chance.mrr, color="0.6", linewidth=1, label="chance (in 99 of 100 the band)")
+    axes.axhline(chance.mrr, color="0.6", linewidth=1, label="chance (band: 99%)")
     axes.set_ylim(0, 1.02)
     axes.grid(color="0.93")
     axes.set_axisbelow(True)

@@ -1,4 +1,4 @@
-"""What an encoder makes of pairs of question and passage, and documents scored from that."""
+"""Encoder features of pairs of question and passage, and scores of documents composed of them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -19,7 +19,7 @@ from farrank_rankers.tokens import Chunk
 
 # Pairs that are encoded at once.
 _AT_ONCE = 32
-# Documents whose token vectors are put together at once: eight chunks of one take 14 MB in six layers.
+# Documents whose token vectors are batched at once: one document of eight chunks takes 14 MB in six layers.
 _DOCUMENTS_OF_TOKENS = 4
 
 # A question -> features of its pool's passages, (P, …).
@@ -27,9 +27,9 @@ PairFeatures = Callable[[AskedQuestion], Features]
 
 
 def encoded_by(ranker: Ranker, *, lower_precision: bool) -> PairFeatures:
-    """Let a ranker's encoder read each pair of a question and a passage of its pool, with no gradient.
+    """Let a ranker's encoder read each pair of a question and a passage of its pool, without gradients.
 
-    In lower precision the encoder computes in bf16, as it does in training; what comes out is in fp32.
+    In lower precision the encoder computes in bf16, as in training; the features are in fp32.
     """
     reader, device = ranker.reader, next(ranker.parameters()).device
     ranker.eval()
@@ -53,14 +53,14 @@ def _chunk(tokens: np.ndarray) -> Chunk:
 
 
 def arranged(features: Features, documents: Sequence[Arrangement]) -> tuple[Features, Tensor]:
-    """Put documents together from the features of passages. Shapes: (P, …) -> (D, C, …), mask (D, C)."""
+    """Compose documents from the features of passages. Shapes: (P, …) -> (D, C, …), mask (D, C)."""
     rows = [torch.tensor(each, device=features.vectors.device) for each in documents]
     roles = features.roles
     return batched([Features(features.vectors[row], None if roles is None else roles[row]) for row in rows])
 
 
 def scores_of(aggregator: Aggregator[Any], features: Features, documents: Sequence[Arrangement]) -> Tensor:
-    """Score documents that are put together from the features of passages. Shapes: (P, …) -> (D,)."""
+    """Score documents composed from the features of passages. Shapes: (P, …) -> (D,)."""
     at_once = len(documents) if features.roles is None else _DOCUMENTS_OF_TOKENS
     with torch.inference_mode():
         return torch.cat(
@@ -72,9 +72,9 @@ def scores_of(aggregator: Aggregator[Any], features: Features, documents: Sequen
 
 
 class KeptVectors:
-    """One vector for each pair of a question and a passage, by names of sets of questions, read from a file.
+    """One vector for each pair of a question and a passage, read from a file, by names of question sets.
 
-    The order of the questions and of their pools is that in which they were written.
+    Questions and their pools are in the order in which they were written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -82,7 +82,7 @@ class KeptVectors:
             self._vectors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
     def of(self, name: str, questions: Sequence[AskedQuestion]) -> PairFeatures:
-        """Give the vectors of questions that were written under a name, as an encoder would."""
+        """Give the stored vectors of a question set, in place of an encoder."""
         vectors, sizes = self._vectors[name], [len(question.pool) for question in questions]
         if sum(sizes) != len(vectors):
             raise ValueError(f"{name}: {len(vectors)} vectors for {sum(sizes)} pairs")
@@ -96,7 +96,7 @@ def write_vectors(
     questions: Mapping[str, Sequence[AskedQuestion]],
     progress: Callable[[str], None],
 ) -> None:
-    """Encode the pairs of all questions, and keep their vectors."""
+    """Encode the pairs of all questions, and write their vectors."""
     kept = {}
     for name, asked in questions.items():
         found = []

@@ -1,4 +1,4 @@
-"""The experiment's steps in their order, and what each of them does."""
+"""The experiment's steps in order, and the work of each."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -43,20 +43,20 @@ from farrank_training.training_run import train
 from farrank_training.training_set import judged_set
 from farrank_trec.errors import InputError
 
-# Heads on vectors of the frozen encoder, or the encoder trained with them.
+# Heads on a frozen encoder, or heads trained together with it.
 Track = Literal["frozen", "whole"]
-# What a ranker was trained on last: Far comes after Biased.
+# The collection that a ranker was trained on last: Far follows Biased.
 STAGES = (BIASED, FAR)
 _VECTORS = "vectors.safetensors"
 _RANKER = "ranker"
 
 
 class Plan:
-    """All steps of one experiment, with the folders where their results lie.
+    """All steps of one experiment, with the folders of their results.
 
-    Of the `contenders`, those of `whole` are trained with their encoder, too. `tell` is given what a step
-    says while it runs. Raises: InputError if a file of SQuAD's is missing; RankerError or TrainingError if
-    the settings' encoder cannot be taken.
+    The contenders in `whole` are also trained together with their encoder. `tell` gets the progress messages
+    of a step. Raises: InputError if a file of SQuAD is missing; RankerError or TrainingError if the encoder
+    in the settings cannot be used.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Plan:
                 "passages",
                 f"The encoder of {settings.encoder}",
                 lambda folder: save_ranker(ranker, folder / _RANKER),
-                # Which questions the rankers learn from follows from how many an encoder would.
+                # The number of the encoder's questions determines which questions the rankers get.
                 {**of_passages, "encoder": weights_digest(ranker.encoder.backbone)},
                 [self.data],
             )
@@ -166,7 +166,7 @@ class Plan:
             before = trained
 
     def steps(self) -> Iterable[Step]:
-        """Give all steps in the order in which they are done: what is cheap and says much comes first."""
+        """Give all steps in order: cheap and informative ones come first."""
         yield from (self.data, self.passages)
         vectors = [self.heads[each.name] for each in self.contenders if each.has_vectors]
         tokens = [self.heads[each.name] for each in self.contenders if not each.has_vectors]
@@ -179,7 +179,7 @@ class Plan:
             yield self.answers[key]
 
     def results(self) -> dict[Track, dict[str, dict[str, list[Values]]]]:
-        """Read what came out: by track, contender and stage, the values of every seed."""
+        """Read the results: the values of every seed by track, contender and stage."""
         found: dict[Track, dict[str, dict[str, list[Values]]]] = {"frozen": {}, "whole": {}}
         for contender in self.contenders:
             asked = self.heads[contender.name] if contender.has_vectors else self.token_answers
@@ -199,12 +199,12 @@ class Plan:
         return found
 
     def frozen_ranker(self, contender: Contender, stage: str, seed: int) -> Ranker:
-        """Open what was trained on vectors last on a stage's documents. Raises: OSError if it was not."""
+        """Open a contender with its trained head of a stage. Raises: OSError if it was not trained."""
         head = self._head_file(contender, stage, seed)
         return contender_ranker(contender, self._passage_folder, self.settings, seed, head)
 
     def asked_vectors(self) -> Iterator[tuple[PairFeatures, list[AskedQuestion]]]:
-        """Give what is asked, with the vectors of the frozen encoder."""
+        """Give the questions to ask, with their vectors of the frozen encoder."""
         kept = KeptVectors(self.folders.of(self.vectors) / _VECTORS)
         for name, questions in self._asked.items():
             yield kept.of(name, questions), questions
@@ -212,11 +212,11 @@ class Plan:
     def _head_file(self, contender: Contender, stage: str, seed: int) -> Path:
         return self.folders.of(self.heads[contender.name]) / f"{stage}-{seed}.safetensors"
 
-    # What the steps do.
+    # The work of the steps.
 
     @property
     def made(self) -> MadeData:
-        """What the data step left."""
+        """The files of the data step."""
         return MadeData(self.folders.of(self.data))
 
     @property
@@ -233,7 +233,7 @@ class Plan:
 
     @cached_property
     def _reader(self) -> Reader:
-        """Cuts whole articles, and reads passages; the passage ranker itself reads a first window alone."""
+        """A reader for whole articles and passages; the passage ranker's own reads only a first window."""
         maxp = Contender("maxp", "MaxP", "maxp")
         return contender_ranker(maxp, self._passage_folder, self.settings, seed=0).reader
 
@@ -281,7 +281,7 @@ class Plan:
 
     @cached_property
     def _token_features(self) -> PairFeatures:
-        """All layers' vectors of every token, from an encoder that CEDR's families share."""
+        """The vectors of every token in all layers, from an encoder that all token readers share."""
         cedr = contender_ranker(CONTENDERS["cedr-knrm"], self._passage_folder, self.settings, seed=0)
         return encoded_by(_placed(cedr), lower_precision=self._lower_precision)
 

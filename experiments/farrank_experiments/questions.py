@@ -1,7 +1,7 @@
 """Questions to train on and to ask, with documents as arrangements of passages.
 
-A chunk being a passage, an encoder reads each pair of question and passage once, and every document that
-holds the passage, at whatever place, is put together from what came out.
+A chunk is a passage. So an encoder reads each pair of question and passage once, and its output serves every
+document that holds the passage, at any place.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,12 +23,12 @@ from farrank_trec.lines import json_object, numbered_lines
 BIASED, FAR = KINDS
 NATURAL = "natural"
 
-# A document: its passages by their places in the question's pool, in order.
+# A document: the indices of its passages in the question's pool, in order.
 Arrangement = tuple[int, ...]
 
 
 def at_place(place: int) -> str:
-    """Name the condition in which every candidate's relevant passage is its chunk number `place`, from 1."""
+    """Name the condition that puts every candidate's relevant passage at chunk `place`, from 1."""
     return f"place {place}"
 
 
@@ -36,8 +36,8 @@ def at_place(place: int) -> str:
 class AskedQuestion:
     """A question, all passages of its candidates, and the candidates in every condition.
 
-    Of collections that were made, passage i of the pool is the one that answers what candidate i is about.
-    `relevant` is the candidate that answers the question, the same in all conditions.
+    In the made collections, passage i of the pool is the relevant passage of candidate i. `relevant` is the
+    candidate that answers the question, the same in all conditions.
     Shapes: each of `pool` (tokens,) int32.
     """
 
@@ -48,7 +48,7 @@ class AskedQuestion:
     relevant: int
 
     def first_passages(self) -> "AskedQuestion":
-        """Keep what a ranker of first chunks reads: the passages that some document begins with."""
+        """Keep only the first passages of documents, for a ranker that reads only first chunks."""
         firsts = sorted({each[0] for documents in self.conditions.values() for each in documents})
         places = {passage: place for place, passage in enumerate(firsts)}
         conditions = {
@@ -58,7 +58,7 @@ class AskedQuestion:
 
 
 class _Documents:
-    """A split's documents of both kinds, their passages read into tokens once each."""
+    """A split's documents of both kinds; each passage is tokenized once."""
 
     def __init__(self, data: MadeData, split: str, reader: Reader) -> None:
         self._reader = reader
@@ -78,7 +78,7 @@ class _Documents:
         return passages[place - 1]
 
     def others(self, kind: str, name: str) -> list[str]:
-        """Give the passages beside the relevant one."""
+        """Give all passages but the relevant one."""
         passages, place = self._documents[kind][name]
         return [*passages[: place - 1], *passages[place:]]
 
@@ -86,7 +86,7 @@ class _Documents:
         return self._documents[kind][name][1]
 
     def candidates(self, query_id: str) -> tuple[str, list[str]]:
-        """Name the relevant document, and all candidates in the order of their names."""
+        """Name the relevant document, and all candidates sorted by name."""
         (relevant,) = self._qrels[query_id]
         names = sorted(each.doc_id.removeprefix(f"{BIASED}-") for each in self._run[query_id])
         return relevant.removeprefix(f"{BIASED}-"), names
@@ -98,11 +98,11 @@ class _Documents:
 
 
 def test_questions(data: MadeData, reader: Reader, settings: Settings) -> list[AskedQuestion]:
-    """Take test questions with all their candidates: in Biased as made, in Far, and for some at every place.
+    """Take test questions with all their candidates: in Biased, in Far, and for some at every place.
 
-    Documents of Far have as many passages as Biased's, the relevant one where Far has it, and beside it
-    passages that are drawn from the question's own few (`Settings.distractors`). With the relevant passage at
-    a given place, all documents are as long as the longest.
+    Documents of Far have as many passages as in Biased and the relevant passage where Far has it; the others
+    are drawn from the question's own distractors (`Settings.distractors`). With the relevant passage at a
+    given place, all documents have the length of the longest.
     """
     documents = _Documents(data, "test", reader)
     chosen = _some(sorted(documents.queries), settings.test_questions, f"{settings.seed}/test")
@@ -114,7 +114,7 @@ def test_questions(data: MadeData, reader: Reader, settings: Settings) -> list[A
         conditions = {BIASED: pool.biased(), FAR: pool.far(query_id)}
         if number < settings.position_questions:
             for place in range(1, longest + 1):
-                # The same passages beside it at every place.
+                # The other passages are the same at every place.
                 rng = Random(f"{settings.seed}/{query_id}/places")
                 conditions[at_place(place)] = [
                     pool.arranged(index, longest, place, rng) for index in range(len(names))
@@ -130,9 +130,9 @@ def test_questions(data: MadeData, reader: Reader, settings: Settings) -> list[A
 def training_questions(
     data: MadeData, reader: Reader, settings: Settings, query_ids: Sequence[str]
 ) -> list[AskedQuestion]:
-    """Take training questions, each with its relevant document and so many others, in Biased and in Far.
+    """Take training questions, each with its relevant document and `negatives` others, in Biased and in Far.
 
-    The relevant one is the first candidate.
+    The relevant document is the first candidate.
     """
     documents = _Documents(data, "train", reader)
     asked = []
@@ -147,7 +147,7 @@ def training_questions(
 
 
 class _Pool:
-    """The passages of some candidates, each once: the relevant ones first, in the candidates' order."""
+    """The distinct passages of some candidates: the relevant ones first, in the candidates' order."""
 
     def __init__(self, documents: _Documents, names: Sequence[str], settings: Settings) -> None:
         self._documents, self._names, self._seed = documents, names, settings.seed
@@ -170,7 +170,7 @@ class _Pool:
         return found
 
     def far(self, query_id: str) -> list[Arrangement]:
-        """Put each relevant passage where Far has it, among some of the question's distractors."""
+        """Put each relevant passage where Far has it, among distractors of the question."""
         found = []
         for index, name in enumerate(self._names):
             rng = Random(f"{self._seed}/{query_id}/{name}")
@@ -179,7 +179,7 @@ class _Pool:
         return found
 
     def arranged(self, index: int, chunks: int, place: int, rng: Random) -> Arrangement:
-        """Put a relevant passage at a place among distractors that are drawn."""
+        """Put a relevant passage at a place among drawn distractors."""
         others = rng.sample(self._distractors, min(chunks - 1, len(self._distractors)))
         return inserted(index, others, place)
 
@@ -196,9 +196,9 @@ def inserted(key: int, others: Sequence[int], place: int) -> Arrangement:
 
 
 def natural_questions(data: MadeData, reader: Reader, settings: Settings) -> list[AskedQuestion]:
-    """Take questions about whole articles of the test; candidates are BM25's, the right one among them.
+    """Take questions about whole test articles; the candidates are BM25's, always with the right article.
 
-    Articles are cut into windows that heed no passage, and read as far as `Settings.natural_chunks`.
+    Articles are cut into windows without regard to passages; the first `Settings.natural_chunks` are read.
     """
     split = settings.windows.test_split
     articles = {
@@ -242,5 +242,5 @@ def natural_questions(data: MadeData, reader: Reader, settings: Settings) -> lis
 
 
 def _some(values: list[str], count: int, key: str) -> list[str]:
-    """Draw some of the values, all if there are no more."""
+    """Draw `count` of the values, or all if there are fewer."""
     return Random(key).sample(values, min(count, len(values)))

@@ -1,4 +1,4 @@
-"""All that decides on the figures of the experiment: what is made, trained and asked, and how much of it."""
+"""All settings that determine the experiment's figures: its data, training and questions."""
 
 import hashlib
 import json
@@ -10,13 +10,13 @@ from farrank_training.configuration import Precision, TrainingConfig
 from farrank_training.data_sets.window_documents import WindowOptions
 from farrank_training.errors import TrainingError
 
-# A question's rank among candidates is chance if nothing of it was read.
+# A ranker that reads nothing of the relevant passage ranks its document among these by chance.
 CANDIDATES = 20
 
 
 @dataclass(frozen=True, slots=True)
 class HeadSettings:
-    """How heads are trained on what a frozen encoder keeps; each epoch reads every question once."""
+    """How heads are trained on the output of a frozen encoder; each epoch reads every question once."""
 
     epochs: int = 8
     batch_size: int = 16
@@ -29,15 +29,16 @@ class HeadSettings:
 class Settings:
     """The size of the experiment.
 
-    `passage_questions` train the passage cross-encoder that all rankers start from, other `triples` of them
-    the rankers. `seeds` are trained on what its frozen encoder keeps: those that read tokens on the first
-    `token_triples`, and asked the first `token_questions` of each kind. `whole_seeds` are trained with the
-    encoder on the first `whole_triples`, and asked the first `whole_questions`.
-    Candidates of a test question share `distractors` passages of other articles in Far, so that each needs
-    to be encoded once; likewise in training on vectors. `position_questions` are ranked with the relevant
-    passage at every place. An article's first `natural_chunks` windows are read. `articles` of each of
-    SQuAD's splits are used at most. A backbone that is not `pretrained` has random weights. Where `encoder`
-    names a ranker, its encoder is taken, and no passage cross-encoder is trained.
+    `passage_questions` questions train the passage cross-encoder that all rankers start from; `triples` other
+    questions train the rankers. Heads are trained on its frozen encoder for `seeds` seeds; heads that read
+    tokens learn from the first `token_triples` and are asked the first `token_questions` of each kind. With
+    the encoder, `whole_seeds` seeds are trained on the first `whole_triples` and asked the first
+    `whole_questions`.
+    In Far the candidates of a test question share `distractors` passages of other articles, so each is
+    encoded once; so do those of training on vectors. `position_questions` are ranked with the relevant
+    passage at every place. Rankers read an article's first `natural_chunks` windows. At most `articles`
+    articles of each SQuAD split are used. Without `pretrained` the backbone has random weights. If `encoder`
+    names a ranker, its encoder is used and no passage cross-encoder is trained.
     """
 
     backbone: str = "embedded"
@@ -93,13 +94,13 @@ class Settings:
     )
 
     def in_precision(self, precision: Precision) -> "Settings":
-        """Let all encoders compute in this precision."""
+        """Set the precision of all encoders."""
         change = {"precision": precision}
         passages, whole = self.passages.with_changes(change), self.whole.with_changes(change)
         return replace(self, passages=passages, whole=whole)
 
     def __post_init__(self) -> None:
-        """Hold together what must fit. Raises: TrainingError naming setting, value and limit."""
+        """Check the sizes against each other. Raises: TrainingError naming setting, value and limit."""
         if not 0 <= self.whole_seeds <= self.seeds:
             raise TrainingError(f"whole_seeds is {self.whole_seeds}; it must be 0 to the {self.seeds} seeds")
         for part, whole in (
@@ -119,7 +120,7 @@ class Settings:
 
 
 def quick(backbone: str) -> Settings:
-    """Give the smallest experiment that goes through every step: its figures say nothing."""
+    """Give the smallest experiment that runs every step; its figures mean nothing."""
     fast = {"accumulation": 1, "batch_size": 4, "checkpoint_every": 4, "log_every": 1}
     return Settings(
         backbone=backbone,
@@ -153,10 +154,10 @@ def quick(backbone: str) -> Settings:
 
 
 def digest_of(*values: Any) -> str:
-    """Hash values that JSON can hold to 16 hexadecimal digits."""
+    """Hash JSON values to 16 hexadecimal digits."""
     text = json.dumps(values, sort_keys=True, default=_refuse)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _refuse(value: Any) -> Mapping[str, Any]:
-    raise TypeError(f"{type(value).__name__} has no place in a digest")
+    raise TypeError(f"{type(value).__name__} cannot be part of a digest")

@@ -1,4 +1,4 @@
-"""The data step: SQuAD's articles become Biased and Far, and passages to train the encoder with."""
+"""The data step: make Biased, Far and the encoder's training passages from SQuAD's articles."""
 
 import gzip
 import json
@@ -20,7 +20,7 @@ _WINDOWS, _KEYS, _KEY_RUN = "windows", "key-passages.jsonl", "key-passages.trec"
 
 
 class MadeData:
-    """What the data step leaves in its folder."""
+    """The files in the data step's folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -31,12 +31,12 @@ class MadeData:
 
     @property
     def key_passages(self) -> Path:
-        """Relevant passages of Biased's training documents alone, by the documents' ids."""
+        """The relevant passages of Biased's training documents, with the documents' ids."""
         return self.folder / _KEYS
 
     @property
     def key_run(self) -> Path:
-        """What these are ranked against: those that BM25 finds, and as many others."""
+        """The candidates of these passages: BM25's, and as many random ones."""
         return self.folder / _KEY_RUN
 
     @property
@@ -50,7 +50,7 @@ class MadeData:
         return self.folder / QUESTIONS
 
     def question_ids(self, settings: Settings) -> tuple[list[str], list[str]]:
-        """Divide the training questions: for the passage ranker, and for the rankers of documents.
+        """Divide the training questions among the passage ranker and the rankers of documents.
 
         Raises: TrainingError if there are too few.
         """
@@ -66,7 +66,7 @@ class MadeData:
 
 
 def make_data(squad: Path, settings: Settings, folder: Path) -> None:
-    """Make both collections and the passages; nothing of it needs a model.
+    """Make both collections and the passages; this needs no model.
 
     Raises: InputError if a file is missing or malformed; TrainingError if there are too few articles.
     """
@@ -85,7 +85,7 @@ def make_data(squad: Path, settings: Settings, folder: Path) -> None:
 
 
 def _copied_articles(source: Path, target: Path, most: int | None) -> set[str]:
-    """Copy the passages of the first articles of each split; give their ids."""
+    """Copy the passages of the first articles of each split; return their ids."""
     names: dict[str, set[str]] = {}
 
     def wanted(line: dict[str, Any]) -> bool:
@@ -101,7 +101,7 @@ def _copied_lines(
     source: Path, target: Path, wanted: Callable[[dict[str, Any]], bool]
 ) -> list[dict[str, Any]]:
     kept = [line for where, text in numbered_lines(source) if wanted(line := json_object(where, text))]
-    # No time of day in the file: the same lines give the same bytes.
+    # Without a timestamp in the file the same lines give the same bytes.
     with target.open("wb") as file, gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
         for line in kept:
             packed.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
@@ -119,14 +119,14 @@ def _write_key_passages(made: MadeData, settings: Settings) -> None:
     for query_id, ranked in read_run(split.candidates).items():
         found = {each.doc_id: each.score for each in ranked}
         rng = Random(f"{settings.seed}/others/{query_id}")
-        # Passages of other subjects are what Far's documents are made of: they must be known, too.
+        # Far's documents consist of passages about other subjects, so training must show these, too.
         others = rng.sample(doc_ids, min(len(found), len(doc_ids)))
         run[query_id] = rank(query_id, {**dict.fromkeys(others, 0.0), **found}.items())
     write_run(made.key_run, run, "bm25-and-others")
 
 
 def read_documents(split: MadeSplit) -> Iterator[tuple[str, list[str], int]]:
-    """Read a split's documents: the id, the passages' texts, the relevant one's place from 1."""
+    """Read a split's documents: the id, the passages' texts, and the relevant one's place from 1."""
     for where, text in numbered_lines(split.collection):
         line = json_object(where, text)
         yield line["id"], line["text"].split(BETWEEN), line["relevant"]

@@ -1,4 +1,4 @@
-"""Steps of hours of work, each kept in its folder: what is done and unchanged is not done again."""
+"""Long steps, each kept in its folder: a finished and unchanged step does not run again."""
 
 import json
 import shutil
@@ -17,9 +17,9 @@ _DONE = "done.json"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: `run` fills its folder, `given` is all that decides on what comes out beside `after`.
+    """One step: `run` fills its folder; the result depends on `given` and the steps in `after` alone.
 
-    A step that was cut off finds in its folder what it left, and goes on from that where it can.
+    An interrupted step finds its files in the folder and goes on from them if it can.
     """
 
     name: str
@@ -35,14 +35,14 @@ class Step:
 
 
 class StepFolders:
-    """The folder of all steps, made if need be. Raises: OSError if it cannot be."""
+    """The folder of all steps, made if it is missing. Raises: OSError if it cannot be made."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         root.mkdir(parents=True, exist_ok=True)
 
     def of(self, step: Step) -> Path:
-        """Say where a step's results lie."""
+        """Give the folder of a step's results."""
         return self.root / step.name
 
     def is_done(self, step: Step) -> bool:
@@ -50,20 +50,20 @@ class StepFolders:
         return _digest(self.of(step) / _DONE) == step.digest
 
     def seconds(self, step: Step) -> float:
-        """Give what a finished step took, the time before it was cut off not counted."""
+        """Give the duration of a finished step, without the time before an interruption."""
         said = json.loads((self.of(step) / _DONE).read_text(encoding="utf-8"))
         return float(said["seconds"])
 
     def do(self, steps: Iterable[Step], tell: Callable[[str], None]) -> None:
-        """Do what is not done, in order.
+        """Run the steps that are not done, in order.
 
-        Raises: TrainingError if a folder holds something else; what a step raises.
+        Raises: TrainingError if a folder holds other files; also what a step raises.
         """
         every = list(steps)
         for number, step in enumerate(every, start=1):
             head = f"[{number}/{len(every)}] {step.title}"
             if self.is_done(step):
-                tell(f"{head}: done before")
+                tell(f"{head}: already done")
                 continue
             folder = self._begin(step)
             tell(f"{head} …")
@@ -74,11 +74,11 @@ class StepFolders:
             tell(f"{head}: {_duration(took_s)}")
 
     def _begin(self, step: Step) -> Path:
-        """Give the step's folder, empty unless the same step was cut off in it."""
+        """Give the step's folder, empty unless the same step was interrupted in it."""
         folder = self.of(step)
         if folder.exists() and _digest(folder / _BEGUN) != step.digest:
             if any(folder.iterdir()) and not (folder / _BEGUN).is_file():
-                raise TrainingError(f"{folder}: holds something else; name another --work folder")
+                raise TrainingError(f"{folder}: holds other files; name another --work folder")
             shutil.rmtree(folder)
         folder.mkdir(parents=True, exist_ok=True)
         _write(folder / _BEGUN, {"digest": step.digest})

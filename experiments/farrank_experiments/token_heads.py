@@ -1,9 +1,9 @@
 """Heads of rankers that read tokens, CEDR and Neural Model 1, on token vectors of a frozen encoder.
 
-A pair's vectors in all layers take 0.8 MB. Of them CEDR reads no more than similarities, for each order of
-passages other ones, and [CLS]; Neural Model 1 reads the last layer. So training keeps the last layer, and the
-similarities in the documents of all epochs, which are put together beforehand: the same documents for all
-rankers and seeds. What is asked is encoded once, for all heads together, and not kept.
+A pair's vectors in all layers take 0.8 MB. CEDR reads only similarities, which depend on the order of the
+passages, and [CLS]; Neural Model 1 reads the last layer. So training stores the last layer, and the
+similarities of the documents of all epochs, which are drawn in advance: all rankers and seeds get the same
+documents. Questions to ask are encoded once for all heads and not stored.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ _LAST, _ROLES = "last", "roles"
 
 
 def similarities(features: Features, document: Arrangement) -> Tensor:
-    """Compare the query of a document's first passage with the tokens of all, in all layers.
+    """Compare the query in a document's first passage with the tokens of all passages, in all layers.
 
     Shapes: (P, S, L+1, H) -> (L+1, Q, T).
     """
@@ -41,7 +41,7 @@ def similarities(features: Features, document: Arrangement) -> Tensor:
 def similarity_scores(
     aggregator: Cedr[object], simmats: Sequence[Tensor], last: Features, documents: Sequence[Arrangement]
 ) -> Tensor:
-    """Score documents by a CEDR from their similarities and the [CLS] of their passages.
+    """Score documents with CEDR from their similarities and the [CLS] of their passages.
 
     Shapes: simmats (L+1, Q, T) each, last (P, S, H) with roles -> (D,).
     """
@@ -63,19 +63,19 @@ def similarity_scores(
 
 
 def read_last(ranker: Ranker, last: Features) -> Features:
-    """Let an encoder that reads the last layer make its features of it. Shapes: (…, S, H) -> (…, S, F)."""
+    """Let a ranker's encoder compute its features from the last layer. Shapes: (…, S, H) -> (…, S, F)."""
     output = SimpleNamespace(last_hidden_state=last.vectors.float())
     return ranker.encoder.read(output, Padded(_roles(last)))
 
 
 def drawn_documents(question: AskedQuestion, kind: str, epoch: int) -> list[Arrangement]:
-    """Draw the documents that an epoch of training reads of a question."""
+    """Draw the documents of a question for an epoch of training."""
     rng = Random(f"{question.query_id}/{kind}/{epoch}")
     return [redrawn(document, key, kind, rng) for key, document in enumerate(question.conditions[kind])]
 
 
 class KeptTokens:
-    """What heads learn from, a file for each question, in fp16."""
+    """The stored training input of heads, a file for each question, in fp16."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -87,7 +87,7 @@ class KeptTokens:
         epochs: int,
         progress: Callable[[str], None],
     ) -> None:
-        """Encode the pairs of all questions, and keep what heads read of the documents of all epochs."""
+        """Encode the pairs of all questions, and store the heads' input for the documents of all epochs."""
         for number, question in enumerate(questions, start=1):
             read = features(question)
             kept = {_LAST: read.vectors[:, :, -1].half().contiguous(), _ROLES: _roles(read)}
@@ -100,7 +100,7 @@ class KeptTokens:
                 progress(f"tokens for {number:,} of {len(questions):,} questions")
 
     def scores(self, ranker: Ranker, kind: str) -> GroupScores:
-        """Let a ranker score the documents of a kind that each epoch has."""
+        """Let a ranker score each epoch's documents of a kind."""
 
         def scores(questions: Sequence[AskedQuestion], epoch: int, rng: Random) -> Tensor:
             return torch.stack([of_question(question, epoch) for question in questions])
@@ -122,7 +122,7 @@ class KeptTokens:
 
 
 def by_tokens(rankers: Mapping[str, Ranker], features: PairFeatures) -> Scoring:
-    """Let rankers order documents from token vectors of all layers, which are read once for all of them."""
+    """Let rankers score documents from token vectors of all layers, computed once for all rankers."""
 
     def scoring(question: AskedQuestion) -> Callable[[Sequence[Arrangement]], Mapping[str, Tensor]]:
         read = features(question)
@@ -160,7 +160,7 @@ def by_tokens(rankers: Mapping[str, Ranker], features: PairFeatures) -> Scoring:
 
 
 def _heeded(ranker: Ranker, document: Arrangement) -> Arrangement:
-    """Give what a score depends on: only PACRR heeds the order behind the first passage."""
+    """Give the part of a document's order that its score depends on: the first passage, or all for PACRR."""
     if ranker.spec.family == "cedr-pacrr":
         return document
     return (document[0], *sorted(document[1:]))
@@ -172,5 +172,5 @@ def _name(document: Arrangement) -> str:
 
 def _roles(features: Features) -> Tensor:
     if features.roles is None:
-        raise ValueError("features have no roles: they are not those of tokens")
+        raise ValueError("features have no roles: they are not token features")
     return features.roles

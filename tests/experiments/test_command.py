@@ -49,7 +49,7 @@ def figures(work: Path) -> list[dict[str, str]]:
 def test_the_report_has_every_ranker_condition_and_finding(finished: Path) -> None:
     page = (finished / "report" / "README.md").read_text(encoding="utf-8")
 
-    assert "no figure here says anything" in page
+    assert "its figures mean nothing" in page
     frozen, whole = page.partition("## Encoder and aggregator trained")[::2]
     for name in RANKERS:
         title = CONTENDERS[name].title
@@ -59,7 +59,7 @@ def test_the_report_has_every_ranker_condition_and_finding(finished: Path) -> No
     for part in (frozen, whole):
         assert "FirstP is at chance on Far, zero-shot. | its MRR is within" in part
         assert "| not measured |" in part  # PARADE Attn was left out
-        assert "of 3 findings came out" in part
+        assert "of 3 findings are confirmed" in part
     assert (finished / "report" / "mrr-by-place.png").stat().st_size > 10_000
 
     pairs = all_pairs(paper_models())
@@ -117,7 +117,7 @@ def test_what_is_done_is_reported_again_at_once(
     assert main([*fewer, "--whole-seeds", "0", "--out", str(tmp_path / "report")]) == 0
 
     said = capsys.readouterr().out
-    assert said.count("done before") == 5
+    assert said.count("already done") == 5
     assert "…" not in said
     expected = [row for row in before if row["track"] == "frozen" and row["ranker"] in ("firstp", "avgp")]
     assert figures(tmp_path) == expected
@@ -146,7 +146,7 @@ def test_an_encoder_of_another_kind_is_refused_before_anything_is_done(
     given = ["--quick", "--squad", str(squad), "--work", str(tmp_path / "work")]
 
     assert main([*given, "--encoder", "embedded"]) == 1
-    assert "--encoder embedded: it does not read pairs as the mean" in capsys.readouterr().err
+    assert "--encoder embedded: its encoder does not use mean pooling" in capsys.readouterr().err
     assert main([*given, "--encoder", "embedded:maxp"]) == 1
     assert "--encoder embedded:maxp: its backbone or tokenizer is not " in capsys.readouterr().err
     assert not (tmp_path / "work" / "data").exists()

@@ -42,7 +42,7 @@ def test_what_is_done_is_not_done_again(done: Done) -> None:
 
     assert done.do(first, second) == ["data", "train"]
     assert done.do(first, second) == []
-    assert done.told[-1] == "[2/2] Train: done before"
+    assert done.told[-1] == "[2/2] Train: already done"
     assert done.folders.seconds(second) >= 0
 
 
@@ -81,6 +81,6 @@ def test_a_folder_of_somebody_elses_is_left_alone(done: Done) -> None:
     (done.folders.root / "data").mkdir()
     (done.folders.root / "data" / "thesis.txt").write_text("years of work")
 
-    with pytest.raises(TrainingError, match="data: holds something else; name another --work folder"):
+    with pytest.raises(TrainingError, match="data: holds other files; name another --work folder"):
         done.do(done.step("data", 1))
     assert (done.folders.root / "data" / "thesis.txt").exists()
