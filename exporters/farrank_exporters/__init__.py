@@ -1,1 +1,1 @@
-"""A trained ranker becomes graphs that other runtimes run, with a report of how close they come to it."""
+"""Export a trained ranker as graphs for other runtimes, with a report of how close their scores are."""

@@ -1,4 +1,4 @@
-"""The steps from a ranker to an export in its artifact, in their order."""
+"""The steps from a ranker to an export in its artifact, in order."""
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,11 +46,11 @@ from farrank_runtimes.runtime_table import RUNTIMES, check_here, open_export, re
 def artifact_of(
     source: str, out: Path | None, **overrides: Unpack[Overrides]
 ) -> Iterator[tuple[Ranker, Path]]:
-    """Open a ranker, changed as `open_ranker` does, and give the artifact that holds it.
+    """Open a ranker with the overrides of `open_ranker`, and give the artifact that holds it.
 
-    Without `out` the source must be an artifact. With it, an artifact of the ranker is written there, and
-    stays only if the block raises nothing; an artifact of the same ranker that is there already is used.
-    Raises: ExportError if there is no place for the artifact; whatever opening the source raises.
+    Without `out` the source must be an artifact. Otherwise an artifact of the ranker is written to `out`, and
+    kept only if the block raises nothing; an existing artifact of the same ranker is used.
+    Raises: ExportError if the artifact cannot be placed there; whatever opening the source raises.
     """
     revision, download = overrides.get("revision"), overrides.get("download") or False
     folder = locate(source, revision=revision, download=download).folder
@@ -58,7 +58,7 @@ def artifact_of(
         raise ExportError(f"{source} cannot be exported: {NO_ENSEMBLES}")
     if out is None:
         if not (folder / SPEC_FILE).is_file() or (folder / DIFFERENCE_FILE).is_file():
-            raise ExportError(f"--out is missing: {source} is no artifact, and an export is kept in one")
+            raise ExportError(f"--out is missing: {source} is not an artifact, which an export needs")
         yield open_ranker(folder), folder
         return
     ranker = open_ranker(source, **overrides)
@@ -67,17 +67,17 @@ def artifact_of(
         standing = open_ranker(out)
         if standing.version != ranker.version:
             raise ExportError(
-                f"--out {out}: holds ranker {standing.version}, and {source} is {ranker.version}"
+                f"--out {out}: holds ranker {standing.version}, but {source} is {ranker.version}"
             )
         yield standing, out
         return
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ExportError(f"--out {out}: must be a new or an empty folder, or an artifact of {source}")
-    if out == Path.cwd():  # renaming another folder to it would leave the caller in one that is gone
+    if out == Path.cwd():  # renaming another folder to it would leave the caller in a deleted one
         raise ExportError(
-            f"--out {out}: is the folder you are in; it must be another, or an artifact of {source}"
+            f"--out {out}: is the current folder; it must be another, or an artifact of {source}"
         )
-    # Beside it, so that the rename stays inside one file system.
+    # In the same parent folder, so that the rename stays inside one file system.
     out.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", ignore_cleanup_errors=True) as scratch:
         building = Path(scratch, out.name)
@@ -86,10 +86,10 @@ def artifact_of(
         building.rename(out)
 
 
-# Told of each step as it begins: what it is, how many steps are done, and how many there are.
+# Called as each step begins: its description, the number of steps done, and the total.
 Progress = Callable[[str, int, int], None]
 
-# What decides on the graphs and figures of an export.
+# The packages whose versions can change an export's graphs and figures.
 _PACKAGES = """
 farrank torch transformers optimum optimum-onnx onnx onnxscript onnxruntime openvino nncf
 """.split()  # noqa: SIM905
@@ -111,19 +111,21 @@ def export_ranker(
 ) -> Export:
     """Export a ranker, opened in fp32 from an artifact, into that artifact.
 
-    `measured` are the texts of the parity report, `calibration` those of int8, which are others. `served_by`
-    names the runtimes that it is for; None: all that read it.
-    `exporter` says what traces the encoder; the aggregator is always torch's to trace.
-    In int8 each runtime has a graph of its own, and one whose graph is beyond its bound is left out. With
-    `allow_drift` it serves all the same, and the manifest says so, unless a score is not a number.
-    Raises: ExportError if it exists and is not to be replaced, something that it needs is not here, the model
-    cannot be traced, or its scores are beyond their bound, in int8 with every runtime; the artifact is left
+    `measured` are the texts of the parity report, `calibration` the different texts that calibrate int8.
+    `served_by` names the runtimes to export for; None means all that read the format.
+    `exporter` names what traces the encoder; torch always traces the aggregator.
+    In int8 each runtime has its own graph, and a runtime whose graph is beyond its bound is left out. With
+    `allow_drift` it is kept and the manifest records the drift, unless a score is not a number.
+    Raises: ExportError if the export exists and is not to be replaced, a dependency is missing, the model
+    cannot be traced, or its scores are beyond their bound (in int8: with every runtime); the artifact stays
     as it was.
     """
     runtimes = runtimes_for(form, precision, served_by)
     traced_by = chosen_exporter(exporter, ranker)
     if traced_by == "optimum" and precision == "fp16":
-        raise ExportError("--exporter optimum: it writes fp16 on a GPU only; --exporter torch does anywhere")
+        raise ExportError(
+            "--exporter optimum: it writes fp16 only on a GPU; --exporter torch writes it anywhere"
+        )
     name = export_name(form, precision)
     queries = len(measured.queries)
     counter = itertools.count()
@@ -147,7 +149,7 @@ def export_ranker(
         manifest = ExportManifest(
             format=form,
             precision=precision,
-            # bf16 is rounded by the runtime: the graph is that of fp32.
+            # The runtime rounds to bf16: the graph is that of fp32.
             stored_as="fp32" if precision == "bf16" else precision,
             family=ranker.spec.family,
             evidence=ranker.aggregator.evidence,
@@ -196,8 +198,8 @@ def export_ranker(
         if not parity or (refused and precision != "int8"):
             reasons = "; ".join(each.reason for each in refused)
             raise ExportError(
-                f"the export is beyond its bound: {reasons}; nothing was written. With --allow-drift it is "
-                "written all the same, unless scores are not numbers"
+                f"the export is beyond its bound: {reasons}; nothing was written. --allow-drift writes it "
+                "anyway, unless scores are not numbers"
             )
         left_out = {each.runtime for each in refused}
         if left_out:
@@ -218,7 +220,7 @@ def export_ranker(
 
 
 def versions() -> dict[str, str]:
-    """Name the packages that decide on an export, each with its version."""
+    """Give the versions of the packages that can change an export."""
     found = {}
     for package in _PACKAGES:
         with suppress(PackageNotFoundError):
@@ -229,9 +231,9 @@ def versions() -> dict[str, str]:
 def runtimes_for(
     form: ExportFormat, precision: ExportPrecision, only: Sequence[str] | None = None
 ) -> tuple[str, ...]:
-    """Name the runtimes that will serve an export. All must be here: each is measured, no other serves it.
+    """Name the runtimes that will serve an export. All must be installed: only measured runtimes serve it.
 
-    Raises: ExportError with the command that installs what is absent.
+    Raises: ExportError with the command that installs what is missing.
     """
     names = tuple(name for name in readers_of(form, precision) if only is None or name in only)
     for name in names:
@@ -239,15 +241,15 @@ def runtimes_for(
             check_here(name, precision, _placement(name))
         except (RuntimeAbsent, PrecisionAbsent, DeviceAbsent) as error:
             raise ExportError(
-                f"{form} in {precision} is measured with {name}, which is not here: {error}"
+                f"{form} in {precision} is measured with {name}, which cannot run here: {error}"
             ) from error
     return names
 
 
 def open_runtime(name: str, exported: Exported) -> Runtime:
-    """Open a runtime on an export, in its place or not there yet.
+    """Open a runtime on an export that is finished or still being written.
 
-    Raises: ExportError if it cannot be opened here.
+    Raises: ExportError if the runtime cannot be opened here.
     """
     try:
         return open_export(name, exported, _placement(name))
@@ -256,5 +258,5 @@ def open_runtime(name: str, exported: Exported) -> Runtime:
 
 
 def _placement(name: str) -> Placement:
-    """Take the CPU, where the ranker itself is, unless the runtime needs a GPU."""
+    """Choose the CPU, where the ranker itself runs, unless the runtime needs a GPU."""
     return Placement(device="cpu") if "cpu" in RUNTIMES[name].ranks else Placement()

@@ -1,4 +1,4 @@
-"""The encoder in int8: a graph for each runtime, of which ONNX Runtime's and TensorRT's are made here."""
+"""The encoder in int8: a graph for each runtime; this module makes those of ONNX Runtime and TensorRT."""
 
 import shutil
 import tempfile
@@ -23,12 +23,12 @@ ACTIVATIONS = frozenset(
     | {"Swish", "Tanh"}
 )
 
-# What may stand between an activation and the product: its own arithmetic, gates, casts.
+# Operators between an activation and the product: the activation's own arithmetic, gates, casts.
 _ELEMENTWISE = frozenset(
     {"Add", "Cast", "CastLike", "Div", "Dropout", "Identity", "Mul", "Neg", "Pow", "Reshape", "Sub"}
 )
 _PRODUCTS = frozenset({"Gemm", "MatMul"})
-# What makes a constant of a constant.
+# Operators that turn a constant into a constant.
 _OF_WEIGHTS = frozenset({"Cast", "Identity", "Transpose"})
 
 
@@ -36,8 +36,8 @@ class NodesApart(NamedTuple):
     """The names of a graph's nodes that int8 may leave as they are.
 
     `after_activations` are products of weights and an activation's output, the second of each feed-forward
-    block. The output has outliers in a few of its thousands of dimensions: the others would lose their digits
-    if they were rounded at the same scale. `without_weights` are attention's products, in which neither
+    block. The output has outliers in a few of its thousands of dimensions; rounded at the same scale, the
+    other dimensions would lose their precision. `without_weights` are attention's products, in which neither
     factor is a weight.
     """
 
@@ -46,10 +46,10 @@ class NodesApart(NamedTuple):
 
 
 def nodes_apart(graph: onnx.GraphProto) -> NodesApart:
-    """Find them in one walk over the nodes, which ONNX has in topological order."""
+    """Find them in one pass over the nodes, which ONNX keeps in topological order."""
     found = NodesApart([], [])
-    weights = {tensor.name for tensor in graph.initializer}  # and what is the same for every input
-    activated: set[str] = set()  # an activation's output, and what is elementwise made of it
+    weights = {tensor.name for tensor in graph.initializer}  # and constants made of them
+    activated: set[str] = set()  # an activation's output, and elementwise results of it
     for node in graph.node:
         if node.op_type in _OF_WEIGHTS and node.input[0] in weights:
             weights.update(node.output)
@@ -65,19 +65,19 @@ def nodes_apart(graph: onnx.GraphProto) -> NodesApart:
 FILE = "encoder.onnx"
 DATA_SUFFIX = ".data"
 
-# So many values of a weight or an activation share a scale. With one scale for a whole batch, as in ONNX
-# Runtime's dynamic quantization, an outlier costs all other values their digits, in other inputs too:
-# MiniLM-L6 keeps a Kendall's tau of 0.95. Blocks of 128 keep 0.97 at 1.45 times the speed of fp32, blocks of
-# 32 keep 0.98 at 1.28 times.
+# The number of values of a weight or an activation that share a scale. With one scale for a whole batch, as
+# in ONNX Runtime's dynamic quantization, an outlier costs all other values their precision, also in other
+# inputs: MiniLM-L6 keeps a Kendall's tau of 0.95. Blocks of 128 keep 0.97 at 1.45 times the speed of fp32,
+# blocks of 32 keep 0.98 at 1.28 times.
 BLOCK = 128
-# What the operator's `accuracy_level` calls products of int8 with int8.
+# The operator's `accuracy_level` for products of int8 with int8.
 INT8_PRODUCTS = 4
 
 
 def quantize_onnx(encoder: Path, folder: Path) -> None:
     """Write an fp32 encoder's graph in int8 into a folder, for ONNX Runtime.
 
-    It needs no calibration: activations are rounded by the range of each row's block as they come, so that a
+    This needs no calibration: activations are rounded at run time by the range of each row's block, so a
     row's values depend on no other row.
     """
     with _prepared(encoder, folder) as (prepared, large):
@@ -97,9 +97,9 @@ def quantize_onnx(encoder: Path, folder: Path) -> None:
 
 @contextmanager
 def _prepared(encoder: Path, folder: Path) -> Iterator[tuple[Path, bool]]:
-    """Give a graph whose weights are constants, which they are once their transpositions are folded.
+    """Fold the transpositions of a graph's weights, so that the weights are constants.
 
-    The second value tells whether its weights are in a file of their own.
+    The second value tells whether the weights are in a separate file.
     """
     large = encoder.with_name(encoder.name + DATA_SUFFIX).exists()
     with tempfile.TemporaryDirectory(dir=folder) as scratch, quiet("onnxruntime.quantization"):
@@ -119,8 +119,9 @@ def _prepared(encoder: Path, folder: Path) -> Iterator[tuple[Path, bool]]:
 def quantize_tensorrt(encoder: Path, folder: Path, inputs: Sequence[Batch]) -> None:
     """Write an fp32 encoder's graph with int8 products into a folder, for TensorRT.
 
-    All scales are symmetric, as TensorRT asks: one for each output of a weight, one for an activation, whose
-    range is measured on `inputs`. Attention's products and those of an activation's output stay in fp32.
+    All scales are symmetric, as TensorRT requires: one for each output channel of a weight, one for each
+    activation, whose range is measured on `inputs`. Attention's products and products of an activation's
+    output stay in fp32.
     Raises: ValueError if there is no input to calibrate with.
     """
     if not inputs:
@@ -145,7 +146,7 @@ def quantize_tensorrt(encoder: Path, folder: Path, inputs: Sequence[Batch]) -> N
             extra_options={
                 "ActivationSymmetric": True,
                 "WeightSymmetric": True,
-                # Weights stay in fp32 before a pair of their own: TensorRT folds them itself.
+                # Weights stay in fp32 before their own Q/DQ pair: TensorRT folds them itself.
                 "AddQDQPairToWeight": True,
             },
         )
@@ -158,8 +159,8 @@ _FILES = {"onnx": (FILE, FILE + DATA_SUFFIX), "openvino": (OPENVINO_FILE, "encod
 class Int8Encoders(NamedTuple):
     """An encoder in int8, with a graph for each runtime.
 
-    `graphs` are the export's. `ways` has, for a runtime whose graph can be made in several ways, what makes
-    it again: each step writes one that is slower and closer to the ranker than that before.
+    `graphs` are the export's. `ways` holds an iterator for a runtime whose graph can be made in several ways:
+    each step writes a graph that is slower and closer to the ranker than the one before.
     """
 
     graphs: dict[str, Graph]
@@ -175,9 +176,9 @@ def quantize(
     texts: Texts,
     runtimes: Collection[str],
 ) -> Int8Encoders:
-    """Write the encoder that was traced in fp32 as int8 into a folder; the aggregator stays as it is.
+    """Write the encoder that was traced in fp32 as int8 into a folder; the aggregator stays in fp32.
 
-    Each of `runtimes` has an encoder of its own. What was traced must stay as long as `ways` are taken.
+    Each of `runtimes` gets its own encoder. The traced files must stay as long as `ways` are iterated.
     """
     encoder, aggregator = graphs["encoder"], graphs["aggregator"]
     batches = calibration_batches(reader, texts.queries, texts.documents)

@@ -1,4 +1,4 @@
-"""The encoder in int8 for OpenVINO: all its products at first, and fewer where the rankings ask for it."""
+"""The encoder in int8 for OpenVINO: first all its products, then fewer if the rankings require it."""
 
 import logging
 import shutil
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 OPENVINO_FILE = "encoder.xml"
 
 # SmoothQuant divides an input's dimensions by their largest values to this power, and multiplies the weights
-# by as much (Xiao et al., "SmoothQuant", ICML 2023). The first is NNCF's own; which is better depends on the
-# ranker: MiniLM-L6 as a bi-encoder keeps a tau of 0.968 with it and 0.954 with the second, as a cross-encoder
-# with a random head 0.950 and 0.960.
+# by the same factors (Xiao et al., "SmoothQuant", ICML 2023). The first is NNCF's default; the better one
+# depends on the ranker: MiniLM-L6 as a bi-encoder keeps a tau of 0.968 with the first and 0.954 with the
+# second, as a cross-encoder with a random head 0.950 and 0.960.
 ALPHAS = (0.95, 0.7)
-# Other texts lose a little more than those that the products are chosen with.
+# Other texts lose a little more than the texts by which the products are chosen.
 ROOM = 0.8
 
-# All that is tried is tried on the beginnings of so many documents.
+# Products are chosen on the beginnings of this number of documents.
 CHOOSING_DOCUMENTS, CHOOSING_WORDS = 16, 300
 CHOOSING_TOKENS = 4096
 
@@ -45,7 +45,7 @@ TIMED_INPUTS, TIMED_ROUNDS = 16, 5
 
 
 class OpenVinoInt8:
-    """Writes a traced encoder as OpenVINO's graph in int8, in one way after the other."""
+    """Writes a traced encoder as OpenVINO's graph in int8, in several ways, one after the other."""
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class OpenVinoInt8:
         texts: Texts,
         inputs: Sequence[Batch],
     ) -> None:
-        """Take the encoder as it was traced in fp32 and the aggregator; graphs are written into `folder`.
+        """Take the encoder as traced in fp32 and the aggregator; graphs are written into `folder`.
 
-        `inputs` calibrate; by `texts` products are chosen. Raises: ValueError if there is no input.
+        `inputs` calibrate the graphs; `texts` choose the products. Raises: ValueError if `inputs` is empty.
         """
         if not inputs:
             raise ValueError("inputs is empty; calibration needs at least 1")
@@ -71,7 +71,7 @@ class OpenVinoInt8:
     def ways(self) -> Iterator[Quantized]:
         """Write the fastest graph, and at each further step one that is closer to the ranker.
 
-        Embeddings are never rounded: int8 speeds up no look-up.
+        Embeddings are never rounded: int8 does not speed up a look-up.
         """
         for alpha in ALPHAS:
             rounded = self._write(self._quantized(alpha))
@@ -96,7 +96,7 @@ class OpenVinoInt8:
 
             nncf.set_log_level(logging.ERROR)
             model = openvino.Core().read_model(str(self._traced))
-            # Weights are constants only once their transpositions are folded: others stay in fp32 unnoticed.
+            # NNCF silently leaves weights in fp32 that are not constants; folding their transpositions helps.
             folding = Manager()
             folding.register_pass(ConstantFolding())
             folding.run_passes(model)
@@ -105,7 +105,7 @@ class OpenVinoInt8:
             feeds = [{name: getattr(batch, name) for name in names} for batch in self._inputs]
             how: dict[str, Any] = {
                 "model_type": nncf.ModelType.TRANSFORMER,
-                # Weights around zero, activations wherever they lie.
+                # Symmetric ranges for weights, asymmetric ones for activations.
                 "preset": nncf.QuantizationPreset.MIXED,
                 "subset_size": len(feeds),
                 "ignored_scope": nncf.IgnoredScope(names=look_ups),
@@ -124,21 +124,21 @@ class OpenVinoInt8:
                 max_drop=ROOM * (1 - LEAST_TAU["int8"]),
                 advanced_quantization_parameters=smoothed,
                 advanced_accuracy_restorer_parameters=nncf.AdvancedAccuracyRestorerParameters(
-                    # One by one: each that is tried has all threads.
+                    # One at a time: each trial uses all threads.
                     num_ranking_workers=1
                 ),
                 **how,
             )
 
     def _write(self, model: "openvino.Model") -> set[str]:
-        """Write the graph; name the products that are computed in int8."""
+        """Write the graph; return the names of the products computed in int8."""
         import openvino
 
         openvino.save_model(model, str(self._folder / OPENVINO_FILE), compress_to_fp16=False)
         return products_in_int8(model)
 
     def _speed_over(self, other: Path) -> float:
-        """Compare the graph that is written with another: how many inputs it encodes in the other's time."""
+        """Give the written graph's speed relative to another's."""
         longest = sorted(self._inputs, key=lambda batch: batch.input_ids.shape[1])[-TIMED_INPUTS:]
         feeds = [
             {name: torch.from_numpy(array) for name, array in batch._asdict().items()} for batch in longest
@@ -152,13 +152,13 @@ class OpenVinoInt8:
             return time.perf_counter() - started_s
 
         for graph in graphs:
-            seconds(graph)  # shapes are new
+            seconds(graph)  # the first run of a shape is slower
         rounds = [[seconds(graph) for graph in graphs] for _ in range(TIMED_ROUNDS)]
         return statistics.median(others / own for own, others in rounds)
 
 
 def products_in_int8(model: "openvino.Model") -> set[str]:
-    """Name a graph's products whose two factors are rounded to 8 bits."""
+    """Name a graph's products with both factors rounded to 8 bits."""
     return {
         op.get_friendly_name()
         for op in model.get_ops()
@@ -166,7 +166,7 @@ def products_in_int8(model: "openvino.Model") -> set[str]:
     }
 
 
-# What stands between a factor of a product and its rounding: a weight's scales, another layout.
+# Operators between a factor of a product and its rounding: a weight's scales, another layout.
 _BETWEEN = frozenset({"Convert", "Multiply", "Reshape", "Subtract", "Transpose"})
 
 
@@ -182,7 +182,7 @@ def _opened(graph: Path, float_type: FloatType) -> OpenVinoGraph:
 
 
 class _Rankings:
-    """How graphs of one encoder rank the same texts, beside how it ranks them in fp32."""
+    """Compares the rankings of an encoder's graphs with its rankings in fp32, on the same texts."""
 
     def __init__(self, encoder: Path, aggregator: Path, reader: Reader, texts: Texts) -> None:
         self._reader, self._texts = reader, texts
@@ -191,7 +191,7 @@ class _Rankings:
         self._expected = self._scores(_opened(encoder, "f32").run, texts.queries)
 
     def taus(self, compiled: "openvino.CompiledModel", queries: Sequence[str]) -> tuple[float, list[float]]:
-        """Give Kendall's tau with fp32, the mean and each query's, as NNCF asks for it."""
+        """Give Kendall's tau with fp32, the mean and each query's, in the form that NNCF requires."""
 
         def run(inputs: Mapping[str, Tensor]) -> list[Tensor]:
             found = compiled(by_place(compiled, inputs))
@@ -199,7 +199,7 @@ class _Rankings:
 
         asked = list(queries)
         scores = self._scores(run, asked)
-        # A score that is not a number ranks nothing.
+        # Scores that are not finite give no ranking.
         taus = [
             kendall_tau(self._expected[query], scores[query]) if np.isfinite(scores[query]).all() else -1.0
             for query in asked

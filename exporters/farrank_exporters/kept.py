@@ -1,7 +1,7 @@
-"""Rankers that are exported once for this machine and kept: what a later start serves at once.
+"""Rankers exported once for this machine and cached, so that later starts serve them at once.
 
-They lie in the user's cache, by content: a ranker's files and spec, the packages that export it and what the
-processor can do. Another of these makes another export.
+The user's cache holds them by content: a ranker's files and spec, the exporting packages and the processor's
+capabilities. A change of any of these makes a new export.
 """
 
 import fcntl
@@ -28,15 +28,15 @@ from farrank_rankers.json_values import read_json, read_value
 from farrank_runtimes.runtime_table import RUNTIMES, fastest_first
 
 _REFUSED = "refused.json"
-# What a ranker's scores may depend on, whoever saved it.
+# The files that a ranker's scores may depend on, whatever library saved it.
 _FILES = ("*.json", "*/*.json", "*.jinja", "*/*.jinja", "*.safetensors", "*/*.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A ranker's fastest export that keeps its bound, or why there is none.
+    """A ranker's fastest export that keeps its bound, or the reasons why there is none.
 
-    `source` opens the ranker from now on: with an export the kept artifact, which has no weights.
+    `source` is where to open the ranker: with an export the cached artifact, which has no weights.
     """
 
     source: str
@@ -46,7 +46,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A runtime that could serve a ranker, and in which precision."""
+    """A runtime that could serve a ranker, and its precision."""
 
     runtime: str
     precision: ExportPrecision
@@ -56,7 +56,7 @@ class Form:
 
 
 def faster_than_torch() -> list[Form]:
-    """List what may serve a ranker faster than torch on a CPU, the fastest first."""
+    """List the forms that may serve a ranker faster than torch on a CPU, the fastest first."""
     torch_rank = RUNTIMES["torch"].ranks["cpu"]["fp32"]
     return [
         Form(name, precision)
@@ -77,9 +77,9 @@ def kept_export(
 ) -> Kept:
     """Find a ranker's export in the cache, or make the first of `forms` that keeps its bound.
 
-    `texts` are those that it is measured and calibrated with. What was refused once is not tried again; what
-    is damaged is made anew. Of several processes one exports, and the others wait; `waiting` hears of it.
-    What is there is served also from a cache that cannot be written.
+    `texts` measure and calibrate it. A form that was refused is not tried again; a damaged export is made
+    again. If several processes need it, one exports and the others wait; `waiting` is called before the wait.
+    An existing export is served also from a read-only cache.
     Raises: SourceError and the like if the ranker cannot be opened; OSError if the cache cannot be written.
     """
     location = locate(source, revision=overrides.get("revision"), download=overrides.get("download") or False)
@@ -89,9 +89,9 @@ def kept_export(
     if found is None:
         place.parent.mkdir(parents=True, exist_ok=True)
         with _alone(place, waiting):
-            found = _read(place)  # by now another process may have made it
+            found = _read(place)  # another process may have made it meanwhile
             if found is None:
-                for left in (place, *place.parent.glob(f".{place.name}.*/")):  # damaged, or cut off by a kill
+                for left in (place, *place.parent.glob(f".{place.name}.*/")):  # damaged, or left by a kill
                     shutil.rmtree(left, ignore_errors=True)
                 _make(source, place, forms, texts, progress, overrides)
                 found = find_exports(place), _read_refused(place)
@@ -100,7 +100,7 @@ def kept_export(
 
 
 def _read(place: Path) -> tuple[list[Export], dict[str, str]] | None:
-    """Read a kept export and what was refused; None if there is none, or it is not as it was written."""
+    """Read a cached export and the refused forms; None if there is none, or it was changed or damaged."""
     try:
         exports = find_exports(place)
         for export in exports:
@@ -147,14 +147,14 @@ def _make(
                 break
             except ExportError as error:
                 refused[str(form)] = str(error)
-        for weights in artifact.glob("*.safetensors"):  # nothing that is served from here reads them
+        for weights in artifact.glob("*.safetensors"):  # exports serve without them
             weights.unlink()
         (artifact / _REFUSED).write_text(json.dumps(refused, indent=2), encoding="utf-8")
 
 
 @contextmanager
 def _alone(place: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold the place until left; processes that end let go of it, however they end."""
+    """Lock the place for the block; the lock also ends with the process, however that ends."""
     with place.with_name(f".{place.name}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -165,8 +165,8 @@ def _alone(place: Path, waiting: Callable[[], None]) -> Iterator[None]:
 
 
 def _key(source: str, location: Location, forms: Sequence[Form], overrides: Overrides) -> str:
-    """Hash all that decides on an export. Weights are read once, at the speed of the disk."""
-    # Defaults are no part of the files, and may be others in another version of Farrank.
+    """Hash all that determines an export. Weights are read once, at the speed of the disk."""
+    # The files do not hold defaults, which may differ in another version of Farrank.
     spec = open_reader(source, **overrides).spec.to_json()
     processor = {name: able for name, able in torch.cpu.get_capabilities().items() if able is True}
     digest = hashlib.sha256(

@@ -1,6 +1,6 @@
-"""optimum in our exports: its tracer, its graph optimisations, its quantization for the processor at hand.
+"""optimum in our exports: its tracer, its graph optimisations, its quantization for this processor.
 
-It needs transformers 4.57, and with it an environment of its own: see docs/decisions/0031.
+It needs transformers 4.57 and so a separate environment: see docs/decisions/0031.
 """
 
 import shutil
@@ -27,11 +27,11 @@ _TASKS = {"logits": "text-classification", "last_hidden_state": "feature-extract
 
 
 def chosen_exporter(asked: AskedExporter, ranker: Ranker, *, prefers_optimum: bool = False) -> Exporter:
-    """Choose what traces a ranker's model. Unasked it is torch, or optimum where that is preferred and can.
+    """Choose the tracer of a ranker's model: as asked, else optimum if preferred and able, else torch.
 
     See docs/decisions/0034.
-    Raises: ExportError if optimum is asked for or preferred and not here, or asked for and cannot trace the
-    ranker, saying why.
+    Raises: ExportError if optimum is asked for or preferred and not installed, or asked for and unable to
+    trace the ranker, with the reason.
     """
     if asked == "torch" or (asked == "auto" and not prefers_optimum):
         return "torch"
@@ -46,7 +46,7 @@ def chosen_exporter(asked: AskedExporter, ranker: Ranker, *, prefers_optimum: bo
 def why_not_optimum(ranker: Ranker) -> str | None:
     """Say why optimum cannot trace a ranker's model; None if it can.
 
-    Raises: ExportError if optimum is not here.
+    Raises: ExportError if optimum is not installed.
     """
     if reason := why_not_plain(ranker):
         return reason
@@ -62,28 +62,28 @@ def why_not_optimum(ranker: Ranker) -> str | None:
 
 
 def check_here(what: str) -> None:
-    """Import optimum's exporters, which then know of architectures.
+    """Import optimum's exporters, which registers their architectures.
 
-    Raises: ExportError if they are not here, saying that `what` needs them.
+    Raises: ExportError if they are not installed, saying that `what` needs them.
     """
     try:
         import optimum.exporters.onnx.model_configs  # noqa: F401
     except ImportError as error:
         raise ExportError(
-            f"{what} needs optimum, which is not installed here: pip install 'farrank[optimum]' in an "
-            "environment of its own, for it holds transformers at 4.57"
+            f"{what} needs optimum, which is not installed: pip install 'farrank[optimum]' in a separate "
+            "environment, because it pins transformers to 4.57"
         ) from error
 
 
 def trace_with_optimum(
     ranker: Ranker, folder: Path, *, half: bool = False, progress: Callable[[str], None] = lambda line: None
 ) -> dict[str, Graph]:
-    """Do what `trace_ranker` does, the encoder made of optimum's graph; in fp32 only.
+    """Trace like `trace_ranker`, but make the encoder from optimum's graph; in fp32 only.
 
     Raises: ExportError as `trace_ranker`; ValueError if `half`.
     """
     if half:
-        raise ValueError("half is True; optimum writes fp16 on a GPU only")
+        raise ValueError("half is True; optimum writes fp16 only on a GPU")
     progress("tracing the encoder with optimum")
     encoder = folder / "encoder.onnx"
     export_plain("optimum", ranker, encoder)
@@ -117,9 +117,9 @@ def _trace(ranker: Ranker, path: Path) -> None:
 def optimise(graph: Path, level: Level, config: Any) -> None:
     """Replace a plain graph by its optimised one.
 
-    `config` is the model's, as transformers has it. From O2 on the graph has operators that only ONNX Runtime
-    knows; O3 approximates GELU; O4 is O3 in fp16, for a GPU.
-    Raises: ExportError if optimum is not here, does not know the architecture, or fails.
+    `config` is transformers' configuration of the model. From O2 on the graph has operators that only ONNX
+    Runtime knows; O3 approximates GELU; O4 is O3 in fp16, for a GPU.
+    Raises: ExportError if optimum is not installed, does not know the architecture, or fails.
     """
     check_here(f"--optimize {level}")
     from optimum.onnxruntime import AutoOptimizationConfig, ORTOptimizer
@@ -131,7 +131,7 @@ def optimise(graph: Path, level: Level, config: Any) -> None:
         _take(Path(scratch), graph)
 
 
-# The processor's best instructions, what optimum calls them, and the name that others give such a file.
+# Instructions as optimum names them, best first, with the customary name of a graph quantized for them.
 QUANTIZED_FILES: Mapping[Instructions, str] = {
     "avx512_vnni": "model_qint8_avx512_vnni.onnx",
     "avx512": "model_qint8_avx512.onnx",
@@ -141,7 +141,7 @@ QUANTIZED_FILES: Mapping[Instructions, str] = {
 
 
 def best_instructions() -> Instructions:
-    """Name the best that this processor has. Raises: ExportError if it has none of them."""
+    """Name this processor's best instructions. Raises: ExportError if it has none of them."""
     here = processor_instructions()
     for name in QUANTIZED_FILES:
         if name in here:
@@ -150,9 +150,9 @@ def best_instructions() -> Instructions:
 
 
 def quantize(graph: Path, instructions: Instructions) -> None:
-    """Replace a plain graph by one whose weights are int8, its activations rounded as they come.
+    """Replace a plain graph by one with int8 weights and activations rounded at run time.
 
-    Raises: ExportError if optimum is not here, or fails.
+    Raises: ExportError if optimum is not installed, or fails.
     """
     check_here("--layout optimum --precision int8")
     from optimum.onnxruntime import AutoQuantizationConfig, ORTQuantizer
@@ -169,7 +169,7 @@ def _weights(graph: Path) -> list[onnx.TensorProto]:
 
 
 def _take(made: Path, graph: Path) -> None:
-    """Put a graph in another's place, with its weights if they have a file of their own."""
+    """Put a graph in another's place, with its weights if they are in a separate file."""
     for path in graph.parent.glob(f"{graph.name}[._]data"):
         path.unlink()
     for path in made.glob(f"{graph.name}*"):
@@ -178,7 +178,7 @@ def _take(made: Path, graph: Path) -> None:
 
 @contextmanager
 def _named(doing: str) -> Iterator[None]:
-    """Keep back what optimum prints, and make an ExportError of anything that it raises."""
+    """Silence optimum, and turn any exception into an ExportError."""
     with quiet("optimum"), quiet("onnxruntime"), quiet("torch.onnx"):
         try:
             yield

@@ -1,4 +1,4 @@
-"""Exports in optimum's layout: a plain graph in a folder that optimum and sentence-transformers load, too."""
+"""Exports in optimum's layout: a plain graph in a folder that optimum and sentence-transformers also load."""
 
 import json
 import shutil
@@ -39,9 +39,9 @@ PlainPrecision = Literal["fp32", "int8"]
 
 @dataclass(frozen=True, slots=True)
 class PlainExport:
-    """A graph in its folder, what traced it, and how its scores compare with those of the weights.
+    """A graph in its folder, its tracer, and a comparison of its scores with those of the weights.
 
-    `skipped` says what could not be measured here, and why.
+    `skipped` gives the reasons why something could not be measured here.
     """
 
     graph: Path
@@ -65,17 +65,17 @@ def export_layout(
     download: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> PlainExport:
-    """Write a cross-encoder's or bi-encoder's plain graph, and measure it as a published one.
+    """Write a cross-encoder's or bi-encoder's plain graph, and measure it like a published one.
 
-    `out` becomes a folder with the model's configuration and tokenizer and the graph below `onnx/`; one that
-    holds the same model gets the graph beside what it has. Without it, the graph is put into the source's own
+    `out` becomes a folder with the model's configuration, its tokenizer and the graph under `onnx/`; a folder
+    that already holds the same model gets only the graph. Without `out` the graph goes into the source's own
     folder. `level` is one of optimum's optimisations. In int8 optimum quantizes for this processor.
-    Raises: ExportError if the ranker has no plain graph, there is no place for it, optimum is needed and not
-    here, or scores are beyond their bound and `allow_drift` is not given; then the folder is left as it was.
+    Raises: ExportError if the ranker has no plain graph, the folder cannot take it, optimum is needed and not
+    installed, or scores are beyond their bound without `allow_drift`; then the folder stays as it was.
     Whatever opening the source raises.
     """
     if precision == "int8" and level is not None:
-        raise ExportError(f"--optimize {level}: int8 is quantized as it is traced; leave one of both out")
+        raise ExportError(f"--optimize {level}: int8 quantizes the unoptimised graph; give only one of both")
     files = ModelFiles.find(locate(source, download=download))
     ranker = open_ranker(source)
     _check_plain(ranker, files)
@@ -119,11 +119,11 @@ def _is_published(files: ModelFiles) -> bool:
 
 
 def _check_plain(ranker: Ranker, files: ModelFiles) -> None:
-    """Raises: ExportError if others' libraries could not load the ranker's model, or not as it is."""
+    """Raises: ExportError if other libraries cannot load the ranker's model unchanged."""
     reason = why_not_plain(ranker)
     options = ranker.spec.options
     if reason is None and isinstance(options, BiEncoderOptions) and options.truncate_dim is not None:
-        reason = f"truncate_dim is {options.truncate_dim}, which such a folder cannot say"
+        reason = f"truncate_dim is {options.truncate_dim}, which such a folder cannot express"
     if reason is not None:
         raise ExportError(
             f"--layout optimum: {files.folder} has no plain graph: {reason}; --layout farrank exports it"
@@ -138,28 +138,28 @@ def _file_name(precision: PlainPrecision, level: Level | None) -> str:
 
 
 def _place(source: str, files: ModelFiles, out: Path | None) -> Path:
-    """Say which folder the graph is for. Raises: ExportError if none is named, or it is none."""
+    """Give the folder for the graph. Raises: ExportError if none is named, or it is not a folder."""
     if out is None:
         if not (_is_published(files) and Path(source).is_dir()):
             raise ExportError(
-                f"--out is missing: {source} is no folder of a published model, which could hold the graph"
+                f"--out is missing: {source} is not a folder of a published model, which could hold the graph"
             )
         return files.folder.resolve()
     if out.exists() and not out.is_dir():
-        raise ExportError(f"--out {out}: is no folder")
+        raise ExportError(f"--out {out}: is not a folder")
     return out.resolve()
 
 
 def _holds_files(place: Path) -> bool:
-    """Look whether a folder is there with anything in it; what is hidden does not count."""
+    """Tell whether a folder exists and holds any file that is not hidden."""
     return place.is_dir() and any(not each.name.startswith(".") for each in place.iterdir())
 
 
 @contextmanager
 def _near(place: Path) -> Iterator[Path]:
-    """Give a folder from which files are renamed into another, or which becomes it; it goes in the end.
+    """Give a temporary folder whose files can be renamed into `place`, or that can become `place`.
 
-    It lies inside a folder that is there, which may be one that a file system is mounted on.
+    It is made inside an existing folder, which may be a mount point, so renaming stays in one file system.
     """
     inside = place if place.is_dir() else place.parent
     try:
@@ -174,7 +174,7 @@ def _near(place: Path) -> Iterator[Path]:
 
 
 def _check_same_model(place: Path, building: Path, below: Path, source: str) -> None:
-    """Raises: ExportError if what a folder holds is another model than was built, or is read otherwise."""
+    """Raises: ExportError if a folder holds another model than the one built, or other prompts or modules."""
     for of_model in (below / "config.json", below / "tokenizer.json"):
         standing = place / of_model
         if not standing.is_file() or standing.read_bytes() != (building / of_model).read_bytes():
@@ -193,12 +193,12 @@ def _check_same_model(place: Path, building: Path, below: Path, source: str) -> 
 def _check_graphs(
     place: Path, below: Path, ranker: Ranker, source: str, graph: Path, *, replace_existing: bool
 ) -> None:
-    """Raises: ExportError if a folder has no room for a graph, or has other weights, or graphs of such."""
+    """Raises: ExportError if the graph's path is taken, or a folder holds other weights or their graphs."""
     if (place / graph).exists() and not replace_existing:
         raise ExportError(f"{place / graph} exists; --force replaces it")
     folder = (place / graph).parent
     if (folder.exists() and not folder.is_dir()) or (place / graph).is_dir():
-        raise ExportError(f"{place / graph} cannot be written: what stands there is in its way")
+        raise ExportError(f"{place / graph} cannot be written: another file or folder is in its place")
     of_others = {
         each.file
         for each in read_measured(place)
@@ -219,37 +219,37 @@ def _check_graphs(
 def _move(
     building: Path, place: Path, graph: Path, measured: Sequence[MeasuredFile], *, beside_others: bool
 ) -> None:
-    """Bring a graph to its place, with the model's files where they are not there yet."""
+    """Move a graph to its place, with the model's files if they are missing there."""
     if not beside_others:
         keep(building, measured)
         if not place.is_dir():
             building.rename(place)
             return
-        # The caller may be in it, or a file system be mounted there: it is filled, not replaced.
+        # The folder may be the caller's current one or a mount point, so it is filled, not replaced.
         for path in building.iterdir():
             path.replace(place / path.name)
         return
-    # The report first, which can fail: of a graph that is not there it says nothing.
+    # The report comes first because it can fail; a report of a missing graph is ignored.
     keep(place, measured)
     folder = (place / graph).parent
     folder.mkdir(exist_ok=True)
-    # Weights in a file of their own come first: the graph names them.
+    # Weights in a separate file come first: the graph refers to them.
     made = sorted((building / graph).parent.iterdir(), key=lambda each: each.name == graph.name)
     for path in made:
         path.replace(folder / path.name)
     for weights in folder.glob(f"{graph.name}[._]data"):
-        if weights.name not in {each.name for each in made}:  # those of the graph that was replaced
+        if weights.name not in {each.name for each in made}:  # the replaced graph's weights
             weights.unlink()
 
 
-# A model's own files are small: texts, and settings of its modules.
+# The suffixes of a model's own files: texts, and settings of its modules.
 _TEXTS = (".json", ".jinja", ".txt", ".model", ".md")
 
 
 def _write_model(ranker: Ranker, files: ModelFiles, folder: Path) -> None:
-    """Write all of a model but its weights: a published one's files, or an artifact's in their format."""
+    """Write all of a model but its weights: a published model's files, or an artifact's in that format."""
     if _is_published(files):
-        # Of folders inside, only its modules' are the model's: others may be checkpoints, or exports.
+        # Only the modules' folders belong to the model: others may be checkpoints or exports.
         modules = listed_modules(files.folder) if (files.folder / MODULES).is_file() else []
         inside = {str(each["path"]) for each in modules}.intersection(
             path.name for path in files.folder.iterdir() if path.is_dir()
@@ -285,8 +285,8 @@ def _write_model(ranker: Ranker, files: ModelFiles, folder: Path) -> None:
         _write_json(folder / CONFIG, {"prompts": prompts, "similarity_fn_name": similarity})
     elif isinstance(options, CrossEncoderOptions):
         of_model |= {"id2label": config.id2label, "label2id": config.label2id}
-        # Others make a probability of a logit unless they are told: releases 4 and 5 of sentence-transformers
-        # in config.json, newer ones in their own file.
+        # By default sentence-transformers makes a probability of a logit. Releases 4 and 5 read this setting
+        # from config.json, newer ones from their own file.
         said: dict[str, Any] = {"activation_fn": "torch.nn.modules.linear.Identity"}
         of_model |= {"sentence_transformers": dict(said)}
         if options.query_prefix:
@@ -300,12 +300,12 @@ def _write_json(path: Path, values: Any) -> None:
 
 
 def _check_bounds(measured: Sequence[MeasuredFile], skipped: Mapping[str, str], *, allow_drift: bool) -> None:
-    """Raises: ExportError if no runtime keeps the graph's bound, or none could run it."""
+    """Raises: ExportError if no runtime keeps the graph's bound, or none can run it."""
     if not measured:
         raise ExportError(f"nothing here can run the graph to measure it: {'; '.join(skipped.values())}")
     if not any(each.beyond is None or (allow_drift and each.parity is not None) for each in measured):
         reasons = "; ".join(str(each.beyond) for each in measured)
         raise ExportError(
-            f"the export is beyond its bound: {reasons}; nothing was written. With --allow-drift it is "
-            "written all the same, unless scores are not numbers"
+            f"the export is beyond its bound: {reasons}; nothing was written. --allow-drift writes it "
+            "anyway, unless scores are not numbers"
         )

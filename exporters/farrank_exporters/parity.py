@@ -1,4 +1,4 @@
-"""Compare an export, run by the runtime that will serve it, with its ranker in torch, fp32."""
+"""Compare an export, run by the runtime that will serve it, with its ranker in torch and fp32."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ Scores = NDArray[np.float64]
 
 
 def kendall_tau(first: Scores, second: Scores) -> float:
-    """Correlate two lists of scores by the order they give each pair of documents (tau-b, which knows ties).
+    """Correlate two lists of scores by the order of each pair of documents (tau-b, which handles ties).
 
-    Of two lists without any order the correlation is 1, of one such list and another 0.
+    If all scores are equal in both lists, the result is 1; if in one list only, 0.
     Shapes: (D,), (D,).
     Source: Kendall, "The treatment of ties in ranking problems", Biometrika 1945.
     """
@@ -37,7 +37,7 @@ def kendall_tau(first: Scores, second: Scores) -> float:
 
 
 def top_overlap(first: Scores, second: Scores, depth: int) -> float:
-    """Give the share of the first ranking's top documents that the second has at its top, too.
+    """Give the share of the first ranking's top documents that are also at the top of the second.
 
     Shapes: (D,), (D,).
     """
@@ -45,24 +45,24 @@ def top_overlap(first: Scores, second: Scores, depth: int) -> float:
     return len(tops[0] & tops[1]) / len(tops[0])
 
 
-# fp32: another order of additions moves a score by some 1e-5 of the spread in twelve layers. Ten times that
+# fp32: another order of additions moves a score by about 1e-5 of the spread in twelve layers. Ten times that
 # is still far below any difference between documents that a judge could see.
 SHARE_OF_SPREAD = 1e-4
 
-# fp16 keeps 11 bits of a number, bf16 keeps 8, int8 as many of a range that calibration found. How far that
-# moves a score says little by itself; whether documents change places does.
+# fp16 keeps 11 bits of a number, bf16 keeps 8, int8 keeps 8 of a calibrated range. The size of the change of
+# a score says little by itself; a change of the documents' order matters.
 LEAST_TAU: Mapping[ExportPrecision, float] = {"fp16": 0.99, "bf16": 0.98, "int8": 0.95}
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What one measure of a parity report must reach, or must not exceed."""
+    """The limit that one measure of a parity report must reach, or must not exceed."""
 
     measure: Literal["max_difference", "kendall_tau"]
     limit: float
 
     def holds(self, parity: Parity) -> bool:
-        """Tell whether a report is within the bound; one that is not a number never is."""
+        """Tell whether a report is within the bound; NaN never is."""
         if self.measure == "max_difference":
             return parity.max_difference <= self.limit
         return parity.kendall_tau >= self.limit
@@ -79,10 +79,10 @@ class Bound:
 
 
 def bound_for(precision: ExportPrecision, family: str, expected: Sequence[Scores]) -> Bound:
-    """Give the bound of a precision, for what the ranker itself says. Shapes: (D,) for each query."""
+    """Give the bound of a precision, given the ranker's own scores. Shapes: (D,) for each query."""
     if precision != "fp32":
         return Bound("kendall_tau", LEAST_TAU[precision])
-    # No export can be held to less than what batching alone does to a score in torch.
+    # The bound cannot be tighter than the change that batching alone makes to a score in torch.
     least = family_named(family).rounding
     return Bound("max_difference", max(SHARE_OF_SPREAD * spread(expected), least))
 
@@ -97,7 +97,7 @@ DOCUMENTS_TOGETHER = 4
 
 
 class TextScores:
-    """Scores the same documents for one query after the other. A dual ranker encodes them once."""
+    """Scores the same documents for several queries. A dual ranker encodes the documents once."""
 
     def __init__(self, runtime: Runtime, reader: Reader, documents: Sequence[str]) -> None:
         self._runtime, self._reader = runtime, reader
@@ -108,7 +108,7 @@ class TextScores:
         self._kept = [self._encoded(group) for group in self._groups] if reader.spec.plan == "dual" else None
 
     def score(self, query: str) -> Scores:
-        """Give each document its score, NaN to one whose evidence is NaN. Shapes: -> (D,)."""
+        """Give the documents' scores; NaN if a document's evidence is NaN. Shapes: -> (D,)."""
         reader, runtime = self._reader, self._runtime
         read_query = reader.read_query(query)
         scores: list[float] = []
@@ -133,7 +133,7 @@ class TextScores:
 
 
 def encode_all(runtime: Runtime, inputs: Sequence[EncoderInput]) -> list[Features]:
-    """Encode inputs in full batches of like lengths; give their features in the order of the inputs."""
+    """Encode inputs in full batches of similar lengths; give their features in the order of the inputs."""
     order = sorted(range(len(inputs)), key=lambda index: -inputs[index].tokens)
     longest_first = [inputs[index] for index in order]
     features: dict[int, Features] = {}
@@ -146,9 +146,9 @@ def encode_all(runtime: Runtime, inputs: Sequence[EncoderInput]) -> list[Feature
 def batches_in_order(
     inputs: Sequence[EncoderInput], max_tokens: int, *, padded: bool
 ) -> Iterator[list[EncoderInput]]:
-    """Divide inputs, each batch as full as it can be, or of one input.
+    """Divide inputs into batches of at most `max_tokens` tokens, or of one longer input.
 
-    Padded, an input takes as many positions as the longest of its batch.
+    With `padded`, each input counts as many positions as the longest of its batch.
     """
     batch: list[EncoderInput] = []
     longest = total = 0
@@ -168,7 +168,7 @@ TOP = 10
 
 
 class BeyondBound(ExportError):
-    """A runtime's scores are beyond their bound; `parity` is None where they are no numbers."""
+    """A runtime's scores are beyond their bound; `parity` is None if a score is not a number."""
 
     def __init__(self, reason: str, parity: Parity | None = None) -> None:
         super().__init__(reason)
@@ -211,7 +211,7 @@ def measure(
 ) -> Parity:
     """Score the texts with a runtime and compare the scores with the precision's bound.
 
-    Once the bound is out of reach, no more queries are scored, unless `to_the_end`.
+    Scoring stops once the bound is out of reach, unless `to_the_end`.
     Raises: BeyondBound naming the measure that is beyond its bound, or a score that is not a number.
     """
     capabilities = runtime.capabilities()
@@ -224,12 +224,12 @@ def measure(
         found.append(documents.score(query))
         parity = _compare(expected[:number], found, capabilities, bound)
         measured = f"{bound.measure} is {getattr(parity, bound.measure):.3g}"
-        so_far = "" if bound.holds(parity) else f" ({measured} so far, and must be {bound})"
+        so_far = "" if bound.holds(parity) else f" ({measured} so far; it must be {bound})"
         if not to_the_end and not bound.within_reach(parity, queries):
             break
     if not bound.holds(parity):
         after = "" if number == queries else f" after {number} of {queries} queries"
-        raise BeyondBound(f"with {parity.runtime} {measured}{after}, and it must be {bound}", parity)
+        raise BeyondBound(f"with {parity.runtime} {measured}{after}, but it must be {bound}", parity)
     return parity
 
 

@@ -1,6 +1,6 @@
-"""Plain graphs: a model with the inputs and the output that transformers gives it, traced by torch.
+"""Plain graphs: a model with its inputs and output as in transformers, traced by torch.
 
-Others' libraries load them as they are. A ranker's encoder is such a graph with a little before and behind.
+Other libraries load them as they are. A ranker's encoder adds small graphs before and after.
 """
 
 from collections.abc import Mapping
@@ -30,27 +30,25 @@ PlainOutput = Literal["logits", "last_hidden_state"]
 
 
 def why_not_plain(ranker: Ranker) -> str | None:
-    """Say what of a ranker's encoder a plain graph cannot hold; None if it holds all of it."""
+    """Name the part of a ranker's encoder that a plain graph cannot hold; None if it holds everything."""
     encoder, architecture = ranker.encoder, ranker.encoder.facts.architecture
     if type(encoder) not in (LogitEncoder, TextEncoder):
-        return f"a {ranker.spec.family} is no classifier of transformers, and pools no vectors"
+        return f"a {ranker.spec.family} is neither a classifier of transformers nor a pooled bi-encoder"
     if own_backbone(ranker.backbone_config) is not None:
-        return f"transformers itself has no {architecture}"
+        return f"transformers itself lacks {architecture}"
     if architecture == STATIC:
         return "static embeddings are looked up, not computed"
     if architecture in OWN_ATTENTION:
         return f"the attention of {architecture} depends on the query or on the batch"
     if encoder.position_step > 1:
-        return f"position_step is {encoder.position_step}, and plain graphs count positions one by one"
+        return f"position_step is {encoder.position_step}, but plain graphs count positions one by one"
     if ranker.spec.pad_query_to and encoder.facts.first_position:
-        return (
-            f"pad_query_to is {ranker.spec.pad_query_to}, and {architecture} counts no positions of padding"
-        )
+        return f"pad_query_to is {ranker.spec.pad_query_to}, but {architecture} gives padding no positions"
     return None
 
 
 def plain_output(ranker: Ranker) -> PlainOutput:
-    """Name what a ranker reads of its model: a cross-encoder logits, a bi-encoder its tokens' vectors."""
+    """Name the model's output that a ranker reads: a cross-encoder logits, a bi-encoder token vectors."""
     return "logits" if isinstance(ranker.encoder, LogitEncoder) else "last_hidden_state"
 
 
@@ -75,7 +73,7 @@ class PlainGraph(nn.Module):
 def trace_plain(ranker: Ranker, path: Path) -> Graph:
     """Trace a ranker's model, which must be plain and on the CPU, in fp32.
 
-    Inputs: input_ids, attention_mask and, where the model has them, token_type_ids, int64, (P, L) each.
+    Inputs: input_ids, attention_mask and, if the model has them, token_type_ids, int64, (P, L) each.
     Output: logits (P, labels) or last_hidden_state (P, L, H).
     Raises: ExportError as `trace_ranker` does.
     """
@@ -85,7 +83,7 @@ def trace_plain(ranker: Ranker, path: Path) -> Graph:
     given = {"input_ids": example["input_ids"], "attention_mask": _mask(example["roles"])}
     if ranker.encoder.takes_token_types:
         given["token_type_ids"] = example["token_type_ids"]
-    # The vectors of all tokens are a bi-encoder's output, whichever of them the ranker reads.
+    # A bi-encoder's output is the vectors of all tokens, even if the ranker reads only one.
     unread = ranker.encoder.without_unread() if output == "logits" else nullcontext()
     with dense_attention(ranker.encoder.backbone), unread:
         return trace_module(PlainGraph(ranker.encoder, output), given, (output,), path)
@@ -97,7 +95,7 @@ class _Before(nn.Module):
 
 
 class _Behind(nn.Module):
-    """What a ranker makes of its model's output."""
+    """The ranker's own computation on its model's output."""
 
     def __init__(self, options: Any) -> None:
         super().__init__()
@@ -115,9 +113,9 @@ def _mask(roles: Tensor) -> Tensor:
 
 
 def encoder_around(plain: Path, ranker: Ranker) -> Graph:
-    """Make a ranker's encoder of its plain graph, in the same file; weights in a file beside it stay there.
+    """Turn a plain graph into the ranker's encoder, in the same file; weights in a separate file stay there.
 
-    Raises: ExportError if the plain graph is of another opset than ours.
+    Raises: ExportError if the plain graph has another opset than ours.
     """
     whole = onnx.load(plain, load_external_data=False)
     config: Any = ranker.encoder.backbone.config
@@ -159,7 +157,7 @@ def encoder_around(plain: Path, ranker: Ranker) -> Graph:
 def _traced_beside(
     plain: Path, name: str, module: nn.Module, example: Mapping[str, Tensor], output: str
 ) -> onnx.ModelProto:
-    """Trace a small module; its values, but for inputs and output, get names that no other graph has."""
+    """Trace a small module; all its values but inputs and output get names that no other graph has."""
     path = plain.with_name(f"{name}.onnx")
     trace_module(module, example, (output,), path, fixed=("output",))
     traced = onnx.load(path)

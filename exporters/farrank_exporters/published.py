@@ -1,4 +1,4 @@
-"""Measure the graphs that a published model brings beside its weights, and keep the reports with it."""
+"""Measure the graphs that a published model ships with its weights, and keep the reports in its folder."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from farrank_runtimes.runtime_table import check_here, fastest_first
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What was measured of a model's published graphs, where that is kept, and what could not be measured."""
+    """The reports on a model's published graphs, the file that keeps them, and what could not be measured."""
 
     measured: list[MeasuredFile]
     kept_in: Path
@@ -31,10 +31,10 @@ class Measurement:
 def measure_published(
     source: str, texts: Texts, progress: Callable[[str], None] = lambda text: None
 ) -> Measurement:
-    """Score texts with the weights in torch, fp32, then with every published graph that runs here on a CPU.
+    """Score texts with the weights in torch and fp32, then with every published graph that this CPU can run.
 
-    Each is measured with every runtime and precision that may serve it. Earlier reports of graphs that cannot
-    be measured here are kept.
+    Each graph is measured with every runtime and precision that may serve it. Earlier reports of graphs that
+    cannot be measured here are kept.
     Raises: ExportError if there is no published graph, or the report cannot be kept; SourceError,
     WeightsError if the model cannot be opened.
     """
@@ -60,10 +60,10 @@ def measure_files(
     expected: Sequence[Scores],
     progress: Callable[[str], None],
 ) -> tuple[list[MeasuredFile], dict[str, str]]:
-    """Measure the graphs of a model's folder, whose weights a ranker has, read as this ranker reads.
+    """Measure the graphs of a model's folder against a ranker with the model's weights, with its reader.
 
-    `expected` is the ranker's own `reference`. The second value says why something could not be measured, by
-    file, or file with runtime and precision.
+    `expected` is the ranker's own `reference`. The second value gives the reason for each file, or file with
+    runtime and precision, that could not be measured.
     """
     here = processor_instructions()
     measured: list[MeasuredFile] = []
@@ -107,9 +107,9 @@ def measure_files(
 
 
 def keep(folder: Path, measured: Sequence[MeasuredFile]) -> Path:
-    """Add reports to those that a model's folder has, in place of those of the same graphs; name the file.
+    """Add reports to a model's folder, replacing earlier ones of the same graphs; return the file.
 
-    Raises: ExportError if it cannot be read or written.
+    Raises: ExportError if the file cannot be read or written.
     """
     new = {(each.file, each.runtime, each.precision) for each in measured}
     old = [each for each in read_measured(folder) if (each.file, each.runtime, each.precision) not in new]

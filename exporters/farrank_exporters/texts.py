@@ -1,4 +1,4 @@
-"""The texts that an export is measured and calibrated with: real ones, of mixed length."""
+"""The texts that measure and calibrate an export: real ones, of mixed length."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -15,27 +15,27 @@ DOCUMENTS = 20
 QUERIES = 5
 QUERY_WORDS = 8
 
-# One to be measured and one to be calibrated with, at the least, and two documents to rank in each.
+# Two documents to rank in each of the two sets, that of the measurement and that of the calibration.
 LEAST_TEXTS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Documents, and queries that are each a few words of one of them."""
+    """Documents, and queries that are each a few words of one document."""
 
     queries: tuple[str, ...]
     documents: tuple[str, ...]
 
 
 def python_documentation() -> list[str]:
-    """Give the topics of Python's own `help()`, which every interpreter carries: 30 to 8,000 words each."""
+    """Give the topics of Python's `help()`, which every interpreter includes: 30 to 8,000 words each."""
     from pydoc_data.topics import topics
 
     return [topics[name] for name in sorted(topics)]
 
 
 def read_texts(path: Path) -> list[str]:
-    """Read documents from a file, one JSON object a line with its `text`.
+    """Read documents from a file of JSON objects with a `text`, one a line.
 
     Raises: ExportError naming file and line.
     """
@@ -48,7 +48,7 @@ def read_texts(path: Path) -> list[str]:
 
 
 def divide(texts: Iterable[str], origin: str) -> tuple[Texts, Texts]:
-    """Take documents to measure with and others to calibrate with, short and long ones in both alike.
+    """Divide documents into a set to measure with and one to calibrate with, both of all lengths.
 
     Raises: ExportError naming `origin` if there are too few.
     """
@@ -75,7 +75,7 @@ def _query(document: str) -> str:
 
 
 def _spread(values: Sequence[str], count: int) -> list[str]:
-    """Take `count` values, or all of fewer, at equal distances from the first to the last."""
+    """Take `count` values at equal distances from the first to the last, or all if there are fewer."""
     if len(values) <= count:
         return list(values)
     return [values[index * (len(values) - 1) // (count - 1)] for index in range(count)]
@@ -84,16 +84,16 @@ def _spread(values: Sequence[str], count: int) -> list[str]:
 CALIBRATION_INPUTS = 128
 SHORTEST_TOKENS = 8
 SEED = 1
-# Of a dual plan's inputs, one in so many is a query.
+# In a dual plan, every fourth input is a query.
 QUERY_EVERY = 4
 
 
 def calibration_batches(
     reader: Reader, queries: Sequence[str], texts: Sequence[str], count: int = CALIBRATION_INPUTS
 ) -> list[Batch]:
-    """Frame stretches of texts, short ones to whole windows, as the ranker's reader frames chunks.
+    """Frame beginnings of chunks, from a few tokens to whole windows, as the ranker's reader frames chunks.
 
-    One input a batch: padding would be measured, too. The same texts give the same batches.
+    A batch has one input, so that no padding is calibrated. The same texts give the same batches.
     Raises: ValueError if there is no query or no text that holds a token.
     """
     randomly = random.Random(SEED)

@@ -24,13 +24,13 @@ from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import Chunk, EncoderInput
 
 ENCODER_INPUTS = ("input_ids", "roles", "token_type_ids")
-# The second is the features' roles, of tokens alone; a graph has no two values of one name.
+# The second output is the roles of token features. The name `roles` is already an input's.
 ENCODER_OUTPUTS = ("vectors", "token_roles")
 AGGREGATOR_OUTPUTS = ("scores", "chunk_scores")
 
 
 class EncoderGraph(nn.Module):
-    """An encoder that gives its features as a tuple, `vectors` in fp32 whatever it computes in."""
+    """An encoder that returns its features as a tuple, with `vectors` in fp32 in any precision."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -40,12 +40,12 @@ class EncoderGraph(nn.Module):
         """Shapes: (P, L) each -> vectors (P, F) or (P, S, F…) [, token_roles (P, S)]."""
         features: Features = self.encoder(input_ids, roles, token_type_ids)
         vectors = features.vectors.float()
-        # Most encoders hand their input on; a value that is input and output at once would have two names.
+        # Most encoders return the input `roles`; a value that is input and output would have two names.
         return (vectors,) if features.roles is None else (vectors, features.roles.clone())
 
 
 class AggregatorGraph(nn.Module):
-    """An aggregator that takes its features apart: `roles` of tokens alone, a query only in a dual plan."""
+    """An aggregator with separate features: `roles` for token features only, a query in a dual plan only."""
 
     def __init__(self, aggregator: Aggregator[Any]) -> None:
         super().__init__()
@@ -75,13 +75,13 @@ TEXT = (
 
 
 def encoder_example(ranker: Ranker) -> dict[str, Tensor]:
-    """Give two chunks, framed, by input name. Shapes: see `EncoderGraph.forward`; P is 2."""
+    """Give two framed chunks by input name. Shapes: see `EncoderGraph.forward`; P is 2."""
     inputs = _chunk_inputs(ranker, QUERIES[0], 2)
     return dict(zip(ENCODER_INPUTS, ranker.tensors(inputs), strict=True))
 
 
 def aggregator_example(ranker: Ranker) -> dict[str, Tensor]:
-    """Give the features of three documents by input name, as the ranker's own encoder makes them.
+    """Give the features of three documents from the ranker's own encoder, by input name.
 
     Shapes: see `AggregatorGraph.forward`; D is 3 and C is 5.
     """
@@ -100,7 +100,7 @@ def aggregator_example(ranker: Ranker) -> dict[str, Tensor]:
 
 
 def _chunk_inputs(ranker: Ranker, query: str, count: int) -> list[EncoderInput]:
-    """Frame chunks of different lengths, however the ranker would split a document."""
+    """Frame chunks of different lengths, independent of how the ranker splits documents."""
     reader = ranker.reader
     ids = np.resize(reader.tokenizer.ids(TEXT), CHUNK_TOKENS)
     asked = reader.read_query(query) if ranker.spec.plan == "pair" else None
@@ -115,10 +115,10 @@ def _encode(ranker: Ranker, inputs: Sequence[EncoderInput]) -> list[Features]:
         return features._replace(vectors=features.vectors.float()).rows()
 
 
-# From 23 on attention is one operator. The quantizers have not been tried on it.
+# From opset 23 on attention is one operator, with which the quantizers have not been tried.
 OPSET = 20
 
-# A protobuf message has at most 2 GiB; larger weights go into a file beside the graph.
+# A protobuf message has at most 2 GiB; larger weights go into a separate file.
 INLINE_BYTES = 2**30
 
 
@@ -127,8 +127,8 @@ def trace_ranker(
 ) -> dict[str, Graph]:
     """Trace a ranker, which must be on the CPU, into `encoder.onnx` and `aggregator.onnx`; give the graphs.
 
-    With `half` the encoder's weights and arithmetic are fp16; features and aggregator are fp32 always.
-    Raises: ExportError if the model does what a graph cannot, or a file cannot be written.
+    With `half` the encoder's weights and arithmetic are fp16; features and aggregator are always fp32.
+    Raises: ExportError if the model cannot be traced, or a file cannot be written.
     """
     progress("tracing the encoder")
     encoder = trace_encoder(ranker, folder, half=half)
@@ -137,7 +137,7 @@ def trace_ranker(
 
 
 def trace_encoder(ranker: Ranker, folder: Path, *, half: bool = False) -> Graph:
-    """Trace a ranker's encoder into `encoder.onnx`. As `trace_ranker`."""
+    """Trace a ranker's encoder into `encoder.onnx`, like `trace_ranker`."""
     ranker.eval()
     graph = EncoderGraph(copy.deepcopy(ranker.encoder).half() if half else ranker.encoder)
     has_roles = _encode(ranker, _chunk_inputs(ranker, QUERIES[0], 1))[0].roles is not None
@@ -147,7 +147,7 @@ def trace_encoder(ranker: Ranker, folder: Path, *, half: bool = False) -> Graph:
 
 
 def trace_aggregator(ranker: Ranker, folder: Path) -> Graph:
-    """Trace a ranker's aggregator into `aggregator.onnx`. As `trace_ranker`."""
+    """Trace a ranker's aggregator into `aggregator.onnx`, like `trace_ranker`."""
     ranker.eval()
     graph = AggregatorGraph(ranker.aggregator)
     return trace_module(graph, aggregator_example(ranker), AGGREGATOR_OUTPUTS, folder / "aggregator.onnx")
@@ -162,7 +162,7 @@ def trace_module(
 ) -> Graph:
     """Trace a module, called with an example's tensors by name, into a file.
 
-    Their dimensions may have any size, but for the last of `fixed` ones and of vectors.
+    All dimensions are dynamic except the last one of `fixed` tensors and of vectors.
     Raises: ExportError as `trace_ranker` does.
     """
     shapes = {
@@ -172,7 +172,7 @@ def trace_module(
         for name, tensor in example.items()
     }
     weights = sum(tensor.nbytes for tensor in module.state_dict().values())
-    # What torch would remember of every operator's shape costs more, where sizes are unknown, than it saves.
+    # torch's cache of operators' shapes costs more than it saves when sizes are unknown.
     unremembered = torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
     with quiet("torch.onnx"), quiet("onnx_ir"), torch.no_grad(), unremembered:
         try:
@@ -186,21 +186,21 @@ def trace_module(
                 output_names=list(outputs),
                 dynamic_shapes=shapes,
                 external_data=weights > INLINE_BYTES,
-                # The optimiser takes what is smaller than 1e-8 for 0, with it the 1e-9 that keeps a cosine
-                # of a vector of zeros from being NaN. Runtimes optimise on their own.
+                # The optimiser takes values below 1e-8 for 0, such as the 1e-9 that keeps the cosine of a
+                # zero vector from being NaN. Runtimes optimise on their own.
                 optimize=False,
             )
         except ModuleNotFoundError:  # onnxscript, which torch imports only here
             raise
         except OSError as error:
             raise ExportError(f"{path} cannot be written: {error.strerror}") from error
-        except Exception as error:  # anything may be raised from inside the model that is traced
+        except Exception as error:  # the traced model may raise anything
             reason = str(error).strip().splitlines()
             raise ExportError(
                 f"{path.stem}: the model cannot be traced: {reason[0] if reason else repr(error)}"
             ) from error
     written = onnx.load(path, load_external_data=False)
-    # What the model does not look at is no input of its graph.
+    # The graph lacks inputs that the model does not read.
     return Graph(
         path.name,
         tuple(each.name for each in written.graph.input),
@@ -209,7 +209,7 @@ def trace_module(
 
 
 def _dynamic(name: str, tensor: Tensor, example: Mapping[str, Tensor]) -> dict[int, object]:
-    """Let every dimension have any size, but a vector's own."""
+    """Make every dimension dynamic except a vector's own."""
     count = tensor.dim()
     if name.endswith("vectors"):
         roles = example.get(name.replace("vectors", "roles"))
@@ -219,14 +219,14 @@ def _dynamic(name: str, tensor: Tensor, example: Mapping[str, Tensor]) -> dict[i
 
 @contextmanager
 def quiet(library: str) -> Iterator[None]:
-    """Keep back what a library prints, logs and warns of, and leave everybody's logging as it was."""
+    """Silence a library's output, logs and warnings, and restore all logging afterwards."""
     root, silence = logging.getLogger(), logging.NullHandler()
     kind, logger = logging.getLoggerClass(), logging.getLogger(library)
     level, levels = logger.level, [(handler, handler.level) for handler in root.handlers]
-    root.addHandler(silence)  # a root logger without handlers would be configured
+    root.addHandler(silence)  # keeps the library from configuring a root logger without handlers
     root.addFilter(
         _nothing
-    )  # for what is logged to the root logger itself: other loggers' records pass it by
+    )  # drops records logged to the root logger itself; other loggers' records do not pass this filter
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):

@@ -200,7 +200,7 @@ def test_a_damaged_manifest_is_named(farrank: Farrank, tiny_rankers: dict[str, P
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["embedded"], "--out is missing: embedded is no artifact"),
+        (["embedded"], "--out is missing: embedded is not an artifact"),
         (["no/such/ranker"], "'no/such/ranker' is no folder, and no name of a model on the hub"),
         (["embedded", "--texts", "none.jsonl"], "none.jsonl: No such file"),
     ],

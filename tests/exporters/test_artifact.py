@@ -38,7 +38,7 @@ def test_a_failure_leaves_no_artifact(tiny_rankers: dict[str, Path], tmp_path: P
 
 def test_a_ranker_without_an_artifact_needs_a_place() -> None:
     with (
-        pytest.raises(ExportError, match="--out is missing: embedded is no artifact"),
+        pytest.raises(ExportError, match="--out is missing: embedded is not an artifact"),
         artifact_of("embedded", None),
     ):
         pass
@@ -50,7 +50,7 @@ def test_a_place_that_is_taken_is_refused(tiny_rankers: dict[str, Path], tmp_pat
     with pytest.raises(ExportError, match="must be a new or an empty folder"), artifact_of(maxp, tmp_path):
         pass
     with (
-        pytest.raises(ExportError, match=r"holds ranker [0-9a-f]{16}, and .* is [0-9a-f]{16}"),
+        pytest.raises(ExportError, match=r"holds ranker [0-9a-f]{16}, but .* is [0-9a-f]{16}"),
         artifact_of(maxp, sump),
     ):
         pass
@@ -64,7 +64,7 @@ def test_the_folder_one_is_in_is_refused_by_whatever_name(
     maxp = str(tiny_rankers["maxp"].resolve())
     monkeypatch.chdir(tmp_path / "here" / "new")
     for out in (Path(), Path("../new")):
-        with pytest.raises(ExportError, match="here/new: is the folder you are in"), artifact_of(maxp, out):
+        with pytest.raises(ExportError, match="here/new: is the current folder"), artifact_of(maxp, out):
             pass
     monkeypatch.chdir(tmp_path / "here")
     with artifact_of(maxp, Path("new/../new")):

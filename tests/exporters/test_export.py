@@ -222,7 +222,7 @@ def test_a_hopeless_export_is_given_up_early(artifact: Path, monkeypatch: pytest
     """A ranking turned around: after the first of two queries the mean can no longer reach the bound."""
     monkeypatch.setattr(TextScores, "score", lambda *_: -np.arange(12.0))
     lines: list[str] = []
-    with pytest.raises(ExportError, match=r"with onnx kendall_tau is \S+ after 1 of 2 queries, and it must"):
+    with pytest.raises(ExportError, match=r"with onnx kendall_tau is \S+ after 1 of 2 queries, but it must"):
         export(artifact, "fp16", progress=lambda text, *_: lines.append(text))
     assert lines[-1] == "scoring with onnx, query 1 of 2"
     lines.clear()

@@ -40,7 +40,7 @@ def test_without_optimum_torch_traces_and_optimum_is_refused_by_name(tmp_path: P
     assert chosen_exporter("auto", ranker) == "torch"
     with pytest.raises(ExportError, match=r"pip install 'farrank\[optimum\]'"):
         chosen_exporter("optimum", ranker)
-    with pytest.raises(ExportError, match="--optimize O2 needs optimum, which is not installed here"):
+    with pytest.raises(ExportError, match="--optimize O2 needs optimum, which is not installed"):
         check_here("--optimize O2")
 
 
@@ -55,7 +55,7 @@ def test_optimum_traces_what_it_is_asked_for_or_preferred_for(
     assert chosen_exporter("auto", ranker, prefers_optimum=True) == "optimum"
     assert chosen_exporter("torch", ranker, prefers_optimum=True) == "torch"
     assert chosen_exporter("auto", other, prefers_optimum=True) == "torch"
-    with pytest.raises(ExportError, match="--exporter optimum: a parade-attn is no classifier"):
+    with pytest.raises(ExportError, match="--exporter optimum: a parade-attn is neither a classifier"):
         chosen_exporter("optimum", other)
 
 
@@ -100,7 +100,7 @@ def test_an_artifacts_export_is_made_of_optimums_graph_and_keeps_its_bound(name:
     assert "optimum-onnx" in exports["optimum"].created_with
     # The graphs themselves are others.
     assert exports["torch"].checksums["encoder.onnx"] != exports["optimum"].checksums["encoder.onnx"]
-    with pytest.raises(ExportError, match="--exporter optimum: it writes fp16 on a GPU only"):
+    with pytest.raises(ExportError, match="--exporter optimum: it writes fp16 only on a GPU"):
         export_ranker(
             ranker,
             artifact,

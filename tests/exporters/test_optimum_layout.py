@@ -115,7 +115,7 @@ def test_a_folder_of_another_model_is_left_as_it_is(tmp_path: Path) -> None:
         export(source, other)
     assert files_in(other) == before
     (tmp_path / "file").write_text("")
-    with pytest.raises(ExportError, match=r"file: is no folder"):
+    with pytest.raises(ExportError, match=r"file: is not a folder"):
         export(source, tmp_path / "file")
 
 
@@ -150,7 +150,9 @@ def test_a_folder_with_other_weights_or_prompts_or_a_damaged_report_is_left_as_i
     (other / REPORT).unlink()
     (other / "onnx").rmdir()
     (other / "onnx").write_text("")
-    with pytest.raises(ExportError, match=r"onnx/model\.onnx cannot be written: what stands there is in its"):
+    with pytest.raises(
+        ExportError, match=r"onnx/model\.onnx cannot be written: another file or folder is in its"
+    ):
         export(other, None)
 
 
@@ -185,23 +187,24 @@ def test_weights_of_a_graph_that_was_replaced_go(tmp_path: Path) -> None:
 def test_without_optimum_the_flag_that_needs_it_is_named(
     asked: dict[str, Any], named: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ExportError, match=f"^{named} needs optimum, which is not installed here"):
+    with pytest.raises(ExportError, match=f"^{named} needs optimum, which is not installed"):
         export(published(tmp_path / "model"), tmp_path / "out", **asked)
 
 
 def test_what_has_no_plain_graph_is_refused(tiny_rankers: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(
-        ExportError, match=r"has no plain graph: a parade-attn is no classifier.*--layout farrank exports it"
+        ExportError,
+        match=r"has no plain graph: a parade-attn is neither a classifier.*--layout farrank exports it",
     ):
         export(tiny_rankers["parade-attn"], tmp_path / "out")
     artifact = tmp_path / "artifact"
     save_ranker(open_ranker(published(tmp_path / "bi", "biencoder"), truncate_dim=16), artifact)
-    with pytest.raises(ExportError, match="truncate_dim is 16, which such a folder cannot say"):
+    with pytest.raises(ExportError, match="truncate_dim is 16, which such a folder cannot express"):
         export(artifact, tmp_path / "out")
     save_ranker(open_ranker(tmp_path / "bi"), tmp_path / "ranker")
-    with pytest.raises(ExportError, match=r"--out is missing: .*ranker is no folder of a published model"):
+    with pytest.raises(ExportError, match=r"--out is missing: .*ranker is not a folder of a published model"):
         export(tmp_path / "ranker", None)
-    with pytest.raises(ExportError, match="--optimize O2: int8 is quantized as it is traced"):
+    with pytest.raises(ExportError, match="--optimize O2: int8 quantizes the unoptimised graph"):
         export(tmp_path / "bi", tmp_path / "out", "int8", level="O2")
     assert not (tmp_path / "out").exists()
 

@@ -65,7 +65,7 @@ def test_a_shift_of_one_score_is_beyond_fp32(held: tuple[Ranker, list[Scores]]) 
 
     with pytest.raises(
         ExportError,
-        match=r"with torch max_difference is 0.01\d* after 1 of 2 queries, and it must be max_diff",
+        match=r"with torch max_difference is 0.01\d* after 1 of 2 queries, but it must be max_diff",
     ):
         faulty(held, "fp32", shift)
 
@@ -99,7 +99,7 @@ def test_a_scale_passes_where_the_ranking_counts_and_a_turn_does_not(
 
     assert faulty(held, precision, scale).kendall_tau > 0.9
     with pytest.raises(
-        BeyondBound, match=r"kendall_tau is -\d.*, and it must be kendall_tau >= 0\.9"
+        BeyondBound, match=r"kendall_tau is -\d.*, but it must be kendall_tau >= 0\.9"
     ) as raised:
         faulty(held, precision, turn)
     assert raised.value.parity is not None

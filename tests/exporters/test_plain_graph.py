@@ -151,11 +151,11 @@ def test_what_is_not_plain_is_said(tiny_rankers: dict[str, Path], tmp_path: Path
     plain = {family for family in tiny_rankers if why_not_plain(open_ranker(tiny_rankers[family])) is None}
     assert {"cross-encoder", "biencoder"} <= plain
     reason = why_not_plain(open_ranker(tiny_rankers["parade-attn"]))
-    assert str(reason).startswith("a parade-attn is no classifier of transformers")
+    assert str(reason).startswith("a parade-attn is neither a classifier of transformers")
     stepped = open_ranker(tiny_rankers["biencoder"])
     stepped.encoder.position_step = 2
     assert "position_step is 2" in str(why_not_plain(stepped))
     padded = cross_encoder("xlm-roberta", tmp_path).reader
     assert padded.backbone.first_position
     reason = why_not_plain(open_ranker(tmp_path, pad_query_to=32))
-    assert reason == "pad_query_to is 32, and xlm-roberta counts no positions of padding"
+    assert reason == "pad_query_to is 32, but xlm-roberta gives padding no positions"
