@@ -1,1 +1,1 @@
-"""Load and accuracy sweeps against rerank servers, ours and others."""
+"""Load and accuracy tests of rerank servers, Farrank and others."""

@@ -1,10 +1,10 @@
-"""Every failure that ends a load test with one line, and no traceback.
+"""Errors that end a load test with one line and without a traceback.
 
 LoadtestError
-└── TargetFailed    a call failed that the test cannot go on without: `status` says how
+└── TargetFailed    a call that the test needs failed: `status` says how
 
-A file that cannot be read is `farrank_trec.errors.InputError`, whatever file it is. What a single call fails
-with is `targets.TargetError`; a load counts those and goes on.
+An unreadable file raises `farrank_trec.errors.InputError`. A single failed call raises `targets.TargetError`;
+a load test counts these and goes on.
 """
 
 
@@ -13,9 +13,9 @@ class LoadtestError(Exception):
 
 
 class TargetFailed(LoadtestError):
-    """The target cannot be asked, or not for this.
+    """The target cannot be reached, or refuses the call.
 
-    The message says why, and ends with the status in brackets.
+    The message gives the reason and ends with the status in brackets.
     """
 
     def __init__(self, message: str, status: str) -> None:

@@ -1,4 +1,4 @@
-"""What a test leaves in its folder: tables, and files written or refused in one line, and read back."""
+"""Result files of a test: tables, CSV and JSON, with errors of one line."""
 
 import csv
 import json
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @contextmanager
 def writing_to(folder: Path) -> Iterator[None]:
-    """Turn what the system refuses into LoadtestError."""
+    """Turn OSError into LoadtestError."""
     try:
         yield
     except OSError as error:
@@ -26,19 +26,19 @@ def writing_to(folder: Path) -> Iterator[None]:
 
 
 def new_folder(folder: Path, *results: str) -> None:
-    """Make a folder before anything is measured: hours must not end with nowhere to go.
+    """Make a folder before anything is measured, so that hours of work do not end in an unwritable one.
 
-    Raises: LoadtestError if it holds one of the results already, or cannot be made or written to.
+    Raises: LoadtestError if it already holds one of the results, or cannot be made or written to.
     """
     with writing_to(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if held := next((name for name in results if (folder / name).exists()), None):
-            raise LoadtestError(f"{folder}: holds {held} already; name another folder")
+            raise LoadtestError(f"{folder}: already holds {held}; name another folder")
         TemporaryFile(dir=folder).close()
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows under all the columns that any of them has, in the order in which they first come."""
+    """Write rows with the union of their columns, in the order of first appearance."""
     with path.open("w", encoding="utf-8", newline="") as file:
         columns = list(dict.fromkeys(column for row in rows for column in row))
         writer = csv.DictWriter(file, columns, lineterminator="\n")
@@ -47,7 +47,7 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, aligned: bool = True) -> str:
-    """Write rows under their heads. Aligned columns, as wide as their widest cells, suit a terminal."""
+    """Write rows under their heads; `aligned` pads columns to their widest cells, for a terminal."""
     widths = [max(map(len, column)) if aligned else 0 for column in zip(heads, *rows, strict=True)]
     rule = ["-" * max(width, 3) for width in widths]
     return "\n".join(
@@ -57,7 +57,7 @@ def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, align
 
 
 def read_kept(path: Path, kind: type[T], written_by: str, **kinds: type) -> T:
-    """Read a dataclass from the JSON that a command wrote. `kinds` types the fields that may hold anything.
+    """Read a dataclass from the JSON that a command wrote. `kinds` gives the types of fields of type Any.
 
     Raises: InputError if the file is something else.
     """

@@ -1,6 +1,6 @@
-"""Sending calls: on a schedule that waits for nobody (open loop), or by callers that wait (closed loop).
+"""Sending calls: on a schedule that does not wait (open loop), or by callers that wait (closed loop).
 
-Every call gives a `Sample`, whose latency counts from when the call was due.
+Every call gives a `Sample`, whose latency counts from the time at which the call was due.
 """
 
 import asyncio
@@ -13,9 +13,9 @@ from farrank_loadtest.targets import Answer, TargetError
 from farrank_loadtest.workloads import Call
 
 OK = "OK"
-# The call was due while too many others were still unanswered.
+# Status of a call that was due while too many others were in flight.
 NOT_SENT = "not sent: too many in flight"
-# A caller that is refused at once would otherwise ask again thousands of times a second.
+# Without a pause, a caller that is refused at once would call again thousands of times a second.
 PAUSE_AFTER_FAILURE_S = 0.1
 
 # Takes calls a second, the duration in seconds, and a source of randomness.
@@ -24,12 +24,12 @@ Schedule = Callable[[float, float, random.Random], Iterator[float]]
 
 def constant_arrivals(rate_per_s: float, duration_s: float, _: random.Random) -> Iterator[float]:
     """Space arrivals evenly, the first one at 0."""
-    # By number rather than by adding up, so that no error adds up.
+    # A division for each call, so that rounding errors do not add up.
     return (number / rate_per_s for number in range(math.ceil(rate_per_s * duration_s)))
 
 
 def poisson_arrivals(rate_per_s: float, duration_s: float, randomly: random.Random) -> Iterator[float]:
-    """Draw the gaps between arrivals as independent callers make them."""
+    """Draw the gaps between arrivals of independent callers."""
     due_s = randomly.expovariate(rate_per_s)
     while due_s < duration_s:
         yield due_s
@@ -40,7 +40,7 @@ SCHEDULES: dict[str, Schedule] = {"poisson": poisson_arrivals, "constant": const
 
 
 def started_clock() -> Callable[[], float]:
-    """Start a clock, the running event loop's; calling it gives the seconds since."""
+    """Start a clock of the running event loop; calling it gives the seconds since."""
     now_s = asyncio.get_running_loop().time
     started_s = now_s()
     return lambda: now_s() - started_s
@@ -48,10 +48,10 @@ def started_clock() -> Callable[[], float]:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One call's times, in seconds from the start of its loop, and how it ended.
+    """One call's times, in seconds from the start of its loop, and its outcome.
 
-    `due_s` is when it should have been sent, `sent_s` when it was. `status` is `OK`, `NOT_SENT` or that of
-    the `TargetError`, whose message comes with it. `stages_s` and `counts` are the `Answer`'s.
+    `due_s` is the intended and `sent_s` the actual time of sending. `status` is `OK`, `NOT_SENT` or that of
+    the `TargetError`, with its message. `stages_s` and `counts` are the `Answer`'s.
     """
 
     due_s: float
@@ -69,12 +69,12 @@ class Sample:
 
     @property
     def latency_s(self) -> float:
-        """From the intended arrival to the answer: a late generator or a full queue hides nothing."""
+        """The time from the intended arrival to the answer, including a late generator and a full queue."""
         return self.done_s - self.due_s
 
     @property
     def lag_s(self) -> float:
-        """How late the generator was."""
+        """The generator's delay in sending."""
         return self.sent_s - self.due_s
 
 
@@ -83,7 +83,7 @@ Sink = Callable[[Sample], None]
 
 
 async def send(ask: Ask, call: Call, due_s: float, now_s: Callable[[], float]) -> Sample:
-    """Ask, and keep the times; `now_s` counts from the start of the loop."""
+    """Send a call, and record the times; `now_s` counts from the start of the loop."""
     sent_s = now_s()
     try:
         answer = await ask(call)
@@ -101,10 +101,10 @@ async def run_open(
     *,
     max_in_flight: int,
 ) -> None:
-    """Send a call at each arrival, then wait for the answers that are still out.
+    """Send a call at each arrival, then wait for the pending answers.
 
-    Beyond `max_in_flight` unanswered calls one that is due is not sent, and counted as such: a server that
-    stalls must not fill the memory of this process. Cancelling ends the calls in flight, uncounted.
+    While `max_in_flight` calls are in flight, a due call is not sent but counted as `NOT_SENT`: a stalled
+    server must not fill the memory of this process. Cancelling ends the calls in flight, uncounted.
     """
     in_flight = 0
 
@@ -116,7 +116,7 @@ async def run_open(
 
     async with asyncio.TaskGroup() as group:
         for due_s in arrivals:
-            # Also where it is late already: what waits to be read must be read.
+            # Sleep even if it is late, so that the event loop can read pending answers.
             await asyncio.sleep(max(0.0, due_s - now_s()))
             if in_flight >= max_in_flight:
                 sink(Sample(due_s, due_s, due_s, NOT_SENT))
@@ -135,7 +135,7 @@ async def run_closed(
     *,
     max_calls: int,
 ) -> None:
-    """Let the callers work for the duration, or until `max_calls` are sent; answers still out are awaited.
+    """Let the callers work for the duration, or until `max_calls` are sent; then wait for pending answers.
 
     Cancelling ends the calls in flight, uncounted.
     """

@@ -1,4 +1,4 @@
-"""What a measurement was made on: figures of different machines do not compare."""
+"""The machine of a measurement: figures of different machines do not compare."""
 
 import os
 import platform
@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
-# What a processor's speed with matrices depends on.
+# Instructions that determine a processor's speed with matrices.
 _INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 
 
 def describe_machine() -> str:
-    """Name the processor, how many cores this process may use, the system and the interpreter."""
+    """Name the processor, the number of cores this process may use, the system and the interpreter."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     cores = "1 core" if usable == 1 else f"{usable} cores"
     try:

@@ -100,7 +100,7 @@ def test_sections_of_one_title_are_refused(
 
 
 def test_a_load_that_was_cut_short_gives_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ContenderFailed, match="the server answers no more: "):
+    with pytest.raises(ContenderFailed, match="the server no longer answers: "):
         offer("127.0.0.1:1", CALLS, [50.0], 0.2)
 
     class Interrupting:

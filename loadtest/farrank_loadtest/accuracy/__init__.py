@@ -1,1 +1,1 @@
-"""How well rankers rank: reranking a run's candidates, the field's measures, and the papers' comparison."""
+"""Accuracy of rankers: reranking a run's candidates, the field's measures, and the papers' comparison."""

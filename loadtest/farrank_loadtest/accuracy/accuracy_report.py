@@ -1,4 +1,4 @@
-"""What an accuracy test leaves: a report that is read back, the papers' table, and every query's values."""
+"""The files of an accuracy test: a report that can be read back, the papers' table, each query's values."""
 
 import dataclasses
 import json
@@ -12,15 +12,15 @@ from farrank_loadtest.errors import LoadtestError
 from farrank_loadtest.kept_files import markdown_table, read_kept, write_csv, writing_to
 from farrank_trec.measures import PerQuery, mean_name
 
-# By model: the values of each of its training seeds, over the same queries.
+# Model -> the values of each of its training seeds, over the same queries.
 Evaluated = Mapping[str, Sequence[PerQuery]]
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A mean over queries and seeds; against the baseline, the relative gain and what the tests say.
+    """A mean over queries and seeds, its relative gain over the baseline, and the tests' p-values.
 
-    `gain` is None without a baseline, and where the baseline's mean is 0.
+    `gain` is None without a baseline, and if the baseline's mean is 0.
     """
 
     mean: float
@@ -32,7 +32,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One model: its cells by measure; `baseline` is empty where it has none."""
+    """One model: its cells by measure; `baseline` is empty if it has none."""
 
     model: str
     baseline: str
@@ -41,10 +41,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A test set's table and how it came about.
+    """A test set's table and its origin.
 
-    `queries` counts those averaged over; `notes` are sentences a reader of the figures must know; `inputs`
-    says which files and which server they came from.
+    `queries` is the number of queries averaged over; `notes` are sentences that a reader of the figures must
+    know; `inputs` names the files and the server behind the figures.
     """
 
     test_set: str
@@ -56,12 +56,12 @@ class Report:
     inputs: Mapping[str, Any]
 
     def write_json(self, path: Path) -> None:
-        """Write all of it."""
+        """Write the whole report."""
         path.write_text(json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False) + "\n", "utf-8")
 
     @classmethod
     def read_json(cls, path: Path) -> Self:
-        """Read what `write_json` wrote.
+        """Read a file of `write_json`.
 
         Raises: InputError if the file is something else.
         """
@@ -73,10 +73,10 @@ RANDOMISATION = "ᵇ"
 
 
 def render(reports: Sequence[Report]) -> str:
-    """Write one table in Markdown, aligned for a terminal too: a column for each test set and measure.
+    """Write one Markdown table, aligned for a terminal too: a column for each test set and measure.
 
-    Over several columns of several test sets, the last one is the average gain, as in the papers.
-    Raises: LoadtestError if two reports are of test sets of the same name, or know other models.
+    With several test sets, the last column is the average gain, as in the papers.
+    Raises: LoadtestError if two reports name the same test set, or have different models.
     """
     _check_alike(reports)
     several = len(reports) > 1
@@ -104,11 +104,11 @@ def _check_alike(reports: Sequence[Report]) -> None:
     models = [", ".join(row.model for row in report.rows) for report in reports]
     for name, known in zip(names, models, strict=True):
         if names.count(name) > 1:
-            raise LoadtestError(f"two reports are of a test set called {name!r} (--test-set names it)")
+            raise LoadtestError(f"two reports name the test set {name!r} (--test-set names it)")
         if known != models[0]:
             raise LoadtestError(
                 f"test set {name!r} has the models {known}; {names[0]!r} has {models[0]}: "
-                "one table needs the same in the same order"
+                "one table needs the same models in the same order"
             )
 
 
@@ -152,7 +152,7 @@ PER_QUERY = "per-query.csv"
 
 
 def write_folder(folder: Path, report: Report, evaluated: Evaluated) -> None:
-    """Write the report as JSON, its table as Markdown, and as CSV what the means and the tests came from.
+    """Write the report as JSON, its table as Markdown, and the values of every query as CSV.
 
     Raises: LoadtestError if a file cannot be written.
     """

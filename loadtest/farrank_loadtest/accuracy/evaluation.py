@@ -1,4 +1,4 @@
-"""From runs and judgements to a report: rankers side by side, tested in pairs against their baselines."""
+"""Make a report from runs and judgements: compare rankers, with paired tests against their baselines."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,18 +17,18 @@ from farrank_trec import Qrels
 from farrank_trec.measures import PerQuery, evaluate_pooled
 
 RESAMPLES = 9_999
-# What averaging over seeds leaves of a difference that is none.
+# Differences below this are rounding errors of averaging over seeds.
 _ROUNDING = 1e-12
-# Resamples are drawn so many at once: all at once would take a gigabyte for MS MARCO's dev queries.
+# Resamples drawn at once: all at once would take a gigabyte for MS MARCO's dev queries.
 _BATCH = 256
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSettings:
-    """What is computed, over which queries, and how differences are tested.
+    """The measures, the queries that count, and the tests of differences.
 
-    With `ranked_only`, queries count that every run ranks; else every judged one does, with 0 where a run
-    has nothing, as `trec_eval -c` has it.
+    With `ranked_only`, only queries that every run ranks count; otherwise every judged query counts, as 0 for
+    a run that lacks it, like `trec_eval -c`.
     """
 
     test_set: str
@@ -48,7 +48,7 @@ def evaluate_models(
     notes: Sequence[str],
     inputs: Mapping[str, Any],
 ) -> tuple[Report, Evaluated]:
-    """Evaluate every model's runs and compare them; the values by query come beside the report.
+    """Evaluate every model's runs and compare them; return the report and the values by query.
 
     Raises: LoadtestError if no query is left to average over.
     """
@@ -70,7 +70,7 @@ def evaluate_models(
     rows = compare(evaluated, settings.baselines, resamples=settings.resamples, seed=settings.seed)
     notes = [*notes]
     if left_out := judged - counted:
-        notes.append(f"Left out, as not every run ranks them: judged queries, {left_out:,}.")
+        notes.append(f"Judged queries left out because not every run ranks them: {left_out:,}.")
     report = Report(
         test_set=settings.test_set,
         queries=counted,
@@ -84,7 +84,7 @@ def evaluate_models(
 
 
 def _gaps(qrels: Sequence[Qrels], models: Runs) -> list[str]:
-    """Name each model whose runs leave out judged queries: it is measured lower than it may be."""
+    """Name each model whose runs lack judged queries: its figures may be too low."""
     notes = []
     for name, seeds in models.items():
         missing = max(
@@ -92,26 +92,26 @@ def _gaps(qrels: Sequence[Qrels], models: Runs) -> list[str]:
             for seed in seeds
         )
         if missing:
-            notes.append(f"Judged but not ranked by {name}, so that they count 0: queries, {missing:,}.")
+            notes.append(f"Judged queries that {name} does not rank and that count as 0: {missing:,}.")
     return notes
 
 
 def _unequal_depths(models: Runs) -> list[str]:
-    """Name the depths where they differ: a deeper list can find more, whatever its order is worth."""
+    """Report unequal depths: a deeper list can find more, even in a worse order."""
     deep = depths(models)
     if len(set(deep.values())) < 2:
         return []
     told = ", ".join(f"{name} {depth:,}" for name, depth in deep.items())
     return [
-        f"Ranked to unequal depths (documents a query, at most): {told}. Measures that look beyond the "
-        "shallowest do not compare; --depth cuts all."
+        f"Ranked to unequal depths (at most, documents a query): {told}. Measures beyond the shallowest "
+        "depth do not compare; --depth cuts all runs."
     ]
 
 
 def compare(
     models: Evaluated, baselines: Mapping[str, str], *, resamples: int = RESAMPLES, seed: int = 0
 ) -> list[Row]:
-    """Make the table's rows; `baselines` maps a model to the one that it is measured against."""
+    """Make the table's rows; `baselines` maps a model to its baseline."""
     rows = []
     for name, seeds in models.items():
         baseline = baselines.get(name, "")
@@ -143,11 +143,11 @@ def _averaged(seeds: Sequence[PerQuery], measure: str) -> dict[str, float]:
 def paired_tests(
     values: Sequence[float], baseline: Sequence[float], *, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[float | None, float | None]:
-    """Test the same queries' values of two rankers: Student's paired t-test, and Fisher's randomisation.
+    """Test two rankers' values of the same queries: Student's paired t-test, and Fisher's randomisation.
 
-    Both p-values are two-sided, and None where fewer than two queries leave nothing to test.
-    Randomisation swaps the two values of each query or not: all ways if there are at most `resamples`, else
-    so many drawn with `seed`. Values of several training seeds are averaged for each query beforehand.
+    Both p-values are two-sided, and None for fewer than two queries.
+    Randomisation swaps the two values of each query or not: in all ways if there are at most `resamples`,
+    else in `resamples` ways drawn with `seed`. The caller averages the values of several training seeds.
     Source: Smucker, Allan & Carterette, CIKM 2007.
     """
     differences = np.asarray(values, dtype=float) - np.asarray(baseline, dtype=float)
@@ -155,7 +155,7 @@ def paired_tests(
         return None, None
     if np.abs(differences).max() < _ROUNDING:
         return 1.0, 1.0
-    # Of a single sample, "samples" flips the signs of its differences: just the swaps that are meant.
+    # For a single sample, "samples" flips the signs of the differences, which swaps the paired values.
     randomised = stats.permutation_test(
         (differences,),
         np.mean,
@@ -170,6 +170,6 @@ def paired_tests(
 
 def _t_test(differences: np.ndarray) -> float:
     if np.ptp(differences) < _ROUNDING:
-        return 0.0  # The same difference everywhere: no spread that could have brought it about.
+        return 0.0  # the same difference for every query: no variance
     p = float(stats.ttest_1samp(differences, 0.0).pvalue)
     return 1.0 if math.isnan(p) else p

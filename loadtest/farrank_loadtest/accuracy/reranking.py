@@ -1,4 +1,4 @@
-"""Let a server rerank a test set by one ranker after the other, and keep every run in a file."""
+"""Let a server rerank a test set with one ranker after the other, and write every run to a file."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from farrank_loadtest.workloads.recorded import calls_of_run
 from farrank_trec import Run, ScoredDoc, rank, write_run
 from farrank_trec.errors import InputError
 
-# Accuracy does not hurry: a server that is full, or restarts, is asked again.
+# An accuracy test can wait: calls to a server that is overloaded or restarting are retried.
 _ASK_AGAIN = frozenset({"RESOURCE_EXHAUSTED", "UNAVAILABLE", "HTTP 429", "HTTP 503"})
 _PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0)
 Ask = Callable[[str], Awaitable[list[ScoredDoc]]]
@@ -24,11 +24,11 @@ Ask = Callable[[str], Awaitable[list[ScoredDoc]]]
 
 @dataclass(frozen=True, slots=True)
 class RunMaker:
-    """Asks one server for rankers' runs, `in_flight` queries at a time, and keeps each run in `folder`.
+    """Asks one server for rankers' runs, `in_flight` queries at a time, and writes each run to `folder`.
 
-    Where there is an `index`, the server finds `k` candidates in it, or as many as it likes without a `k`.
-    `begun` hears the ranker and its number of queries, and gives what hears how many are done. `kept` lists
-    every file that was written, also when cut short, with the queries done and how many there are.
+    With an `index`, the server finds `k` candidates in it, or its default number without a `k`. `begun` gets
+    the ranker and its number of queries, and returns a callback for the number done. `kept` lists every
+    written file, complete or not, with the number of queries done and the total.
     """
 
     address: str
@@ -45,8 +45,8 @@ class RunMaker:
     async def rerank(self, target: Target, ranker: str, calls: Sequence[Call], part: str) -> Run:
         """Rerank the calls' documents.
 
-        Raises: TargetFailed, with the query, at the first one that fails for good: a mean over the others
-            would not be the ranker's. What was finished is written even then.
+        Raises: TargetFailed, with the query, at the first query that fails after all retries: a mean over the
+            others would not be the ranker's. Finished queries are written even then.
         """
         by_id = {call.query_id: call for call in calls}
 
@@ -61,7 +61,7 @@ class RunMaker:
     async def search(
         self, target: FarrankTarget, ranker: str, queries: Mapping[str, str], part: str, first_stage: Run
     ) -> Run:
-        """Let the server find the candidates; its own order goes into `first_stage`.
+        """Let the server find the candidates; the first stage's order goes into `first_stage`.
 
         Raises: TargetFailed as `rerank`.
         """
@@ -97,7 +97,7 @@ class RunMaker:
         return run
 
     def keep(self, tag: str, part: str, finished: Run, query_ids: Iterable[str]) -> Run:
-        """Write what there is of a run, in the order of the queries; nothing is written of nothing."""
+        """Write the finished part of a run, in the order of the queries; an empty run is not written."""
         order = list(query_ids)
         run = {query_id: finished[query_id] for query_id in order if query_id in finished}
         if run:
@@ -122,9 +122,9 @@ async def _patiently(ranker: str, query_id: str, ask: Ask) -> list[ScoredDoc]:
 
 @dataclass(frozen=True, slots=True)
 class Reranked:
-    """All runs by model, the retriever's first, and what a reader of figures must know.
+    """All runs by model, the retriever's first, and notes that a reader of the figures must know.
 
-    `versions` are the rankers'; a peer, which holds one ranker, tells none.
+    `versions` are the rankers'; a peer, which has one ranker, reports none.
     """
 
     runs: Runs
@@ -140,11 +140,11 @@ async def rerank_models(
     collection: Sequence[Path] = (),
     skip_missing: bool = False,
 ) -> Reranked:
-    """Let the server rerank every part of the test set by every ranker of the models.
+    """Let the server rerank every part of the test set with every ranker of the models.
 
-    The candidates are the parts' own, with texts out of `collection`, unless the maker has an index.
-    Raises: InputError if a text is missing and `skip_missing` is off; LoadtestError if the address is wrong,
-        or no Farrank server has the index; TargetFailed if the server has no such ranker, and as
+    The candidates are the parts' own, with texts from `collection`, unless the maker has an index.
+    Raises: InputError if a text is missing without `skip_missing`; LoadtestError if the address is wrong, or
+        an index is given and the server is not Farrank; TargetFailed if the server lacks a ranker, and as
         `RunMaker`'s methods.
     """
     # Two models may share a seed.
@@ -172,7 +172,7 @@ async def rerank_models(
                 files = ", ".join(map(str, collection))
                 raise InputError(f"{files}: {missing} (--skip-missing reranks without them)")
             if missing:
-                notes.append(f"Reranked without what is missing, which the retriever's row has: {missing}.")
+                notes.append(f"Missing texts were not reranked; the retriever's row has them: {missing}.")
             for ranker, made in by_ranker.items():
                 made.append(await maker.rerank(target, ranker, calls, suffix))
             retrieved.append(part.candidates)

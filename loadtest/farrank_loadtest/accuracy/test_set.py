@@ -1,7 +1,7 @@
-"""What is compared, as the command line names it, and the test set's files.
+"""The compared models as the command line names them, and the test set's files.
 
-A comma divides seeds, a plus the files of a test set that has several parts:
-`parade=parade-s1,parade-s2` are rankers, `bm25=2019.trec+2020.trec` is a run over two years.
+A comma separates seeds, a plus the files of a test set with several parts:
+`parade=parade-s1,parade-s2` names two rankers, `bm25=2019.trec+2020.trec` a run over two years.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,13 @@ T = TypeVar("T")
 RETRIEVER = "Retriever"
 
 
-# By model: for each training seed, a run for each part of the test set.
+# Model -> for each training seed, a run for each part of the test set.
 Runs = Mapping[str, Sequence[Sequence[Run]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model for each of its seeds: as a ranker of the server, or as files of runs, one for each part."""
+    """A model, with a ranker of the server for each seed, or files of runs for each seed and part."""
 
     name: str
     rankers: tuple[str, ...] = ()
@@ -31,12 +31,12 @@ class Model:
 
 
 def parse_models(rankers_and_runs: Sequence[tuple[str, str]]) -> list[Model]:
-    """Read what was asked for, in its order.
+    """Read the models, in the order given.
 
-    That is ("ranker", "RANKER") or ("ranker", "MODEL=RANKER,RANKER"), or ("run", "MODEL=FILE,FILE") or
+    Each is ("ranker", "RANKER") or ("ranker", "MODEL=RANKER,RANKER"), or ("run", "MODEL=FILE,FILE") or
     ("run", "MODEL=FILE+FILE").
-    Raises: LoadtestError if a name is empty, or stands twice: where anything is reranked, Retriever is the
-        first stage's.
+    Raises: LoadtestError if a name is empty or appears twice. If anything is reranked, the name Retriever is
+        reserved for the first stage.
     """
     models = []
     for kind, text in rankers_and_runs:
@@ -53,7 +53,7 @@ def parse_models(rankers_and_runs: Sequence[tuple[str, str]]) -> list[Model]:
             seeds = tuple(tuple(seed.split("+")) for seed in listed.split(","))
             if not name or not all(file for seed in seeds for file in seed):
                 raise LoadtestError(
-                    f"run {text!r}: must be MODEL=FILE; a comma divides seeds, a plus the parts of a test set"
+                    f"run {text!r}: must be MODEL=FILE; a comma separates seeds, a plus a test set's parts"
                 )
             models.append(Model(name, runs=tuple(tuple(map(Path, seed)) for seed in seeds)))
     names = [model.name for model in models]
@@ -65,10 +65,10 @@ def parse_models(rankers_and_runs: Sequence[tuple[str, str]]) -> list[Model]:
 
 
 def parse_baselines(texts: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """Read `MODEL=BASELINE`, and `BASELINE` for every model that has no baseline of its own.
+    """Read `MODEL=BASELINE`, and `BASELINE` for every model without its own baseline.
 
-    The retriever and the baselines themselves are measured against nothing unless a pair says so.
-    Raises: LoadtestError if a name is no model's, or two baselines are given for one model or for all.
+    The retriever and the baselines themselves have no baseline unless a pair gives one.
+    Raises: LoadtestError if a name is not a model's, or two baselines are given for one model or for all.
     """
     pairs: dict[str, str] = {}
     for text in texts:
@@ -88,13 +88,13 @@ def parse_baselines(texts: Sequence[str], names: Sequence[str]) -> dict[str, str
     return {name: common for name in names if common is not None and name not in without} | pairs
 
 
-# Said instead of a file of qrels where a document's name says which query it answers.
+# Given instead of a file of qrels if a document's id names the query that it answers.
 DOC_ID_PREFIX = "doc-id-prefix"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is to be reranked: queries, and the first stage's candidates unless the server finds them."""
+    """The queries to rerank, and the first stage's candidates unless the server finds them."""
 
     queries: Mapping[str, str]
     candidates: Run
@@ -102,7 +102,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class TestSet:
-    """Parts to rerank and the judgements of each; `runs` are those of files; `notes` say what is left out."""
+    """Parts to rerank and their judgements; `runs` are read from files; `notes` say what is left out."""
 
     qrels: Sequence[Qrels]
     parts: Sequence[Part]
@@ -119,11 +119,11 @@ def read_test_set(
     query_field: str,
     k: int | None,
 ) -> TestSet:
-    """Read all of it; where there are qrels, only what they judge is left to be reranked.
+    """Read the test set; if there are qrels, only judged queries are reranked.
 
-    The three lists go together, part by part, and may be empty. Of the candidates and of every run, the first
-    `k` documents of each query are taken; None takes all.
-    Raises: InputError naming file and line; LoadtestError if the parts do not go together.
+    The three lists correspond part by part, and may be empty. The candidates and every run are cut to the
+    first `k` documents of each query; None takes all.
+    Raises: InputError naming file and line; LoadtestError if the lists do not correspond.
     """
     counts = {"--qrels": len(qrels), "--candidates": len(candidates), "--queries": len(queries)}
     for model in models:
@@ -151,10 +151,10 @@ def read_test_set(
         if candidates:
             source, before, left = candidates[number], len(run), len(part.candidates)
         if not left:
-            raise InputError(f"{source}: no query of it is judged")
+            raise InputError(f"{source}: none of its queries is judged")
         if left < before:
             notes.append(
-                f"Not reranked, as nothing is judged for them: queries of {source.name}, {before - left:,}."
+                f"Queries of {source.name} not reranked because they have no judgement: {before - left:,}."
             )
         parts.append(part)
     cut = {name: [[_cut(run, k) for run in seed] for seed in seeds] for name, seeds in runs.items()}
@@ -162,7 +162,7 @@ def read_test_set(
 
 
 def depths(runs: Runs) -> dict[str, int]:
-    """Count the documents that each model ranks for a query, at most."""
+    """Give the largest number of documents that each model ranks for a query."""
     return {
         name: max((len(ranked) for seed in seeds for run in seed for ranked in run.values()), default=0)
         for name, seeds in runs.items()
@@ -173,7 +173,7 @@ def _judgements(source: str, runs: Sequence[Run]) -> Qrels:
     if source != DOC_ID_PREFIX:
         return read_qrels(Path(source))
     if not runs:
-        raise LoadtestError(f"--qrels {DOC_ID_PREFIX}: needs --candidates or --run, whose names it reads")
+        raise LoadtestError(f"--qrels {DOC_ID_PREFIX}: needs --candidates or --run, whose ids it reads")
     judged: Qrels = {}
     for run in runs:
         for query_id, grades in qrels_by_id_prefix(run).items():

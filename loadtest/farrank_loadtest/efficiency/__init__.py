@@ -1,1 +1,1 @@
-"""Gain in accuracy against run time, both over the respective FirstP: the papers' Figure 1, measured here."""
+"""Gain in accuracy against run time, both relative to FirstP: the papers' Figure 1, measured here."""

@@ -1,4 +1,4 @@
-"""Gain over FirstP against run time over FirstP, each ranker beside where the papers have it."""
+"""Chart of gain against run time, both relative to FirstP, with the papers' point of each ranker."""
 
 from collections.abc import Sequence
 
@@ -20,13 +20,13 @@ _STYLES: dict[Approach, tuple[str, str]] = {
     "query apart": (COLOURS[3], "D"),
 }
 _PAPER = "0.55"
-# From the middle of one name to that of the next, of the axes' height.
+# Distance between the middles of two names, as a share of the axes' height.
 _APART = 0.022
 _TICKS = tuple(base * ten for ten in (0.1, 1, 10, 100) for base in (1, 1.5, 2, 3, 4, 5, 7))
 
 
 def efficiency_chart(conditions: Conditions, points: Sequence[Point]) -> Figure:
-    """Draw at least one point, hollow where the gain is the papers', with an arrow from the papers' place."""
+    """Draw at least one point, hollow if its gain is the papers', with an arrow from the papers' point."""
     figure = new_figure(12, 8.6)
     axes = figure.subplots()
     for point in points:
@@ -43,7 +43,7 @@ def efficiency_chart(conditions: Conditions, points: Sequence[Point]) -> Figure:
     axes.set_axisbelow(True)
     axes.set_xlabel("run time over FirstP's, same documents and machine (log scale)")
     axes.set_ylabel("average gain over FirstP (%)")
-    axes.set_title("What reading on costs, and what it brings", loc="left", fontweight="bold")
+    axes.set_title("Cost and gain of reading beyond the first chunk", loc="left", fontweight="bold")
     tokens = ", ".join(f"{count:,}" for count in sorted(set(conditions.documents.values())))
     given = f"{conditions.machine}; {conditions.device}, {conditions.precision}; documents of {tokens} tokens"
     figure.supxlabel(given, x=0.01, ha="left", fontsize=8, color="0.35")
@@ -76,26 +76,26 @@ def _legend(points: Sequence[Point]) -> list[Line2D]:
     if not all(point.gain.measured for point in points):
         marks.append(("hollow: gain published by the papers", "o", "white", "0.2"))
     if any(point.published_run_time for point in points):
-        marks.append(("grey: where the papers have it, and the way here", "o", _PAPER, _PAPER))
+        marks.append(("grey: the papers' point, with an arrow to ours", "o", _PAPER, _PAPER))
     handles = [
         Line2D([], [], linestyle="", marker=marker, markerfacecolor=face, markeredgecolor=edge, label=label)
         for label, marker, face, edge in marks
     ]
     if any(low < high for low, high in (point.measured.run_times for point in points)):
-        handles.append(Line2D([], [], color="0.2", alpha=0.35, linewidth=2, label="from round to round"))
+        handles.append(Line2D([], [], color="0.2", alpha=0.35, linewidth=2, label="range over rounds"))
     return handles
 
 
 def _write_names(axes: Axes, points: Sequence[Point]) -> None:
-    """Write names in a column beside the axes, each as near to the height of its point as the others leave.
+    """Write names in a column next to the axes, each as close to its point's height as the others allow.
 
-    A line joins the two. The limits of y must be final.
+    A line joins each name and point. The limits of y must be final.
     """
     column = sorted(points, key=lambda point: (point.gain.percent, point.measured.run_time))
     low, high = axes.get_ylim()
     wanted = (np.array([point.gain.percent for point in column]) - low) / (high - low)
     steps = min(_APART, 1 / len(column)) * np.arange(len(column))
-    # Less their steps, the places must only ascend: the nearest such places are an isotonic regression.
+    # After subtracting the steps the places need only ascend; isotonic regression finds the nearest ones.
     places = np.clip(isotonic_regression(wanted - steps).x, 0, 1 - steps[-1]) + steps
     for point, place in zip(column, places, strict=True):
         colour, _ = _STYLES[point.approach]

@@ -1,4 +1,4 @@
-"""What an efficiency test leaves in its folder: the table, the points as CSV, and the plot."""
+"""The files of an efficiency test: the table, the points as CSV, and the plot."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -15,7 +15,7 @@ from farrank_loadtest.kept_files import markdown_table, new_folder, write_csv, w
 
 
 def _csv_row(point: Point) -> dict[str, Any]:
-    """Give a ranker's figures; times are in seconds, rounds stand between semicolons."""
+    """Give a ranker's figures; times are in seconds, rounds separated by semicolons."""
     measured = point.measured
     mine, first = measured.ranker_timed, measured.firstp_timed
     lowest, highest = measured.run_times
@@ -58,7 +58,7 @@ def _joined(values: Sequence[float]) -> str:
 
 
 def render(results: Results, points: Sequence[Point]) -> str:
-    """Write it in Markdown, aligned for a terminal too, and below it what was measured on what."""
+    """Write the table in Markdown, aligned for a terminal too, and the conditions below it."""
     rows = [_table_row(point) for point in points]
     return markdown_table(list(rows[0]), [list(row.values()) for row in rows]) + f"\n\n{_legend(results)}\n"
 
@@ -91,10 +91,10 @@ def _legend(results: Results) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in given.versions.items())
     weights = ", ".join(given.trained) or "none"
     return (
-        "x: what a caller waits for the ranker over what it waits for its FirstP, medians over rounds "
+        "x: a caller's waiting time for the ranker over that for its FirstP, medians over rounds "
         f"({given.rounds} of each; in parentheses: from the lowest round to the highest). Inputs "
-        "and padded tokens: of a call, ranker / FirstP. Positions are those the encoder "
-        "computed, padding included.\n\n"
+        "and padded tokens: of a call, ranker / FirstP. Positions are those that the encoder "
+        "computed, including padding.\n\n"
         f"The documents of a call have {tokens} tokens; the query: {given.query!r}.\n\n"
         f"{given.machine}; {given.device}, {given.precision}; {versions}. Trained weights: {weights}.\n\n"
         f"`{results.command}`"
@@ -108,10 +108,10 @@ SVG = "efficiency.svg"
 
 
 def open_folder(folder: Path, conditions: Conditions, command: str, *, resume: bool) -> Results:
-    """Make the folder before anything is measured; give what it holds already, to go on from.
+    """Make the folder before anything is measured, or read its earlier results to continue from.
 
-    Raises: LoadtestError if it cannot be written to, holds results and nothing was said of resuming, or holds
-    those of other conditions; InputError if its file is something else.
+    Raises: LoadtestError if it cannot be written to, holds results without `resume`, or results of other
+    conditions; InputError if its file is something else.
     """
     with writing_to(folder):
         held = (folder / FILE).exists()
@@ -122,7 +122,7 @@ def open_folder(folder: Path, conditions: Conditions, command: str, *, resume: b
         return results
     if not resume:
         raise LoadtestError(
-            f"{folder}: holds {FILE} already; --resume goes on from it, or name another folder"
+            f"{folder}: already holds {FILE}; --resume continues from it, or name another folder"
         )
     results = Results.read(folder)
     for each in fields(Conditions):
@@ -136,7 +136,7 @@ def open_folder(folder: Path, conditions: Conditions, command: str, *, resume: b
 
 
 def write_report(folder: Path, results: Results, points: Sequence[Point]) -> str:
-    """Write plot, CSV and table, and give the table; nothing is written of no point.
+    """Write plot, CSV and table, and return the table; without a point nothing is written.
 
     Raises: LoadtestError if a file cannot be written.
     """
@@ -148,7 +148,7 @@ def write_report(folder: Path, results: Results, points: Sequence[Point]) -> str
         write_csv(folder / CSV, [_csv_row(point) for point in points])
         figure = efficiency_chart(results.conditions, points)
         figure.savefig(folder / PNG)
-        # The same points give the same file: ids are not drawn by lot, no date is noted.
+        # A fixed salt of ids and no date: the same points give the same file.
         with rc_context({"svg.hashsalt": FILE}):
             figure.savefig(folder / SVG, metadata={"Date": None})
     return table

@@ -1,4 +1,4 @@
-"""The documents that every ranker reads: long ones of a collection."""
+"""The documents that every ranker reads: long documents of a collection."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from farrank_trec.text_files import DOC_IDS, DOC_TEXTS
 
 @dataclass(frozen=True, slots=True)
 class LongDocument:
-    """A text, and how many tokens it has."""
+    """A text and its number of tokens."""
 
     doc_id: str
     text: str
@@ -23,7 +23,7 @@ class LongDocument:
 def documents_of_lengths(
     path: Path, count: int, lengths: Sequence[int], tokenizer: TextTokenizer
 ) -> list[LongDocument]:
-    """Cut a collection's first long documents to lengths in tokens, which take turns.
+    """Cut a collection's first long documents to the given lengths in tokens, in turn.
 
     Raises: InputError naming file and line if the collection is malformed, or holds fewer documents.
     """
@@ -34,15 +34,15 @@ def documents_of_lengths(
         (found if tokens >= max(lengths) else shorter).append((tokens, doc_id, text))
         if len(found) == count:
             break
-    # Where long ones are few, the longest others too.
+    # If there are too few long documents, add the longest others.
     found += sorted(shorter, key=lambda each: -each[0])[: count - len(found)]
     if len(found) < count:
-        raise InputError(f"{path}: holds {len(found):,} documents; {count:,} are asked for")
+        raise InputError(f"{path}: holds {len(found):,} documents; {count:,} are needed")
     documents = []
     for (_, doc_id, text), length in zip(found, cycle(lengths), strict=False):
         read = tokenizer.read(text, length)
         cut = text[: int(read.ends.max())] if len(read) else text
-        # Counted anew: a word that is cut in two may have other pieces.
+        # Count again: a word that was cut may have other pieces.
         documents.append(LongDocument(doc_id, cut, tokenizer.count(cut)))
     return documents
 
@@ -59,7 +59,7 @@ def _documents(path: Path) -> Iterator[tuple[str, str]]:
         passages = articles.setdefault(named_string(where, fields, ("article",)), {})
         position = fields.get("pos")
         if not isinstance(position, int) or isinstance(position, bool):
-            raise InputError(f"{where}: 'pos' must be a whole number, as the line has an 'article'")
+            raise InputError(f"{where}: 'pos' must be a whole number because the line has an 'article'")
         if position in passages:
             raise InputError(f"{where}: article {fields['article']!r} has two passages with pos {position}")
         passages[position] = text

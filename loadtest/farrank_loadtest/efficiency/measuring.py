@@ -1,6 +1,6 @@
-"""Serve ranker after ranker, each beside its own FirstP, and keep each as soon as it is measured.
+"""Serve each ranker together with its FirstP, measure both, and write each result at once.
 
-Rankers are the papers' models at full size with random weights, or trained ones.
+Rankers are the papers' models at full size with random weights, or trained rankers.
 """
 
 import shutil
@@ -30,7 +30,7 @@ from farrank_trec.errors import InputError
 
 
 def common_tokenizer() -> TextTokenizer:
-    """Open the tokenizer that all rankers get: WordPiece, 30,522 words, so that token counts compare.
+    """Open the tokenizer of all rankers, WordPiece with 30,522 words, so that token counts compare.
 
     Raises: LoadtestError if the embedded model is not installed.
     """
@@ -41,7 +41,7 @@ def common_tokenizer() -> TextTokenizer:
 
 
 def check_trained(trained: Mapping[str, Path], pairs: Mapping[str, Pair]) -> None:
-    """Refuse trained rankers that are not what they are given for.
+    """Check that trained rankers are of the models that they are given for.
 
     Raises: LoadtestError naming the ranker; InputError naming the file.
     """
@@ -49,7 +49,7 @@ def check_trained(trained: Mapping[str, Path], pairs: Mapping[str, Pair]) -> Non
     for name, folder in trained.items():
         if name not in models:
             raise LoadtestError(
-                f"trained ranker {name!r}: the papers have none of this name, only {', '.join(models)}"
+                f"trained ranker {name!r}: the papers have no ranker of this name, only {', '.join(models)}"
             )
         path = folder / SPEC_FILE
         try:
@@ -66,7 +66,7 @@ def _make(model: PaperModel, tokenizer: TextTokenizer, temporary: Path) -> Path:
     folder = temporary / model.name
     try:
         reader = Reader(model.spec, tokenizer, BackboneFacts.from_config(model.config))
-        # Half the bytes on disk; what a server computes in is its own setting, whatever the file has.
+        # bf16 takes half the bytes on disk; the server's precision is a setting that ignores the file's.
         with writing_to(folder):
             save_ranker(build(reader, dict(model.config), seed=0).to(torch.bfloat16), folder)
     except RankerError as error:
@@ -74,13 +74,13 @@ def _make(model: PaperModel, tokenizer: TextTokenizer, temporary: Path) -> Path:
     return folder
 
 
-# Serves the rankers of these folders in a process of its own; gives its address.
+# Serves the rankers of these folders in a separate process; gives its address.
 Start = Callable[[Mapping[str, Path]], AbstractContextManager[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What is asked of every ranker, who serves it, where results go, and who is told."""
+    """The work of every ranker, how it is served, the folder of results, and a callback for progress."""
 
     work: Work
     tokenizer: TextTokenizer
@@ -90,18 +90,18 @@ class Sweep:
     tell: Callable[[str], None]
 
     def run(self, pairs: Sequence[Pair], results: Results) -> Iterator[Results]:
-        """Measure the pairs that have no result yet; yield all results after each, as the folder has them.
+        """Measure the pairs that have no result yet; write and yield all results after each pair.
 
-        Raises: LoadtestError at the first that cannot be measured.
+        Raises: LoadtestError at the first pair that cannot be measured.
         """
-        # One for all, made before anybody is told of a start: an interruption finds it owned.
+        # One temporary folder for all pairs, made before any work, so that an interruption removes it.
         with TemporaryDirectory(prefix="farrank-efficiency-") as temporary:
             for number, pair in enumerate(pairs, start=1):
                 name = pair.ranker.name
                 if name in results.measured:
-                    self.tell(f"{number} of {len(pairs)}: {name} is measured already")
+                    self.tell(f"{number} of {len(pairs)}: {name} is already measured")
                     continue
-                self.tell(f"{number} of {len(pairs)}: {name} beside {pair.firstp.name}")
+                self.tell(f"{number} of {len(pairs)}: {name} and {pair.firstp.name}")
                 measured = self._measure(pair, Path(temporary))
                 results = replace(results, measured={**results.measured, name: measured})
                 results.write(self.folder)
@@ -118,7 +118,7 @@ class Sweep:
                 longest = {each: open_reader(folder).max_input_tokens for each, folder in folders.items()}
                 address = serving.enter_context(self.start(folders))
             finally:
-                # The files go as soon as they are loaded: those of the largest ranker take gigabytes.
+                # Delete the files as soon as they are loaded: the largest ranker's take gigabytes.
                 for folder in temporary.iterdir():
                     shutil.rmtree(folder)
             timed = time_in_turns(address, (first, name), self.work, self.tell)

@@ -1,4 +1,4 @@
-"""The plot's points: which rankers are measured against which FirstP, their gains, and the papers'."""
+"""The plot's points: each ranker with its FirstP, its gain, and the papers' figures."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ from farrank_trec.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A ranker, and the one on the same backbone that reads the first chunk alone."""
+    """A ranker, and the FirstP on the same backbone, which reads only the first chunk."""
 
     ranker: PaperModel
     firstp: PaperModel
 
 
 def all_pairs(models: Mapping[str, PaperModel]) -> dict[str, Pair]:
-    """Pair every ranker that reads on with the shortest FirstP on its backbone."""
+    """Pair every ranker that reads beyond the first chunk with the shortest FirstP on its backbone."""
     firstps: dict[str, PaperModel] = {}
     for model in sorted(models.values(), key=lambda each: each.spec.chunking.window):
         if model.spec.chunking.kind == "first":
@@ -38,24 +38,24 @@ def all_pairs(models: Mapping[str, PaperModel]) -> dict[str, Pair]:
 
 
 def chosen_pairs(pairs: Mapping[str, Pair], names: Sequence[str]) -> list[Pair]:
-    """Look up pairs by their ranker's name, all where none is named.
+    """Look up pairs by their ranker's name; without names give all.
 
     Raises: LoadtestError if there is no such ranker, or it is a FirstP itself.
     """
     firsts = {pair.firstp.name for pair in pairs.values()}
     for name in names:
         if name in firsts:
-            raise LoadtestError(f"ranker {name!r}: is a FirstP, which is measured beside every other")
+            raise LoadtestError(f"ranker {name!r}: is a FirstP, which is measured with every other ranker")
         if name not in pairs:
             raise LoadtestError(
-                f"ranker {name!r}: the papers have none of this name, only {', '.join(pairs)}"
+                f"ranker {name!r}: the papers have no ranker of this name, only {', '.join(pairs)}"
             )
     return [pair for name, pair in pairs.items() if not names or name in names]
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """A gain in percent, whether it was measured, and where it is from."""
+    """A gain in percent, whether it was measured, and its source."""
 
     percent: float
     measured: bool
@@ -65,7 +65,7 @@ class Gain:
 def parse_accuracy(text: str, usual: str) -> tuple[Path, str]:
     """Read `FILE` or `FILE:MEASURE`.
 
-    Raises: LoadtestError if a colon stands without a measure or a file.
+    Raises: LoadtestError if the measure or the file is empty.
     """
     if text.endswith(".json"):
         return Path(text), usual
@@ -76,10 +76,10 @@ def parse_accuracy(text: str, usual: str) -> tuple[Path, str]:
 
 
 def measured_gains(reports: Sequence[tuple[Path, str]], pairs: Mapping[str, Pair]) -> dict[str, Gain]:
-    """Average each ranker's gain over the test sets, one measure each, as the papers' Table 4 does.
+    """Average each ranker's gain over the test sets, one measure each, as in the papers' Table 4.
 
-    Raises: InputError naming the file that is no report, lacks the measure, holds no ranker of the papers, or
-    one that is compared with something else than its FirstP.
+    Raises: InputError naming the file that is not a report, lacks the measure, holds no ranker of the papers,
+    or compares one with something other than its FirstP.
     """
     found: dict[str, dict[Path, float]] = {}
     for path, measure in reports:
@@ -101,16 +101,14 @@ def measured_gains(reports: Sequence[tuple[Path, str]], pairs: Mapping[str, Pair
     gains = {}
     for name, by_file in found.items():
         if missing := [str(path) for path, _ in reports if path not in by_file]:
-            raise InputError(
-                f"{missing[0]}: lacks {name}, so that its average gain would be of fewer test sets"
-            )
+            raise InputError(f"{missing[0]}: lacks {name}, whose average gain would be over fewer test sets")
         measures = ", ".join(dict.fromkeys(measure for _, measure in reports))
         gains[name] = Gain(fmean(by_file.values()), True, f"measured: {measures}")
     return gains
 
 
 def all_gains(measured: Mapping[str, Gain]) -> dict[str, Gain]:
-    """Take the papers' gain for every ranker that none was measured of."""
+    """Take the papers' gain for every ranker without a measured one."""
     published = {
         name: Gain(each.gain_percent, False, f"published: {each.source}") for name, each in PUBLISHED.items()
     }
@@ -131,18 +129,18 @@ class Point:
 
     @property
     def published_run_time(self) -> float | None:
-        """The middle of the papers' values; None where they give none."""
+        """The middle of the papers' values; None if they give none."""
         return None if self.published.run_time is None else sum(self.published.run_time) / 2
 
     @property
     def moved(self) -> float | None:
-        """Our run time over the papers'."""
+        """Our run time divided by the papers'."""
         theirs = self.published_run_time
         return None if theirs is None else self.measured.run_time / theirs
 
     @property
     def why(self) -> str:
-        """What the run time is made of: its factors, as measured."""
+        """The measured factors of the run time."""
         measured = self.measured
         parts = [
             f"{measured.inputs:.3g}× inputs",
@@ -157,7 +155,7 @@ class Point:
 def make_points(
     measured: Mapping[str, Measured], gains: Mapping[str, Gain], pairs: Mapping[str, Pair]
 ) -> list[Point]:
-    """Join what is known of each ranker, in the order of the papers' models."""
+    """Join the figures of each ranker, in the order of the papers' models."""
     return [
         Point(approach_of(pair.ranker.spec), measured[name], gains[name], PUBLISHED[name])
         for name, pair in pairs.items()
@@ -166,7 +164,7 @@ def make_points(
 
 
 def approach_of(spec: RankerSpec) -> Approach:
-    """Say how a ranker gets from a long document to a score."""
+    """Name the way in which a ranker scores a long document."""
     family = family_named(spec.family)
     if family.plan == "dual":
         return "query apart"

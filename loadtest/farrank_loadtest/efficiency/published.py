@@ -1,7 +1,7 @@
-"""What the papers publish: lengths of documents, and rankers' average gain and run time over their FirstP.
+"""The papers' figures: lengths of documents, and rankers' average gain and run time over their FirstP.
 
 Source: Boytsov et al., arXiv 2207.01262: Table 4 (last column) and Figure 1, whose abscissas are read off;
-the query-aware PARADE is the first version's alone, which gives values (its Table 4) and no average.
+only the paper's first version has the query-aware PARADE, with values (its Table 4) but no average.
 """
 
 from collections.abc import Mapping
@@ -9,21 +9,21 @@ from dataclasses import dataclass
 
 # The most that the papers' models read of a document.
 LIMIT = 1431
-# Means of MS MARCO v1, of v2 (2,000, of which LIMIT are read) and of Robust04.
+# Means of MS MARCO v1, v2 (2,000, of which models read LIMIT) and Robust04.
 # Source: Boytsov et al., arXiv 2207.01262, Table 2.
 PAPERS_LENGTHS = (1400, LIMIT, 600)
 
 
 TABLE_4 = "Table 4"
-# Of PARADE Transf-PRETR-Q-L6 and FirstP (BERT): MS MARCO dev, TREC DL 2019-2021, Robust04 title, description.
+# PARADE Transf-PRETR-Q-L6 and FirstP (BERT) on MS MARCO dev, TREC DL 2019-2021, Robust04 title, description.
 _WITH_QUERY = ((0.408, 0.394), (0.650, 0.632), (0.498, 0.475), (0.561, 0.527))
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A ranker's name in the papers, its gain in percent, and its run time over FirstP's, from least to most.
+    """A ranker's name in the papers, its gain in percent, and its run time over FirstP's, lowest and highest.
 
-    `run_time` is None where Figure 1 leaves the ranker out.
+    `run_time` is None if Figure 1 leaves the ranker out.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Time a ranker and its FirstP in turns on one server, and keep what was measured in a file."""
+"""Time a ranker and its FirstP in turns on one server, and write the results to a file."""
 
 import json
 import os
@@ -16,11 +16,11 @@ from farrank_trec.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """What one ranker's calls took, a value for each round, in seconds, and what each call encoded.
+    """The times of one ranker's calls in seconds, a value for each round, and the work of one call.
 
-    `client_s` is what the caller waited; encoder and aggregator are the server's own times. `inputs` counts
-    what the encoder was given, `padded_tokens` their positions, padding included, `chunks` what the documents
-    were split into: as many, but for queries that are inputs of their own.
+    `client_s` is the caller's waiting time; encoder and aggregator are the server's own times. `inputs`
+    counts the encoder's inputs, `padded_tokens` their positions including padding, and `chunks` the
+    documents' chunks: the same number as inputs unless queries are separate inputs.
     """
 
     client_s: tuple[float, ...]
@@ -32,13 +32,13 @@ class Timed:
 
     @property
     def median_s(self) -> float:
-        """The median of what the caller waited."""
+        """The median of the caller's waiting times."""
         return median(self.client_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One call, and how often it is made."""
+    """One call, and the number of rounds in which it is made."""
 
     query: str
     texts: Sequence[str]
@@ -49,9 +49,9 @@ class Work:
 def time_in_turns(
     address: str, rankers: Sequence[str], work: Work, tell: Callable[[str], None]
 ) -> dict[str, Timed]:
-    """Warm each ranker up by a call of one document, then let them take turns.
+    """Warm each ranker up with a call of one document, then let them take turns.
 
-    Every other round goes backwards, so that a machine that slows down slows them all.
+    Every other round is in reverse order, so that a machine that slows down affects all rankers alike.
     Raises: TargetFailed at the first call that fails.
     """
     answers: dict[str, list[tuple[float, Ranking]]] = {name: [] for name in rankers}
@@ -91,9 +91,9 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """All that two measurements must share to stand in one plot.
+    """All that two measurements must share to be compared in one plot.
 
-    `documents` are ids and their tokens, `trained` the folders of rankers whose weights were given.
+    `documents` maps ids to numbers of tokens, `trained` maps rankers to the folders of their weights.
     """
 
     machine: str
@@ -109,7 +109,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A ranker and its FirstP, and the longest input that each can make, in tokens."""
+    """The times of a ranker and its FirstP, and the longest input of each, in tokens."""
 
     ranker: str
     firstp: str
@@ -120,41 +120,41 @@ class Measured:
 
     @property
     def run_time(self) -> float:
-        """The median over FirstP's."""
+        """The ratio of the median to FirstP's."""
         return self.ranker_timed.median_s / self.firstp_timed.median_s
 
     @property
     def run_times(self) -> tuple[float, float]:
-        """The lowest and the highest of the rounds."""
+        """The lowest and the highest ratio of a round."""
         rounds = zip(self.ranker_timed.client_s, self.firstp_timed.client_s, strict=True)
         ratios = [mine / first for mine, first in rounds]
         return min(ratios), max(ratios)
 
     @property
     def inputs(self) -> float:
-        """Inputs of the encoder over FirstP's."""
+        """The ratio of the encoder's inputs to FirstP's."""
         return self.ranker_timed.inputs / self.firstp_timed.inputs
 
     @property
     def tokens(self) -> float:
-        """Positions that the encoder computed over FirstP's."""
+        """The ratio of the encoder's positions to FirstP's."""
         return self.ranker_timed.padded_tokens / self.firstp_timed.padded_tokens
 
     @property
     def tokens_if_padded(self) -> float:
-        """The same, were every chunk padded to the longest input, as the papers' models do."""
+        """The same ratio if every chunk were padded to the longest input, as in the papers' models."""
         mine, first = self.ranker_timed.chunks, self.firstp_timed.chunks
         return mine * self.ranker_longest / (first * self.firstp_longest)
 
     @property
     def cost_of_token(self) -> float:
-        """The encoder's time for a position over FirstP's."""
+        """The ratio of the encoder's time for a position to FirstP's."""
         mine, first = self.ranker_timed, self.firstp_timed
         return median(mine.encoder_s) / median(first.encoder_s) / self.tokens
 
     @property
     def aggregator_share(self) -> float:
-        """The aggregator's part of what the caller waited."""
+        """The aggregator's share of the caller's waiting time."""
         return median(self.ranker_timed.aggregator_s) / self.ranker_timed.median_s
 
 
@@ -167,7 +167,7 @@ class Results:
     measured: Mapping[str, Measured]
 
     def write(self, folder: Path) -> None:
-        """Write the file so that it is whole at every moment.
+        """Write the file atomically.
 
         Raises: LoadtestError if it cannot be written.
         """
@@ -179,14 +179,14 @@ class Results:
 
     @classmethod
     def read(cls, folder: Path) -> "Results":
-        """Read what `write` wrote.
+        """Read a file of `write`.
 
         Raises: InputError naming the file if it is something else.
         """
         path = folder / FILE
         kept = read_kept(path, _Kept, "farrank loadtest efficiency")
         if kept.format != FORMAT:
-            raise InputError(f"{path}: format is {kept.format}; {FORMAT} is read")
+            raise InputError(f"{path}: format is {kept.format}; it must be {FORMAT}")
         return cls(kept.conditions, kept.command, {each.ranker: each for each in kept.measured})
 
 

@@ -1,1 +1,1 @@
-"""How fast a server answers under which load, and the highest load at which it keeps an objective."""
+"""A server's latency under load, and the highest load at which it meets an objective."""

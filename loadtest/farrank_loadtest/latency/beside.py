@@ -14,10 +14,10 @@ from farrank_loadtest.workloads import Workload
 async def measure_in_turn(
     targets: Sequence[Target], workload: Workload, plan: Plan, amounts: Sequence[float], watcher: Watcher
 ) -> list[Sweep]:
-    """Measure one load after the other, each at all targets; give what was found at each target.
+    """Measure one load after the other, each at all targets; return each target's results.
 
-    A target that breaks the objective is asked no further, as in a sweep of its own; an interruption, or a
-    target that leaves, ends the run for all. The caps hold for each target at each load.
+    A target that breaks the objective gets no higher load, as in a separate sweep; an interruption, or a
+    target that becomes unreachable, ends the run for all. The caps hold for each target at each load.
     """
     found = [Sweep(plan, (), False, None) for _ in targets]
     for amount in sorted(set(amounts)):
@@ -33,7 +33,7 @@ async def measure_in_turn(
 
 
 def compared(names: Sequence[str], sweeps: Sequence[Sweep]) -> Iterator[str]:
-    """Say for each load how the others did beside the first target: calls answered in time, and medians."""
+    """Compare the others with the first target at each load: calls answered in time, and medians."""
     first, *others = sweeps
     for base in first.by_load:
         for name, other in zip(names[1:], others, strict=True):
@@ -44,7 +44,7 @@ def compared(names: Sequence[str], sweeps: Sequence[Sweep]) -> Iterator[str]:
             more_s = beside.whole.latency.percentile_s(50) - base.whole.latency.percentile_s(50)
             load, sign = first.plan.describe_load(base.amount), "more" if more_s >= 0 else "less"
             yield (
-                f"{load}: {name} answers {share:.3f} of what {names[0]} does, "
+                f"{load}: {name} answers {share:.3f} times as many calls as {names[0]}; "
                 f"its median call takes {duration_text(abs(more_s))} {sign}"
             )
 

@@ -1,4 +1,4 @@
-"""How many replicas a load takes, from the report of a latency test of one replica."""
+"""The number of replicas for a load, computed from the report of a latency test of one replica."""
 
 import json
 import math
@@ -10,15 +10,15 @@ from farrank_loadtest.errors import LoadtestError
 from farrank_loadtest.latency.latency_report import CACHED_SHARE, FORMAT, RESULTS
 from farrank_loadtest.latency.plan import Objective
 
-# Without an objective: what one replica answers at most leaves no room for waiting.
+# Used without an objective: at its maximum throughput a replica has no reserve for queueing.
 DEFAULT_UTILISATION = 0.7
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The calls one replica answers: a second, and at the same time; by which objective, None for at most.
+    """The calls that one replica answers, per second and in flight, within `objective`; None: at most.
 
-    `notes` are what a planner must know about the report.
+    `notes` are caveats of the report that a planner must know.
     """
 
     rate_per_s: float
@@ -28,19 +28,19 @@ class Capacity:
 
     @property
     def utilisation(self) -> float:
-        """The share of this that is planned for unless one is given."""
+        """The default share of this capacity to plan for."""
         return DEFAULT_UTILISATION if self.objective is None else 1.0
 
     def replicas(self, load: float, of_one: float, utilisation: float) -> int:
-        """Say how many replicas a load takes, of which one takes `of_one`, at this share; at least 1."""
-        # Without the error of a division: ten times what one takes is ten.
+        """Give the number of replicas for a load if one takes `of_one`, at this utilisation; at least 1."""
+        # Rounding removes the error of the division: ten times the load of one replica needs ten.
         return max(1, math.ceil(round(load / (of_one * utilisation), 9)))
 
 
 def read_capacity(report: Path) -> Capacity:
-    """Read what one replica answers from `results.json` or its folder.
+    """Read the capacity of one replica from `results.json` or its folder.
 
-    Raises: LoadtestError if the report cannot be read, is none of a latency test, measured nothing, or if no
+    Raises: LoadtestError if the report cannot be read, is not of a latency test, measured nothing, or if no
     load in it holds its objective.
     """
     path = report / RESULTS if report.is_dir() else report
@@ -55,29 +55,29 @@ def read_capacity(report: Path) -> Capacity:
     try:
         return _capacity(path, found)
     except (KeyError, TypeError, ValueError) as error:
-        raise LoadtestError(f"{path}: no whole report of `farrank loadtest latency` ({error!r})") from error
+        raise LoadtestError(f"{path}: incomplete report of `farrank loadtest latency` ({error!r})") from error
 
 
 def _capacity(path: Path, report: dict[str, Any]) -> Capacity:
     steps = [step for step in report["steps"] if step["good"] > 0]
     if not steps:
-        raise LoadtestError(f"{path}: no call was answered in it")
+        raise LoadtestError(f"{path}: no call was answered")
     objective = None if report["objective"] is None else str(Objective(**report["objective"]))
     highest, notes = report["highest_that_holds"], []
     if objective is None:
         step = max(steps, key=lambda each: each["goodput_per_s"])
         if step is steps[-1]:
-            notes.append("the highest load was answered, too: one replica may do more")
+            notes.append("the highest load was answered, too: one replica may answer more")
     elif highest is None:
         raise LoadtestError(
-            f"{path}: no load in it holds {objective}; measure lower ones, or give a looser objective"
+            f"{path}: no load holds {objective}; measure lower loads, or give a looser objective"
         )
     else:
         step = next(each for each in steps if each["load"] == highest)
         if report["limited_by"] is None:
-            notes.append(f"no load broke {objective}: one replica may do more")
+            notes.append(f"no load broke {objective}: one replica may answer more")
     if report["limited_by"] == "generator" or step["generator_bound"]:
-        notes.append("the load generator was the limit: one replica may do more")
+        notes.append("the load generator was the limit: one replica may answer more")
     if report["interrupted"] or report["note"] is not None:
         notes.append("the test ended early")
     chunks = step["counts"].get("chunks", 0)

@@ -1,4 +1,4 @@
-"""The charts of a sweep: latency against load, the server's stages beside it, and all percentiles."""
+"""The charts of a sweep: latency against load, the server's stages, and all percentiles."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,11 +14,11 @@ from farrank_loadtest.latency.sweep import StepResult, Sweep
 
 LINE = 1.8
 _PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
-# From this ratio of the highest load to the lowest on, even steps would crowd the low ones.
+# From this ratio of the highest to the lowest load on, a linear scale would crowd the low loads.
 _WIDE = 12.0
 _FEW = 10
-# Ticks by how many answers there are to a slower one: 100 is the 99th percentile. Each nine more takes the
-# same room.
+# Ticks N -> label, where one in N answers is slower: 100 is the 99th percentile. On this scale each further
+# nine takes the same space.
 _PERCENTILES = {1.0: "0%", 2.0: "50%", 4.0: "75%", 10.0: "90%", 100.0: "99%", 1e3: "99.9%", 1e4: "99.99%"}
 _PERCENTILES |= {1e5: "99.999%", 1e6: "99.9999%"}
 
@@ -28,7 +28,7 @@ def _milliseconds_axis(axes: Axes, label: str) -> None:
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     if high / low < 4:
-        # A flat curve still needs several numbers beside it.
+        # A flat curve still needs several ticks.
         low, high = low / 2, high * 2
     axes.set(ylim=(low, high), ylabel=label)
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low <= 1000 else (1,)))
@@ -37,7 +37,7 @@ def _milliseconds_axis(axes: Axes, label: str) -> None:
 
 
 def _load_axis(axes: Axes, amounts: Sequence[float], sweep: Sweep) -> None:
-    """Show the load: as offered, or as callers."""
+    """Show the load: as offered calls a second, or as callers."""
     if amounts and max(amounts) / min(amounts) > _WIDE:
         axes.set_xscale("log")
         few_callers = sweep.plan.loop == "closed" and len(amounts) <= _FEW
@@ -61,18 +61,18 @@ def _footnote(figure: Figure, *notes: str) -> None:
     figure.supxlabel(" ".join(notes), x=0.01, ha="left", fontsize=8, color="0.35")
 
 
-# The slowest first, as they stand above each other.
+# The slowest first, in the order of the curves from top to bottom.
 _SHOWN = (99.9, 99.0, 90.0, 50.0)
 
 
 def latency_chart(sweep: Sweep) -> Figure:
-    """Draw percentiles of the latency above, and answers in time below, against the load."""
+    """Draw percentiles of the latency (top) and goodput (bottom) against the load."""
     figure = new_figure(8.5, 7.5)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     steps, objective = sweep.by_load, sweep.plan.objective
     answered = _answered(sweep)
     for colour, percent in zip(COLOURS, _SHOWN, strict=False):
-        # A percentile that no answer lies beyond is but the slowest answer.
+        # A percentile with no answer beyond it would only repeat the slowest answer.
         known = [step for step in answered if step.whole.latency.count * (100 - percent) >= 100]
         if known:
             _line(top, known, f"p{percent:g}", colour, _milliseconds(percent), band=True)
@@ -84,7 +84,7 @@ def latency_chart(sweep: Sweep) -> Figure:
     _line(bottom, answered, in_time, COLOURS[4], lambda recorder: recorder.goodput_per_s, band=True)
     amounts = [step.amount for step in steps]
     if sweep.plan.loop == "open":
-        # Many points: on a log scale of the load it is no straight line.
+        # Many points: with a log scale of the load the line is curved.
         offered = np.linspace(min(amounts), max(amounts), 300)
         bottom.plot(offered, offered, color="0.6", linestyle=":", linewidth=1, label="as offered")
     bottom.set_ylabel("goodput (calls/s)")
@@ -105,7 +105,7 @@ def latency_chart(sweep: Sweep) -> Figure:
 
 
 def stages_chart(sweep: Sweep) -> Figure | None:
-    """Draw the server's stages beside the latency, median and 99th percentile; None if none were told."""
+    """Draw the server's stages and the latency, median and 99th percentile; None if it reports no stages."""
     steps = _answered(sweep)
     names = list(dict.fromkeys(stage for step in steps for stage in step.whole.stages))
     if not names:
@@ -115,7 +115,7 @@ def stages_chart(sweep: Sweep) -> Figure | None:
     for axes, percent, title in ((left, 50.0, "Median"), (right, 99.0, "99th percentile")):
         for colour, name in zip(COLOURS, names, strict=False):
             _line(axes, steps, f"server: {name}", colour, _milliseconds(percent, name))
-        # On top and broken, as the server's total mostly lies right below.
+        # On top and dashed, because the server's total mostly lies just below.
         _line(axes, steps, "latency", "black", _milliseconds(percent), style="--")
         _load_axis(axes, [step.amount for step in steps], sweep)
         _dress(axes, title, legend=axes is right)
@@ -126,7 +126,7 @@ def stages_chart(sweep: Sweep) -> Figure | None:
 
 
 def percentiles_chart(sweep: Sweep) -> Figure:
-    """Draw every load's latency over its percentiles, as far out as it has answers for."""
+    """Draw every load's latency over its percentiles, up to the last that its answers support."""
     figure = new_figure(8.5, 5)
     axes = figure.subplots()
     steps, objective = _answered(sweep), sweep.plan.objective
@@ -181,7 +181,7 @@ def _line(
     style: str = "-",
     band: bool = False,
 ) -> None:
-    """One measure against the load; hollow where the generator was the limit; a band over the repeats."""
+    """Draw a value against the load; hollow if the generator was the limit; a band over the repeats."""
     amounts, values = [step.amount for step in steps], [value(step.whole) for step in steps]
     axes.plot(amounts, values, style, color=colour, linewidth=LINE, label=label)
     for step, at in zip(steps, values, strict=True):

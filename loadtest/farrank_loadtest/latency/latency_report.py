@@ -1,4 +1,4 @@
-"""What a sweep leaves in its folder: JSON, CSV, charts, and one HTML page with all of it."""
+"""The files of a sweep: JSON, CSV, charts, and one HTML page with everything."""
 
 import base64
 import json
@@ -24,15 +24,15 @@ from farrank_loadtest.machine import describe_machine
 from farrank_loadtest.workloads import Workload
 
 PERCENTS = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99.9": 99.9}
-# Fewer answers beyond a percentile than this, and it is an accident of the run.
+# A percentile with fewer answers beyond it depends on chance.
 ENOUGH_BEYOND = 10
-# From this share of cached chunks on, a reader is warned.
+# From this share of cached chunks on, the report warns.
 CACHED_SHARE = 0.01
 FORMAT = 1
 
 
 def describe_setting(target: str, workload: Workload) -> dict[str, str]:
-    """Note the command that runs in this process, when and where, for who reads its results later."""
+    """Give the command of this process, its time and machine, for later readers of the results."""
     return {
         "command": shlex.join(["farrank", *sys.argv[1:]]),
         "started_at": datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -44,7 +44,7 @@ def describe_setting(target: str, workload: Workload) -> dict[str, str]:
 
 
 def as_json(sweep: Sweep, setting: Mapping[str, str]) -> dict[str, Any]:
-    """Give everything; times are in seconds."""
+    """Give the whole report; times are in seconds."""
     plan, highest = sweep.plan, sweep.highest
     # `Plan`'s fields are part of FORMAT.
     planned = asdict(plan)
@@ -135,7 +135,7 @@ def _columns(recorder: Recorder) -> dict[str, Any]:
 
 
 def render_page(sweep: Sweep, setting: Mapping[str, str], charts: Mapping[str, Figure]) -> str:
-    """Fill the page; `charts` by their titles."""
+    """Fill the page; `charts` maps titles to figures."""
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -155,9 +155,9 @@ def render_page(sweep: Sweep, setting: Mapping[str, str], charts: Mapping[str, F
 
 
 def verdict(sweep: Sweep) -> str:
-    """Say in a sentence or two what was found.
+    """Summarise the result in a few sentences.
 
-    And what a reader of the percentiles must know: calls that failed, and work that a cache saved.
+    They include caveats of the percentiles: failed calls, and work that a cache saved.
     """
     objective, highest = sweep.plan.objective, sweep.highest
     decided = any(step.held is not None for step in sweep.steps)
@@ -168,7 +168,7 @@ def verdict(sweep: Sweep) -> str:
     elif decided:
         said.append(f"No load tried holds {objective}.")
     if sweep.limited_by == "generator":
-        said.append("What broke it first was the load generator, not the server.")
+        said.append("The load generator, not the server, broke it first.")
     elif sweep.limited_by is None and decided:
         said.append("No load tried breaks it.")
     failing = max(sweep.steps, key=lambda step: step.whole.failed / step.whole.offered, default=None)
@@ -178,14 +178,13 @@ def verdict(sweep: Sweep) -> str:
     cached = max((step.whole.cached_share for step in sweep.steps), default=0.0)
     if cached >= CACHED_SHARE:
         said.append(
-            f"Up to {cached:.0%} of the chunks came from the server's document cache, as the same calls are "
-            "sent again and again: texts that it has not seen take longer (send more calls, or serve with "
-            "cache_bytes=0)."
+            f"Up to {cached:.0%} of the chunks came from the server's document cache, because the same calls "
+            "are repeated: new texts take longer (send more different calls, or serve with cache_bytes=0)."
         )
     if sweep.note is not None:
         said.append(f"The sweep ended early: {sweep.note}.")
     if sweep.interrupted:
-        said.append("Interrupted: the last load was measured in part, and higher ones not at all.")
+        said.append("Interrupted: the last load was measured only in part, and higher loads not at all.")
     return " ".join(said)
 
 
@@ -211,11 +210,11 @@ PAGE = "report.html"
 def write_folder(folder: Path, sweep: Sweep, setting: Mapping[str, str]) -> None:
     """Write `results.json`, `results.csv`, the charts as PNG, and `report.html`.
 
-    Charts that nothing was measured for are left out.
+    Charts without measurements are left out.
     Raises: LoadtestError if a file cannot be written.
     """
     with writing_to(folder):
-        # The figures first: a chart that fails must not cost what was measured.
+        # The figures first: a chart that fails must not lose the measurements.
         found = json.dumps(as_json(sweep, setting), indent=2, ensure_ascii=False)
         (folder / RESULTS).write_text(found + "\n", encoding="utf-8")
         write_csv(folder / "results.csv", as_csv(sweep))

@@ -1,4 +1,4 @@
-"""What is done at each load: how long, how often, with which latency objective, and within which caps."""
+"""The plan for each load: durations, repeats, latency objective, and caps."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from farrank_loadtest.errors import LoadtestError
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """The most that is sent: at once, each second, and in all. Each is raised by a flag of its own."""
+    """Limits on the calls sent: at once, per second, and in total. A separate flag raises each limit."""
 
     rate_per_s: float = 2500.0
     callers: int = 256
@@ -24,7 +24,7 @@ FORM = "pPERCENT=DURATION with ms or s, such as p99=500ms"
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """`percent` of all calls are answered within `bound_s`; a failed call is one that was not."""
+    """`percent` of all calls must be answered within `bound_s`; a failed call counts as not answered."""
 
     percent: float
     bound_s: float
@@ -33,8 +33,8 @@ class Objective:
         return f"p{self.percent:g} within {self.bound_s * 1e3:g} ms"
 
     def holds(self, good: int, offered: int) -> bool:
-        """Say whether so many answers in time out of so many calls are enough."""
-        # Without a division, so that 99 of 100 are 99%. Nothing offered proves nothing.
+        """Tell whether `good` answers in time out of `offered` calls are enough."""
+        # Without a division, so that 99 of 100 are exactly 99%. No call at all proves nothing.
         return offered > 0 and good * 100 >= self.percent * offered
 
 
@@ -49,7 +49,7 @@ def parse_objective(given: str) -> Objective:
     percent, bound_s = float(match[1]), float(match[2]) * (1e-3 if match[3] == "ms" else 1.0)
     if not 0 < percent <= 100 or not bound_s > 0:
         raise LoadtestError(
-            f"objective {given!r}: the percent is above 0 and at most 100, the duration above 0"
+            f"objective {given!r}: the percent must be above 0 and at most 100, the duration above 0"
         )
     return Objective(percent, bound_s)
 
@@ -59,7 +59,7 @@ Loop = Literal["open", "closed"]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How each load is made and measured: `repeats` times `warm_up_s` uncounted and `duration_s` counted.
+    """How each load is made and measured: `repeats` times, after `warm_up_s` for `duration_s`.
 
     `arrivals` names the open loop's schedule. `timeout_s` is each call's deadline.
     Raises: LoadtestError for an objective beyond the deadline.
@@ -82,7 +82,7 @@ class Plan:
 
     @property
     def end_s(self) -> float:
-        """When a repeat's last call is due, from its start."""
+        """The time of a repeat's last call, from its start."""
         return self.warm_up_s + self.duration_s
 
     def check(self, amounts: Sequence[float], sent: int = 0, done: int = 0) -> None:
@@ -97,19 +97,19 @@ class Plan:
                 raise LoadtestError(
                     f"callers {amount:g}: must be at least 1 and at most {caps.callers} (--max-callers)"
                 )
-        # How many calls waiting callers manage is not known.
+        # The number of calls of waiting callers is not known in advance.
         calls = sent + (sum(amounts) * self.end_s * self.repeats if self.loop == "open" else 0.0)
         if calls > caps.calls:
-            raise LoadtestError(f"{calls:,.0f} calls are more than {caps.calls:,} (--max-calls)")
+            raise LoadtestError(f"{calls:,.0f} calls exceed the cap of {caps.calls:,} (--max-calls)")
         seconds = (done + len(amounts)) * self.repeats * self.end_s
         if seconds > caps.seconds:
             raise LoadtestError(
-                f"{seconds:,.0f} s of load are more than {caps.seconds:,.0f} s (--max-load-s)"
+                f"{seconds:,.0f} s of load exceed the cap of {caps.seconds:,.0f} s (--max-load-s)"
             )
 
     @property
     def unit(self) -> str:
-        """What a load counts."""
+        """The unit of a load."""
         return "calls/s" if self.loop == "open" else "callers"
 
     def describe_load(self, amount: float) -> str:

@@ -1,4 +1,4 @@
-"""Count samples as they come, so that a long run needs no more memory than a short one."""
+"""Count samples as they arrive, so that a long run needs no more memory than a short one."""
 
 import math
 from collections import Counter, defaultdict
@@ -30,12 +30,12 @@ class Histogram:
         self._counts.record_value(min(max(1, round(seconds * _SECOND_US)), _HIGHEST_US))
 
     def add(self, other: "Histogram") -> None:
-        """Count all that another one counted."""
+        """Add the counts of another histogram."""
         self._counts.add(other._counts)
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of durations."""
         return int(self._counts.get_total_count())
 
     @property
@@ -49,22 +49,21 @@ class Histogram:
         return float(self._counts.get_max_value()) / _SECOND_US if self.count else 0.0
 
     def percentile_s(self, percent: float) -> float:
-        """Give the least duration that so many percent of them do not exceed; 0 without any."""
+        """Give the smallest duration that `percent` of them do not exceed; 0 without any."""
         if not self.count:
             return 0.0
-        # The library rounds to the nearest rank, which leaves too few below it every other time. What a
-        # float has too much must not make it one rank more.
+        # The library rounds to the nearest rank, which is too low half of the time, hence the ceiling. The
+        # rounding error of a float must not raise it by one rank.
         rank = math.ceil(percent / 100 * self.count - 1e-9)
         return float(self._counts.get_value_at_percentile(100 * rank / self.count)) / _SECOND_US
 
 
 class Recorder:
-    """What was measured at one load.
+    """The measurements of one load.
 
-    Calls due from `warm_up_s` to `end_s` count; those before only warm the server. `goodput` looks at the
-    other end: answers that arrived in that time, within `bound_s`, whenever their calls were due. `messages`
-    has the first message of each status, `counts` the sums of what the server counted; `measured_s` excludes
-    the warm-up.
+    Calls due from `warm_up_s` to `end_s` count; earlier ones only warm the server. `goodput` instead counts
+    answers that arrived in that time, within `bound_s`, whenever their calls were due. `messages` has the
+    first message of each status, `counts` the sums of the server's counts; `measured_s` excludes the warm-up.
     """
 
     def __init__(self, warm_up_s: float, end_s: float, bound_s: float | None) -> None:
@@ -106,13 +105,13 @@ class Recorder:
             self.messages.setdefault(sample.status, " ".join(sample.message.split()))
 
     def ended(self, at_s: float, busy_s: float) -> None:
-        """Note when the loop was over, early if it was interrupted, and how long its thread computed."""
+        """Record the end of the loop, early if it was interrupted, and the processor time of its thread."""
         self.measured_s = max(0.0, min(at_s, self._end_s) - self._warm_up_s)
         self._busy_s = busy_s
         self._wall_s = at_s
 
     def add(self, other: "Recorder") -> None:
-        """Count all that a repeat counted."""
+        """Add the counts of a repeat."""
         self.seen += other.seen
         self.offered += other.offered
         self.statuses.update(other.statuses)
@@ -130,12 +129,12 @@ class Recorder:
 
     @property
     def failed(self) -> int:
-        """How many calls were not answered."""
+        """The number of calls that were not answered."""
         return self.offered - self.latency.count
 
     @property
     def failures(self) -> str:
-        """Say how many calls failed, and why: each status with its number and its first message."""
+        """The number of failed calls, and each status with its number and its first message."""
         if not self.failed:
             return ""
         reasons = (
@@ -147,15 +146,15 @@ class Recorder:
 
     @property
     def cached_share(self) -> float:
-        """Which share of the chunks the server found in its document cache."""
+        """The share of the chunks that the server found in its document cache."""
         return self.counts["cached_chunks"] / self.counts["chunks"] if self.counts["chunks"] else 0.0
 
     @property
     def goodput_per_s(self) -> float:
-        """Answers a second that were in time."""
+        """Answers in time per second."""
         return self._good_arrivals / self.measured_s if self.measured_s > 0 else 0.0
 
     @property
     def busy(self) -> float:
-        """Which share of its time the generator's thread computed; near 1 it cannot send any faster."""
+        """The share of time for which the generator's thread computed; near 1 it cannot send faster."""
         return self._busy_s / self._wall_s if self._wall_s > 0 else 0.0

@@ -1,25 +1,25 @@
-"""Which load comes next: down a list, or up until the objective breaks and then between."""
+"""The next load: from a list, or upwards until the objective breaks and then between."""
 
 import math
 from collections.abc import Generator, Sequence
 
-# Yields loads (calls a second, or callers), and is sent whether the objective held at each: it does where
-# there is none.
+# Yields loads (calls a second, or callers), and receives whether the objective held at each; without an
+# objective it always holds.
 Steps = Generator[float, bool | None, None]
 
 
 def upwards(amounts: Sequence[float]) -> Steps:
-    """Give the loads from the lowest up, until one breaks the objective: a higher one tells nothing more."""
+    """Give the loads from the lowest up until one breaks the objective; higher ones would add nothing."""
     for amount in sorted(set(amounts)):
         if not (yield amount):
             return
 
 
 def climb(start: float, factor: float, refinements: int, ceiling: float) -> Steps:
-    """Give rates up by a factor until one breaks the objective, then between that and the last that held.
+    """Raise the rate by a factor until the objective breaks, then search between the last two rates.
 
-    `refinements` more rates are tried there, each the geometric middle; where the very first rate breaks,
-    they go down by the factor instead. No rate goes beyond `ceiling`.
+    The search tries `refinements` more rates, each the geometric middle; if the first rate breaks, they go
+    down by the factor instead. No rate exceeds `ceiling`.
     """
     held: float | None = None
     rate = start
@@ -39,5 +39,5 @@ def climb(start: float, factor: float, refinements: int, ceiling: float) -> Step
 
 
 def _rounded(rate: float) -> float:
-    """Round to three digits: a rate that a person can type again."""
+    """Round to three digits, so that a person can type the rate again."""
     return float(f"{rate:.3g}")

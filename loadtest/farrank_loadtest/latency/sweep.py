@@ -1,6 +1,6 @@
 """A sweep: loads measured one after the other, and the highest that holds the objective.
 
-What was measured is kept even when the sweep is interrupted or the server leaves.
+Measurements are kept even if the sweep is interrupted or the server becomes unreachable.
 """
 
 import asyncio
@@ -18,15 +18,15 @@ from farrank_loadtest.loops import SCHEDULES, Sample, run_closed, run_open, star
 from farrank_loadtest.targets import Answer, Target, TargetError
 from farrank_loadtest.workloads import Call, Workload
 
-# What a call ends with where no server is.
+# Statuses of a call to a missing server.
 GONE = frozenset({"UNAVAILABLE", "unreachable", "connection lost"})
-# The first call to a server may have to load or compile what later ones find ready.
+# The first call to a server may load or compile what later calls reuse.
 PROBE_TIMEOUT_S = 60.0
-# The generator is the limit where its own lateness is more than a busy machine's and a tenth of what it
-# measures,
+# In an open loop the generator is the limit if its lag exceeds that of a busy machine and a tenth of the
+# latency that it measures;
 LAG_FLOOR_S = 0.010
 LAG_SHARE = 0.1
-# or, with callers that wait and are never late, where its thread hardly rests.
+# in a closed loop, where callers are never late, if its thread is nearly always busy.
 BUSY_SHARE = 0.9
 
 
@@ -34,8 +34,8 @@ BUSY_SHARE = 0.9
 class StepResult:
     """One load: calls a second or callers, all repeats together and each, and whether the objective held.
 
-    `held` is None where there is no objective, and where the load was interrupted or the server left: the
-    calls still unanswered then may have been the late ones.
+    `held` is None without an objective, and if the load was interrupted or the server became unreachable:
+    the calls without an answer may have been the late ones.
     """
 
     amount: float
@@ -47,9 +47,9 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """All steps in the order they ran; `note` says why they ended before the objective decided.
+    """All steps in the order in which they ran; `note` says why they ended before the objective decided.
 
-    With `target_gone` it was because the server left: what broke last says nothing about load.
+    With `target_gone` the server became unreachable, so the last failure says nothing about load.
     """
 
     plan: Plan
@@ -65,13 +65,13 @@ class Sweep:
 
     @property
     def highest(self) -> StepResult | None:
-        """The highest load that held the objective below the first that broke it."""
+        """The highest load below the first one that broke the objective."""
         held = list(itertools.takewhile(lambda step: step.held, self.by_load))
         return held[-1] if held else None
 
     @property
     def limited_by(self) -> str | None:
-        """What broke the objective first: the server or the generator; None where nothing did."""
+        """The cause of the first broken objective: "server" or "generator"; None if none broke."""
         broke = next((step for step in self.by_load if step.held is False), None)
         if broke is None:
             return None
@@ -79,9 +79,9 @@ class Sweep:
 
 
 def judge(plan: Plan, amount: float, repeats: list[Recorder], *, undecided: bool = False) -> StepResult:
-    """Put the repeats of one load together.
+    """Combine the repeats of one load.
 
-    A step whose generator was the limit does not hold an objective: it did not make the load.
+    If the generator was the limit, the step does not hold the objective: the load was not reached.
     """
     whole = Recorder(0.0, 0.0, None)
     for repeat in repeats:
@@ -93,16 +93,16 @@ def judge(plan: Plan, amount: float, repeats: list[Recorder], *, undecided: bool
 
 
 def is_generator_bound(plan: Plan, measured: Recorder) -> bool:
-    """Say whether this process, not the server, was the limit."""
+    """Tell whether this process, not the server, was the limit."""
     if plan.loop == "closed":
         return measured.busy > BUSY_SHARE
     return measured.lag.percentile_s(99) > max(LAG_FLOOR_S, LAG_SHARE * measured.latency.percentile_s(99))
 
 
 class Watcher(Protocol):
-    """Hears how far a sweep is. A class that inherits it overrides what it wants to hear.
+    """Receives a sweep's progress. A subclass overrides the methods that it needs.
 
-    An empty body would be an abstract one: hence the returns.
+    The returns keep the methods from counting as abstract.
     """
 
     def began(self, amount: float, repeat: int) -> None:
@@ -110,7 +110,7 @@ class Watcher(Protocol):
         return
 
     def counted(self, answered: int) -> None:
-        """So many calls of this repeat have ended."""
+        """`answered` calls of this repeat have ended."""
         return
 
     def finished(self, result: StepResult) -> None:
@@ -119,13 +119,13 @@ class Watcher(Protocol):
 
 
 class Silent(Watcher):
-    """Hears a sweep and says nothing."""
+    """Ignores a sweep's progress."""
 
 
 async def probe(
     target: Target, workload: Workload, plan: Plan, *, timeout_s: float = PROBE_TIMEOUT_S
 ) -> None:
-    """Send the first call alone, with `timeout_s` or the plan's deadline if that is later.
+    """Send the first call alone, with the later of `timeout_s` and the plan's deadline.
 
     Raises: TargetFailed if it is not answered.
     """
@@ -138,9 +138,9 @@ async def probe(
 
 
 async def sweep(target: Target, workload: Workload, plan: Plan, steps: Steps, watcher: Watcher) -> Sweep:
-    """Measure one load after the other, as long as the server, the caps and `steps` go on.
+    """Measure one load after the other until the server is gone, a cap is reached or `steps` end.
 
-    Cancelling the task ends it with what was measured so far.
+    Cancelling the task returns the measurements so far.
     """
     calls = itertools.cycle(workload.calls)
     bound_s = None if plan.objective is None else plan.objective.bound_s
@@ -162,7 +162,7 @@ async def sweep(target: Target, workload: Workload, plan: Plan, steps: Steps, wa
                 randomly = random.Random(f"{plan.seed}/{repeat}/{amount:g}")
                 arrivals = SCHEDULES[plan.arrivals](amount, plan.end_s, randomly)
                 await run_open(ask, calls, arrivals, count, now_s, max_in_flight=plan.caps.in_flight)
-                # Nothing more is due, but the time goes on: rates are over as long as was planned.
+                # No call is due any more, but rates are over the whole planned time.
                 await asyncio.sleep(max(0.0, plan.end_s - now_s()))
             else:
                 most = plan.caps.calls - sent
@@ -201,7 +201,7 @@ async def sweep(target: Target, workload: Workload, plan: Plan, steps: Steps, wa
             watcher.finished(results[-1])
         held = bool(measured) and results[-1].held is not False
         if gone is not None:
-            note = f"the server answers no more: {gone}"
+            note = f"the server no longer answers: {gone}"
         elif sent >= plan.caps.calls and not interrupted:
-            note = f"{sent:,} calls are sent (--max-calls)"
+            note = f"{sent:,} calls were sent (--max-calls)"
     return Sweep(plan, tuple(results), interrupted, note, target_gone=gone is not None)

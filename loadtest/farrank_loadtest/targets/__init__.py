@@ -1,4 +1,4 @@
-"""What a load test asks, what it gets, and how a call fails: the same words for every protocol."""
+"""Requests, answers and failures of a load test's calls, in the same terms for every protocol."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One candidate: its name in the workload, and its whole text."""
+    """One candidate: its id in the workload, and its whole text."""
 
     doc_id: str
     text: str
@@ -16,10 +16,10 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The documents' scores, in the order in which they were sent, and what the server says of its work.
+    """The documents' scores, in the order in which they were sent, and the server's own figures.
 
-    `stages_s` holds the server's own seconds by stage, `counts` what it counted (`chunks`, `cached_chunks`,
-    `pairs`, `padded_tokens`). Both are empty where a peer tells nothing.
+    `stages_s` holds the server's seconds by stage, `counts` its counts (`chunks`, `cached_chunks`, `pairs`,
+    `padded_tokens`). Both are empty if a peer reports none.
     """
 
     scores: tuple[float, ...]
@@ -30,8 +30,8 @@ class Answer:
 class TargetError(Exception):
     """One call failed.
 
-    `status` is what failures are counted by ("RESOURCE_EXHAUSTED", "HTTP 429", "unreachable"), `message`
-    what the server said, or why it could not be asked.
+    Failures are counted by `status` ("RESOURCE_EXHAUSTED", "HTTP 429", "unreachable"); `message` is the
+    server's, or the reason why it could not be reached.
     """
 
     def __init__(self, status: str, message: str) -> None:
@@ -52,7 +52,7 @@ class Target(Protocol):
         """
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
 
 
 MALFORMED = "malformed answer"
@@ -61,8 +61,8 @@ MALFORMED = "malformed answer"
 def scores_by_index(scored: Iterable[tuple[int, float]], documents: int) -> tuple[float, ...]:
     """Place each score at its document's index.
 
-    Raises: TargetError if a document has no score, or several, or one that is no finite number, or an index
-        names none.
+    Raises: TargetError if a document has no score, several scores or a score that is not finite, or an index
+        is out of range.
     """
     scores: dict[int, float] = {}
     for index, score in scored:

@@ -1,4 +1,4 @@
-"""Farrank itself, over gRPC, by its own client."""
+"""Farrank over gRPC, through its own client."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,11 +12,11 @@ _COUNTS = ("chunks", "cached_chunks", "pairs", "padded_tokens")
 
 
 class FarrankTarget:
-    """Asks a Farrank server at `host:port`.
+    """Calls a Farrank server at `host:port`.
 
-    Nothing is retried: what the server refuses is what is measured. Documents travel without their ids and
-    are told apart by their place, as the wire allows: a workload may hold the same one twice. `priority` is
-    that of all calls, `interactive` or `batch`; without one the server assumes interactive.
+    Nothing is retried, because refusals are measured. Documents are sent without ids and identified by their
+    index, as the API allows: a workload may hold the same document twice. `priority` is that of all calls,
+    `interactive` or `batch`; without one the server assumes interactive.
     """
 
     def __init__(self, location: str, api_key: str | None = None, priority: str | None = None) -> None:
@@ -42,7 +42,7 @@ class FarrankTarget:
     async def search(
         self, query: str, *, index: str, k: int | None, ranker: str, timeout_s: float
     ) -> Sequence[Result]:
-        """Rerank what the server finds in its index.
+        """Rerank the documents that the server finds in its index.
 
         Raises: TargetError if the call fails.
         """
@@ -55,7 +55,7 @@ class FarrankTarget:
     async def versions(self, rankers: Sequence[str], timeout_s: float) -> dict[str, str]:
         """Ask for the rankers' versions.
 
-        Raises: TargetFailed if the server has no such ranker or cannot be asked.
+        Raises: TargetFailed if the server has no such ranker or cannot be reached.
         """
         try:
             async with AsyncClient(self._location, api_key=self._api_key) as client:
@@ -65,11 +65,11 @@ class FarrankTarget:
         held = {each.name: each.version for each in catalog.rankers}
         if unknown := [name for name in rankers if name not in held]:
             named = ", ".join(map(repr, unknown))
-            raise TargetFailed(f"holds no ranker {named}, only {', '.join(held)}", "NOT_FOUND")
+            raise TargetFailed(f"has no ranker {named}, only {', '.join(held)}", "NOT_FOUND")
         return {name: held[name] for name in rankers}
 
     async def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         await self._client.close()
 
 

@@ -1,7 +1,6 @@
-"""Peers over HTTP: one JSON request, one JSON answer, in the dialect of each.
+"""Peers over HTTP: one JSON request and one JSON answer, in each peer's dialect.
 
-The dialects are Text Embeddings Inference's, Cohere's (v1 and v2; Infinity, vLLM and others speak it as well)
-and Jina's.
+The dialects are Text Embeddings Inference's, Cohere's (v1 and v2; also Infinity, vLLM and others) and Jina's.
 """
 
 import json
@@ -16,9 +15,9 @@ import msgspec
 from farrank_loadtest.targets import MALFORMED, Answer, Document, TargetError, scores_by_index
 
 _SHOWN_CHARACTERS = 300
-# Long documents are most of a request: json takes ten times as long, which a busy generator would lack.
+# Long documents make up most of a request: json would take ten times as long and slow a busy generator.
 _to_json = msgspec.json.Encoder().encode
-# Headers that tell whole milliseconds.
+# Headers with whole milliseconds.
 # Source: https://github.com/huggingface/text-embeddings-inference, router/src/lib.rs
 _TEI_STAGES = {
     "total": "x-total-time",
@@ -28,16 +27,16 @@ _TEI_STAGES = {
 }
 
 
-# From the query, the texts and the ranker's name ("" for the server's own) to the JSON object that is sent.
+# The query, the texts and the ranker's name ("" for the server's default) -> the JSON object to send.
 MakeRequest = Callable[[str, list[str], str], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One peer's way: its route, its request, and where its answer keeps what.
+    """One peer's protocol: its route, its request, and the places of values in its answer.
 
-    `results` is the answer's key that holds the scored documents, None where the answer is their bare
-    array; `stage_headers` names stages by the header that tells their milliseconds.
+    `results` is the answer's key of the scored documents, None if the answer is a bare array; `stage_headers`
+    maps stages to the headers with their milliseconds.
     """
 
     route: str
@@ -50,9 +49,9 @@ class Dialect:
 def _tei_request(query: str, texts: list[str], ranker: str) -> dict[str, Any]:
     if ranker:
         raise TargetError(
-            "no such ranker", f"a TEI server holds one model and knows no name such as {ranker!r}"
+            "no such ranker", f"a TEI server has one model and takes no name such as {ranker!r}"
         )
-    # Other servers compare by logits; and a text beyond the model's limit is an error unless it may be cut.
+    # Other servers return logits. A text beyond the model's limit is an error unless it may be truncated.
     return {"query": query, "texts": texts, "raw_scores": True, "truncate": True}
 
 
@@ -61,7 +60,7 @@ def _named_request(query: str, texts: list[str], ranker: str) -> dict[str, Any]:
 
 
 def _bare_request(query: str, texts: list[str], ranker: str) -> dict[str, Any]:
-    # The documents come back unless told otherwise, which would measure the way home.
+    # By default the answer includes the documents, whose transfer would be measured.
     return _named_request(query, texts, ranker) | {"return_documents": False}
 
 
@@ -75,10 +74,10 @@ DIALECTS: Mapping[str, Dialect] = {
 
 
 class HttpTarget:
-    """Asks a peer in its dialect, over as many connections as there are calls in flight.
+    """Calls a peer in its dialect, with one connection for each call in flight.
 
-    `url` is the server's, or the very route's where its path ends in `/rerank`: so Cohere's v2 is asked.
-    Redirects are not followed: they could lead the load to where no one allowed it.
+    `url` is the server's, or the route's if its path ends in `/rerank`, which selects Cohere's v2.
+    Redirects are not followed: they could send load to a host that nobody allowed.
     """
 
     def __init__(self, protocol: str, url: str, api_key: str | None = None) -> None:
@@ -94,7 +93,7 @@ class HttpTarget:
     async def rerank(
         self, query: str, documents: Sequence[Document], *, ranker: str = "", timeout_s: float
     ) -> Answer:
-        """Score the documents; stages are what the peer tells in headers, if any."""
+        """Score the documents; stages come from the peer's headers, if any."""
         texts = [document.text for document in documents]
         request = self._dialect.request(query, texts, ranker)
         try:
@@ -140,6 +139,6 @@ def _stages_s(dialect: Dialect, headers: Mapping[str, str]) -> dict[str, float]:
             try:
                 stages[stage] = float(told) / 1000
             except ValueError as error:
-                message = f"header {header}: {told!r} is no number of milliseconds"
+                message = f"header {header}: {told!r} is not a number of milliseconds"
                 raise TargetError(MALFORMED, message) from error
     return stages

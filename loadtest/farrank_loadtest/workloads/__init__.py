@@ -1,4 +1,4 @@
-"""What is sent: calls from files (`recorded`), or made up by length (`synthetic`)."""
+"""The calls to send: read from files (`recorded`), or generated with given lengths (`synthetic`)."""
 
 import statistics
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from farrank_trec.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request to come: a query and the candidates to order by it. `query_id` is a run's, else empty."""
+    """One request to send: a query and its candidates. `query_id` is a run's, else empty."""
 
     query: str
     documents: tuple[Document, ...]
@@ -23,7 +23,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Calls that are sent in turn, from the first again after the last. `source` says where they are from.
+    """Calls that are sent in turn, starting again after the last. `source` names their origin.
 
     Raises: InputError if there is none.
     """
@@ -36,7 +36,7 @@ class Workload:
             raise InputError(f"{self.source}: holds no call")
 
     def describe(self) -> str:
-        """Say in a line how much is sent."""
+        """Describe the amount of work in one line."""
         counts = [len(call.documents) for call in self.calls]
         lengths = [len(document.text) for call in self.calls for document in call.documents]
         return (

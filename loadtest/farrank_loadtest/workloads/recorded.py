@@ -1,4 +1,4 @@
-"""Calls from files: JSON lines that hold a call each, or a first stage's run with queries and collection."""
+"""Calls from files: JSON lines of calls, or a first stage's run with queries and collection."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,8 +14,8 @@ from farrank_trec.lines import json_object, named_string, numbered_lines
 def read_jsonl(path: Path, collection: Sequence[Path] = ()) -> Workload:
     """Read a call from each line: `{"query": …, "documents": [{"id": …, "text": …}, …]}`.
 
-    A document may also be a plain string, its text; or an id without text where `collection` holds it.
-    Raises: InputError naming file, line and what is wrong.
+    A document may also be a plain string, its text; or an id without text if `collection` has the text.
+    Raises: InputError naming file, line and problem.
     """
     lines = [(where, *_parse(where, line)) for where, line in numbered_lines(path)]
     without_text = {doc_id for _, _, documents in lines for doc_id, text in documents if text is None}
@@ -56,8 +56,8 @@ def _with_text(where: str, doc_id: str, text: str | None, found: Mapping[str, st
 def read_candidates(run: Path, queries: Path, collection: Sequence[Path], depth: int) -> Workload:
     """Take the first `depth` documents of every query of a TREC run.
 
-    Raises: InputError naming file and line of what is malformed, the queries without text, or the documents
-    that the collection does not hold.
+    Raises: InputError naming the malformed file and line, the queries without text, or the documents missing
+    in the collection.
     """
     ranked = {query_id: documents[:depth] for query_id, documents in read_run(run).items()}
     calls, missing = calls_of_run(ranked, read_queries(queries), collection)
@@ -67,10 +67,10 @@ def read_candidates(run: Path, queries: Path, collection: Sequence[Path], depth:
 
 
 def calls_of_run(run: Run, queries: Mapping[str, str], collection: Sequence[Path]) -> tuple[list[Call], str]:
-    """Bring a run's queries and documents together with their texts, a call for each query.
+    """Join a run's queries and documents with their texts, one call for each query.
 
-    The second value says which documents are in no collection, and is empty if all are there. The calls go
-    without them; a query that has none left has no call.
+    The second value names the documents that no collection holds, and is empty if there are none. Calls leave
+    them out; a query without any document left has no call.
     Raises: InputError if a query has no text.
     """
     if unknown := [query_id for query_id in run if query_id not in queries]:

@@ -1,4 +1,4 @@
-"""Calls made up from common words, with documents of given lengths: the same for the same seed."""
+"""Calls generated from common words, with documents of given lengths: the same for the same seed."""
 
 import math
 import random
@@ -12,13 +12,13 @@ from farrank_loadtest.targets import Document
 from farrank_loadtest.workloads import Call, Workload
 
 FORMS = "constant:TOKENS, uniform:LEAST:MOST or lognormal:MEDIAN:SIGMA:MOST"
-# Far beyond any limit of a server: a mistyped length must not fill the memory.
+# Far above any server's limit: a mistyped length must not fill the memory.
 MOST_TOKENS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """A distribution of lengths in tokens; `draw` gives one of at least 1. `name` is how it was asked for."""
+    """A distribution of lengths in tokens; `draw` gives at least 1. `name` is the distribution as given."""
 
     name: str
     draw: Callable[[random.Random], int]
@@ -27,7 +27,7 @@ class Lengths:
 def parse_lengths(given: str) -> Lengths:
     """Read a distribution.
 
-    Raises: LoadtestError naming what is wrong and the forms that there are.
+    Raises: LoadtestError naming the problem and the allowed forms.
     """
     name, *texts = given.split(":")
     try:
@@ -46,7 +46,7 @@ def parse_lengths(given: str) -> Lengths:
             mu = math.log(median)
             return Lengths(
                 given,
-                # What is drawn beyond the most is drawn as the most: long documents are cut, not left out.
+                # Values above the maximum become the maximum: long documents are cut, not left out.
                 lambda randomly: min(max(1, round(randomly.lognormvariate(mu, sigma))), int(most)),
             )
         case _:
@@ -57,27 +57,27 @@ def _check(given: str, *bounds: float) -> None:
     within = all(1 <= bound <= MOST_TOKENS and bound == int(bound) for bound in bounds)
     if not within or list(bounds) != sorted(bounds):
         raise LoadtestError(
-            f"lengths {given!r}: tokens are whole numbers from 1 to {MOST_TOKENS:,}, the smaller one first"
+            f"lengths {given!r}: tokens must be whole numbers of 1 to {MOST_TOKENS:,}, the smaller first"
         )
 
 
-# Of everything that is made up: a mistyped count must not fill the memory.
+# Limit of the whole workload: a mistyped count must not fill the memory.
 MOST_WORDS = 50_000_000
 
 
 def make_up(calls: int, documents: int, lengths: Lengths, query_tokens: int, *, seed: int) -> Workload:
-    """Draw so many calls of so many documents each; lengths are in tokens.
+    """Draw `calls` calls of `documents` documents each; lengths are in tokens.
 
-    Every word is one token to the usual English tokenizers, so that words count tokens; what a tokenizer
-    adds of its own comes on top.
-    Raises: LoadtestError if all of it would be too much to hold.
+    Every word is one token in the usual English tokenizers, so the number of words is the number of tokens
+    without a tokenizer's special tokens.
+    Raises: LoadtestError if the workload has too many words for the memory.
     """
     randomly = random.Random(seed)
     drawn = [[lengths.draw(randomly) for _ in range(documents)] for _ in range(calls)]
     if (count := sum(map(sum, drawn))) > MOST_WORDS:
         raise LoadtestError(
-            f"synthetic workload: {count:,} words are more than {MOST_WORDS:,}; "
-            "ask for fewer calls (they are sent in turn, again and again)"
+            f"synthetic workload: {count:,} words exceed the limit of {MOST_WORDS:,}; "
+            "ask for fewer calls (they are repeated in turn)"
         )
     made = tuple(
         Call(

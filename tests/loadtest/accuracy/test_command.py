@@ -56,7 +56,7 @@ def test_runs_hold_the_scores_that_a_client_gets(
                 assert {each.doc_id: each.score for each in ranked} == {
                     each.id: pytest.approx(each.score, rel=1e-5) for each in ranking.results
                 }
-    assert "Not reranked, as nothing is judged for them: queries of run.trec, 1." in outcome.out
+    assert "Queries of run.trec not reranked because they have no judgement: 1." in outcome.out
 
 
 def test_the_table_the_report_and_the_values_agree(
@@ -177,7 +177,7 @@ def test_unequal_depths_are_told(accuracy: Accuracy, files: Files, tmp_path: Pat
     flags = ("--evaluate-only", f"--qrels={files.qrels}", f"--run=deep={files.candidates}")
 
     both = accuracy(*flags, f"--run=shallow={shallow}")
-    assert "Ranked to unequal depths (documents a query, at most): deep 4, shallow 2." in both.out
+    assert "Ranked to unequal depths (at most, documents a query): deep 4, shallow 2." in both.out
     assert "unequal" not in accuracy(*flags).out
     cut = accuracy(*flags, f"--run=shallow={shallow}", "--depth=2")
     assert "unequal" not in cut.out
@@ -187,11 +187,11 @@ def test_unequal_depths_are_told(accuracy: Accuracy, files: Files, tmp_path: Pat
 @pytest.mark.parametrize(
     ("flags", "exit_code", "says"),
     [
-        (["--ranker=nope"], 1, "holds no ranker 'nope', only firstp, maxp, avgp"),
+        (["--ranker=nope"], 1, "has no ranker 'nope', only firstp, maxp, avgp"),
         (["--ranker=maxp", "--target=127.0.0.1:1"], 3, "127.0.0.1:1: cannot connect to 127.0.0.1:1"),
         (["--ranker=maxp", "--target=192.0.2.1:50051"], 2, "192.0.2.1 is not this machine's loopback"),
         (["--ranker=maxp", "--baseline=firstp"], 2, "no model is called 'firstp', only Retriever, maxp"),
-        (["--ranker=maxp", "--measure=nDGC@10"], 2, "measure 'nDGC@10': not known"),
+        (["--ranker=maxp", "--measure=nDGC@10"], 2, "measure 'nDGC@10': unknown"),
         (["--ranker=maxp", "--qrels=more.txt"], 2, "needs one file of each kind; there are: --qrels 2"),
         (["--ranker=maxp", "--index=things"], 2, "give either --candidates with --collection, or --index"),
         (["--ranker=maxp", "--evaluate-only"], 2, "--evaluate-only asks no server"),
@@ -243,7 +243,7 @@ def test_missing_documents_end_it_or_are_left_out_and_told(
 
     again = accuracy(*flags, f"--out={tmp_path}/o", "--skip-missing")
     assert again.exit_code == 2
-    assert "o: holds accuracy.json already; name another folder" in again.err
+    assert "o: already holds accuracy.json; name another folder" in again.err
 
 
 def test_a_folder_with_runs_is_taken_even_without_a_report(
@@ -258,7 +258,7 @@ def test_a_folder_with_runs_is_taken_even_without_a_report(
     outcome = accuracy(*files.flags(), *flags)
 
     assert outcome.exit_code == 2
-    assert outcome.err == f"farrank: {tmp_path}: holds runs already; name another folder\n"
+    assert outcome.err == f"farrank: {tmp_path}: already holds runs; name another folder\n"
     assert kept.read_text() == "q1 Q0 rivers 1 1 x\n"
 
 

@@ -78,7 +78,7 @@ def test_several_test_sets_end_with_the_average_gain() -> None:
 
 
 def test_reports_that_make_no_table_are_refused() -> None:
-    with pytest.raises(LoadtestError, match="two reports are of a test set called 'dev'"):
+    with pytest.raises(LoadtestError, match="two reports name the test set 'dev'"):
         render([DEV, DEV])
     with pytest.raises(LoadtestError, match="test set 'DL' has the models FirstP, MaxP; 'dev' has"):
         render([DEV, replace(DL, rows=DL.rows[:2])])

@@ -70,7 +70,7 @@ def test_rankers_are_measured_beside_their_firstp(two: tuple[Path, str, str]) ->
     assert out == (folder / TABLE).read_text("utf-8")
     assert [line.split()[1] for line in out.splitlines()[2:4]] == ["maxp-bert", "longp-e5-4k"]
     assert all((folder / name).stat().st_size > 1000 for name in (PNG, SVG))
-    assert "1 of 2: maxp-bert beside firstp-bert\n" in err
+    assert "1 of 2: maxp-bert and firstp-bert\n" in err
     assert f"round {ROUNDS} of {ROUNDS}: firstp-bert " in err
     assert f"{folder}: 2 of 2 rankers measured\n" in err
 
@@ -86,8 +86,8 @@ def test_resuming_measures_the_rest_alone(
     outcome = efficiency(*flags, "--resume", "--rankers=maxp-bert,avgp-bert")
 
     assert outcome.exit_code == 0, outcome.err
-    assert "1 of 2: avgp-bert beside firstp-bert" in outcome.err
-    assert "2 of 2: maxp-bert is measured already" in outcome.err
+    assert "1 of 2: avgp-bert and firstp-bert" in outcome.err
+    assert "2 of 2: maxp-bert is already measured" in outcome.err
     assert "Trained weights: avgp-bert." in outcome.out
     before, after = Results.read(two[0]).measured, Results.read(folder).measured
     assert {name: after[name] for name in before} == before
@@ -98,7 +98,7 @@ def test_resuming_measures_the_rest_alone(
 
     refused = efficiency(*flags)
     assert (refused.exit_code, refused.out) == (2, "")
-    assert "holds efficiency.json already; --resume goes on from it" in refused.err
+    assert "already holds efficiency.json; --resume continues from it" in refused.err
     other = efficiency(*flags, "--resume", "--rounds=3")
     assert other.exit_code == 2
     assert f"was measured with rounds {ROUNDS}, not 3" in other.err
@@ -142,18 +142,21 @@ def test_an_interruption_keeps_what_was_measured(
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (["--rankers=maxp-bert,nope"], "ranker 'nope': the papers have none of this name, only avgp-bert"),
+        (
+            ["--rankers=maxp-bert,nope"],
+            "ranker 'nope': the papers have no ranker of this name, only avgp-bert",
+        ),
         (
             ["--rankers=firstp-bert"],
-            "ranker 'firstp-bert': is a FirstP, which is measured beside every other",
+            "ranker 'firstp-bert': is a FirstP, which is measured with every other",
         ),
         (["--trained=maxp-bert"], "--trained maxp-bert: must be NAME=FOLDER"),
-        (["--trained=nope=x"], "trained ranker 'nope': the papers have none of this name"),
+        (["--trained=nope=x"], "trained ranker 'nope': the papers have no ranker of this name"),
         (["--trained=maxp-bert=nowhere"], "nowhere/ranker.json: No such file or directory"),
         (["--trained=a=x", "--trained=a=y"], "--trained a=y: a is given twice"),
         (["--accuracy=nowhere.json"], "nowhere.json: No such file or directory"),
         (["--accuracy=nothing"], "accuracy 'nothing': must be FILE.json, or FILE:MEASURE"),
-        (["--documents=5"], "passages.jsonl: holds 4 documents; 5 are asked for"),
+        (["--documents=5"], "passages.jsonl: holds 4 documents; 5 are needed"),
         (["--collection=nowhere.jsonl"], "nowhere.jsonl: No such file or directory"),
         (["--lengths=1432"], "--lengths: 1432 is above 1431, the most that the papers' models read"),
         (["--rounds=0"], "--rounds: 0 is not between 1 and 2147483647"),

@@ -62,7 +62,7 @@ def test_plain_documents_and_shorter_ones_where_long_ones_are_few(tmp_path: Path
             '{"article": "a", "pos": 1, "text": "x"}\n' * 2,
             "docs.jsonl:2: article 'a' has two passages with pos 1",
         ),
-        ('{"id": "a", "text": "x"}\n', "docs.jsonl: holds 1 documents; 2 are asked for"),
+        ('{"id": "a", "text": "x"}\n', "docs.jsonl: holds 1 documents; 2 are needed"),
     ],
 )
 def test_a_bad_collection_is_named_by_line(tmp_path: Path, lines: str, says: str) -> None:
@@ -113,7 +113,7 @@ def test_a_report_that_does_not_fit_is_named(tmp_path: Path) -> None:
         "maxp-bert must be compared with firstp-bert (--baseline), not with nothing": [
             (report(tmp_path / "alone.json", maxp_bert=("", None)), "nDCG@10")
         ],
-        "lacks maxp-bert, so that": [
+        "lacks maxp-bert, whose average gain": [
             (good, "nDCG@10"),
             (report(tmp_path / "less.json", sump_bert=("firstp-bert", 0.1)), "nDCG@10"),
         ],

@@ -87,18 +87,18 @@ def test_what_a_planner_must_know(farrank: Farrank, tmp_path: Path) -> None:
     only = step(60, 60, 0.1, True, cached=2)
     folder = report(tmp_path / "a", Plan("open", HALF_S), only, interrupted=True)
     outcome = farrank("loadtest", "capacity", folder, "--rate", "1")
-    assert "note: no load broke p99 within 500 ms: one replica may do more" in outcome.err
+    assert "note: no load broke p99 within 500 ms: one replica may answer more" in outcome.err
     assert "note: the test ended early" in outcome.err
     assert "note: 50% of the chunks came from the server's cache" in outcome.err
 
     steps = [step(60, 60, 0.1, True), step(90, 60, 0.1, False, bound=True)]
     folder = report(tmp_path / "b", Plan("open", HALF_S), *steps)
     outcome = farrank("loadtest", "capacity", folder, "--rate", "1")
-    assert "note: the load generator was the limit: one replica may do more" in outcome.err
+    assert "note: the load generator was the limit: one replica may answer more" in outcome.err
 
     folder = report(tmp_path / "c", Plan("open", None), step(60, 60, 0.1, None))
     outcome = farrank("loadtest", "capacity", folder, "--rate", "1")
-    assert "note: the highest load was answered, too: one replica may do more" in outcome.err
+    assert "note: the highest load was answered, too: one replica may answer more" in outcome.err
 
 
 def refusal(farrank: Farrank, report: Path, *flags: str) -> str:
@@ -117,14 +117,14 @@ def test_reports_that_say_nothing_are_refused(farrank: Farrank, climbed: Path, t
         ("query,documents", "other.json: not JSON; name results.json of `farrank loadtest latency`"),
         ("[]", "other.json: not written by `farrank loadtest latency` in format 1"),
         ('{"format": 9, "highest_that_holds": 1}', "not written by `farrank loadtest latency` in format 1"),
-        ('{"format": 1, "highest_that_holds": 1}', "other.json: no whole report"),
+        ('{"format": 1, "highest_that_holds": 1}', "other.json: incomplete report"),
     ):
         other.write_text(text)
         assert words in refusal(farrank, other)
     none = report(tmp_path / "none", Plan("open", HALF_S), step(60, 60, 0.9, False))
-    assert "none/results.json: no load in it holds p99 within 500 ms; measure lower" in refusal(farrank, none)
+    assert "none/results.json: no load holds p99 within 500 ms; measure lower" in refusal(farrank, none)
     empty = report(tmp_path / "empty", Plan("open", HALF_S))
-    assert "no call was answered in it" in refusal(farrank, empty)
+    assert "no call was answered" in refusal(farrank, empty)
     assert "one of the arguments --rate --callers is required" in refusal(farrank, climbed, "--spare", "1")
     assert "--rate" in refusal(farrank, climbed, "--rate", "0")
     assert "--utilisation" in refusal(farrank, climbed, "--rate", "1", "--utilisation", "1.5")

@@ -148,7 +148,7 @@ def test_calls_may_be_of_a_priority(farrank: Farrank, server: SpawnedServer, tmp
     asked = ["--target", f"cohere:{server.http_url}", "--out", tmp_path / "x"]
     refused = farrank("loadtest", "latency", *asked, *TINY, *options)
     assert refused.exit_code == 2
-    assert "only Farrank over gRPC is asked with a --priority" in refused.err
+    assert "only Farrank over gRPC takes a --priority" in refused.err
 
 
 def test_both_doors_of_a_server_are_measured_in_one_run(
@@ -169,9 +169,9 @@ def test_both_doors_of_a_server_are_measured_in_one_run(
     # Each load at all targets before the next.
     order = [line.partition(":")[0] for line in outcome.err.splitlines() if "good/s" in line]
     assert order == ["1 caller"] * 3 + ["2 callers"] * 3
-    said = [line for line in outcome.out.splitlines() if " of what " in line]
+    said = [line for line in outcome.out.splitlines() if " times as many calls as " in line]
     assert len(said) == 4
-    assert all(f"of what {server.address} does, its median call takes" in line for line in said)
+    assert all(f"times as many calls as {server.address}; its median call takes" in line for line in said)
 
     refused = farrank(
         "loadtest", "latency", *asked, "--out", tmp_path / "x", *TINY, "--climb", "1", "--objective", "p99=1s"
@@ -273,12 +273,12 @@ def test_a_server_that_dies_ends_the_sweep_and_keeps_what_was_measured(
         outcome = farrank("loadtest", "latency", "--target", own.address, *TINY, *options)
         killing.join()
     assert outcome.exit_code == 3
-    assert "the server answers no more: " in outcome.err
+    assert "the server no longer answers: " in outcome.err
     assert f"{out} keeps what was measured" in outcome.err
     (step,) = results_of(out)["steps"]
     assert step["statuses"]["OK"] > 0
     assert step["statuses"]["UNAVAILABLE"] > 0
-    assert "The sweep ended early: the server answers no more" in (out / "report.html").read_text()
+    assert "The sweep ended early: the server no longer answers" in (out / "report.html").read_text()
 
 
 def loadtest(*arguments: object, rates: str = "5") -> list[object]:
@@ -307,8 +307,8 @@ def test_who_cannot_be_asked_is_said_before_any_load(
         (["--rates", "9999"], "rate 9999/s: must be above 0 and at most 2500/s (--max-rate)"),
         (["--rates", "2,20", "--max-rate", "10"], "rate 20/s: must be above 0 and at most 10/s"),
         (["--callers", "1000"], "at most 256 (--max-callers)"),
-        (["--rates", "2000", "--duration-s", "1000"], "calls are more than 1,000,000 (--max-calls)"),
-        (["--rates", "1", "--max-load-s", "10"], "75 s of load are more than 10 s (--max-load-s)"),
+        (["--rates", "2000", "--duration-s", "1000"], "calls exceed the cap of 1,000,000 (--max-calls)"),
+        (["--rates", "1", "--max-load-s", "10"], "75 s of load exceed the cap of 10 s (--max-load-s)"),
         (["--climb", "1"], "--climb: needs an --objective"),
         (["--climb", "1", "--objective", "p99=1s", "--factor", "1"], "--factor 1: must be at least 1.01"),
         (["--climb", "0", "--objective", "p99=1s"], "argument --climb: 0 is not above 0"),
@@ -350,4 +350,4 @@ def test_wrong_files_end_with_a_line(farrank: Farrank, tmp_path: Path) -> None:
     (tmp_path / "results.json").touch()
     taken = farrank(*loadtest("--out", tmp_path, *TINY))
     assert taken.exit_code == 2
-    assert "holds results.json already" in taken.err
+    assert "already holds results.json" in taken.err

@@ -125,7 +125,7 @@ async def test_a_sweep_ends_where_the_server_is_gone() -> None:
     plan = Plan("closed", Objective(50, 5), warm_up_s=0, duration_s=0.5, repeats=3)
     found = await sweep(Leaving(10, stays=False), WORKLOAD, plan, upwards([2, 4]), Heard())
     assert found.target_gone
-    assert found.note == "the server answers no more: connection refused [UNAVAILABLE]"
+    assert found.note == "the server no longer answers: connection refused [UNAVAILABLE]"
     (step,) = found.steps
     assert len(step.repeats) == 1
     assert step.whole.statuses["OK"] == 10

@@ -82,7 +82,7 @@ async def test_tei(peer: Peer, opened: Callable[[str], Target]) -> None:
 
 
 async def test_tei_knows_no_names_of_rankers(peer: Peer, opened: Callable[[str], Target]) -> None:
-    with pytest.raises(TargetError, match="holds one model"):
+    with pytest.raises(TargetError, match="has one model"):
         await opened("tei:URL").rerank("q", DOCUMENTS, ranker="other", timeout_s=30)
     assert peer.asked == []
 
