@@ -52,7 +52,7 @@ def test_texts_are_read_from_a_file(tmp_path: Path) -> None:
     ("line", "complaint"),
     [
         ("{", "not JSON at character 2"),
-        ("[]", "a JSON object is expected, not list"),
+        ("[]", "must be a JSON object, not list"),
         ('{"body": "a"}', r"'text' is missing \(the object has 'body'\)"),
         ('{"text": 3}', "'text' must be a string, not int"),
     ],

@@ -62,10 +62,10 @@ def test_means_have_names_of_their_own_and_are_understood() -> None:
 @pytest.mark.parametrize(
     ("names", "says"),
     [
-        (["NDCG10"], "measure 'NDCG10': not known"),
-        (["nDCG@"], "measure 'nDCG@': not known"),
-        (["RR@10"], "measure 'RR@10': trec_eval has none such"),
-        (["RR", "MRR"], "measure 'MRR': stands twice"),
+        (["NDCG10"], "measure 'NDCG10': unknown"),
+        (["nDCG@"], "measure 'nDCG@': unknown"),
+        (["RR@10"], "measure 'RR@10': not in trec_eval"),
+        (["RR", "MRR"], "measure 'MRR': appears twice"),
     ],
 )
 def test_other_measures_are_refused(names: list[str], says: str) -> None:

@@ -21,7 +21,7 @@ def test_grades_by_query_and_document(tmp_path: Path) -> None:
         ("q 0 d", "3 columns; qrels have 4: query_id iteration doc_id grade"),
         ("q 0 d 1.5", "grade '1.5' must be a whole number of at most 9 digits"),
         ("q 0 d 1_0", "grade '1_0' must be a whole number of at most 9 digits"),
-        ("q 0 a 2", "document 'a' is graded 2 for query 'q', and 1 before"),
+        ("q 0 a 2", "document 'a' has grade 2 for query 'q', but 1 before"),
     ],
 )
 def test_a_malformed_line_is_named(tmp_path: Path, line: str, says: str) -> None:

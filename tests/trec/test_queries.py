@@ -30,12 +30,12 @@ def test_json_lines_have_several_fields_to_choose_from(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "line", "says"),
     [
-        ("q.tsv", "2 no tab", "1 columns; queries have 2, divided by one tab: query_id text"),
-        ("q.tsv", "2\ta\tb", "3 columns; queries have 2, divided by one tab: query_id text"),
-        ("q.tsv", "1\tagain", "query_id '1' stands twice"),
+        ("q.tsv", "2 no tab", "1 columns; queries have 2, separated by a tab: query_id text"),
+        ("q.tsv", "2\ta\tb", "3 columns; queries have 2, separated by a tab: query_id text"),
+        ("q.tsv", "1\tagain", "query_id '1' appears twice"),
         ("q.tsv", "a b\ttext", "query_id 'a b' holds white space or control characters"),
         ("q.tsv", "2\t ", "the text of query '2' is empty"),
-        ("q.jsonl", '["2"]', "a JSON object is expected, not list"),
+        ("q.jsonl", '["2"]', "must be a JSON object, not list"),
         ("q.jsonl", '{"qid": 2, "text": "t"}', "'qid' must be a string, not int"),
     ],
 )
@@ -52,5 +52,5 @@ def test_a_malformed_line_is_named(tmp_path: Path, name: str, line: str, says: s
 def test_a_field_of_a_tsv_is_refused(tmp_path: Path) -> None:
     (tmp_path / "q.tsv").write_text("1\tt\n")
 
-    with pytest.raises(InputError, match=r"only a \.jsonl file has fields to choose 'title' from"):
+    with pytest.raises(InputError, match=r"field 'title' needs a \.jsonl file"):
         read_queries(tmp_path / "q.tsv", "title")

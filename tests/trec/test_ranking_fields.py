@@ -51,7 +51,7 @@ def test_fields_are_read(tmp_path: Path) -> None:
         ({"vector": [1.0] * 1025}, "'vector' must be a list of 1 to 1,024 numbers"),
         ({"vector": ["1"]}, "'vector' holds '1'; it must hold finite numbers"),
         ({"vector": [float("nan")]}, "'vector' holds nan"),
-        ({"vector": [0, 0.0]}, "'vector' holds zeros alone"),
+        ({"vector": [0, 0.0]}, "'vector' holds only zeros"),
         (
             {"vector": [1.0, -1e39]},
             "the largest number of 'vector' is 1e\\+39; it must be between 1e-15 and 1e\\+15",

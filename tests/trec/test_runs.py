@@ -73,7 +73,7 @@ def test_what_32_bits_cannot_tell_apart_is_a_tie() -> None:
         ("q Q0 d 1 high t", "score 'high' must be a number"),
         ("q Q0 d 1 1_0 t", "score '1_0' must be a number"),
         ("q Q0 d 1 nan t", "score 'nan' must be finite"),
-        ("q Q0 first 2 0.5 t", "document 'first' stands twice for query 'q'"),
+        ("q Q0 first 2 0.5 t", "document 'first' appears twice for query 'q'"),
     ],
 )
 def test_a_malformed_line_is_named(tmp_path: Path, line: str, says: str) -> None:
@@ -142,7 +142,7 @@ def test_candidates_are_the_first_of_a_run_in_whatever_order_it_is_written(
 
 def test_a_document_that_stands_twice_is_named_wherever_it_does(tmp_path: Path) -> None:
     lines = ["q Q0 a 1 3 t", "q Q0 b 1 2 t", "p Q0 b 1 1 t", "q Q0 a 1 1 t", "q Q0"]
-    with pytest.raises(InputError, match=r"some\.run:4: document 'a' stands twice for query 'q'"):
+    with pytest.raises(InputError, match=r"some\.run:4: document 'a' appears twice for query 'q'"):
         read_lines(tmp_path, *lines)
 
 

@@ -1,7 +1,7 @@
-"""The files of the field, which load tests and training share: TREC runs, qrels, queries and collections.
+"""The field's files, shared by load tests and training: TREC runs, qrels, queries and collections.
 
-Every reader takes plain or gzipped UTF-8. What is wrong is named with its file and line.
-`farrank_trec.measures` is imported by its own name: it needs ir_measures.
+Every reader takes plain or gzipped UTF-8. Errors name the file and line.
+`farrank_trec.measures` must be imported separately: it needs ir_measures.
 """
 
 from farrank_trec.runs import (

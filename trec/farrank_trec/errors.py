@@ -1,7 +1,7 @@
-"""What is wrong with the field's files and measures, in one line.
+"""Errors in the field's files and measures, in one line.
 
-TrecError          a measure is not known, or not computed by trec_eval
-└── InputError     a file does not hold what it should: the message begins with `FILE:LINE: `
+TrecError          a measure is unknown, or trec_eval does not compute it
+└── InputError     a file has wrong content: the message begins with `FILE:LINE: `
 """
 
 
@@ -10,4 +10,4 @@ class TrecError(ValueError):
 
 
 class InputError(TrecError):
-    """A file does not hold what it should; the message begins with the file and the line."""
+    """A file has wrong content; the message begins with the file and the line."""

@@ -17,15 +17,15 @@ STDIN = "-"
 def raw_lines(source: Path | str) -> Iterator[tuple[str, int, bytes]]:
     """Yield `FILE:LINE`, the line's offset and its bytes, without blank lines.
 
-    The offset counts bytes from the start of what the file holds. A file whose name ends in `.gz` is
-    unpacked; `-` is standard input.
+    The offset counts bytes of the unpacked content. A file whose name ends in `.gz` is unpacked; `-` is
+    standard input.
     Raises: InputError if the file cannot be opened, or its gzip is damaged.
     """
     name = "standard input" if str(source) == STDIN else str(source)
     number = offset = 0
     try:
         with _open(source) as opened:
-            # Lines end at \n alone: a text may hold what Python's text mode takes for line ends.
+            # Lines end only at \n: texts may hold other line ends of Python's text mode.
             for number, line in enumerate(opened, start=1):
                 if not line.isspace():
                     yield f"{name}:{number}", offset, line.rstrip(b"\r\n")
@@ -64,19 +64,19 @@ def json_object(where: str, line: str) -> dict[str, Any]:
     try:
         fields = json.loads(line)
     except json.JSONDecodeError as error:
-        # Not the error's own text: it counts lines within this line.
+        # The error's own text would count lines within this line.
         raise InputError(f"{where}: not JSON at character {error.pos + 1}: {error.msg}") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: not JSON: {error}") from error
     if not isinstance(fields, dict):
-        raise InputError(f"{where}: a JSON object is expected, not {type(fields).__name__}")
+        raise InputError(f"{where}: must be a JSON object, not {type(fields).__name__}")
     return fields
 
 
 def named_string(where: str, fields: dict[str, Any], names: Iterable[str]) -> str:
     """Take the string under the first of the names that the object has.
 
-    Raises: InputError naming the place and the names that would do.
+    Raises: InputError naming the place and the allowed names.
     """
     names = tuple(names)
     name = next((each for each in names if each in fields), None)
@@ -89,18 +89,18 @@ def named_string(where: str, fields: dict[str, Any], names: Iterable[str]) -> st
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        # JSON can spell half a character as \ud800; no encoding of Unicode can hold it.
+        # JSON can spell half a character as \ud800, which no encoding of Unicode can represent.
         raise InputError(f"{where}: {name!r} holds half of a surrogate pair") from error
     return value
 
 
 def is_blank(text: str) -> bool:
-    """Tell whether a text shows nothing: it is empty, or of white space and invisible characters alone."""
+    """Tell whether a text is empty or has only white space and invisible characters."""
     return not any(each.isprintable() and not each.isspace() for each in text)
 
 
 def check_id(where: str, name: str, value: str) -> str:
-    """Let an id through that fits in a column of a run.
+    """Check that an id fits in a column of a run, and return it.
 
     Raises: InputError if it is empty or holds white space or control characters.
     """

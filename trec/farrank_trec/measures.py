@@ -1,7 +1,7 @@
 """The field's measures, query by query, as trec_eval computes them.
 
-One tool for all of them: others break ties between equal scores in other ways, and would score another order
-than the one that the run has.
+One tool computes all of them: others break ties between equal scores differently, and would measure another
+order than the run's.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ DEFAULT_MEASURES = ("RR", "nDCG@10", "nDCG@20", "P@10", "P@20", "AP")
 # measure -> query -> value
 PerQuery = dict[str, dict[str, float]]
 
-# What the mean of a measure over queries is called.
+# Measure -> name of its mean over queries.
 _MEANS = {"RR": "MRR", "AP": "MAP"}
 
 
@@ -27,9 +27,9 @@ def mean_name(measure: str) -> str:
 
 
 def parse_measures(names: Sequence[str]) -> list[Measure]:
-    """Read measures by ir_measures' names, such as `nDCG@10` or `AP(rel=2)`; MRR and MAP are understood.
+    """Read measures by ir_measures' names, such as `nDCG@10` or `AP(rel=2)`; MRR and MAP work too.
 
-    Raises: TrecError if a name is none, stands twice, or is no measure of trec_eval's.
+    Raises: TrecError if a name is unknown, appears twice, or trec_eval does not compute the measure.
     """
     by_mean = {mean: measure for measure, mean in _MEANS.items()}
     measures: list[Measure] = []
@@ -38,22 +38,22 @@ def parse_measures(names: Sequence[str]) -> list[Measure]:
             measure = ir_measures.parse_measure(by_mean.get(name, name))
         except (ValueError, NameError, TypeError) as error:
             raise TrecError(
-                f"measure {name!r}: not known; it must be named as {', '.join(DEFAULT_MEASURES)}"
+                f"measure {name!r}: unknown; examples of names: {', '.join(DEFAULT_MEASURES)}"
             ) from error
         if not ir_measures.pytrec_eval.supports(measure):
             raise TrecError(
-                f"measure {name!r}: trec_eval has none such (RR has no cutoff there; most others need one)"
+                f"measure {name!r}: not in trec_eval (RR has no cutoff there; most others need one)"
             )
         if measure in measures:
-            raise TrecError(f"measure {name!r}: stands twice")
+            raise TrecError(f"measure {name!r}: appears twice")
         measures.append(measure)
     return measures
 
 
 def evaluate(qrels: Qrels, run: Run, measures: Sequence[Measure]) -> PerQuery:
-    """Compute the measures of every judged query; one that the run does not rank has 0.
+    """Compute the measures of every judged query; a query that the run does not rank has 0.
 
-    Graded judgements count as they are in nDCG; elsewhere grade 1 is relevant, unless the measure says `rel`.
+    nDCG uses the grades; in other measures grades from 1 are relevant, unless the measure sets `rel`.
     """
     scores = {query_id: {each.doc_id: each.score for each in ranked} for query_id, ranked in run.items()}
     values: PerQuery = {str(measure): {} for measure in measures}
@@ -63,10 +63,10 @@ def evaluate(qrels: Qrels, run: Run, measures: Sequence[Measure]) -> PerQuery:
 
 
 def evaluate_pooled(parts: Sequence[tuple[Qrels, Run]], measures: Sequence[Measure]) -> PerQuery:
-    """Compute the measures of several sets of queries as one: every query weighs the same.
+    """Compute the measures of several sets of queries together, with equal weight for every query.
 
-    So the papers average TREC DL 2019-2021. Each part keeps its own judgements, since a query may stand in
-    several with other documents; the queries are called `PART:QUERY_ID` then, parts counted from 1.
+    The papers average TREC DL 2019-2021 like this. Each part keeps its own judgements, because a query may be
+    in several parts with other documents; queries are named `PART:QUERY_ID`, parts counted from 1.
     """
     if len(parts) == 1:
         return evaluate(*parts[0], measures)

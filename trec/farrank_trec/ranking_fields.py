@@ -1,4 +1,4 @@
-"""What a line of a collection may bring for first stages beside its text: expansions, impacts, a vector.
+"""Optional fields of a collection's line for first stages: expansions, impacts, a vector.
 
 {"id": "d1", "text": "…", "expansions": ["a question that it answers"],
  "impacts": {"river": 87, "##s": 12}, "vector": [0.1, -0.2]}
@@ -12,20 +12,20 @@ from typing import Any
 
 from farrank_trec.errors import InputError
 
-# What Lucene keeps of a term's weight stays an int in the sum over a whole vocabulary.
+# With this limit the sum of the weights of a whole vocabulary still fits in Lucene's int.
 MAX_IMPACT = 65_535
 MAX_TOKEN_CHARACTERS = 200
 MAX_ID_BYTES = 32_766  # Lucene's own limit for a term
 MAX_VECTOR_WIDTH = 1024  # Lucene's own limit
-MAX_VECTOR_NUMBER = 1e15  # squares of more, or of its inverse, leave the range of 32 bits
+MAX_VECTOR_NUMBER = 1e15  # squares beyond it or its inverse leave the range of 32-bit floats
 
 
 @dataclass(frozen=True, slots=True)
 class RankingFields:
-    """What a first stage ranks a document by, beside its text.
+    """The fields, besides the text, by which a first stage ranks a document.
 
     `expansions` are texts that are searched with the document's own (Nogueira et al., doc2query, 2019).
-    `impacts` are the weights of tokens (SPLADE, DeepImpact). Each is None where the line says nothing of it.
+    `impacts` are the weights of tokens (SPLADE, DeepImpact). Each is None if the line lacks it.
     Shapes: vector (H,).
     """
 
@@ -38,7 +38,7 @@ NO_FIELDS = RankingFields()
 
 
 class RankingFieldsReader:
-    """Reads these of one line after the other, and holds each line to what those before it had."""
+    """Reads the fields of one line after the other, and checks that all lines have the same fields."""
 
     def __init__(self) -> None:
         self._first: tuple[str, RankingFields] | None = None
@@ -46,9 +46,9 @@ class RankingFieldsReader:
     def read(self, where: str, values: Mapping[str, Any]) -> RankingFields:
         """Read a line's values.
 
-        Raises: InputError naming the place, the field and what it must be; also where one line has a field
-            and another has not, or vectors differ in width: a document without would never be found by it. (A
-            list of expansions may be empty.)
+        Raises: InputError naming the place, the field and its allowed values; also if one line has a field
+            and another lacks it, or vectors differ in width: a document without a field would never be found
+            by it. (A list of expansions may be empty.)
         """
         found = RankingFields(
             _expansions(where, values.get("expansions")),
@@ -92,7 +92,7 @@ def _impacts(where: str, value: Any) -> Mapping[str, int] | None:
                 f"{where}: 'impacts' has the token {token!r}; it must have no white space and be printable"
             )
         _check_encodable(where, "impacts", token)
-        # Java counts characters beyond the first 65,536 twice, and Lucene would cut the token in two.
+        # Java counts characters beyond the first 65,536 twice, and Lucene would split a longer token.
         if (length := len(token.encode("utf-16-le")) // 2) > MAX_TOKEN_CHARACTERS:
             raise InputError(
                 f"{where}: 'impacts' has a token of {length} characters (of UTF-16); "
@@ -115,7 +115,7 @@ def _vector(where: str, value: Any) -> tuple[float, ...] | None:
         if type(each) not in (int, float) or abs(each) == math.inf or each != each:
             raise InputError(f"{where}: 'vector' holds {each!r}; it must hold finite numbers")
     if not any(value):
-        raise InputError(f"{where}: 'vector' holds zeros alone; it would have no direction")
+        raise InputError(f"{where}: 'vector' holds only zeros; it would have no direction")
     longest = max(map(abs, value))
     if not 1 / MAX_VECTOR_NUMBER <= longest <= MAX_VECTOR_NUMBER:
         raise InputError(
@@ -126,7 +126,7 @@ def _vector(where: str, value: Any) -> tuple[float, ...] | None:
 
 
 def _short(number: float) -> str:
-    """Write a number short, also a whole one that is too large for a float."""
+    """Write a number briefly, also an integer that is too large for a float."""
     return f"{number:g}" if number <= sys.float_info.max else f"a number of {len(str(number))} digits"
 
 

@@ -1,7 +1,7 @@
-"""TREC's files of columns: runs (`query_id Q0 doc_id rank score tag`) and qrels (`query_id 0 doc_id grade`).
+"""TREC's column files: runs (`query_id Q0 doc_id rank score tag`) and qrels (`query_id 0 doc_id grade`).
 
-A run is ordered as trec_eval orders it: by score, as a 32-bit float; the rank written in the file is not
-used. Equal scores stand by doc_id, descending. So a run is in the order that it is evaluated in.
+A run is ordered as in trec_eval, so that it has the order in which it is evaluated: by score as a 32-bit
+float, equal scores by doc_id, descending. The rank in the file is not used.
 """
 
 import math
@@ -27,12 +27,12 @@ class ScoredDoc:
     score: float
 
 
-# By query_id, in the order of the file; documents best first.
+# query_id -> documents, best first; queries are in the order of the file.
 Run = dict[str, list[ScoredDoc]]
 
 
 def rank(query_id: str, scores: Iterable[tuple[str, float]]) -> list[ScoredDoc]:
-    """Put a query's documents in order: the score descending, then the doc_id descending."""
+    """Sort a query's documents by score, then by doc_id, both descending."""
     ordered = sorted(scores, key=lambda scored: (array("f", [scored[1]])[0], scored[0]), reverse=True)
     return [ScoredDoc(query_id, doc_id, place, score) for place, (doc_id, score) in enumerate(ordered, 1)]
 
@@ -54,8 +54,8 @@ def read_run(path: Path) -> Run:
 class Candidates(Mapping[str, list[str]]):
     """The first documents of each query of a run, best first, by query_id in the order of the file.
 
-    Of each the number is kept, in four bytes: a run to train with has tens of millions of lines, and names
-    each document many times.
+    Each document is kept as a number of four bytes: a run to train with has tens of millions of lines, and
+    names each document many times.
     """
 
     def __init__(self, doc_ids: list[str], numbers: dict[str, "array[int]"]) -> None:
@@ -74,7 +74,7 @@ class Candidates(Mapping[str, list[str]]):
 def read_candidates(path: Path, depth: int) -> Candidates:
     """Read a run in the order of `read_run`, and keep the first `depth` documents of each query.
 
-    While it is read, a line takes some ten bytes of memory, besides the ids.
+    During reading a line takes about ten bytes of memory, besides the ids.
     Raises: InputError as `read_run`.
     """
     numbers: dict[str, int] = {}
@@ -84,7 +84,7 @@ def read_candidates(path: Path, depth: int) -> Candidates:
         if query_id != current:
             current = query_id
             documents, scores = read.setdefault(query_id, (array("i"), array("f")))
-            # Only one query has a set: most runs hold a query's lines together.
+            # Only the current query has a set: most runs keep a query's lines together.
             seen = set(documents)
         number = numbers.setdefault(doc_id, len(numbers))
         if number in seen:
@@ -123,13 +123,13 @@ def _run_lines(path: Path) -> Iterator[tuple[str, str, str, float]]:
 
 
 def _stands_twice(where: str, query_id: str, doc_id: str) -> InputError:
-    return InputError(f"{where}: document {doc_id!r} stands twice for query {query_id!r}")
+    return InputError(f"{where}: document {doc_id!r} appears twice for query {query_id!r}")
 
 
 def write_run(path: Path, run: Mapping[str, Sequence[ScoredDoc]], tag: str) -> None:
-    """Write a run that `read_run` reads back the same: scores keep every digit.
+    """Write a run that `read_run` reads back unchanged: scores keep every digit.
 
-    Raises: InputError if an id or the tag would not stay in its column, or the file cannot be written.
+    Raises: InputError if an id or the tag does not fit in its column, or the file cannot be written.
     """
     check_id(str(path), "tag", tag)
     try:
@@ -146,26 +146,25 @@ def write_run(path: Path, run: Mapping[str, Sequence[ScoredDoc]], tag: str) -> N
 
 _QRELS_COLUMNS = "query_id iteration doc_id grade"
 
-# query_id -> doc_id -> grade; what is not judged is not relevant.
+# query_id -> doc_id -> grade; documents without a judgement are not relevant.
 Qrels = dict[str, dict[str, int]]
 
 
 def read_qrels(path: Path) -> Qrels:
-    """Read judgements; the second column is ignored, as by every tool.
+    """Read judgements; the second column is ignored, as in every tool.
 
-    Raises: InputError naming file and line if a line is malformed, or judges a document once more and
-        otherwise.
+    Raises: InputError naming file and line if a line is malformed or contradicts an earlier judgement.
     """
     qrels: Qrels = {}
     for where, (query_id, _, doc_id, text) in _rows(path, "qrels have", _QRELS_COLUMNS):
-        # Not what int() takes beyond it: 1_0 is no grade.
+        # int() would also take 1_0.
         if not re.fullmatch(r"[+-]?[0-9]{1,9}", text):
             raise InputError(f"{where}: grade {text!r} must be a whole number of at most 9 digits")
         grade = int(text)
         if qrels.setdefault(query_id, {}).setdefault(doc_id, grade) != grade:
             known = qrels[query_id][doc_id]
             raise InputError(
-                f"{where}: document {doc_id!r} is graded {grade} for query {query_id!r}, and {known} before"
+                f"{where}: document {doc_id!r} has grade {grade} for query {query_id!r}, but {known} before"
             )
     if not qrels:
         raise InputError(f"{path}: the qrels are empty; expected lines of {_QRELS_COLUMNS}")
@@ -173,9 +172,9 @@ def read_qrels(path: Path) -> Qrels:
 
 
 def write_qrels(path: Path, qrels: Qrels) -> None:
-    """Write judgements that `read_qrels` reads back the same.
+    """Write judgements that `read_qrels` reads back unchanged.
 
-    Raises: InputError if an id would not stay in its column, or the file cannot be written.
+    Raises: InputError if an id does not fit in its column, or the file cannot be written.
     """
     try:
         with path.open("w", encoding="utf-8", newline="\n") as out:
@@ -188,10 +187,10 @@ def write_qrels(path: Path, qrels: Qrels) -> None:
 
 
 def qrels_by_id_prefix(run: Run) -> Qrels:
-    """Judge a run's own documents by name: relevant is what is called `QUERYID_…`.
+    """Judge a run's documents by name: documents named `QUERYID_…` are relevant.
 
-    MS MARCO FarRelevant names its documents so, and comes without qrels. A query whose relevant document was
-    not retrieved is judged all the same, with no relevant document: it counts, and counts 0.
+    MS MARCO FarRelevant names its documents like this and has no qrels. A query whose relevant document was
+    not retrieved is judged without a relevant document and counts as 0.
     """
     return {
         query_id: {each.doc_id: int(each.doc_id.startswith(f"{query_id}_")) for each in documents}
@@ -200,7 +199,7 @@ def qrels_by_id_prefix(run: Run) -> Qrels:
 
 
 def _rows(path: Path, have: str, columns: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield each line's place and its columns, which must be as many as their names."""
+    """Yield each line's place and columns, after checking their number."""
     for where, line in numbered_lines(path):
         values = line.split()
         if len(values) != len(columns.split()):

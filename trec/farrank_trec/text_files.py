@@ -1,6 +1,6 @@
-"""Files that hold texts by their ids: queries (TSV or JSON lines) and collections (JSON lines).
+"""Files of texts by id: queries (TSV or JSON lines) and collections (JSON lines).
 
-Collections come in several shapes, so a document's id and text go by several names: `id`, `docid`, `doc_id`,
+Collections come in several forms, so a document's id and text have several names: `id`, `docid`, `doc_id`,
 `pid` or `_id`, and `text`, `contents` or `body`.
 """
 
@@ -28,15 +28,15 @@ QUERY_TEXTS = ("text", "query", "title")
 
 
 def read_queries(path: Path, field: str = "") -> dict[str, str]:
-    """Read queries by their ids, in the order of the file; a file whose name has `.jsonl` holds JSON lines.
+    """Read queries by id, in the order of the file; a file name with `.jsonl` means JSON lines.
 
-    `field` says which key of a JSON line is the query (TREC topics have a title and a description). Without
-    it, it is the first of text, query and title.
-    Raises: InputError naming file and line if a line is malformed, or a query_id stands twice.
+    `field` names the key of a JSON line that holds the query (TREC topics have a title and a description).
+    The default is the first of text, query and title.
+    Raises: InputError naming file and line if a line is malformed, or a query_id appears twice.
     """
     as_json = ".jsonl" in path.suffixes
     if field and not as_json:
-        raise InputError(f"{path}: only a .jsonl file has fields to choose {field!r} from")
+        raise InputError(f"{path}: field {field!r} needs a .jsonl file")
     queries: dict[str, str] = {}
     for where, line in numbered_lines(path):
         if as_json:
@@ -47,11 +47,11 @@ def read_queries(path: Path, field: str = "") -> dict[str, str]:
             query_id, text = line.split("\t")
         else:
             columns = line.count("\t") + 1
-            raise InputError(f"{where}: {columns} columns; queries have 2, divided by one tab: query_id text")
+            raise InputError(f"{where}: {columns} columns; queries have 2, separated by a tab: query_id text")
         check_id(where, "query_id", query_id)
         if query_id in queries:
-            raise InputError(f"{where}: query_id {query_id!r} stands twice")
-        # Topics are wrapped at the width of a page; a line end says nothing.
+            raise InputError(f"{where}: query_id {query_id!r} appears twice")
+        # Topics are wrapped at the width of a page; line ends have no meaning.
         text = " ".join(text.split())
         if is_blank(text):
             raise InputError(f"{where}: the text of query {query_id!r} is empty")
@@ -64,7 +64,7 @@ def read_queries(path: Path, field: str = "") -> dict[str, str]:
 def write_queries(path: Path, queries: Mapping[str, str]) -> None:
     """Write queries as `query_id<TAB>text` that `read_queries` reads back; white space becomes one space.
 
-    Raises: InputError if an id would not stay in its column, or the file cannot be written.
+    Raises: InputError if an id does not fit in its column, or the file cannot be written.
     """
     try:
         with path.open("w", encoding="utf-8", newline="\n") as out:
@@ -76,10 +76,10 @@ def write_queries(path: Path, queries: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CollectionDocument:
-    """A document of a collection, its title in front of its text. `where` is its `FILE:LINE`.
+    """A document of a collection; its text begins with its title. `where` is its `FILE:LINE`.
 
-    Its `line`, without the end, stands at byte `offset` of what `source` holds. `ranking` is what it brings
-    beside its text, where that was asked for.
+    `line`, without the line end, is at byte `offset` of the unpacked `source`. `ranking` holds the fields for
+    first stages if they were read.
     """
 
     where: str
@@ -92,7 +92,7 @@ class CollectionDocument:
 
 
 class DocumentKeys:
-    """Which keys of a JSON line hold a document's id, text and title; `fields` renames them."""
+    """The keys of a document's id, text and title in a JSON line; `fields` renames them."""
 
     def __init__(self, fields: Mapping[str, str] | None = None) -> None:
         named = fields or {}
@@ -101,21 +101,21 @@ class DocumentKeys:
         self._title = named.get("title", "title")
 
     def doc_id(self, where: str, values: dict[str, Any]) -> str:
-        """Read the id alone of a line's object. Raises: InputError naming the place if it has none."""
+        """Read only the id of a line's object. Raises: InputError naming the place if it has none."""
         return named_string(where, values, self._ids)
 
     def read(self, where: str, line: bytes, wanted: Collection[str] | None = None) -> tuple[str, str] | None:
-        """Read a line's id, and its text with the title in front; None if the id is not wanted.
+        """Read a line's id, and its text with the title first; None if the id is not wanted.
 
-        Raises: InputError naming the place if the line is malformed; what else it holds, if it is not wanted,
-            is not looked at.
+        Raises: InputError naming the place if the line is malformed; an unwanted line's other values are not
+            checked.
         """
         return self.read_values(where, json_object(where, decoded(where, line)), wanted)
 
     def read_values(
         self, where: str, values: dict[str, Any], wanted: Collection[str] | None = None
     ) -> tuple[str, str] | None:
-        """As `read`, of a line's object."""
+        """Read like `read`, from a line's object."""
         doc_id = self.doc_id(where, values)
         if wanted is not None and doc_id not in wanted:
             return None
@@ -136,12 +136,12 @@ def read_documents(
 ) -> Iterator[CollectionDocument]:
     """Read collections one after the other, a line at a time; `-` is standard input.
 
-    `wanted` passes over all other ids, whatever else their lines hold: a collection may outgrow the memory.
-    `fields` renames the keys: `{"id": "docid", "text": "contents", "title": "headline"}`. `on_bad` hears of
-    each bad line, and reading goes on behind it. `with_ranking` reads what first stages rank by beside the
-    text, too; otherwise nobody looks at that.
-    Raises: InputError naming file and line if a line is malformed or an id stands twice, unless `on_bad`
-        hears of it; InputError if a file cannot be opened or is damaged.
+    With `wanted`, documents with other ids are skipped without a check of their other values: a collection
+    may exceed the memory. `fields` renames the keys: `{"id": "docid", "text": "contents", "title":
+    "headline"}`. `on_bad` gets the error of each bad line, which is then skipped. `with_ranking` also reads
+    the fields for first stages, which are otherwise ignored.
+    Raises: InputError naming file and line if a line is malformed or an id appears twice, unless `on_bad` is
+        given; InputError if a file cannot be opened or is damaged.
     """
     keys = DocumentKeys(fields)
     chosen = wanted if wanted is None or isinstance(wanted, Set) else frozenset(wanted)
@@ -172,9 +172,9 @@ def read_documents(
 
 
 def read_collection(paths: Sequence[Path], doc_ids: Collection[str]) -> dict[str, str]:
-    """Read the texts of these documents, by their ids.
+    """Read the texts of these documents, by id.
 
-    What no file holds is left out of the answer; see `missing_documents`.
+    Documents that no file holds are left out; see `missing_documents`.
     Raises: InputError as `read_documents`.
     """
     return {each.doc_id: each.text for each in read_documents(paths, wanted=doc_ids)}
@@ -183,7 +183,7 @@ def read_collection(paths: Sequence[Path], doc_ids: Collection[str]) -> dict[str
 def missing_documents(
     found: Collection[str], doc_ids: Collection[str], what: str = "candidate documents"
 ) -> str:
-    """Say how many of the documents were not found, and name the first few; empty if all were."""
+    """Report the number of documents not found, and the first few ids; empty if all were found."""
     missing = sorted(set(doc_ids).difference(found))
     if not missing:
         return ""
