@@ -1,1 +1,1 @@
-"""The main job, shown: Lucene finds, Farrank reranks, judged questions say how well."""
+"""A demonstration: Lucene finds, Farrank reranks, and judged questions measure the result."""

@@ -1,4 +1,4 @@
-"""`make demo`: serve the embedded corpus, rerank real questions, print what came and how good it is."""
+"""`make demo`: serve the embedded corpus, rerank real questions, print the rankings and their quality."""
 
 import argparse
 import contextlib
@@ -19,7 +19,7 @@ EXCERPT_LINES = 4
 
 
 def show_ranking(question: str, ranking: Ranking, answers: set[str]) -> None:
-    """Print a ranking beside the first stage's. `answers` are marked: the documents judged to answer."""
+    """Print a ranking next to the first stage's, with the documents in `answers` marked."""
     first_stage = sorted(ranking.results, key=lambda result: result.index)
     marked = {each.id: each.id + (" *" if each.id in answers else "") for each in first_stage}
     print(f"\n── {question}")
@@ -74,7 +74,7 @@ def main() -> None:
     with spawned_server(flags) as server, Client(server.address) as client:
         client.wait_until_healthy(TIMEOUT_S)
         print(f"server healthy after {time.monotonic() - started_s:.1f} s on {server.address}")
-        print(f"where the evidence lies, in a browser: {server.http_url}/", flush=True)
+        print(f"the evidence in a browser: {server.http_url}/", flush=True)
         for ranker in client.rankers().rankers:
             runs_on = f"{ranker.device} {ranker.precision}"
             print(f"ranker {ranker.name}: {ranker.family} over {ranker.backbone}, {runs_on}")
@@ -89,11 +89,11 @@ def main() -> None:
 
 
 def stay_up(url: str) -> None:
-    """At a terminal, leave the page to who sits there until Ctrl-C."""
-    print(f"\n── where the evidence lies, in a browser: {url}", flush=True)
+    """At a terminal, keep serving the page until Ctrl-C."""
+    print(f"\n── the evidence in a browser: {url}", flush=True)
     if sys.stdin.isatty() and sys.stdout.isatty():
         with contextlib.suppress(KeyboardInterrupt):
-            print("   up until Ctrl-C", flush=True)
+            print("   serving until Ctrl-C", flush=True)
             threading.Event().wait()
 
 

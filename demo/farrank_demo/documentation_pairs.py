@@ -1,7 +1,7 @@
-"""Training data from documentation: what a function does is the query, its module's document answers it.
+"""Training data from documentation: a function's summary is the query, its module's document answers it.
 
-A query is the sentence that sums up a function or a class. It is taken out of every document, so that what is
-left must be matched by its meaning: the function's name, its parameters, the rest of the text. The files are
+A query is the sentence that sums up a function or a class. It is removed from every document, so that the
+ranker must match the rest by meaning: the function's name, its parameters, the remaining text. The files are
 those that `farrank train` reads.
 """
 
@@ -19,30 +19,30 @@ from farrank_server.first_stage.bm25 import Bm25Config
 from farrank_server.first_stage.stages import open_first_stages
 from farrank_trec import Qrels, Run, rank, write_qrels, write_queries, write_run
 
-# Modules differ in size by a factor of a hundred: of each so many sentences are enough.
+# The most sentences of a document: modules differ in size by a factor of a hundred.
 PER_DOCUMENT = 8
 FEWEST_WORDS, MOST_WORDS = 5, 32
-# A sentence that stands in more documents asks for none of them.
+# A sentence that occurs in more documents identifies none of them.
 MOST_RELEVANT = 3
-# Of so many packages about one is held back to choose a ranker by.
+# About one package in this number is held back for validation.
 DEV_OF = 16
 
 _SECTION = re.compile(r"[A-Z][A-Z ]*$")
 _FUNCTION = re.compile(r" {4}(?:async )?([A-Za-z]\w*)(?: = \w+)?\(")
-# How it is called: text that is written in C begins so, and every class.
+# A call signature, with which the text of every class and of functions written in C begins.
 _CALL = re.compile(r"\w+\(")
 _CLASS = re.compile(r" {4}class ([A-Za-z]\w*)")
-# What stands before each line of a function's text, and of a class's.
+# The margin of each line of a function's text, and of a class's.
 _OF_FUNCTION, _OF_CLASS = " " * 8, "     |  "
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
-# Between the words of a sentence: line ends, indentation, the bar beside a class.
+# Between the words of a sentence: line ends, indentation, the bar in a class's margin.
 _GAP = r"[\s|]+"
 
 
 def summaries(text: str) -> Iterator[tuple[str, str]]:
     """Yield name and summary sentence of each public function and class of a module, as pydoc renders them.
 
-    Methods are left out: most of their sentences say little without their class.
+    Methods are left out: most of their sentences mean little without their class.
     """
     lines = text.split("\n")
     section = ""
@@ -61,7 +61,7 @@ def summaries(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _first_paragraph(lines: Sequence[str], start: int, margin: str) -> str:
-    """Join the lines of the first paragraph that does not say how it is called."""
+    """Join the lines of the first paragraph, without call signatures."""
     words: list[str] = []
     for line in lines[start:]:
         if not line.startswith(margin.rstrip() or margin):
@@ -75,14 +75,14 @@ def _first_paragraph(lines: Sequence[str], start: int, margin: str) -> str:
 
 
 def _asks_for_something(sentence: str) -> bool:
-    # Of a class without a text, pydoc goes on with the order of its bases.
+    # For a class without a text, pydoc continues with the order of its bases.
     headline = sentence.startswith("Method resolution order:") or "://" in sentence
     return sentence[:1].isupper() and not headline and FEWEST_WORDS <= len(sentence.split()) <= MOST_WORDS
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Documents without the sentences that ask for them, and these as queries by their split."""
+    """Documents without their query sentences, and these queries by split."""
 
     documents: Mapping[str, str]
     train: Mapping[str, str]
@@ -91,9 +91,9 @@ class Pairs:
 
 
 def make_pairs(documents: Mapping[str, str], per_document: int = PER_DOCUMENT) -> Pairs:
-    """Make queries of at most so many summaries a document; every document that has the sentence is relevant.
+    """Make queries of at most `per_document` summaries; every document that has the sentence is relevant.
 
-    A package's queries are all for training or all for validation, which its name alone decides.
+    A package's queries are all for training or all for validation, depending on its name alone.
     """
     joined = {doc_id: " ".join(re.split(_GAP, text)) for doc_id, text in documents.items()}
     places: dict[str, tuple[str, ...]] = {}
@@ -127,7 +127,7 @@ def make_pairs(documents: Mapping[str, str], per_document: int = PER_DOCUMENT) -
 
 
 def _drawn(key: str) -> int:
-    """Draw a number that the key alone decides, on every machine."""
+    """Draw a number that depends on the key alone, on every machine."""
     return int.from_bytes(blake2b(key.encode(), digest_size=8).digest())
 
 
@@ -144,7 +144,7 @@ def _without(text: str, sentences: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PairFiles:
-    """Where the files of a training lie; judgements and candidates are of both splits."""
+    """The files of a training; judgements and candidates are of both splits."""
 
     folder: Path
 
@@ -165,12 +165,12 @@ class PairFiles:
 
     @property
     def qrels(self) -> Path:
-        """Which documents are relevant."""
+        """The relevant documents of each query."""
         return self.folder / "qrels.txt"
 
     @property
     def candidates(self) -> Path:
-        """What BM25 finds: the negatives, and what is reranked for validation."""
+        """BM25's results: the negatives, and the documents to rerank for validation."""
         return self.folder / "candidates.trec"
 
 
@@ -194,7 +194,7 @@ def write_candidates(
     k: int,
     progress: Callable[[int], None] = lambda queries: None,
 ) -> None:
-    """Search the index of the documents for every query, and write the first `k` that are found.
+    """Search the index of the documents for every query, and write the first `k` results.
 
     Raises: ConfigError if the index cannot be opened or a package is missing.
     """
@@ -221,5 +221,5 @@ async def _search(queries: Mapping[str, str], index: Path, k: int, progress: Cal
                 searching.create_task(search_on())
     finally:
         await stage.stop()
-    # In the order of the queries, whichever search ended first.
+    # The queries' order, not the order in which searches ended.
     return {query_id: run[query_id] for query_id in queries}

@@ -1,4 +1,4 @@
-"""The demo's questions, their judgements (see JUDGING.md), and how well a ranking answers them."""
+"""The demo's questions, their judgements (see JUDGING.md), and measures of rankings."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a programmer asked."""
+    """A programmer's question."""
 
     query_id: str
     text: str
@@ -40,7 +40,7 @@ def ask(
     timeout_s: float,
     progress: Callable[[int], None],
 ) -> dict[str, Ranking]:
-    """Ask one question after the other, with `k` candidates each; without a name, of the default ranker."""
+    """Ask one question after the other, with `k` candidates each; `ranker` None means the default ranker."""
     rankings: dict[str, Ranking] = {}
     for number, question in enumerate(questions, start=1):
         rankings[question.query_id] = client.search_and_rerank(
@@ -52,7 +52,7 @@ def ask(
 
 MEASURES = (nDCG @ 10, RR @ 10)
 
-# What ir_measures reads: query id -> document id -> score.
+# ir_measures' form: query id -> document id -> score.
 Run = dict[str, dict[str, float]]
 
 
@@ -60,9 +60,9 @@ FIRST_STAGE, RERANKED = "Lucene (BM25)", "reranked"
 
 
 def runs(rankings: Mapping[str, Ranking]) -> dict[str, Run]:
-    """Take both orders out of the same answers, by the name they are printed under.
+    """Take both orders from the same answers, by the names under which they are printed.
 
-    Ranks, not scores, are handed on: equal scores then keep the order that a user would see.
+    The values are ranks, not scores, so equal scores keep the order that a user would see.
     """
     first_stage: Run = {}
     reranked: Run = {}

@@ -1,7 +1,7 @@
-"""`make train-demo`: train two rankers on Python's documentation, serve the better one, say how good it is.
+"""`make train-demo`: train two rankers on Python's documentation, serve the better one and measure it.
 
-Nothing is downloaded: the texts are the interpreter's, the backbone is the embedded model. What is written
-stays in a folder, and a run that was cut off goes on from there.
+Nothing is downloaded: the texts are the interpreter's, the backbone is the embedded model. All files stay in
+one folder, from which an interrupted run continues.
 """
 
 import argparse
@@ -57,7 +57,7 @@ TIMEOUT_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """How one ranker is trained, on how many of the queries."""
+    """The training of one ranker, and its number of queries."""
 
     family: str
     chunking: Chunking
@@ -67,10 +67,10 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What `make train-demo` does, and how much of it.
+    """The settings of `make train-demo`.
 
-    Each lesson after the first begins with the backbone that the one before it trained: what tells a
-    matching chunk is the same. `candidates` are as many as are reranked of every judged question.
+    Each lesson after the first begins with the backbone that the one before it trained, because matching a
+    chunk is the same task. `candidates` is the number of documents to rerank for every judged question.
     """
 
     backbone: str | Path
@@ -80,7 +80,7 @@ class Course:
 
 
 def _settings(backbone_learning_rate: float) -> TrainingConfig:
-    """Change the papers' settings as a few hundred queries ask for, where the papers had 352,000."""
+    """Adapt the papers' settings to a few hundred queries; the papers had 352,000."""
     return TrainingConfig(
         loss="ranknet",
         negatives_from=30,
@@ -96,7 +96,7 @@ def _settings(backbone_learning_rate: float) -> TrainingConfig:
 
 
 def fifteen_minutes() -> Course:
-    """Give the course that two cores should finish in that time, by estimate: few short windows."""
+    """Give a course of few short windows, which two cores should finish in that time, by estimate."""
     return Course(
         "embedded",
         (
@@ -114,7 +114,7 @@ def run_course(
     out: Path,
     interrupts: Interrupts,
 ) -> None:
-    """Make pairs, train, export, serve and measure; what is done already is not done again."""
+    """Make pairs, train, export, serve and measure; finished trainings are not repeated."""
     files = PairFiles(out / "data")
     with _step("training pairs"):
         _write_data(course, documents, files)
@@ -124,7 +124,7 @@ def run_course(
             before = trained[-1].folder if trained else None
             trained.append(_train(course, lesson, files, before, out / lesson.family, interrupts))
             measure = lesson.config.measure
-            print(f"   {measure} of the queries held back {trained[-1].measures[measure]:.4f}")
+            print(f"   {measure} of the validation queries {trained[-1].measures[measure]:.4f}")
     best = max(trained, key=lambda each: each.measures[course.lessons[0].config.measure])
     with _step(f"exporting {best.folder.name}, the better of the two"):
         _export(best.folder)
@@ -150,7 +150,7 @@ def _write_data(course: Course, documents: Mapping[str, str], files: PairFiles) 
     write_candidates(pairs, index, files, depth, progress)
     progress.end()
     print(f"   {len(pairs.documents)} documents in {files.collection}")
-    print(f"   {len(pairs.train)} queries to train on, {len(pairs.dev)} held back to choose by")
+    print(f"   {len(pairs.train)} queries to train on, {len(pairs.dev)} held back for validation")
 
 
 def _train(
@@ -185,7 +185,7 @@ def _train(
 
 
 def _beginner(course: Course, lesson: Lesson, before: Path | None) -> Ranker:
-    """Make the ranker that a lesson begins with."""
+    """Make the initial ranker of a lesson."""
     ranker = new_ranker(lesson.family, course.backbone, lesson.chunking)
     if before is not None:
         teacher = open_ranker(before)
@@ -217,11 +217,11 @@ def _export(artifact: Path) -> None:
     )
     steps.end()
     worst = max(each.max_difference for each in export.manifest.parity)
-    print(f"   {export.folder}: scores off by {worst:.2g} at most")
+    print(f"   {export.folder}: scores differ by {worst:.2g} at most")
 
 
 def _served_runs(artifact: Path, questions: Sequence[Question], index: Path, k: int) -> dict[str, Run]:
-    """Ask both rankers of one server, and give the orders by the name they are printed under."""
+    """Ask both rankers of one server, and give the orders by the names under which they are printed."""
     arguments = [f"--index=pydoc={index}", f"--ranker=trained={artifact}", "--ranker=embedded=embedded"]
     orders: dict[str, Run] = {}
     with spawned_server(arguments) as server, Client(server.address) as client:
@@ -250,7 +250,7 @@ def main() -> int:
     """Run the demonstration."""
     parser = argparse.ArgumentParser(prog="farrank_demo.train_demo", description=__doc__)
     parser.add_argument("--index", type=Path, required=True, help="the index of the embedded corpus")
-    parser.add_argument("--out", type=Path, required=True, help="folder of what is made")
+    parser.add_argument("--out", type=Path, required=True, help="folder of all results")
     arguments = parser.parse_args()
 
     began_s = time.monotonic()
@@ -261,13 +261,13 @@ def main() -> int:
                 fifteen_minutes(), documents, load_questions(), arguments.index, arguments.out, interrupts
             )
     except KeyboardInterrupt:
-        print(f"\n{arguments.out}: stopped; the same command goes on", file=sys.stderr)
+        print(f"\n{arguments.out}: stopped; the same command continues", file=sys.stderr)
         return 130
     except TrainingError as error:
-        # A run of other settings or another Python's texts began there.
-        print(f"\n{error}\nremove {arguments.out} to begin anew", file=sys.stderr)
+        # A run with other settings or another Python's texts began there.
+        print(f"\n{error}\nremove {arguments.out} to start again", file=sys.stderr)
         return 2
-    print(f"\n{arguments.out}: all of it in {(time.monotonic() - began_s) / 60:.1f} minutes")
+    print(f"\n{arguments.out}: done in {(time.monotonic() - began_s) / 60:.1f} minutes")
     return 0
 
 
