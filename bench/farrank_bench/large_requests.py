@@ -5,23 +5,33 @@ python -m farrank_bench.large_requests
 A process of its own checks the server's health every 10 ms while requests come, each as large as the limit
 permits, and larger. The server's model is the embedded one with a head of random weights; each document is
 cut to the tokens of one chunk, so that reading a request weighs more than scoring it.
+
+With --at-once, requests of a few documents come at once, and a caller at another address reranks 70 KB
+over HTTP, one call after the other, first alone and then beside them. Each round has a server of its own: a
+process does not give back all memory that it has had.
 """
 
 import http.client
 import json
+import math
 import sys
 import tempfile
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from statistics import median
 
 import grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from farrank.v1.rerank_pb2 import Document, RerankRequest
+from farrank.v1.rerank_pb2 import Document, RerankOptions, RerankRequest
 from farrank_bench.report import Command, Heading, Measure, Row, below, spread
 from farrank_bench.rounds import Child, child
 from farrank_bench.served import RANKER
@@ -37,6 +47,12 @@ STALL_MS = 50.0
 DOCUMENT_BYTES = 2**20
 QUERY = "what floats on the sea"
 TIMEOUT_S = 120.0
+
+# Callers of HTTP are known by their addresses.
+GREEDY, MODEST = "127.0.0.2", "127.0.0.3"
+SMALL_BYTES = 70_000
+ALONE_S = 3.0
+AT_ONCE_BYTES = 5 * 10**6
 
 
 def checked(connection: Connection, address: str) -> None:
@@ -58,7 +74,9 @@ def checked(connection: Connection, address: str) -> None:
 
 def ask_grpc(server: SpawnedServer, data: bytes) -> str:
     """Send bytes, give the status."""
-    with grpc.insecure_channel(server.address, options=[("grpc.max_send_message_length", -1)]) as channel:
+    # A pool of its own: otherwise channels with equal arguments share one connection.
+    options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+    with grpc.insecure_channel(server.address, options=options) as channel:
         call: Callable[..., bytes] = channel.unary_unary(METHOD)
         try:
             call(data, timeout=TIMEOUT_S)
@@ -67,9 +85,11 @@ def ask_grpc(server: SpawnedServer, data: bytes) -> str:
         return "OK"
 
 
-def ask_http(server: SpawnedServer, path: str, data: bytes) -> str:
-    """Send JSON, give the status."""
-    connection = http.client.HTTPConnection(server.http_url.removeprefix("http://"), timeout=TIMEOUT_S)
+def ask_http(url: str, path: str, data: bytes, caller: str = "") -> str:
+    """Send JSON from an address of the loopback network, give the status."""
+    connection = http.client.HTTPConnection(
+        url.removeprefix("http://"), timeout=TIMEOUT_S, source_address=(caller, 0) if caller else None
+    )
     try:
         connection.request("POST", path, data, {"Content-Type": "application/json"})
         answer = connection.getresponse()
@@ -79,21 +99,24 @@ def ask_http(server: SpawnedServer, path: str, data: bytes) -> str:
         connection.close()
 
 
-def long_texts(size: int) -> list[str]:
-    """Write documents of 1 MB each, together of almost `size` bytes."""
-    text = "the sea carries what is lighter than the water that it takes the place of " * 2**14
-    return [text[: DOCUMENT_BYTES - 256]] * (size // DOCUMENT_BYTES)
+def long_texts(size: int, document_bytes: int = DOCUMENT_BYTES) -> list[str]:
+    """Write documents of 1 MB each, or as large as is said, together of almost `size` bytes."""
+    words = "the sea carries what is lighter than the water that it takes the place of "
+    text = words * (document_bytes // len(words) + 1)
+    return [text[: document_bytes - 256]] * (size // document_bytes)
 
 
-def as_protobuf(size: int) -> bytes:
+def as_protobuf(size: int, document_bytes: int = DOCUMENT_BYTES, ranker: str = RANKER) -> bytes:
     """Write them as a request of gRPC's."""
-    documents = [Document(text=text) for text in long_texts(size)]
-    return RerankRequest(query=QUERY, documents=documents).SerializeToString()
+    documents = [Document(text=text) for text in long_texts(size, document_bytes)]
+    options = RerankOptions(ranker=ranker)
+    return RerankRequest(query=QUERY, documents=documents, options=options).SerializeToString()
 
 
-def as_json(size: int) -> bytes:
+def as_json(size: int, document_bytes: int = DOCUMENT_BYTES, ranker: str = RANKER) -> bytes:
     """Write them as a request of Connect's JSON."""
-    return json.dumps({"query": QUERY, "documents": [{"text": text} for text in long_texts(size)]}).encode()
+    documents = [{"text": text} for text in long_texts(size, document_bytes)]
+    return json.dumps({"query": QUERY, "documents": documents, "options": {"ranker": ranker}}).encode()
 
 
 def empty_documents(size: int) -> bytes:
@@ -145,15 +168,120 @@ def beside(checks: Child, memory: Memory, ask: Callable[[bytes], str], data: byt
     ]
 
 
-def parts(rounds: int, scratch: Path) -> Iterator[tuple[str, Measure]]:
-    """Start the server, and send it one kind of request after the other."""
+@dataclass(slots=True)
+class Beside:
+    """Milliseconds of health checks, of the event loop's processor time in each, and of another's calls."""
+
+    checks: list[float] = field(default_factory=list)
+    loop: list[float] = field(default_factory=list)
+    calls: list[float] = field(default_factory=list)
+    failed: int = 0
+
+
+def probed(connection: Connection, address: str, url: str, pid: int) -> None:
+    """Between two questions check health every 10 ms, and rerank without a pause; answer with a `Beside`."""
+    small = as_json(SMALL_BYTES, SMALL_BYTES)
+    schedule = Path(f"/proc/{pid}/task/{pid}/schedstat")
+
+    def loop_ms() -> float:
+        return int(schedule.read_text().split()[0]) / 1e6
+
+    def rerank(found: Beside, ends: threading.Event) -> None:
+        while not ends.is_set():
+            begun_s = time.perf_counter()
+            found.failed += ask_http(url, METHOD, small, MODEST) != "200"
+            found.calls.append(1e3 * (time.perf_counter() - begun_s))
+
+    with grpc.insecure_channel(address) as channel:
+        check, request = HealthStub(channel).Check, HealthCheckRequest()
+        check(request, timeout=TIMEOUT_S)
+        ask_http(url, METHOD, small, MODEST)
+        while True:
+            connection.recv()
+            connection.send(None)
+            found, ends = Beside(), threading.Event()
+            reranking = threading.Thread(target=rerank, args=(found, ends))
+            reranking.start()
+            while not connection.poll(EVERY_S):
+                begun_s, loop_begun_ms = time.perf_counter(), loop_ms()
+                check(request, timeout=TIMEOUT_S)
+                found.checks.append(1e3 * (time.perf_counter() - begun_s))
+                found.loop.append(loop_ms() - loop_begun_ms)
+            ends.set()
+            reranking.join()
+            connection.recv()
+            connection.send(found)
+
+
+def at_once(start: Sequence[str], door: str, count: int, size: int, rounds: int, ranker: str) -> list[Row]:
+    """Send requests at once in each round; say what the calls beside them took, and what was held."""
+    is_http = door == "HTTP"
+    # Few documents: reading them is to weigh more than scoring.
+    data = (as_json if is_http else as_protobuf)(size, size // math.ceil(size / AT_ONCE_BYTES), ranker)
+    alone, beside, grown, took, answers = [], [], [], [], Counter[str]()
+    for _ in range(rounds):
+        with spawned_server(start) as server:
+            memory = Memory(server.process.pid)
+            ask = partial(ask_grpc, server)
+            if is_http:
+                ask = partial(ask_http, server.http_url, METHOD, caller=GREEDY)
+            with child("probed", probed, server.address, server.http_url, server.process.pid) as probe:
+                probe.ask()
+                time.sleep(ALONE_S)
+                alone.append(probe.ask())
+                memory.begin()
+                probe.ask()
+                begun_s = time.perf_counter()
+                with ThreadPoolExecutor(count) as crowd:
+                    answers.update(crowd.map(ask, [data] * count))
+                took.append(time.perf_counter() - begun_s)
+                beside.append(probe.ask())
+                grown.append(memory.grown() / 2**20)
+
+    def calls(found: list[Beside], figure: Callable[[list[float]], float]) -> list[float]:
+        return [figure(each.calls) for each in found]
+
+    ratios = [mine / its for mine, its in zip(calls(beside, median), calls(alone, median), strict=True)]
+    failed = sum(each.failed for each in (*alone, *beside))
+    return [
+        Row("another's call of 70 KB alone, median, ms", spread(calls(alone, median), ".1f")),
+        Row("the longest, ms", spread(calls(alone, max), ".0f")),
+        Row("beside the large ones, median, ms", spread(calls(beside, median), ".1f")),
+        Row("the longest, ms", spread(calls(beside, max), ".0f")),
+        Row("median over that alone", spread(ratios, ".2f")),
+        Row("calls of the other that failed", str(failed), "0", failed == 0),
+        Row("longest health check, ms", spread([max(each.checks) for each in beside], ".0f")),
+        Row("loop's processor time in a check, most, ms", spread([max(each.loop) for each in beside], ".0f")),
+        Row("memory at most, MiB more", spread(grown, ".0f")),
+        Row("until the last answer, s", spread(took, ".1f")),
+        Row("answers, all rounds", ", ".join(f"{status}: {n}" for status, n in sorted(answers.items()))),
+    ]
+
+
+def started(scratch: Path) -> list[str]:
+    """Write a ranker and return the server's arguments."""
     artifact = scratch / "ranker"
     save_ranker(new_ranker("maxp", EMBEDDED, seed=1, max_document_tokens=128), artifact)
-    arguments = [f"--ranker={RANKER}={artifact}", "--http-port=0", "--log-level=warning", "--device=cpu"]
+    return [f"--ranker={RANKER}={artifact}", "--http-port=0", "--log-level=error", "--device=cpu"]
+
+
+def parts_at_once(rounds: int, scratch: Path) -> Iterator[tuple[str, Measure]]:
+    """Send large requests at once: some whose ranker does not exist cost their reading alone."""
+    start = started(scratch)
+    yield "HTTP, 24 refused bodies of 23 MB", partial(at_once, start, "HTTP", 24, 23 * 10**6, rounds, "none")
+    for count, size in ((40, 20 * 10**6), (100, 8_600_000)):
+        for door in ("HTTP", "gRPC"):
+            title = f"{door}, {count} requests of {size / 1e6:g} MB"
+            yield title, partial(at_once, start, door, count, size, rounds, RANKER)
+
+
+def parts(rounds: int, scratch: Path) -> Iterator[tuple[str, Measure]]:
+    """Start the server, and send it one kind of request after the other."""
+    arguments = started(scratch)
     limit = LimitsConfig().max_request_bytes
     with spawned_server(arguments) as server, child("checks", checked, server.address) as checks:
-        grpc_door, connect = partial(ask_grpc, server), partial(ask_http, server, METHOD)
-        own = partial(ask_http, server, "/rerank")
+        grpc_door, connect = partial(ask_grpc, server), partial(ask_http, server.http_url, METHOD)
+        own = partial(ask_http, server.http_url, "/rerank")
         memory = Memory(server.process.pid)
         kinds: list[tuple[str, Callable[[bytes], str], Callable[[int], bytes], float]] = [
             ("gRPC, documents of 1 MB", grpc_door, as_protobuf, 1),
@@ -173,11 +301,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print a table for each kind of request."""
     command = Command("farrank_bench.large_requests", __doc__)
     command.options.add_argument("--rounds", type=int, default=5, help="requests of each kind (%(default)s)")
+    command.options.add_argument("--at-once", action="store_true", help="many requests at once instead")
+    command.options.add_argument("--only", default="", help="with --at-once: titles that hold this text")
     given = command.parse(arguments)
     if sys.platform != "linux":
         command.options.error("reads memory off /proc, which Linux alone has")
     notes = f"a health check every {EVERY_S * 1e3:.0f} ms; medians of rounds (smallest to largest)"
     with tempfile.TemporaryDirectory() as scratch:
+        if given.at_once:
+            all_parts = parts_at_once(given.rounds, Path(scratch))
+            its = ((title, measure) for title, measure in all_parts if given.only in title)
+            return command.report(Heading("Large requests at once", notes), its, given.out)
         return command.report(Heading("Large requests", notes), parts(given.rounds, Path(scratch)), given.out)
 
 

@@ -2,10 +2,12 @@
 
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
-from farrank_bench.large_requests import main
+from farrank_bench.large_requests import at_once, main, started
+from farrank_bench.served import RANKER
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads a process's memory off /proc")
 
@@ -24,3 +26,15 @@ def test_each_kind_of_request_has_its_answer(capsys: pytest.CaptureFixture[str])
         "gRPC, twice the limit": "RESOURCE_EXHAUSTED",
         "HTTP, twice the limit": "413",
     }
+
+
+@pytest.mark.parametrize(
+    ("door", "ranker", "answers"), [("HTTP", "none", "404: 3"), ("gRPC", RANKER, "OK: 3")]
+)
+def test_requests_at_once_are_measured_beside_another_caller(
+    tmp_path: Path, door: str, ranker: str, answers: str
+) -> None:
+    rows = {row.what: row for row in at_once(started(tmp_path), door, 3, 200_000, 1, ranker)}
+    assert rows["answers, all rounds"].measured == answers
+    assert rows["calls of the other that failed"].reached
+    assert float(rows["median over that alone"].measured.partition(" ")[0]) > 0
