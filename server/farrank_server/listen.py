@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 
 import grpc
+from grpc_health.v1 import health
 
 from farrank_server.access.keys import Keys
 from farrank_server.certificates import Certificates
@@ -33,6 +34,8 @@ MAX_STREAMS = 1000
 
 # A connection that has not finished its handshakes within this time is ended.
 HANDSHAKE_S = 10.0
+
+_NO_BOUND = 2**31 - 1
 
 # gRPC's set of compression algorithms, of which the first bit is "none".
 _NO_COMPRESSION = 1
@@ -84,6 +87,10 @@ class GrpcListener:
                 # 4 KB on each that it refuses, 0.7 GB on 200,000, and 17 bytes on each that it answers.
                 ("grpc.http2.max_ping_strikes", 0),
                 ("grpc.max_concurrent_streams", MAX_STREAMS),
+                # Beyond a bound of calls that have not begun, whoever made them, the core ends further calls
+                # of all callers with CANCELLED. Here calls are refused by caller.
+                ("grpc.server.max_pending_requests", _NO_BOUND),
+                ("grpc.server.max_pending_requests_hard_limit", _NO_BOUND),
                 # The core unpacks a whole message before anybody can look at it: 1 MB may become 1 GB.
                 ("grpc.compression_enabled_algorithms_bitset", _NO_COMPRESSION),
                 ("grpc.server_handshake_timeout_ms", round(HANDSHAKE_S * 1000)),
@@ -108,8 +115,11 @@ class GrpcListener:
     async def open(self, service: grpc.GenericRpcHandler) -> None:
         """Answer calls, and report healthy."""
         reflection = reflection_handlers((SERVICE.full_name,), self._reflections)
-        services = (service, self._health.handlers(), *reflection)
-        self.server.add_generic_rpc_handlers(services)
+        self.server.add_generic_rpc_handlers((service, self._health.handlers(), *reflection))
+        # gRPC's core keeps calls that have not begun in a queue, and those of a registered method in another:
+        # a health check does not wait behind a thousand calls. grpcio before 1.84 ignores what is registered,
+        # and looks into the handlers above.
+        self.server.add_registered_method_handlers(health.SERVICE_NAME, self._health.methods())
         await self.server.start()
         self.report(serving=True)
 

@@ -1,14 +1,15 @@
-"""The gRPC socket's own bounds: streams of a connection, and compressed messages."""
+"""The gRPC socket's own bounds: streams of a connection, calls that have not begun, compressed messages."""
 
 import asyncio
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from hyperframe.frame import PingFrame
 
 import farrank_cli.spawn
 from farrank_server.batching.fair_order import NOBODY
@@ -16,6 +17,8 @@ from farrank_server.config.schema import LimitsConfig, ListenConfig
 from farrank_server.engine.admission.shared_room import SharedRoom
 from farrank_server.listen import MAX_STREAMS, GrpcListener
 from farrank_server.service.methods import SERVICE
+from support.hostile_connection import CHECK, GRPC, Attacker
+from support.hostile_steps import Calls
 from support.waiting import until
 
 
@@ -35,12 +38,65 @@ class Held:
 
 
 @asynccontextmanager
-async def opened(method: Any) -> AsyncIterator[int]:
+async def opened(method: Any) -> AsyncIterator[GrpcListener]:
     listener = GrpcListener(ListenConfig(port=0, metrics_port=None), LimitsConfig())
     handler: Any = grpc.unary_unary_rpc_method_handler(method)
     await listener.open(grpc.method_handlers_generic_handler("test", {"Call": handler}))
-    yield listener.port
-    await listener.close(0)
+    try:
+        yield listener
+    finally:
+        await listener.close(0)
+
+
+def channel_to(listener: GrpcListener) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(f"127.0.0.1:{listener.port}")
+
+
+def arrive(attacker: Attacker, calls: int, method: str) -> None:
+    """Send calls on a new connection, and wait until the server has read them all.
+
+    That needs no turn of the event loop: gRPC's core reads frames and answers pings in threads of its own.
+    """
+    connection = attacker.open(GRPC)
+    Calls(calls, method).run(attacker)
+    connection.frames(PingFrame(0, b"all sent"))
+    answer = PingFrame(0, b"all sent", flags=["ACK"]).serialize()
+    connection.socket.settimeout(60)
+    got = b""
+    while answer not in got:
+        got += connection.socket.recv(1 << 16)
+
+
+async def test_a_health_check_does_not_wait_behind_calls_that_have_not_begun() -> None:
+    held, count = Held(), 500
+    begun_before: list[int] = []
+
+    def backlog_s() -> float:
+        begun_before.append(held.most)
+        return 0.0
+
+    async with opened(held.call) as listener:
+        # Called for each health check.
+        listener.report_load(backlog_s)
+        with closing(Attacker({GRPC: listener.port}, "127.0.0.2")) as attacker:
+            # The event loop takes no turn until all of them are there.
+            arrive(attacker, count, "/test/Call")
+            arrive(attacker, 1, CHECK)
+            await until(lambda: held.now == count and len(begun_before) == 1)
+    assert begun_before[0] < count / 10
+
+
+async def test_many_calls_that_have_not_begun_cost_another_caller_no_call() -> None:
+    held, connections, count = Held(), 4, 900
+    async with opened(held.call) as listener:
+        with (
+            closing(Attacker({GRPC: listener.port}, "127.0.0.2")) as attacker,
+            closing(Attacker({GRPC: listener.port}, "127.0.0.3")) as other,
+        ):
+            for _ in range(connections):
+                arrive(attacker, count, "/test/Call")
+            arrive(other, 1, "/test/Call")
+            await until(lambda: held.now == connections * count + 1)
 
 
 async def test_one_connection_carries_as_many_calls_as_a_caller_may_have() -> None:
@@ -49,7 +105,7 @@ async def test_one_connection_carries_as_many_calls_as_a_caller_may_have() -> No
         room.take(1)
     held, count = Held(), room.held
     assert count < MAX_STREAMS
-    async with opened(held.call) as port, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+    async with opened(held.call) as listener, channel_to(listener) as channel:
         call: Any = channel.unary_unary("/test/Call")
         calls = [asyncio.ensure_future(call(b"%d" % n, timeout=60)) for n in range(count)]
         await until(lambda: held.now == count)
@@ -63,7 +119,7 @@ async def _echo(data: bytes, context: object) -> bytes:
 
 @pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
 async def test_compressed_messages_are_refused(compression: grpc.Compression) -> None:
-    async with opened(_echo) as port, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+    async with opened(_echo) as listener, channel_to(listener) as channel:
         call: Any = channel.unary_unary("/test/Call")
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call(b"a" * 100_000, compression=compression, timeout=30)

@@ -11,7 +11,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -156,16 +156,17 @@ class Health:
         self.report(serving=False)
         self._has_ended = True
 
-    def handlers(self) -> grpc.GenericRpcHandler:
-        """The handlers of the service."""
+    def methods(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
+        """Return the handlers of the service's methods by name."""
         write = HealthCheckResponse.SerializeToString
-        return grpc.method_handlers_generic_handler(
-            health.SERVICE_NAME,
-            {
-                "Check": grpc.stream_unary_rpc_method_handler(self._check, response_serializer=write),
-                "Watch": grpc.stream_stream_rpc_method_handler(self._watch, response_serializer=write),
-            },
-        )
+        return {
+            "Check": grpc.stream_unary_rpc_method_handler(self._check, response_serializer=write),
+            "Watch": grpc.stream_stream_rpc_method_handler(self._watch, response_serializer=write),
+        }
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """Return the methods' handlers as one."""
+        return grpc.method_handlers_generic_handler(health.SERVICE_NAME, self.methods())
 
     async def _check(self, _: object, context: Context) -> HealthCheckResponse:
         self._asked_s = time.monotonic()
