@@ -105,7 +105,7 @@ class Metrics:
         self.http_connections_ended = counter(
             "http_connections_ended_total", "HTTP connections ended or refused for their bounds", "why"
         )
-        for why in ("handshake", "headers", "room", "refused", "files"):
+        for why in ("handshake", "headers", "malformed", "room", "refused", "files"):
             self.http_connections_ended.labels(why)
         self.unread_ended = counter(
             "unread_connections_ended_total", "Connections ended over an answer that was not read", "door"

@@ -5,17 +5,25 @@ on its way, so the last answer says `Connection: close`.
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from enum import Enum, auto
 from typing import Any
 
+import h11
 import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
+
+from farrank_server.http.json_bodies import JSON, to_json
+from farrank_server.http.request_reader import Refused, RequestReader
+from farrank_server.telemetry.line_rate import LineRate
+
+log = logging.getLogger(__name__)
 
 # As gRPC does, the age differs by up to a tenth: connections that began together do not end together.
 AGE_JITTER = 0.1
@@ -68,7 +76,8 @@ class Rules:
 
     def __init__(self, max_age_s: float | None, max_request_bytes: int) -> None:
         self.is_draining = False
-        self.late_headers: Callable[[], object] = lambda: None
+        self.count_end: Callable[[str], object] = lambda why: None
+        self.line_rate = LineRate()
         self.max_age_s = max_age_s
         self.most_dropped_bytes = REFUSED_BODIES * max_request_bytes
 
@@ -79,6 +88,7 @@ class Connection(H11Protocol):
     def __init__(self, config: uvicorn.Config, server_state: ServerState, rules: Rules) -> None:
         super().__init__(config, server_state, {})
         self._rules = rules
+        self.conn = self._reader = RequestReader()
         self._application: Any = self.app
         self.app = self._answer
         age_s = rules.max_age_s
@@ -104,6 +114,24 @@ class Connection(H11Protocol):
         """Read on."""
         super().data_received(data)
         self._watch()
+
+    def send_400_response(self, msg: str) -> None:
+        """Say why a request is refused, and end the connection: the next may begin anywhere."""
+        error = self._reader.refusal
+        assert error is not None
+        self._rules.count_end("malformed")
+        why = str(error) if isinstance(error, Refused) else "is not HTTP/1.1"
+        if (left_out := self._rules.line_rate.left_out(why)) is not None:
+            log.info("an HTTP request was refused: %s (%d more in the last minute)", why, left_out)
+        # Otherwise an answer has begun.
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            message = f"request: {str(error)[:200]}"
+            text = to_json({"message": message, "detail": message})
+            headers = [("Content-Type", JSON), ("Content-Length", str(len(text))), ("Connection", "close")]
+            answer = h11.Response(status_code=error.error_status_hint, headers=headers)
+            for each in (answer, h11.Data(data=text), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(each) or b"")
+        self.transport.close()
 
     def on_response_complete(self) -> None:
         """Wait for the next request, which may be there."""
@@ -145,7 +173,7 @@ class Connection(H11Protocol):
             self.transport.close()
             return
         if phase is Phase.HEADERS:
-            self._rules.late_headers()
+            self._rules.count_end("headers")
         # A peer that does not read would hold up a close, too.
         self.transport.abort()
 

@@ -53,7 +53,7 @@ class HttpListener:
     def show_open(self, metrics: Metrics) -> None:
         """Show from now on how many connections are open, and count those that are ended or refused."""
         self._metrics = metrics
-        self._rules.late_headers = metrics.http_connections_ended.labels("headers").inc
+        self._rules.count_end = lambda why: metrics.http_connections_ended.labels(why).inc()
 
     async def open(self, door: HttpDoor) -> None:
         """Answer calls, and report healthy."""
@@ -71,7 +71,8 @@ class HttpListener:
                 server_header=False,
                 access_log=False,
                 log_config=None,
-                log_level=logging.WARNING,
+                # Its warnings, one for each request that is wrong, come without a rate.
+                log_level=logging.ERROR,
                 backlog=BACKLOG,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 ssl_context_factory=None if certificates is None else lambda *_: certificates.for_http(),

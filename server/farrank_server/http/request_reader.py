@@ -1,0 +1,81 @@
+"""Reads HTTP requests, and refuses those that another reader, as a proxy, could read in another way.
+
+h11 takes line feeds without a carriage return, folded headers, and both lengths of a body in one request.
+With these a caller behind a proxy can hide one request in another (RFC 9112, 11.2).
+"""
+
+import re
+from typing import Any
+
+import h11
+from h11._receivebuffer import ReceiveBuffer
+
+# The request line and all headers together, and the trailers of a chunked body.
+MOST_HEADER_BYTES = 65_536
+MOST_HEADERS = 100
+
+# Request Header Fields Too Large.
+TOO_LARGE = 431
+
+_BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
+_FOLD = re.compile(rb"\n[ \t]")
+
+
+class Refused(h11.RemoteProtocolError):
+    """A request that is refused here and not by h11. The message holds no words of the caller's."""
+
+
+class RequestReader(h11.Connection):
+    """h11's end of a connection, at a server. `refusal` says why the last request was refused."""
+
+    def __init__(self) -> None:
+        super().__init__(h11.SERVER, MOST_HEADER_BYTES)
+        self._receive_buffer = _Lines()
+        self.refusal: h11.RemoteProtocolError | None = None
+
+    def next_event(self) -> Any:
+        """Read on. Raises: RemoteProtocolError, after which the connection should be closed."""
+        try:
+            event = super().next_event()
+            if isinstance(event, h11.Request):
+                _check_length(event)
+        except h11.RemoteProtocolError as error:
+            is_long = error.error_status_hint == TOO_LARGE and not isinstance(error, Refused)
+            self.refusal = _too_long() if is_long else error
+            raise
+        return event
+
+
+def _check_length(request: h11.Request) -> None:
+    names = {name for name, _ in request.headers}
+    if b"transfer-encoding" not in names:
+        return
+    if b"content-length" in names:
+        raise Refused("has both Content-Length and Transfer-Encoding")
+    if request.http_version < b"1.1":
+        raise Refused("has a Transfer-Encoding, which HTTP/1.0 does not know")
+
+
+def _too_long() -> Refused:
+    return Refused(f"its headers have more than {MOST_HEADER_BYTES} bytes", TOO_LARGE)
+
+
+class _Lines(ReceiveBuffer):
+    """Bytes that were received, and of which lines are taken: of a request's head, or of trailers."""
+
+    def maybe_extract_lines(self) -> list[bytearray] | None:
+        """Take all lines up to an empty one, if it is there. Raises: Refused."""
+        before = bytes(self)
+        lines = super().maybe_extract_lines()
+        if lines is None:
+            return None
+        taken = before[: len(before) - len(self)]
+        if len(taken) > MOST_HEADER_BYTES:
+            raise _too_long()
+        if len(lines) - 1 > MOST_HEADERS:
+            raise Refused(f"has more than {MOST_HEADERS} headers", TOO_LARGE)
+        if _BARE_LINE_FEED.search(taken):
+            raise Refused("a line ends in LF alone; each must end in CRLF")
+        if _FOLD.search(taken):
+            raise Refused("a line begins with a space or tab; each header must stand in one line")
+        return lines

@@ -1,0 +1,33 @@
+"""How many lines callers may cause in the log."""
+
+import time
+from collections.abc import Callable, Hashable
+
+# Of one kind: enough to see what is wrong, and far from what fills a disk.
+MOST_LINES = 10
+EVERY_S = 60.0
+
+# Beyond that many kinds the one that began first is forgotten, and may begin anew.
+MOST_KINDS = 4096
+
+
+class LineRate:
+    """Lets `MOST_LINES` lines of a kind pass every `EVERY_S` seconds. Belongs to one thread."""
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s = clock_s
+        # When each kind began, and its lines since; the oldest first.
+        self._kinds: dict[Hashable, tuple[float, int]] = {}
+
+    def left_out(self, kind: Hashable) -> int | None:
+        """Return how many lines were left out before this one; None if this one is to be left out, too."""
+        now_s = self._clock_s()
+        began_s, lines = self._kinds.get(kind, (now_s, 0))
+        if now_s - began_s < EVERY_S and lines:
+            self._kinds[kind] = began_s, lines + 1
+            return 0 if lines < MOST_LINES else None
+        self._kinds.pop(kind, None)
+        if len(self._kinds) >= MOST_KINDS:
+            del self._kinds[next(iter(self._kinds))]
+        self._kinds[kind] = now_s, 1
+        return max(0, lines - MOST_LINES)

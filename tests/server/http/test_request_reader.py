@@ -1,0 +1,118 @@
+"""Requests that another reader could read in another way, or that have more headers than anybody needs."""
+
+import json
+import logging
+
+import pytest
+
+from farrank_server.http.request_reader import MOST_HEADER_BYTES, MOST_HEADERS
+from support.http_connection import Connections, HttpConnection
+from support.http_door import METHODS, OpenDoor
+from support.waiting import until
+
+RERANK = f"{METHODS}Rerank".encode()
+LINE = b"POST " + RERANK + b" HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+BODY = b'{"query": "sea", "documents": [{"text": "the river"}]}'
+CHUNKS = b"%x\r\n%b\r\n" % (len(BODY), BODY)
+LENGTH = b"Content-Length: %d\r\n" % len(BODY)
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+BOTH = "has both Content-Length and Transfer-Encoding"
+BARE = "a line ends in LF alone; each must end in CRLF"
+FOLDED = "a line begins with a space or tab; each header must stand in one line"
+MANY = f"has more than {MOST_HEADERS} headers"
+LONG = f"its headers have more than {MOST_HEADER_BYTES} bytes"
+
+# Each with what follows it in the same connection hidden, if a proxy reads it in another way.
+WRONG = {
+    "both lengths": (LINE + LENGTH + CHUNKED + b"\r\n" + CHUNKS + b"0\r\n\r\n", 400, BOTH),
+    "both the other way round": (LINE + CHUNKED + b"Content-Length: 4\r\n\r\n0\r\n\r\n", 400, BOTH),
+    "chunks of HTTP/1.0": (
+        LINE.replace(b"1.1", b"1.0") + CHUNKED + b"\r\n0\r\n\r\n",
+        400,
+        "has a Transfer-Encoding, which HTTP/1.0 does not know",
+    ),
+    "bare line feeds": (b"GET /health HTTP/1.1\nHost: a\n\n", 400, BARE),
+    "one bare line feed": (LINE + b"X: a\n" + LENGTH + b"\r\n" + BODY, 400, BARE),
+    "bare empty line": (LINE + LENGTH + b"\n" + BODY, 400, BARE),
+    "folded": (LINE + b"X: a\r\n b\r\n" + LENGTH + b"\r\n" + BODY, 400, FOLDED),
+    "folded by a tab": (LINE + LENGTH + b"X: a\r\n\tb\r\n\r\n" + BODY, 400, FOLDED),
+    "folded at once": (b"GET /health HTTP/1.1\r\n Host: a\r\n\r\n", 400, FOLDED),
+    "bare line feed in a trailer": (LINE + CHUNKED + b"\r\n" + CHUNKS + b"0\r\nX: a\n\r\n", 400, BARE),
+    "bare line feed for a trailer": (LINE + CHUNKED + b"\r\n" + CHUNKS + b"0\r\n\n", 400, BARE),
+    "many headers": (b"GET /health HTTP/1.1\r\n" + b"X: a\r\n" * (MOST_HEADERS + 1) + b"\r\n", 431, MANY),
+    "a long header": (b"GET /health HTTP/1.1\r\nX: " + b"a" * MOST_HEADER_BYTES + b"\r\n\r\n", 431, LONG),
+    "a header without an end": (b"GET /health HTTP/1.1\r\nX: " + b"a" * MOST_HEADER_BYTES, 431, LONG),
+    "a long path": (b"GET /" + b"a" * MOST_HEADER_BYTES, 431, LONG),
+    "an unknown coding": (
+        LINE + b"Transfer-Encoding: gzip\r\n\r\n",
+        501,
+        "Only Transfer-Encoding: chunked is supported",
+    ),
+    "garbage": (b"\x01\x02\r\n\r\n", 400, "illegal request line"),
+}
+
+
+async def refused(caller: HttpConnection) -> tuple[int, str]:
+    answer = await caller.answer()
+    assert answer.closes
+    assert await caller.ended() == b""
+    said = json.loads(answer.body)
+    assert said["message"] == said["detail"]
+    return answer.status, said["message"]
+
+
+@pytest.mark.parametrize("name", WRONG)
+async def test_what_could_be_read_in_two_ways_is_refused_and_ends_the_connection(
+    name: str, open_door: OpenDoor, connect: Connections
+) -> None:
+    sent, status, why = WRONG[name]
+    async with open_door() as door:
+        caller = await connect(door.listener.port)
+        await caller.send(sent)
+        code, message = await refused(caller)
+        assert (code, message[: len(why) + 9]) == (status, f"request: {why}")
+        assert door.bench.count("farrank_http_connections_ended_total", why="malformed") == 1
+        await until(lambda: door.bench.count("farrank_http_connections") == 0)
+
+
+async def test_pieces_of_a_request_are_read_as_the_whole_is(
+    open_door: OpenDoor, connect: Connections
+) -> None:
+    async with open_door() as door:
+        right = LINE + b"X: a\r\n" * (MOST_HEADERS - 3) + CHUNKED + b"\r\n" + CHUNKS + b"0\r\nT: a\r\n\r\n"
+        caller = await connect(door.listener.port)
+        for _ in range(2):
+            for at in range(0, len(right), 7):
+                await caller.send(right[at : at + 7])
+            assert (await caller.answer()).status == 200
+        wrong, status, why = WRONG["folded"]
+        for at in range(len(wrong) - len(BODY)):
+            await caller.send(wrong[at : at + 1])
+        assert await refused(caller) == (status, f"request: {why}")
+
+
+async def test_the_log_says_the_same_no_more_than_ten_times_a_minute(
+    open_door: OpenDoor, connect: Connections, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with open_door() as door:
+        for _ in range(12):
+            caller = await connect(door.listener.port)
+            await caller.send(WRONG["both lengths"][0])
+            assert (await refused(caller))[0] == 400
+        assert door.bench.count("farrank_http_connections_ended_total", why="malformed") == 12
+    said = [each.getMessage() for each in caplog.records if "refused" in each.getMessage()]
+    assert said == [f"an HTTP request was refused: {BOTH} (0 more in the last minute)"] * 10
+
+
+async def test_a_refused_body_whose_chunks_are_wrong_just_ends_its_connection(
+    open_door: OpenDoor, connect: Connections, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_door() as door:
+        caller = await connect(door.listener.port)
+        await caller.send(LINE + b"Content-Encoding: br\r\n" + CHUNKED + b"\r\n")
+        assert (await caller.answer()).status == 501
+        await caller.send(b"no chunk\r\n")
+        await caller.ended()
+        await until(lambda: door.bench.count("farrank_http_connections") == 0)
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR], caplog.text
