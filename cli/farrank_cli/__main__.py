@@ -1,4 +1,4 @@
-"""`python -m farrank_cli` is `farrank`, for programs that must run it with their own interpreter."""
+"""`python -m farrank_cli` runs `farrank` with the caller's own interpreter."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What would make rankers faster on a machine: only what docs/benchmarks has measured is given a figure."""
+"""Advice that makes rankers faster on a machine; every figure is from docs/benchmarks."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,15 +7,15 @@ from importlib.util import find_spec
 from farrank_runtimes.installed import FoundKernel, FoundRuntime, Gpus
 from farrank_runtimes.machine import Processor
 
-# What `farrank[export]` brings beside the runtimes.
+# The packages of `farrank[export]` besides the runtimes.
 _EXPORTING = ("onnx", "onnxscript", "nncf")
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What was measured, with all numbers as `report`, a page of docs/benchmarks, has them.
+    """A measured result, with the numbers of `report`, a page of docs/benchmarks.
 
-    `needs` are the instructions of the processor that it was measured on and that it depends on.
+    `needs` are the instructions of the measured processor on which the result depends.
     """
 
     said: str
@@ -30,7 +30,7 @@ INT8 = Figure(
     ("avx512_bf16",),
 )
 INT8_BESIDE_TORCH = Figure(
-    "ModernBERT-base in int8 scored 6.8 pairs/s, and 3.7 by torch in bf16, on two AMD cores",
+    "ModernBERT-base in int8 scored 6.8 pairs/s, and 3.7 with torch in bf16, on two AMD cores",
     "2026-11-23-modernbert-cpu-2-cores.md",
     ("avx512_bf16",),
 )
@@ -38,21 +38,21 @@ INT8_BESIDE_TORCH = Figure(
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What is so, what to do about it, and what that gave where it was measured."""
+    """A finding, its remedy, and measured effects of the remedy."""
 
     what: str
     helps: str
     figures: tuple[Figure, ...] = ()
 
     def lines(self, here: Processor) -> Iterator[str]:
-        """Say it, a line for each figure."""
+        """Write the advice, with a line for each figure."""
         yield f"{self.what}: {self.helps}"
         for each in self.figures:
             lacking = [name for name in each.needs if name not in here.instructions]
             but = f"; this processor lacks {', '.join(lacking)}" if lacking else ""
             yield f"{each.said}{but} (docs/benchmarks/{each.report})"
         if not self.figures:
-            yield "what that gives was not measured"
+            yield "the gain was not measured"
 
 
 def advise(
@@ -62,14 +62,14 @@ def advise(
     attention: Sequence[FoundKernel],
     kept_exports: int,
 ) -> list[Advice]:
-    """List what would make rankers faster, the most first; nothing where nothing is known to."""
+    """List what would make rankers faster, the largest gain first; empty if nothing is known."""
     found = {each.name: each for each in runtimes}
     if gpus.devices:
         return list(_on_gpu(found, attention))
     advice = list(_with_gpu(gpus))
     exported = Advice(
         "torch serves rankers that have no export",
-        "farrank serve --export auto exports each at its first start, and serves int8 where that keeps its "
+        "farrank serve --export auto exports each at its first start, and serves int8 if that keeps its "
         "rankings",
         (INT8, INT8_BESIDE_TORCH),
     )
@@ -92,7 +92,7 @@ def advise(
         advice.append(
             Advice(
                 f"this process may use {here.cores} of {here.present} cores",
-                "give it more: its affinity, or the quota of its container",
+                "raise its CPU affinity, or the quota of its container",
             )
         )
     return advice
@@ -103,12 +103,12 @@ def _with_gpu(gpus: Gpus) -> Iterator[Advice]:
         return
     if gpus.cuda is None:
         yield Advice(
-            f"NVIDIA's driver {gpus.driver} is loaded, and torch is built without CUDA",
-            "install torch from PyPI, whose build for Linux has CUDA, or take the image `cuda`",
+            f"NVIDIA's driver {gpus.driver} is loaded, but torch is built without CUDA",
+            "install torch from PyPI, whose build for Linux has CUDA, or use the image `cuda`",
         )
     else:
         yield Advice(
-            f"NVIDIA's driver {gpus.driver} is loaded, and torch sees no GPU",
+            f"NVIDIA's driver {gpus.driver} is loaded, but torch sees no GPU",
             f"{gpus.missing}; give the container the GPU, or update the driver for CUDA {gpus.cuda}",
         )
 

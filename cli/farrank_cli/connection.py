@@ -1,4 +1,4 @@
-"""The flags that say which server to ask and how, and the client they make."""
+"""The flags of the connection to a server, and the client that they make."""
 
 import argparse
 import os
@@ -11,28 +11,28 @@ from farrank_cli.flags import flag_group, positive
 from farrank_client import Client, DeadlineExceeded, FarrankError, ResourceExhausted, Tls, Unavailable
 
 KEY_VARIABLE = "FARRANK_API_KEY"
-# A key has some fifty.
+# A key has about fifty characters.
 MAX_KEY_CHARACTERS = 4096
 
 
 def add_connection_flags(parser: argparse.ArgumentParser) -> None:
-    """Add what every command that asks a server takes."""
+    """Add the flags of every command that calls a server."""
     add = flag_group(parser, "server")
-    add("--server HOST:PORT", "where it listens", default="localhost:50051")
-    add("--timeout-s S", "deadline, retries included", positive, 60.0)
-    meaning = f"holds the API key to show (without it, the variable {KEY_VARIABLE} may)"
+    add("--server HOST:PORT", "address of the server", default="localhost:50051")
+    add("--timeout-s S", "deadline, including retries", positive, 60.0)
+    meaning = f"file with the API key to send (default: the variable {KEY_VARIABLE}, if set)"
     add("--api-key-file FILE", meaning, Path)
     add("--tls", "TLS, trusting the usual authorities")
     add("--tls-ca PEM", "TLS, trusting these authorities", Path)
-    add("--tls-certificate PEM", "certificate to show the server", Path)
+    add("--tls-certificate PEM", "client certificate", Path)
     add("--tls-key PEM", "its private key", Path)
     add("--tls-server-name NAME", "name in the server's certificate")
 
 
 def read_key(path: Path) -> str:
-    """Read an API key from a file: on a command line, others would see it.
+    """Read an API key from a file; on the command line other users would see it.
 
-    Raises: CommandError naming the file if it cannot be read, or does not hold one key.
+    Raises: CommandError naming the file if it cannot be read, or does not hold exactly one key.
     """
     with told_in_a_line(file=path), path.open(encoding="utf-8", errors="replace") as file:
         words = file.read(MAX_KEY_CHARACTERS).split()
@@ -49,9 +49,9 @@ def _key_to_show(args: argparse.Namespace) -> str | None:
 
 @contextmanager
 def connect(args: argparse.Namespace) -> Iterator[Client]:
-    """Open the client that the flags ask for.
+    """Open the client that the flags describe.
 
-    Raises: CommandError, one line with the server's words, where a call fails.
+    Raises: CommandError, one line with the server's message, if a call fails.
     """
     named = (args.tls_ca, args.tls_certificate, args.tls_key, args.tls_server_name)
     try:
@@ -68,7 +68,7 @@ def connect(args: argparse.Namespace) -> Iterator[Client]:
         try:
             yield client
         except FarrankError as error:
-            # A message that is too large is RESOURCE_EXHAUSTED as well, without a hint when to come back.
+            # A message that is too large is RESOURCE_EXHAUSTED, too, but without a retry delay.
             again = isinstance(error, Unavailable | DeadlineExceeded) or (
                 isinstance(error, ResourceExhausted) and error.retry_after_s is not None
             )

@@ -1,11 +1,11 @@
-"""What the command's exit code says, and the failure that carries one.
+"""The command's exit codes, and the failure that carries one.
 
 0    done
 1    the server refused the call or failed; the same call will fail again
 2    wrong usage: a flag, an input file, the configuration, or an extra that is not installed
-3    the server is unreachable, full or too late; the same call may succeed later
+3    the server is unreachable, overloaded or late; the same call may succeed later
 130  interrupted
-141  the reader of the output has gone
+141  the reader of the output is gone
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class CommandError(Exception):
 
 
 def missing_extra(command: str, error: ModuleNotFoundError, *extras: str) -> Exception:
-    """Turn the error into the extras to install; it stays what it is if no extra would bring the module."""
+    """Turn the error into one that names the extras to install; unchanged if no extra has the module."""
     if not extras or error.name is None or error.name.startswith("farrank"):
         return error
     *others, last = extras
@@ -43,7 +43,7 @@ def missing_extra(command: str, error: ModuleNotFoundError, *extras: str) -> Exc
 def told_in_a_line(*expected: type[Exception], file: object = None) -> Iterator[None]:
     """Turn expected errors, and those of files, into CommandErrors.
 
-    `file` is named where the error names none, as that of a full disk does.
+    The message names `file` if the error names none, as that of a full disk.
     """
     try:
         yield
@@ -51,6 +51,6 @@ def told_in_a_line(*expected: type[Exception], file: object = None) -> Iterator[
         raise CommandError(str(error)) from error
     except OSError as error:
         named, problem = error.filename or file, error.strerror or str(error)
-        # One of our own may begin with it.
+        # Our own OSErrors may begin with the name already.
         names = error.errno is None and problem.startswith(str(named))
         raise CommandError(f"{named}: {problem}" if named and not names else problem) from error

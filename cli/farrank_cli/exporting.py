@@ -1,4 +1,4 @@
-"""How commands export rankers: each step is shown, and an interrupt ends them between two steps."""
+"""Exports within commands: each step is shown, and an interrupt ends them between two steps."""
 
 import logging
 from collections.abc import Iterator
@@ -24,14 +24,14 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def steps_shown() -> Iterator["Steps"]:
-    """Give what shows the steps of exports, and raises KeyboardInterrupt where one was told to end.
+    """Give a callback that shows an export's steps, and raises KeyboardInterrupt after an interrupt.
 
-    A total of 0 stands for one that is not known.
+    A total of 0 means unknown.
     """
     steps = Progress("steps", every_s=0)
 
     def progress(text: str, done: int, total: int) -> None:
-        # torch's exporter and the runtimes call Python from C++, which may drop an interrupt.
+        # torch's exporter and the runtimes call Python from C++, which may swallow an interrupt.
         interrupts.raise_swallowed()
         if done == 0:
             steps.begin("steps", total or None)
@@ -45,9 +45,9 @@ def steps_shown() -> Iterator["Steps"]:
 
 
 def exported_rankers(config: ServerConfig) -> ServerConfig:
-    """Have every ranker served from its fastest export that keeps its bound, made now or kept from before.
+    """Serve every ranker from its fastest export that keeps its bound, made now or cached.
 
-    A ranker that needs none, or can have none, is left as it is, with a line in the log that says why.
+    A ranker that needs no export, or can have none, is left as it is, and the log says why.
     Raises: CommandError if the export extra is not installed; whatever opening a ranker raises; OSError if
     the cache cannot be written.
     """
@@ -69,7 +69,7 @@ def _exported(who: str, ranker: RankerConfig, device: str | None) -> RankerConfi
     source = exported_source(who, ranker.source, device, runtime, ranker.precision, **changes)
     if source == ranker.source:
         return ranker
-    # The changes are the artifact's own now.
+    # The artifact already has the overrides.
     return RankerConfig(source, runtime=ranker.runtime, precision=ranker.precision, packing=ranker.packing)
 
 
@@ -81,9 +81,9 @@ def exported_source(
     precision: str | None = None,
     **overrides: Unpack[Overrides],
 ) -> str:
-    """Find or make a ranker's fastest export that keeps its bound, and say where it is served from.
+    """Find or make a ranker's fastest export that keeps its bound, and return its source.
 
-    Without one it is `source` itself. The log says what was found, made or refused.
+    Without one this is `source` itself. The log says what was found, made or refused.
     Raises: as `exported_rankers`.
     """
     revision, download = overrides.get("revision"), overrides.get("download") or False
@@ -111,16 +111,16 @@ def exported_source(
     for refused, reason in kept.refused.items():
         _log.warning("%s is not served by %s: %s", who, refused, reason)
     if kept.export is None:
-        _log.warning("%s is served as it is: no export of it keeps its bound", who)
+        _log.warning("%s is served without an export: none keeps its bound", who)
     else:
         _log.info("%s: %s in %s", who, kept.export.manifest.name, kept.source)
     return kept.source
 
 
 def _no_export(source: str, device: str | None, revision: str | None, *, download: bool) -> str | None:
-    """Say why a ranker needs no export of this machine's, or can have none."""
+    """Say why a ranker needs no export of this machine, or can have none; None if it can be exported."""
     if choose_device(device).type != "cpu":
-        return "here exports are made for a CPU; `farrank export` makes TensorRT's"
+        return "--export auto makes exports only for a CPU; `farrank export` makes TensorRT's"
     location = locate(source, revision=revision, download=download)
     folder = location.folder
     if lists_members(folder):
@@ -131,5 +131,5 @@ def _no_export(source: str, device: str | None, revision: str | None, *, downloa
     if not any(files.transformer.glob("*.safetensors")):
         return "it has no weights here"
     if files.config.get("model_type") == STATIC:
-        return "static embeddings are looked up, which no export does faster"
+        return "static embeddings are looked up, which an export does not speed up"
     return None

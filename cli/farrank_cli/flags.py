@@ -1,4 +1,4 @@
-"""How commands declare their flags: each as its help shows it, with the type that reads its value."""
+"""Declaration of commands' flags: each in the form of its help, with the type of its value."""
 
 import argparse
 import math
@@ -21,10 +21,10 @@ def flag(
     repeated: bool = False,
     **more: Any,
 ) -> None:
-    """Add a flag to a parser, or to a group of it.
+    """Add a flag to a parser, or to one of its groups.
 
-    `form` is what its help shows: `--depth N` takes a value, `--tls` without one is a switch. A `repeated`
-    flag gives a list. Help closes with the default, unless `meaning` names it. `more` goes to argparse.
+    `form` is shown in the help: `--depth N` takes a value, `--tls` is a switch. A `repeated` flag gives a
+    list. The help ends with the default, unless `meaning` names it. `more` goes to argparse.
     """
     names = [word for word in form.split() if word.startswith("--")]
     metavar = next((word for word in form.split() if word not in names), None)
@@ -40,7 +40,7 @@ def flag(
 
 
 def flag_group(parser: argparse.ArgumentParser, title: str, description: str | None = None) -> partial[None]:
-    """Begin a group in the help; the result adds flags to it."""
+    """Begin a group in the help; return a function that adds flags to it."""
     return partial(flag, parser.add_argument_group(title, description))
 
 
@@ -68,7 +68,7 @@ def at_least(least: int, most: float = math.inf) -> Callable[[str], int]:
     return whole
 
 
-# What fits into the wire's int32.
+# Fits in the int32 of the gRPC API.
 count = at_least(1, 2**31 - 1)
 
 
@@ -88,7 +88,7 @@ share = _number(lambda value: 0 < value < 1, "not above 0 and below 1")
 
 
 def listed(each: Callable[[str], Value]) -> Callable[[str], list[Value]]:
-    """Read values between commas."""
+    """Read values separated by commas."""
     return lambda text: [each(part) for part in text.split(",")]
 
 
@@ -99,11 +99,11 @@ def _converted(kind: Callable[[str], Value], text: str, what: str) -> Value:
         raise argparse.ArgumentTypeError(f"{text!r} is not {what}") from error
 
 
-DOCUMENT_FIELDS = "keys of the JSON lines where they have other names: id=url,text=body,title=headline"
+DOCUMENT_FIELDS = "keys of the JSON lines if they have other names: id=url,text=body,title=headline"
 
 
 def document_fields(given: str) -> dict[str, str]:
-    """Read what a collection's lines call a document's id, text and title.
+    """Read the keys of a document's id, text and title in a collection's lines.
 
     Raises: CommandError naming --fields and its form.
     """
@@ -115,7 +115,7 @@ def document_fields(given: str) -> dict[str, str]:
 
 
 def pair(form: str, given: str, *, empty: bool = False) -> tuple[str, str]:
-    """Read the two sides of what a flag like `--ranker NAME=SOURCE` was given, at its first `=`.
+    """Split the value of a flag such as `--ranker NAME=SOURCE` at its first `=`.
 
     Raises: CommandError naming the flag and its form if a side is empty; with `empty` the second may be.
     """

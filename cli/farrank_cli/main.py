@@ -1,7 +1,7 @@
-"""The entry point: pick the subcommand, run it, turn every expected failure into one line.
+"""The entry point: choose the subcommand, run it, turn every expected failure into one line.
 
-A subcommand's module is imported only when it is called for, so that `farrank --help` needs neither torch nor
-a server. A new command is a row of COMMANDS and a module of its name in `commands`.
+A subcommand's module is imported only if it is called, so that `farrank --help` needs neither torch nor a
+server. A new command is a row of COMMANDS and a module of its name in `commands`.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from farrank_cli.flags import add_commands
 
 
 class Command(NamedTuple):
-    """What a subcommand does, and which extras it needs beyond the base install."""
+    """A subcommand's summary, and the extras that it needs beyond the base install."""
 
     summary: str
     extras: tuple[str, ...] = ()
@@ -27,13 +27,13 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "serve": Command("answer rerank calls over gRPC", ("server",)),
-    "scale": Command("bring up, look at and take down replicas on a Ray cluster", ("server", "ray")),
-    "doctor": Command("say what this machine can do, and what would make rankers faster on it"),
-    "reload": Command("have a running server open its indexes, and read its keys, anew"),
+    "scale": Command("deploy, show and take down replicas on a Ray cluster", ("server", "ray")),
+    "doctor": Command("show this machine's capabilities, and how to make rankers faster on it"),
+    "reload": Command("make a running server reopen its indexes and reread its keys"),
     "keys": Command("make, list and revoke the API keys of a server's callers", ("server",)),
     "index": Command("build an index for the server to search", ("lucene",)),
     "rerank": Command("order documents by a query"),
-    "search": Command("search an index of a server and rerank what it finds"),
+    "search": Command("search an index of a server and rerank the results"),
     "rankers": Command(
         "list a server's rankers, or the papers' models, or an artifact's exports; make a ranker"
     ),
@@ -46,7 +46,7 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `farrank` and say how it went; see `exit_codes`."""
+    """Run `farrank` and return its exit code; see `exit_codes`."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _run(given)
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED
     except BrokenPipeError:
-        # Python flushes stdout once more at its end, which would fail again, with a traceback.
+        # Python flushes stdout again at exit, which would fail with a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exit_codes.OUTPUT_CLOSED
 
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="farrank",
-        description="Rerank whole long documents, and say which passage decided.",
+        description="Rerank whole long documents, and show which passage decided.",
         epilog="Exit codes:\n" + (exit_codes.__doc__ or "").partition("\n\n")[2].rstrip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -91,7 +91,7 @@ def _run(given: list[str]) -> int:
 
 
 def load(command: str) -> ModuleType:
-    """Import its module, where `configure(parser)` adds the flags and `run(args)` gives the exit code.
+    """Import a command's module: `configure(parser)` adds the flags, `run(args)` returns the exit code.
 
     Raises: ModuleNotFoundError if a package of its extra is missing.
     """

@@ -1,4 +1,4 @@
-"""The flags that say which new ranker to make, and the ranker that they make."""
+"""The flags that describe a new ranker, and the ranker that they make."""
 
 import argparse
 import json
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from farrank_rankers.ranker import Ranker
 
 TOKENS = {
-    "window": "document tokens a chunk",
-    "stride": "document tokens from one chunk's start to the next's",
-    "max_document_tokens": "document tokens that are read at all",
-    "max_query_tokens": "query tokens that are read at all",
-    "pad_query_to": "query tokens to pad to, so that the document's positions stay where they are",
+    "window": "document tokens of a chunk",
+    "stride": "document tokens from one chunk's start to the next",
+    "max_document_tokens": "maximum document tokens to read",
+    "max_query_tokens": "maximum query tokens to read",
+    "pad_query_to": "query tokens to pad to, so that the document's positions do not move",
 }
 
 
 def add_new_ranker_flags(add: partial[None], *, required: bool = True) -> None:
-    """Add the flags. Sizes that are not given follow family and backbone."""
+    """Add the flags. Sizes that are not given depend on family and backbone."""
     add("--family FAMILY", "firstp, maxp, parade-attn, longp, …", required=required)
     meaning = "a folder with config.json and tokenizer, a hub name or 'embedded'"
     add("--backbone SOURCE", meaning, required=required)
@@ -29,15 +29,15 @@ def add_new_ranker_flags(add: partial[None], *, required: bool = True) -> None:
         add(f"--{name.replace('_', '-')} N", meaning, int)
     meaning = "an option of the family, its value as JSON or a plain word: pooling=mean"
     add("--option NAME=VALUE", meaning, repeated=True)
-    meaning = "what PARADE's aggregating transformer starts from; its size alone with --random-weights"
+    meaning = "initial weights of PARADE's aggregating transformer; only its size with --random-weights"
     add("--aggregator-backbone SOURCE", meaning)
-    add("--interaction-backbone SOURCE", "likewise, late interaction's transformer")
-    add("--random-weights", "leave the backbone's weights aside, too")
-    add("--download", "fetch from the hub what is not in its cache")
+    add("--interaction-backbone SOURCE", "the same for late interaction's transformer")
+    add("--random-weights", "do not use the backbone's weights, either")
+    add("--download", "fetch files from the hub that are not in its cache")
 
 
 def make_new_ranker(args: argparse.Namespace, seed: int) -> "Ranker":
-    """Make the ranker that the flags ask for.
+    """Make the ranker that the flags describe.
 
     Raises: RankerError if the parts do not fit; CommandError if an option is not NAME=VALUE.
     """
@@ -57,7 +57,7 @@ def make_new_ranker(args: argparse.Namespace, seed: int) -> "Ranker":
 
 
 def _options(given: Sequence[str]) -> dict[str, Any]:
-    """Read NAME=VALUE; what is no JSON is a text.
+    """Read NAME=VALUE; a value that is not JSON is a string.
 
     Raises: CommandError if there is no name or no equals sign.
     """

@@ -1,4 +1,4 @@
-"""What `rerank` and `search` share: the flags of a call, and how its ranking is printed."""
+"""Shared by `rerank` and `search`: the flags of a call, and the output of its ranking."""
 
 import argparse
 import json
@@ -17,17 +17,17 @@ from farrank_client import Passage, Ranking, Result, ScoreScale
 def add_ranking_flags(parser: argparse.ArgumentParser) -> None:
     """Add the query, the options of the call and those of the output."""
     add = partial(flag, parser)
-    add("--query Q", "what is asked", required=True)
-    add("--ranker NAME", "who scores (the server's default)")
-    add("--score-scale", "raw: as the ranker scores; sigmoid: 0 to 1 (raw)", choices=("raw", "sigmoid"))
+    add("--query Q", "the query", required=True)
+    add("--ranker NAME", "ranker to use (the server's default)")
+    add("--score-scale", "raw: the ranker's scores; sigmoid: 0 to 1 (raw)", choices=("raw", "sigmoid"))
     add("--top-n N", "show only the N best (all)", count)
     add("--max-chunks N", "read at most N chunks of each document", count)
     add("--chunks", "show the score of every chunk")
-    add("--json", "one JSON object a line instead of a table")
+    add("--json", "print one JSON object per line instead of a table")
 
 
 def ranking_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Collect the options of the call, by the client's names."""
+    """Collect the options of the call, with the client's names."""
     return {
         "ranker": args.ranker,
         "top_n": args.top_n,
@@ -44,7 +44,7 @@ _MAX_ID_WIDTH = 40
 
 
 def print_ranking(ranking: Ranking, text_of: TextOf, *, as_json: bool) -> None:
-    """Print results on stdout, and what was cut and how long it took on stderr."""
+    """Print results to stdout, and truncations and timings to stderr."""
     if as_json:
         for rank, result in enumerate(ranking.results, start=1):
             print(json.dumps(_as_object(rank, result, text_of(result)), ensure_ascii=False))
@@ -89,7 +89,7 @@ def _as_object(rank: int, result: Result, text: str) -> dict[str, Any]:
         "deciding_passage": None if deciding is None else _passage_object(deciding, text),
         "chunks": [_passage_object(chunk, text) for chunk in result.chunks],
     }
-    # Passages alone: the text was the caller's, or is in the server's index.
+    # Only passages: the caller has the text, or it is in the server's index.
     return (
         {"rank": rank} | {name: value for name, value in asdict(result).items() if name != "text"} | passages
     )
@@ -107,12 +107,12 @@ def _notes(ranking: Ranking) -> list[str]:
         f"scored in {ranking.timings.total_ns / 1e9:.3f} s"
     ]
     if ranking.query_tokens_cut:
-        notes.append(f"not read of the query: its last {counted(ranking.query_tokens_cut, 'token')}")
+        notes.append(f"the last {counted(ranking.query_tokens_cut, 'token')} of the query were not read")
     cut = [result for result in ranking.results if result.tokens_cut or result.characters_cut]
     if cut:
         characters = sum(result.characters_cut for result in cut)
         tokens = counted(sum(result.tokens_cut for result in cut), "token")
         notes.append(
-            f"not read of {len(cut)} of {shown}: about {tokens}, {characters:,} characters at the end"
+            f"not read in {len(cut)} of {shown}: about {tokens}, {characters:,} characters at the end"
         )
     return notes

@@ -1,4 +1,4 @@
-"""Start `farrank serve` in a process of its own: for demonstrations, benchmarks and tests."""
+"""Start `farrank serve` in a separate process, for demonstrations, benchmarks and tests."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -9,12 +9,12 @@ from typing import IO
 
 
 class SpawnError(RuntimeError):
-    """The server ended before it was healthy; its own words stand on standard error."""
+    """The server ended before it was healthy; its messages are on standard error."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpawnedServer:
-    """A running server. `metrics_url` and `http_url` are empty where it serves none."""
+    """A running server. `metrics_url` and `http_url` are empty if it does not serve them."""
 
     address: str
     metrics_url: str
@@ -24,9 +24,9 @@ class SpawnedServer:
 
 @contextmanager
 def spawned_server(arguments: Sequence[str], log: IO[bytes] | None = None) -> Iterator[SpawnedServer]:
-    """Run `farrank serve` with these arguments, healthy when entered, ended when left.
+    """Run `farrank serve` with these arguments for the block: healthy at the start, ended at the end.
 
-    Free ports are taken unless the arguments name some. Its log goes to `log`, else to standard error.
+    It takes free ports unless the arguments name some. Its log goes to `log`, else to standard error.
     Raises: SpawnError if the server cannot be started.
     """
     command = [sys.executable, "-m", "farrank_cli", "serve", "--port", "0", "--metrics-port", "0", *arguments]

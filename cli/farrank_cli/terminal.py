@@ -1,4 +1,4 @@
-"""What commands show on a terminal: tables on stdout, progress on stderr."""
+"""Terminal output of commands: tables on stdout, progress on stderr."""
 
 import sys
 import time
@@ -24,9 +24,9 @@ _BAR_WIDTH = 24
 
 
 class Progress:
-    """How far a command is: a bar with the time left on a terminal, elsewhere a line now and then.
+    """A command's progress: a bar with the time left on a terminal, occasional lines elsewhere.
 
-    Call it with the count so far, then `end` it. `every_s` is how often at most it shows.
+    Call it with the count so far, then `end` it. `every_s` is the shortest interval between outputs.
     """
 
     def __init__(
@@ -49,15 +49,15 @@ class Progress:
     def begin(
         self, what: str, total: int | None = None, *, done: int = 0, lasts_s: float | None = None
     ) -> None:
-        """Count `what` from now on; `total`, or `lasts_s` where that is known, tell the time left.
+        """Begin to count `what`; `total`, or `lasts_s` if that is known, gives the time left.
 
-        `done` of it were done before, in whatever time.
+        `done` of them were done before and do not count in the rate.
         """
         self._what, self._total, self._done, self._lasts_s = what, total, done, lasts_s
         self._began_s = self._shown_s = self._clock_s()
 
     def __call__(self, count: int, note: str = "") -> None:
-        """Tell the count so far, and perhaps what is being done."""
+        """Show the count so far and a note."""
         now_s = self._clock_s()
         if now_s - self._shown_s < self._every_s:
             return
@@ -67,7 +67,7 @@ class Progress:
         self._stream.flush()
 
     def end(self) -> None:
-        """Clear the changing line, so that what follows begins at the left."""
+        """Clear the progress line, so that further output begins at the left."""
         if self._on_terminal:
             self._stream.write("\r\x1b[K")
             self._stream.flush()

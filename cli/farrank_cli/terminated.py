@@ -1,4 +1,4 @@
-"""Let SIGTERM end a command the way Ctrl-C does: what was done is kept, what was started is ended."""
+"""Let SIGTERM end a command like Ctrl-C: results are kept, started processes are ended."""
 
 import asyncio
 import signal
@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class Interrupts:
-    """Remembers that the command was told to end: what a library's C++ calls may drop the exception."""
+    """Remembers an interrupt: Python code called from a library's C++ may lose the exception."""
 
     came: bool = False
     _held: bool = False
@@ -26,9 +26,9 @@ class Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Only remember a first signal until left: the work asks for `came`, and ends where nothing is lost.
+        """Within the block only remember a first signal; the work polls `came` and ends without loss.
 
-        A second one ends it at once.
+        A second signal ends it at once.
         """
         self._held = True
         try:
@@ -37,16 +37,16 @@ class Interrupts:
             self._held = False
 
     def raise_swallowed(self) -> None:
-        """Raise KeyboardInterrupt if one was raised before and did not end the command."""
+        """Raise KeyboardInterrupt if an earlier one did not end the command."""
         if self.came:
             raise KeyboardInterrupt
 
 
 @contextmanager
 def sigterm_interrupts() -> Iterator[Interrupts]:
-    """Raise KeyboardInterrupt on SIGTERM until left, and remember it, and Ctrl-C's.
+    """Within the block raise KeyboardInterrupt on SIGTERM, and remember it and Ctrl-C.
 
-    Whatever fails after an interrupt may have failed because of it, and is one, too.
+    An exception after an interrupt may be its consequence, and becomes KeyboardInterrupt, too.
     """
     interrupts = Interrupts()
     before = {signal.SIGTERM: signal.getsignal(signal.SIGTERM)}
@@ -66,11 +66,11 @@ def sigterm_interrupts() -> Iterator[Interrupts]:
 
 
 def run_interruptible(main: Coroutine[Any, Any, Result]) -> Result:
-    """Run it to its end; of a signal it hears as a cancelled task.
+    """Run a coroutine to its end; SIGTERM cancels its task.
 
-    Asked by the loop's own handler, since a shell's background job may ignore Ctrl-C, and SIGTERM must reach
-    it all the same.
-    Raises: KeyboardInterrupt if it was told to end and kept nothing to return.
+    The loop handles SIGTERM itself, because asyncio handles only Ctrl-C, which a shell's background job may
+    ignore.
+    Raises: KeyboardInterrupt if it was interrupted and returned no result.
     """
 
     async def cancellable() -> Result:

@@ -107,7 +107,7 @@ def test_a_runtime_that_was_left_out_is_said_and_listed(
     _, served, made, left_out = outcome.out.splitlines()
     assert served.startswith("openvino on cpu in int8")
     assert left_out.startswith(
-        "onnx is left out and will not serve it: with onnx the bound is not held; onnx on cpu in int8: "
+        "onnx will not serve it: with onnx the bound is not held; onnx on cpu in int8: "
     )
     assert made.startswith("openvino: ")
     assert made.endswith(" products in int8 (all products, SmoothQuant at 0.95)")
@@ -180,7 +180,7 @@ def test_an_artifact_without_exports_is_told_how_to_get_one(
 ) -> None:
     folder = tiny_rankers["maxp"]
     assert farrank("rankers", "exports", folder).out == (
-        f"{folder} holds no export; farrank export {folder} makes one\n"
+        f"{folder} has no export; farrank export {folder} makes one\n"
     )
     assert farrank("rankers", "exports", "no/such/ranker").exit_code == 2
 

@@ -117,11 +117,11 @@ def test_what_is_read_is_not_written_over_nor_read_twice(farrank: Farrank, tmp_p
     over = farrank("index", given, "--skip-bad", tmp_path / "link", "--out", tmp_path / "out")
     assert (over.exit_code, over.err) == (
         2,
-        f"farrank: --skip-bad {tmp_path / 'link'}: is read, too; it would be written over\n",
+        f"farrank: --skip-bad {tmp_path / 'link'}: is also an input, which it would overwrite\n",
     )
     assert given.read_text(encoding="utf-8") == '{"id": "1", "text": "x"}\n'
     twice = farrank("index", "-", "--append", "--delete", "-", "--out", tmp_path / "out")
-    assert (twice.exit_code, "standard input can be read once" in twice.err) == (2, True)
+    assert (twice.exit_code, "standard input can be read only once" in twice.err) == (2, True)
     pydoc = farrank("index", "--pydoc", "--append", "--out", tmp_path / "out")
     assert (pydoc.exit_code, "--append and --delete change one" in pydoc.err) == (2, True)
 

@@ -106,7 +106,7 @@ def test_a_limit_of_nothing_that_is_kept_is_refused(farrank: Farrank, tmp_path: 
     given = collection(tmp_path / "a.jsonl", "x")
     outcome = farrank("index", given, "--max-document-tokens", 9, "--out", tmp_path / "out")
     assert outcome.exit_code == 2
-    assert "--max-document-tokens is for --tokens and --encode" in outcome.err
+    assert "--max-document-tokens needs --tokens or --encode" in outcome.err
 
 
 def test_a_ranker_that_cannot_be_opened_is_named(farrank: Farrank, tmp_path: Path) -> None:

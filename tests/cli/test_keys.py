@@ -59,7 +59,7 @@ def test_days_from_now_are_a_time(farrank: Farrank, file: Path) -> None:
     ("arguments", "message"),
     [
         (("new", "a b"), "keys.'a b': a name is"),
-        (("new", "a", "--expires", "soon"), "'soon' is no date"),
+        (("new", "a", "--expires", "soon"), "'soon' is not a date"),
         (("new", "a", "--calls-per-s", "0"), "not above 0"),
         (("revoke", "a"), "keys.toml: No such file or directory"),
         (("list",), "keys.toml: No such file or directory"),

@@ -56,7 +56,7 @@ def test_a_graph_is_measured_listed_and_served_with_its_report(
     first = next(line for line in outcome.out.splitlines() if "with onnx in fp32" in line)
     assert re.match(r"onnx/model\.onnx with onnx in fp32: \S+ at most, \S+ in the mean; tau 1\.0000", first)
     assert "BEYOND" not in first
-    assert outcome.out.splitlines()[-1] == f"kept in {folder / MEASURED}"
+    assert outcome.out.splitlines()[-1] == f"report in {folder / MEASURED}"
     listed = farrank("rankers", "exports", folder).out.splitlines()
     assert not any("unknown" in line for line in listed)
     served = open_ranker_runtime(str(folder), {}, runtime="onnx", precision="fp32", placement=CPU)

@@ -43,7 +43,7 @@ def test_a_table_for_people(farrank: Farrank, server: Server, files: list[Path])
     assert "\x1b" not in outcome.out
     assert last.endswith("(no text)")
     assert "counter v1: 3 documents shown, 3 chunks scored in 0.250 s" in outcome.err
-    assert "not read of 1 of 3 documents: about 2 tokens, 10 characters at the end" in outcome.err
+    assert "not read in 1 of 3 documents: about 2 tokens, 10 characters at the end" in outcome.err
 
 
 def test_json_lines_for_programs(farrank: Farrank, server: Server, files: list[Path]) -> None:
@@ -73,7 +73,7 @@ def test_the_options_reach_the_server(farrank: Farrank, server: Server, files: l
     (request,) = servicer.requests
     assert (request.options.ranker, request.options.top_n, request.options.max_chunks) == ("maxp", 2, 3)
     assert request.options.score_scale == rerank_pb2.SCORE_SCALE_SIGMOID
-    assert "not read of the query: its last 4 tokens" in outcome.err
+    assert "the last 4 tokens of the query were not read" in outcome.err
 
 
 def test_json_lines_from_a_file_and_from_stdin(
@@ -99,7 +99,7 @@ def test_json_lines_from_a_file_and_from_stdin(
         (b'{"id": "a", "text": "x"}\n{"id":', "documents.jsonl:2: not JSON"),
         (b'{"id": "a"}', "documents.jsonl:1: "),
         (b'{"id": "a", "text": "\xff"}', "documents.jsonl:1: not UTF-8"),
-        (b"\n", "there is no document in it"),
+        (b"\n", "contains no documents"),
     ],
 )
 def test_a_bad_line_is_named(farrank: Farrank, tmp_path: Path, content: bytes, message: str) -> None:

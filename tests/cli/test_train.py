@@ -141,7 +141,7 @@ def test_every_setting_has_a_flag(farrank: Farrank) -> None:
     for name, _, _ in settings():
         assert f"--{name.replace('_', '-')}" in shown
     assert "one of the two other kinds" in shown
-    assert "of all that is random, one run each (0)\n" in shown
+    assert "random seeds, one run each (0)\n" in shown
 
 
 def test_folds(train: Farrank, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_signal_saves_and_ends_with_130(train: Farrank, data: Path, tmp_path: 
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate("go on\n")
     assert process.returncode == 130
-    assert said.endswith("cut: stopped; the same command with --resume goes on\n")
+    assert said.endswith("cut: stopped; the same command with --resume continues\n")
     # Whoever printed was called after the trainer had asked: it makes one step more.
     assert (tmp_path / "cut" / "seed-0" / "checkpoints" / "step-4").is_dir()
     assert not (tmp_path / "cut" / "seed-0" / "ranker.json").exists()
@@ -207,9 +207,9 @@ def test_a_signal_saves_and_ends_with_130(train: Farrank, data: Path, tmp_path: 
     ("flags", "message"),
     [
         ((), "train: give either --from, or --family with --backbone"),
-        ((*START, "--family", "maxp"), "--family: is for a new ranker; --from has its own"),
+        ((*START, "--family", "maxp"), "--family: is only for a new ranker; --from has its own"),
         (("--family", "maxp"), "train: give either --from, or --family with --backbone"),
-        ((*START, "--option", "pooling=mean"), "--option: is for a new ranker; --from has its own"),
+        ((*START, "--option", "pooling=mean"), "--option: is only for a new ranker; --from has its own"),
         (START, "train: give one of --queries with --qrels, --candidates and --collection; --triples; "),
         ((*START, *JUDGED, "--triples", "triples.tsv"), "train: give one of --queries with --qrels, "),
         ((*START, *JUDGED), "--queries: needs --collection"),
@@ -217,7 +217,7 @@ def test_a_signal_saves_and_ends_with_130(train: Farrank, data: Path, tmp_path: 
         ((*START, *JUDGED, *COLLECTION, *DEV[:2]), "--dev-queries: needs --dev-qrels, --dev-candidates"),
         ((*START, "--triples", "triples.tsv", *DEV), "--dev-queries: needs --collection"),
         ((*START, *JUDGED, *COLLECTION, *DEV, "--folds", 4), "--folds: divides the queries of --queries; "),
-        ((*START, "--triples", "triples.tsv", "--seeds", "1,1"), "--seeds 1,1: a seed stands twice"),
+        ((*START, "--triples", "triples.tsv", "--seeds", "1,1"), "--seeds 1,1: a seed appears twice"),
         ((*START, *JUDGED, *COLLECTION, "--folds", 2), "folds is 2; it must be at least 3 and at most the 8"),
         ((*START, "--triples", "triples.tsv", "--epochs", 0), "epochs is 0; it must be at least 1"),
         ((*START, "--triples", "triples.tsv", "--patience", 1), "patience is 1; without validation queries"),
@@ -225,21 +225,21 @@ def test_a_signal_saves_and_ends_with_130(train: Farrank, data: Path, tmp_path: 
             (*START, "--triples", "triples.tsv", "--loss", "margin-mse"),
             "loss is margin-mse, which needs a te",
         ),
-        ((*START, "--triples", "triples.tsv", "--negatives", 2), "negatives is 2; --triples have 1 a line"),
-        ((*START, "--examples", "examples.jsonl", "--negatives-from", 5), "--negatives-from: is for --cand"),
+        ((*START, "--triples", "triples.tsv", "--negatives", 2), "negatives is 2; --triples have 1 per line"),
+        ((*START, "--examples", "examples.jsonl", "--negatives-from", 5), "--negatives-from: needs --cand"),
         (
             (*START, "--triples", "triples.tsv", *COLLECTION),
-            "--collection: is for --queries or --dev-queries",
+            "--collection: needs --queries or --dev-queries",
         ),
         (
             (*START, "--triples", "triples.tsv", "--query-field", "title"),
-            "--query-field: is for --queries or",
+            "--query-field: needs --queries or",
         ),
         ((*START, *JUDGED, *COLLECTION, "--measure", "AP"), "--measure: needs --dev-queries or --folds"),
         ((*START, *JUDGED, *COLLECTION, "--dev-depth", 5), "--dev-depth: needs --dev-queries or --folds"),
         (
             (*START, "--triples", "triples.tsv", "--margin", 2, "--loss", "ranknet"),
-            "--margin: is for --loss hinge",
+            "--margin: needs --loss hinge",
         ),
         ((*START, "--triples", "triples.tsv", "--lora-alpha", 8), "--lora-alpha: needs --lora-rank"),
         (

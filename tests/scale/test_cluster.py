@@ -309,8 +309,8 @@ def test_up_shows_how_far_it_is_and_ends_after_a_bound(
     line += " (the cluster has 0 of 3 CPUs free)"
     assert late.err.splitlines()[-2:] == [
         line,
-        f"farrank: not ready after 5 s: {line}. Ray Serve goes on: `farrank scale status` shows how far it "
-        "is; ask for less with --replicas, --cpus or --gpus, or wait longer with --timeout",
+        f"farrank: not ready after 5 s: {line}. Ray Serve continues: `farrank scale status` shows its "
+        "progress; request less with --replicas, --cpus or --gpus, or wait longer with --timeout",
     ]
     up(replicas=1)
 

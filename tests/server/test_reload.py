@@ -280,7 +280,7 @@ def test_farrank_reload_says_how_it_went(
         index.rename(tmp_path / "aside")
         failed = farrank(*reload)
         assert failed.returncode == 1
-        assert failed.stderr.startswith("farrank: the server goes on with what it had: first_stage.")
+        assert failed.stderr.startswith("farrank: the server keeps its old indexes and keys: first_stage.")
         assert "there is no Lucene index here" in failed.stderr
         assert len(client.search_and_rerank("river").results) == len(TEXTS) + 1
 
@@ -294,4 +294,7 @@ def test_farrank_reload_says_how_it_went(
     assert gone.returncode == 3
     pid_file.write_text(f"{os.getpid()}\n{{}}\n")
     left = farrank(*reload)
-    assert (left.returncode, left.stderr) == (3, f"farrank: {pid_file}: no server runs with it\n")
+    assert (left.returncode, left.stderr) == (
+        3,
+        f"farrank: {pid_file}: no server is running with this file\n",
+    )

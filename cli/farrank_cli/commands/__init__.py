@@ -1,1 +1,1 @@
-"""The subcommands, one a file, each with `configure(parser)` and `run(args) -> exit code`."""
+"""The subcommands, one per file, each with `configure(parser)` and `run(args) -> exit code`."""

@@ -1,4 +1,4 @@
-"""`farrank completion`: a script that has the shell complete commands, flags and their choices."""
+"""`farrank completion`: a script with which the shell completes commands, flags and their choices."""
 
 import argparse
 import contextlib
@@ -29,7 +29,7 @@ complete -o default -F _farrank farrank
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the shell's name."""
-    parser.add_argument("shell", choices=("bash", "zsh"), help="which shell")
+    parser.add_argument("shell", choices=("bash", "zsh"), help="the shell")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,7 +63,7 @@ def _parsers(path: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, 
 
 
 def _cases(words: Mapping[str, Sequence[str]]) -> str:
-    """Write what is offered for each path, or path and flag."""
+    """Write the completions for each path, or path and flag."""
     offer = '{}) COMPREPLY=($(compgen -W {} -- "$current")); return ;;'
     lines = (offer.format(shlex.quote(key), shlex.quote(" ".join(values))) for key, values in words.items())
     return "\n".join(f"        {line}" for line in lines)

@@ -1,4 +1,4 @@
-"""`farrank data`: collections made for training and analysis, and where relevant passages lie in others."""
+"""`farrank data`: make collections for training and analysis, and measure where relevant passages lie."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from farrank_training.data_sets.positions import Positions
 
 KINDS = {
-    "far-relevant": "make documents of random passages, the relevant one behind token 512",
-    "window": "make documents of chunk-long passages, the relevant one in front (Biased) or behind (Far)",
-    "positions": "show where relevant passages lie in documents, beside the papers' collections",
+    "far-relevant": "make documents of random passages, the relevant one after token 512",
+    "window": "make documents of chunk-sized passages, the relevant one early (Biased) or late (Far)",
+    "positions": "show where relevant passages lie in documents, compared with the papers' collections",
 }
 
 _FAR_RELEVANT = """\
@@ -58,9 +58,9 @@ examples:
 """
 
 
-# The farrank_training imports are local: each kind loads its own libraries, and help none of them.
+# The farrank_training imports are local: each kind loads only its own libraries, and --help loads none.
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add what there is to make or to show, and its flags."""
+    """Add the kinds and their flags."""
     kinds = add_commands(parser, KINDS, title="data", dest="kind", metavar="KIND", required=True)
     _configure_far_relevant(kinds["far-relevant"])
     _configure_window(kinds["window"])
@@ -68,9 +68,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what was asked for.
+    """Make the data, or show the positions.
 
-    Raises: CommandError if a file is not as it should be; ModuleNotFoundError if the train extra is missing.
+    Raises: CommandError if a file cannot be used; ModuleNotFoundError if the train extra is missing.
     """
     from farrank_training.errors import TrainingError
 
@@ -83,21 +83,21 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _tokenizer_flag(parser: argparse.ArgumentParser) -> None:
-    meaning = "a folder with tokenizer.json, or 'embedded': what counts tokens"
+    meaning = "the tokenizer that counts tokens: a folder with tokenizer.json, or 'embedded'"
     flag(parser, "--tokenizer SOURCE", meaning, default=EMBEDDED)
 
 
 def _making_flags(parser: argparse.ArgumentParser) -> None:
-    """Add what all that is made can be told."""
+    """Add the flags of every kind that makes data."""
     _tokenizer_flag(parser)
     add = partial(flag, parser)
-    add("--seed N", "the same files and the same seed give the same bytes", at_least(0), 0)
-    add("--out FOLDER", "where the collections and data.json go", Path, required=True)
+    add("--seed N", "random seed: the same files and seed give the same bytes", at_least(0), 0)
+    add("--out FOLDER", "folder for the collections and data.json", Path, required=True)
     add("--overwrite", "replace data that was made there before")
 
 
 def _print_made(out: Path, made: Mapping[str, Any]) -> None:
-    """Show a line for each collection that was made, and what was left out."""
+    """Print a line for each collection, and what was left out."""
     rows: list[Sequence[str]] = []
 
     def add_rows(path: Path, said: Mapping[str, Any]) -> None:
@@ -110,7 +110,7 @@ def _print_made(out: Path, made: Mapping[str, Any]) -> None:
         rows.append([str(path), f"{said['documents']:,}", f"{said['queries']:,}", f"{depth[1]:,}", measures])
 
     add_rows(out, made["splits"])
-    print_columns(("collection", "documents", "queries", "candidates", "in their own order"), rows)
+    print_columns(("collection", "documents", "queries", "candidates", "in BM25's order"), rows)
     for reason, count_ in made["left_out"].items():
         print(f"left out: {count_:,} {reason}")
 
@@ -119,16 +119,16 @@ def _configure_far_relevant(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _FAR_RELEVANT
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = partial(flag, parser)
-    meaning = 'the passages, one a line: {"id": …, "text": …}; plain or .gz'
+    meaning = 'passages, one per line: {"id": …, "text": …}; plain or .gz'
     add("--passages FILE", meaning, Path, nargs="+", required=True)
     add("--fields FIELD=KEY,…", DOCUMENT_FIELDS, document_fields)
     add("--queries FILE", "lines of query_id<TAB>text, or JSON lines", Path, required=True)
-    add("--qrels FILE", "which passages are relevant to which queries", Path, required=True)
-    add("--min-grade N", "the least grade that is relevant", at_least(1), 1)
+    add("--qrels FILE", "judgements of the passages", Path, required=True)
+    add("--min-grade N", "lowest grade that counts as relevant", at_least(1), 1)
     for split, size in (("train", 50_000), ("dev", 500), ("test", 1_000)):
-        add(f"--{split} N", f"queries of {split}; 0 leaves it out", at_least(0), size)
-    add("--before N", "the relevant passage starts behind more tokens than these", count, 512)
-    add("--longest N", "tokens of a document at most", count, 1431)
+        add(f"--{split} N", f"number of {split} queries; 0 leaves the split out", at_least(0), size)
+    add("--before N", "the relevant passage starts after more tokens than this", count, 512)
+    add("--longest N", "maximum tokens of a document", count, 1431)
     add("--candidates N", "documents that BM25 finds for each query", count, 100)
     _making_flags(parser)
 
@@ -174,17 +174,17 @@ def _configure_window(parser: argparse.ArgumentParser) -> None:
     add("--passages FILE", meaning, Path, required=True)
     meaning = "JSON lines of questions with `qid`, `text`, `pid`, `answers` and `answer_starts`"
     add("--queries FILE", meaning, Path, required=True)
-    add("--test-split NAME", "questions about articles of this split are the test", default="dev")
-    meaning = "other articles whose passages stand beside in Far: as many each for test and for training"
+    add("--test-split NAME", "questions about articles of this split are the test questions", default="dev")
+    meaning = "other articles whose passages fill Far's test documents; training gets as many more"
     add("--distractor-articles N", meaning, count, 100)
-    meaning = "other articles that dev's questions are about; as many more stand beside there"
+    meaning = "other articles whose questions are dev's; as many more fill dev's documents"
     add("--dev-articles N", meaning, count, 20)
-    add("--chunk-tokens N", "tokens of a passage, all as long", at_least(8), 128)
-    add("--fewest-chunks N", "passages of a document at least", at_least(2), 2)
-    add("--most-chunks N", "passages of a document at most", at_least(2), 6)
+    add("--chunk-tokens N", "tokens of every passage", at_least(8), 128)
+    add("--fewest-chunks N", "minimum passages of a document", at_least(2), 2)
+    add("--most-chunks N", "maximum passages of a document", at_least(2), 6)
     add("--candidates N", "documents to rank for each question", at_least(2), 20)
     for split in ("train", "dev", "test"):
-        add(f"--{split} N", f"questions of {split} at most, drawn (all)", count)
+        add(f"--{split} N", f"maximum {split} questions, drawn at random (all)", count)
     _making_flags(parser)
 
 
@@ -206,22 +206,22 @@ def _window(args: argparse.Namespace) -> None:
 def _configure_positions(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _POSITIONS
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    add = flag_group(parser, "judged passages, looked for in documents")
-    meaning = "JSON lines of passages; with `article` and `pos` they are their documents' parts"
+    add = flag_group(parser, "judged passages to look for in documents")
+    meaning = "JSON lines of passages; with `article` and `pos` they are parts of their documents"
     add("--passages FILE", meaning, Path, nargs="+")
-    add("--qrels FILE", "which passages are relevant to which queries", Path)
-    meaning = "JSON lines of documents in which the passages are looked for, and not in their articles"
+    add("--qrels FILE", "judgements of the passages", Path)
+    meaning = "JSON lines of documents in which to look for the passages, instead of their articles"
     add("--documents FILE", meaning, Path, nargs="+")
-    add("--document-qrels FILE", "which documents are relevant to which queries", Path)
+    add("--document-qrels FILE", "judgements of the documents", Path)
     _tokenizer_flag(parser)
     add = flag_group(parser, "or judged snippets of documents")
-    add("--snippets FILE", "qrels whose documents are called DOCID_SNIPPETINDEX", Path)
-    add("--snippet-tokens N", "tokens of a snippet, about", count)
+    add("--snippets FILE", "qrels with documents named DOCID_SNIPPETINDEX", Path)
+    add("--snippet-tokens N", "approximate tokens of a snippet", count)
     add = partial(flag, parser)
-    add("--min-grade N", "the least grade that is relevant", at_least(1), 1)
+    add("--min-grade N", "lowest grade that counts as relevant", at_least(1), 1)
     add("--chunk-tokens N", "tokens of a chunk (%(default)d: the papers')", count, 477)
-    add("--name TEXT", "what the collection is called in table and picture", default="here")
-    add("--out FOLDER", "where positions.md, positions.csv and positions.png go", Path, required=True)
+    add("--name TEXT", "the collection's name in table and chart", default="here")
+    add("--out FOLDER", "folder for positions.md, positions.csv and positions.png", Path, required=True)
 
 
 def _positions(args: argparse.Namespace) -> None:
@@ -259,5 +259,5 @@ def _found_positions(args: argparse.Namespace, progress: Progress) -> Positions:
         )
     raise CommandError(
         "data positions: give --snippets and --snippet-tokens; or --passages, --qrels, --documents and "
-        "--document-qrels; or, where passages name their articles, one file of --passages and --qrels"
+        "--document-qrels; or, if passages name their articles, one file of --passages and --qrels"
     )

@@ -1,4 +1,4 @@
-"""`farrank doctor`: what this machine can do for rankers, what is installed, what would make it faster."""
+"""`farrank doctor`: this machine's capabilities, the installed packages, and advice on speed."""
 
 import argparse
 import contextlib
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from farrank_runtimes.installed import FoundKernel, FoundRuntime, Gpus
     from farrank_runtimes.runtime_table import DeviceType
 
-# What a server is made of beside its runtimes.
+# The server's packages besides its runtimes.
 _PACKAGES = ("grpcio", "transformers", "tokenizers", "numpy")
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What searches Lucene indexes: Java, and pyserini. `missing` says what is not there, and what helps."""
+    """The dependencies of Lucene indexes: Java and pyserini. `missing` lists problems with their remedies."""
 
     java: str | None
     java_home: str | None
@@ -39,7 +39,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """A folder that later starts read. `entries` are exports, or models; sizes in bytes."""
+    """A folder that later starts read. `entries` counts exports or models; sizes are in bytes."""
 
     name: str
     folder: str
@@ -51,9 +51,9 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """All that was found, as `--json` prints it.
+    """All findings, as printed by `--json`.
 
-    `server` says why no ranker can be served, None if one can.
+    `server` says why no ranker can be served; None if one can.
     """
 
     farrank: str
@@ -74,18 +74,18 @@ class Findings:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     add = partial(flag, parser)
-    add("--json", "print it as JSON")
+    add("--json", "print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look at the machine and at what is installed, and print it. Nothing is changed, loaded or sent."""
+    """Examine the machine and the installed packages, and print them. Nothing is changed, loaded or sent."""
     found = examine()
     print(json.dumps(asdict(found), indent=2) if args.json else "\n".join(_told(found)))
     return DONE
 
 
 def examine() -> Findings:
-    """Find out all of it. Without the server's packages the machine alone is described."""
+    """Examine everything. Without the server's packages only the machine is described."""
     processor, memory = machine.processor(), machine.memory()
     packages = {name: _version(name) for name in _PACKAGES}
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
@@ -114,7 +114,7 @@ def _version(package: str) -> str | None:
 
 
 def _search() -> Search:
-    """Find what a Lucene index needs. Neither Java nor pyserini is started."""
+    """Find the dependencies of a Lucene index. Neither Java nor pyserini is started."""
     from farrank_server.errors import ConfigError
     from farrank_server.java_process.jvm import child_environment, java_home
 
@@ -144,7 +144,7 @@ def _cache(name: str, folder: Path, entries: str) -> Cache:
     size = 0
     for parent, _, files in os.walk(folder):
         for each in files:
-            with contextlib.suppress(OSError):  # it was just removed
+            with contextlib.suppress(OSError):  # the file was just removed
                 status = os.lstat(os.path.join(parent, each))
                 size += status.st_size
     there = next(each for each in (folder, *folder.parents) if each.exists())
@@ -157,13 +157,13 @@ def _cache(name: str, folder: Path, entries: str) -> Cache:
 
 
 def _told(found: Findings) -> Iterator[str]:
-    """Write it for people: what it is about first on each line."""
+    """Write the findings for people; each line begins with its subject."""
     processor, memory = found.processor, found.memory
     yield f"farrank {found.farrank}, Python {found.python}, {found.system}"
     yield "packages: " + ", ".join(f"{name} {each or '–'}" for name, each in found.packages.items())
     yield (
         f"processor: {processor.model}, {processor.cores} of {processor.present} cores usable; "
-        f"{', '.join(processor.instructions) or 'no instructions that rankers gain from are known'}"
+        f"{', '.join(processor.instructions) or 'no known instructions that speed up rankers'}"
     )
     limit = "" if memory.limit is None else f", the container's limit {_bytes(memory.limit)}"
     yield f"memory: {_bytes(memory.total)}, {_bytes(memory.available)} free{limit}"
@@ -189,7 +189,7 @@ def _told(found: Findings) -> Iterator[str]:
             f"cache of {what}s: {cache.folder}, {counted(cache.entries, what)}, {_bytes(cache.size)}, "
             f"{_bytes(cache.free)} free{rights}"
         )
-    yield "what would make it faster:" + ("" if found.advice else " nothing that is known")
+    yield "to make it faster:" + ("" if found.advice else " nothing known")
     for advice in found.advice:
         first, *others = advice.lines(processor)
         yield f"- {first}"

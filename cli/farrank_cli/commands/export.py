@@ -1,4 +1,4 @@
-"""`farrank export`: a ranker's graphs for other runtimes, with a report of how close they come to it."""
+"""`farrank export`: write a ranker's graphs for other runtimes, and measure how close their scores are."""
 
 import argparse
 import itertools
@@ -20,8 +20,8 @@ from farrank_rankers.exports.manifest import ExportFormat, ExportPrecision, Pari
 _LAYOUTS = ("farrank", "optimum")
 
 _INT8 = (
-    "int8 takes minutes, and only then it is known whether the ranker's rankings survive it: an export whose "
-    "Kendall's tau is too low is not written, unless --allow-drift is given"
+    "int8 takes minutes, and only the result shows whether the rankings survive: an export with too low a "
+    "Kendall's tau is not written, unless --allow-drift is given"
 )
 
 
@@ -31,21 +31,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "ranker", metavar="RANKER", help="an artifact, a folder, a hub name, 'embedded' or 'embedded:NAME'"
     )
     add = partial(flag, parser)
-    add("--format", "what to write", choices=get_args(ExportFormat), default="onnx")
-    add("--precision", "what it will be computed in", choices=get_args(ExportPrecision), default="fp32")
-    add("--layout", "an artifact of ours, or a folder for optimum", choices=_LAYOUTS, default="farrank")
-    add("--exporter", "what traces the model", choices=get_args(AskedExporter), default="auto")
+    add("--format", "format of the export", choices=get_args(ExportFormat), default="onnx")
+    add("--precision", "precision of the export", choices=get_args(ExportPrecision), default="fp32")
+    add("--layout", "a Farrank artifact, or a folder for optimum", choices=_LAYOUTS, default="farrank")
+    add("--exporter", "library that traces the model", choices=get_args(AskedExporter), default="auto")
     add("--optimize", "with --layout optimum: optimise the graph for ONNX Runtime", choices=get_args(Level))
-    add("--out FOLDER", "write the ranker's artifact, or optimum's folder, here, the export into it", Path)
-    meaning = 'measure and calibrate with these, one {"text": …} a line, and not with Python\'s documentation'
+    add("--out FOLDER", "folder for the ranker's artifact, or optimum's folder, with the export", Path)
+    meaning = 'texts to measure and calibrate with, one {"text": …} per line (Python\'s documentation)'
     add("--texts JSONL", meaning, Path)
-    add("--allow-drift", "keep an export whose scores are beyond their bound, and say so in its manifest")
-    add("--force", "replace an export that stands there")
-    add("--download", "fetch from the hub what is not in its cache")
+    add("--allow-drift", "keep an export whose scores are beyond their bound, and record it in its manifest")
+    add("--force", "replace an existing export")
+    add("--download", "fetch files from the hub that are not in its cache")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Export the ranker, say how close the export comes to it.
+    """Export the ranker, and print how close the export's scores are.
 
     Raises: CommandError if it cannot be exported, or its scores are beyond their bound.
     """
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         print(quantized)
     for refused in export.manifest.refused:
         figures = f"; {_sentence(refused.parity)}" if refused.parity else ""
-        print(f"{refused.runtime} is left out and will not serve it: {refused.reason}{figures}")
+        print(f"{refused.runtime} will not serve it: {refused.reason}{figures}")
     return DONE
 
 
@@ -128,7 +128,7 @@ def _export_for_optimum(args: argparse.Namespace) -> int:
 def _sentence(parity: Parity) -> str:
     return (
         f"{parity.runtime} on {parity.device} in {parity.computed_in}: {parity.queries} queries × "
-        f"{parity.documents} documents, scores off by {parity.max_difference:.2g} at most and "
+        f"{parity.documents} documents, scores differ by {parity.max_difference:.2g} at most and "
         f"{parity.mean_difference:.2g} on average (spread {parity.spread:.2g}), "
         f"Kendall's tau {parity.kendall_tau:.4f}, top-10 overlap {parity.top10_overlap:.3f}; "
         f"bound: {parity.bound}"

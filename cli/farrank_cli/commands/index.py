@@ -35,15 +35,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "jsonl",
         nargs="*",
         metavar="JSONL",
-        help='documents, one a line: {"id": …, "text": …} and maybe "title", "expansions", "impacts", '
+        help='documents, one per line: {"id": …, "text": …}, optionally "title", "expansions", "impacts", '
         '"vector"; plain or .gz; - reads stdin',
     )
     add = partial(flag, parser)
     add("--pydoc", "index Python's own reference documentation")
     add("--fields FIELD=KEY,…", DOCUMENT_FIELDS, document_fields)
-    add("--skip-bad FILE", "leave out what cannot be indexed, and list it in FILE", Path)
-    add("--tokens RANKER", "keep each document's tokens for this ranker; may be given again", repeated=True)
-    add("--encode RANKER", "keep the vectors of each document's chunks, as this bi-encoder makes them")
+    add("--skip-bad FILE", "leave out documents that cannot be indexed, and list them in FILE", Path)
+    add("--tokens RANKER", "store each document's tokens for this ranker; may be repeated", repeated=True)
+    add("--encode RANKER", "store the vectors of each document's chunks by this bi-encoder")
     add(
         "--max-document-tokens N",
         "keep the first N tokens of each document, and their vectors; otherwise all that the ranker reads",
@@ -51,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--encode-precision PRECISION",
-        "compute them so instead of as `farrank serve` would; quick: bf16 where the processor has it",
+        "precision of --encode (that of `farrank serve`); quick: bf16 if the processor has it",
         choices=("quick", *get_args(Precision)),
     )
     add(
@@ -61,15 +61,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="never",
     )
     add("--out DIR", "folder of the index", Path, required=True)
-    add("--overwrite", "replace an index that stands there")
-    add("--resume", "go on where the same command was interrupted")
-    add("--append", "add the documents to the index that stands there")
-    add("--replace", "with --append: a document whose id is there takes the other's place")
-    add("--delete FILE", "take the documents out whose ids FILE lists, one a line or as JSON lines", Path)
+    add("--overwrite", "replace an existing index")
+    add("--resume", "continue where the same command was interrupted")
+    add("--append", "add the documents to the existing index")
+    add("--replace", "with --append: replace documents of the same id")
+    add("--delete FILE", "delete the documents whose ids FILE lists, one per line or as JSON lines", Path)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read the collection, write the index, say what it holds.
+    """Read the collection, write the index, print its size.
 
     Raises: CommandError if the collection cannot be read or the index cannot be written.
     """
@@ -80,11 +80,11 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError("index: give JSONL files or --pydoc, or --delete")
     _check_files(args)
     if changes and args.overwrite:
-        raise CommandError("index: --overwrite makes an index anew; --append and --delete change it")
+        raise CommandError("index: --overwrite makes a new index; --append and --delete change one")
     if args.jsonl and args.delete and not args.append:
-        raise CommandError("index: --delete takes no JSONL files; with --append they are added")
+        raise CommandError("index: --delete takes no JSONL files; --append adds them")
     if args.replace and not args.append:
-        raise CommandError("index: --replace is for --append")
+        raise CommandError("index: --replace needs --append")
     progress = Progress("documents indexed")
     left_out = 0
     with (
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
             stores=_stores(args),
             resume=args.resume,
             progress=progress,
-            on_blank=lambda document: leave_out(f"document {document.doc_id!r}: there is no text in it"),
+            on_blank=lambda document: leave_out(f"document {document.doc_id!r}: it has no text"),
         )
         try:
             if changes:
@@ -129,27 +129,27 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_files(args: argparse.Namespace) -> None:
-    """Refuse to read standard input twice, or to write over what is read. Raises: CommandError."""
+    """Refuse to read standard input twice, or to overwrite an input. Raises: CommandError."""
     read = [*args.jsonl, *([str(args.delete)] if args.delete else [])]
     if read.count("-") > 1:
-        raise CommandError("index: - stands more than once, and standard input can be read once")
+        raise CommandError("index: - is given more than once, but standard input can be read only once")
     listed: Path | None = args.skip_bad
     if listed is not None and listed.exists():
         for each in read:
             if Path(each).exists() and listed.samefile(each):
-                raise CommandError(f"--skip-bad {listed}: is read, too; it would be written over")
+                raise CommandError(f"--skip-bad {listed}: is also an input, which it would overwrite")
 
 
 def _stores(args: argparse.Namespace) -> list[Store]:
-    """Find what is to be kept: rankers of one tokenizer share its tokens. Raises: CommandError."""
+    """Give the stores to write; rankers with the same tokenizer share one. Raises: CommandError."""
     stores: dict[str, Store] = {}
     for source in args.tokens:
         with _named_flag("--tokens", source):
             reader = open_reader(source)
             if reader.document_spaces:
                 raise CommandError(
-                    f"index: --tokens {source}: tokens are kept of bare texts, and this ranker's prompt has "
-                    "a space before a document, which the first token holds"
+                    f"index: --tokens {source}: stored tokens are of bare texts, but this ranker's prompt "
+                    "has a space before a document, which becomes part of the first token"
                 )
             store = TokensOf(reader.tokenizer, args.max_document_tokens)
             stores[store.key] = store
@@ -173,9 +173,9 @@ def _stores(args: argparse.Namespace) -> list[Store]:
             ("--export", args.export == "auto"),
         ):
             if value:
-                raise CommandError(f"index: {name} is for --encode")
+                raise CommandError(f"index: {name} needs --encode")
     if args.max_document_tokens and not stores:
-        raise CommandError("index: --max-document-tokens is for --tokens and --encode")
+        raise CommandError("index: --max-document-tokens needs --tokens or --encode")
     return list(stores.values())
 
 
@@ -188,7 +188,7 @@ def _named_flag(flag_name: str, source: str) -> Iterator[None]:
 
 
 def _ids_of(path: Path, fields: Mapping[str, str] | None) -> list[str]:
-    """Read ids, one a line: as it stands, or as a collection's line has it. Raises: InputError."""
+    """Read ids, one per line: bare, or in a collection's JSON line. Raises: InputError."""
     keys = DocumentKeys(fields)
     # An id may begin with a brace, as a GUID does; a JSON object begins with a name.
     return [
@@ -203,14 +203,14 @@ def _ids_of(path: Path, fields: Mapping[str, str] | None) -> list[str]:
 
 def _open_list(path: Path | None) -> IO[str]:
     try:
-        # Without --skip-bad nothing is listed: the log counts blank documents, and a bad line is an error.
+        # Without --skip-bad there is no list: the log counts blank documents, and a bad line is an error.
         return (path or Path(os.devnull)).open("w", encoding="utf-8")
     except OSError as error:
         raise CommandError(f"--skip-bad {path}: {error.strerror}") from error
 
 
 def _lines_of(paths: Sequence[str]) -> int | None:
-    """Count the lines, which are about the documents; None where that takes reading a pipe or an archive."""
+    """Count the lines, roughly the number of documents; None if a file is a pipe or an archive."""
     if any(path == "-" or path.endswith(".gz") or not Path(path).is_file() for path in paths):
         return None
     lines = 0

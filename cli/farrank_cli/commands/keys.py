@@ -1,4 +1,4 @@
-"""`farrank keys`: make, list and revoke the API keys that `farrank serve --keys FILE` asks callers for."""
+"""`farrank keys`: make, list and revoke the API keys that `farrank serve --keys FILE` requires of callers."""
 
 import argparse
 import json
@@ -15,34 +15,34 @@ from farrank_server.access.key_file import KeyConfig, add_key, read_keys, revoke
 from farrank_server.errors import ConfigError
 
 _ACTIONS = {
-    "new": "make a key, keep its digest in the file, and print it once",
-    "list": "list the keys of the file and what each may use",
-    "revoke": "take a key out of the file",
+    "new": "make a key, store its digest in the file, and print it once",
+    "list": "list the keys of the file and their rights",
+    "revoke": "remove a key from the file",
 }
 _HEADS = ("key", "rankers", "indexes", "calls/s", "tokens/s", "burst", "weight", "expires", "SHA-256")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add what can be done, and its flags."""
+    """Add the actions and their flags."""
     actions = add_commands(parser, _ACTIONS, title="actions", dest="action", metavar="ACTION", required=True)
     for action in actions.values():
         flag(action, "--file FILE", "the file of keys, .toml", Path, required=True)
     for name in ("new", "revoke"):
-        actions[name].add_argument("name", metavar="NAME", help="what metrics and messages call the key")
+        actions[name].add_argument("name", metavar="NAME", help="the key's name in metrics and messages")
     flag(actions["list"], "--json", "one JSON object instead of a table")
 
     add = partial(flag, actions["new"])
-    add("--rankers NAME,…", "that the key may use, its default one first (all)", listed(str))
-    add("--indexes NAME,…", "that the key may use (all)", listed(str))
-    add("--calls-per-s R", "calls a second on each server (any number)", positive)
-    add("--tokens-per-s R", "tokens a second on each server (any number)", positive)
-    add("--burst-s S", "how many seconds' worth may be used at once after a rest", positive, 1.0)
-    add("--weight W", "its part of a full server beside those of other callers", positive, 1.0)
+    add("--rankers NAME,…", "rankers that the key may use, its default first (all)", listed(str))
+    add("--indexes NAME,…", "indexes that the key may use (all)", listed(str))
+    add("--calls-per-s R", "limit of calls per second on each server (none)", positive)
+    add("--tokens-per-s R", "limit of tokens per second on each server (none)", positive)
+    add("--burst-s S", "seconds of the limits that may be used at once after a pause", positive, 1.0)
+    add("--weight W", "its share of a busy server, relative to other callers", positive, 1.0)
     add("--expires WHEN", "a date, a time, or days from now, such as 90d (never)", _when)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what is asked for.
+    """Make, revoke or list keys.
 
     Raises: CommandError, one line that names the field, if the file or a right is wrong.
     """
@@ -65,8 +65,8 @@ def _make(args: argparse.Namespace) -> None:
     if args.weight != 1:
         rights["weight"] = args.weight
     key = add_key(args.file, args.name, rights)
-    # The key alone on standard output: it can be handed on without being seen.
-    print(f"this is key {args.name}; it is kept nowhere and cannot be shown again:", file=sys.stderr)
+    # Only the key goes to standard output, so that it can be piped on without being seen.
+    print(f"this is key {args.name}; it is not stored and cannot be shown again:", file=sys.stderr)
     print(key)
 
 
@@ -103,6 +103,6 @@ def _when(text: str) -> str:
         datetime.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no date or time such as 2027-01-31 or 2027-01-31T12:00:00Z, nor days such as 90d"
+            f"{text!r} is not a date or time such as 2027-01-31 or 2027-01-31T12:00:00Z, nor days such as 90d"
         ) from None
     return text

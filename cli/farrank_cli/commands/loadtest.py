@@ -1,4 +1,4 @@
-"""`farrank loadtest`: measure a running server, ours or another's; each kind of test is a file of its own."""
+"""`farrank loadtest`: measure a running server, Farrank or another; each kind of test has its own file."""
 
 import argparse
 from importlib import import_module
@@ -11,11 +11,11 @@ from farrank_trec.errors import TrecError
 
 TESTS = {
     "latency": "measure latency against load",
-    "capacity": "say how many replicas a load takes, from a latency report",
-    "efficiency": "draw what the papers' rankers cost and bring",
-    "accuracy": "measure how well rankers rank, as the papers do",
+    "capacity": "compute the replicas for a load from a latency report",
+    "efficiency": "plot cost and gain of the papers' rankers",
+    "accuracy": "measure the accuracy of rankers as the papers do",
 }
-# Asking again may help: the server is not there, is full, or was too late.
+# Statuses after which a retry may help: the server is unreachable, overloaded or late.
 _PASSING = frozenset(
     {"UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "unreachable", "connection lost", "timeout"}
     | {"HTTP 429", "HTTP 502", "HTTP 503", "HTTP 504"}
@@ -45,5 +45,5 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _module(test: str) -> ModuleType:
-    """Import the test's module, where `configure(parser)` and `run(args)` are those of a command."""
+    """Import the test's module, which has a command's `configure(parser)` and `run(args)`."""
     return import_module(f"farrank_cli.commands.loadtest_{test}")

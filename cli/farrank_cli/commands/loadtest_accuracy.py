@@ -1,4 +1,4 @@
-"""`farrank loadtest accuracy`: rerank a test set by several rankers and compare them as the papers do."""
+"""`farrank loadtest accuracy`: rerank a test set with several rankers and compare them as the papers do."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 EPILOG = """\
 examples:
-  rerank a run's candidates by two rankers and a model of two seeds, against firstp:
+  rerank a run's candidates with two rankers and a model of two seeds, compared with firstp:
     farrank loadtest accuracy --candidates bm25.trec --queries topics.tsv --collection docs.jsonl.gz \\
       --qrels qrels.txt --ranker firstp --ranker maxp --ranker parade=parade-s1,parade-s2 \\
       --baseline firstp --out results/dl19
-  evaluate runs that are there; three years count as one test set:
+  evaluate existing runs; three years count as one test set:
     farrank loadtest accuracy --evaluate-only --qrels 2019.txt --qrels 2020.txt --qrels 2021.txt \\
       --run bm25=2019.trec+2020.trec+2021.trec
-  the papers' table of several test sets, from what was measured on each:
+  the papers' table of several test sets, from the reports of each:
     farrank loadtest accuracy --combine results/dl/accuracy.json results/robust/accuracy.json
 """
 
@@ -40,55 +40,56 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the test's flags."""
     parser.epilog = EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    group = parser.add_argument_group("what is compared, in this order")
+    group = parser.add_argument_group("models to compare, in this order")
     add = partial(flag, group)
-    # Both land in one list: the table keeps the order in which models were named.
+    # Both go into one list: the table keeps the order in which models were named.
     meaning = "a ranker of the server, or MODEL=R1,R2,…: the seeds of one model"
     add("--ranker RANKER", meaning, lambda text: ("ranker", text), repeated=True, dest="models")
-    meaning = "a run that is there; a comma divides seeds, a plus the parts of the test set"
+    meaning = "an existing run; a comma separates seeds, a plus the parts of the test set"
     add("--run MODEL=FILE", meaning, lambda text: ("run", text), repeated=True, dest="models")
-    meaning = "gains and tests are against it; without MODEL=, those of every model that names no other"
+    meaning = "baseline of gains and tests, of every model that has no other if MODEL= is left out"
     add("--baseline [MODEL=]BASELINE", meaning, repeated=True)
     mode = group.add_mutually_exclusive_group()
-    flag(mode, "--evaluate-only", "ask no server")
+    flag(mode, "--evaluate-only", "call no server")
     flag(mode, "--combine JSON", "make one table of several accuracy.json", Path, nargs="+")
 
-    meaning = "Files are plain or .gz. --qrels, --candidates and --queries once for each part of it."
+    meaning = "Files are plain or .gz. Give --qrels, --candidates and --queries once for each part."
     add = flag_group(parser, "test set", meaning)
-    add("--test-set NAME", "what the table calls it", default="")
-    meaning = "TREC judgements; `doc-id-prefix`: relevant is what is called QUERYID_… (FarRelevant)"
+    add("--test-set NAME", "its name in the table", default="")
+    meaning = "TREC judgements; `doc-id-prefix`: documents named QUERYID_… are relevant (FarRelevant)"
     add("--qrels FILE", meaning, repeated=True)
     add("--candidates RUN", "TREC run to rerank", Path, repeated=True)
-    add("--index NAME", "rerank what the server finds in its index instead")
-    meaning = "rerank the first K of each query, and cut every --run to as many (all)"
+    add("--index NAME", "rerank documents that the server finds in its index instead")
+    meaning = "rerank the first K documents of each query, and cut every --run to K (all)"
     add("--k --depth K", meaning, count)
     add("--queries FILE", "id<TAB>text, or .jsonl", Path, repeated=True)
-    add("--query-field KEY", "of .jsonl, such as description", default="")
-    add("--collection FILE", "JSON lines with id, text and maybe title; may be repeated", Path, repeated=True)
-    add("--skip-missing", "leave out documents that are not there")
+    add("--query-field KEY", "key of the query in .jsonl, such as description", default="")
+    meaning = "JSON lines with id, text and optionally title; may be repeated"
+    add("--collection FILE", meaning, Path, repeated=True)
+    add("--skip-missing", "leave out documents that are missing in the collection")
 
     add = flag_group(parser, "server")
     meaning = "HOST:PORT (Farrank over gRPC), tei:URL, cohere:URL or jina:URL"
     add("--target ADDRESS", meaning, default="localhost:50051")
-    add("--allow-remote", "ask a server that is not on this machine")
-    add("--api-key-file FILE", "holds the API key to show with every call", Path)
+    add("--allow-remote", "allow a server that is not on this machine")
+    add("--api-key-file FILE", "file with the API key to send with every call", Path)
     add("--in-flight N", "queries at a time", count, 4)
-    add("--timeout-s S", "of a query", positive, 600.0)
+    add("--timeout-s S", "timeout of a query", positive, 600.0)
 
     add = flag_group(parser, "figures")
-    meaning = "by ir_measures' names, such as AP(rel=2) (RR, nDCG@10, nDCG@20, P@10, P@20 and AP)"
+    meaning = "an ir_measures name, such as AP(rel=2) (RR, nDCG@10, nDCG@20, P@10, P@20 and AP)"
     add("--measure NAME", meaning, repeated=True)
-    meaning = "judged: a query without a ranking counts 0; ranked: those that all runs have"
+    meaning = "judged: a query without a ranking counts 0; ranked: only queries that all runs have"
     add("--average-over", meaning, choices=("judged", "ranked"), default="judged")
     meaning = "level of the marks (%(default)g, as in the papers, but 0.01 for MS MARCO dev, FarRelevant)"
     add("--alpha P", meaning, share, 0.05)
-    add("--resamples N", "of randomisation", count, 9999)
-    add("--seed N", "of randomisation", int, 0)
-    add("--out FOLDER", "where runs, values and the table go", Path)
+    add("--resamples N", "resamples of randomisation", count, 9999)
+    add("--seed N", "seed of randomisation", int, 0)
+    add("--out FOLDER", "folder for runs, values and the table", Path)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Rerank what is asked for, evaluate it, print the table.
+    """Rerank the test set, evaluate it, print the table.
 
     Raises: CommandError or LoadtestError if it cannot be done; ModuleNotFoundError without the extra.
     """
@@ -100,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     from farrank_loadtest.kept_files import new_folder
     from farrank_trec.measures import DEFAULT_MEASURES, parse_measures
 
-    # Whatever can be wrong is found before the first call: what follows may take hours.
+    # Every check comes before the first call, because the calls may take hours.
     models = parse_models(args.models)
     _check_flags(args)
     names = [*([] if args.evaluate_only else [RETRIEVER]), *(each.name for each in models)]
@@ -146,15 +147,15 @@ def _check_flags(args: argparse.Namespace) -> None:
     if not args.models:
         raise CommandError("nothing to compare: give --ranker or --run (or --combine)")
     if args.evaluate_only and asks:
-        raise CommandError("--evaluate-only asks no server: leave out --ranker, or name runs with --run")
+        raise CommandError("--evaluate-only calls no server: leave out --ranker, or name runs with --run")
     if args.evaluate_only and not args.qrels:
         raise CommandError("--evaluate-only: needs --qrels")
     if args.evaluate_only:
         return
     if not asks:
-        raise CommandError("give --ranker to rerank by, or --evaluate-only to evaluate --run as it is")
+        raise CommandError("give --ranker to rerank with, or --evaluate-only to evaluate only --run")
     if args.out is None:
-        raise CommandError("--ranker: needs --out, where the runs go")
+        raise CommandError("--ranker: needs --out for the runs")
     if bool(args.candidates) == (args.index is not None):
         raise CommandError("--ranker: give either --candidates with --collection, or --index")
     if not args.queries or (args.candidates and not args.collection):
@@ -191,7 +192,7 @@ def _combine(args: argparse.Namespace) -> int:
 
     if args.models or args.qrels or args.out is not None:
         raise CommandError(
-            "--combine: prints a table of the reports alone; leave out --ranker, --run, --qrels, --out"
+            "--combine: prints only a table of the reports; leave out --ranker, --run, --qrels, --out"
         )
     print(render([Report.read_json(path) for path in args.combine]), end="")
     return DONE

@@ -1,4 +1,4 @@
-"""`farrank loadtest capacity`: how many replicas a load takes, by what one replica was measured to answer."""
+"""`farrank loadtest capacity`: compute the replicas for a load from the measured capacity of one replica."""
 
 import argparse
 import sys
@@ -9,7 +9,7 @@ from farrank_cli.flags import at_least, flag, positive
 
 EPILOG = """\
 examples:
-  replicas for 500 calls a second, by a report whose objective holds at 60 on one:
+  replicas for 500 calls a second, from a report in which one replica holds the objective at 60:
     farrank loadtest latency --workload calls.jsonl --climb 1 --objective p99=500ms --out results/latency
     farrank loadtest capacity results/latency --rate 500
 """
@@ -25,15 +25,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     kind = load.add_mutually_exclusive_group(required=True)
     flag(kind, "--rate R", "calls/s", positive)
     flag(kind, "--callers N", "calls at the same time", positive)
-    meaning = "share of what one replica answers to plan for (1 by an objective that holds, else 0.7)"
+    meaning = "share of a replica's capacity to plan for (1 if the report has an objective, else 0.7)"
     flag(parser, "--utilisation U", meaning, positive)
-    flag(parser, "--spare N", "replicas beyond those, for a rollout or a lost machine", at_least(0), 1)
+    flag(parser, "--spare N", "additional replicas, for a rollout or a lost machine", at_least(0), 1)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the number, and how it comes about to standard error.
+    """Print the number, and its derivation to standard error.
 
-    Raises: CommandError for a utilisation above 1; LoadtestError if the report does not say it;
+    Raises: CommandError for a utilisation above 1; LoadtestError if the report cannot be used;
     ModuleNotFoundError without the loadtest extra.
     """
     from farrank_loadtest.latency.capacity import read_capacity

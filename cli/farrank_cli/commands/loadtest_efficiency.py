@@ -1,4 +1,4 @@
-"""`farrank loadtest efficiency`: run time and gain of every ranker of the papers, over its FirstP."""
+"""`farrank loadtest efficiency`: run time and gain of the papers' rankers, relative to FirstP."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 QUERY = "when was it built, and who were the people behind it"
 EPILOG = """\
 examples:
-  all rankers of the papers, as published but for the run time:
+  all rankers of the papers, with published gains and measured run times:
     farrank loadtest efficiency --collection passages.jsonl.gz --precision bf16 --out results/efficiency
-  two of them, one with its own weights and with what `farrank loadtest accuracy` found of both:
+  two of them, one with its own weights, and gains measured by `farrank loadtest accuracy`:
     farrank loadtest efficiency --collection passages.jsonl.gz --rankers maxp-bert,parade-attn-bert \\
       --trained maxp-bert=models/maxp --accuracy results/dl/accuracy.json:nDCG@10 --out results/two
-  go on after an interruption, or draw anew with more figures of accuracy: the same flags, and --resume
+  continue after an interruption, or redraw with more figures of accuracy: the same flags, and --resume
 """
 
 
@@ -41,37 +41,37 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the test's flags."""
     parser.epilog = EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    # What a failed call is said to have failed at: there is no server to name.
+    # The name in errors of failed calls: there is no server address.
     parser.set_defaults(target="efficiency")
-    meaning = "Those of the papers (farrank rankers --papers), each beside its FirstP."
+    meaning = "The papers' rankers (farrank rankers --papers), each with its FirstP."
     add = flag_group(parser, "rankers", meaning)
-    add("--rankers NAME,…", "measure these alone (all)", listed(str), default=[])
+    add("--rankers NAME,…", "measure only these (all)", listed(str), default=[])
     meaning = "serve this artifact for the ranker instead of random weights at the paper's size"
     add("--trained NAME=FOLDER", meaning, repeated=True)
     meaning = (
         "accuracy.json of `farrank loadtest accuracy` for the gains (nDCG@10); several are averaged; "
-        "rankers that it lacks are drawn hollow, at the papers' gain"
+        "rankers missing there are drawn hollow, at the papers' gain"
     )
     add("--accuracy FILE[:MEASURE]", meaning, repeated=True)
 
-    add = flag_group(parser, "what is measured: one call, again and again")
+    add = flag_group(parser, "measurement: one call, repeated")
     meaning = "JSON lines of documents, or of passages with `article` and `pos`, which are joined"
     add("--collection FILE", meaning, Path, required=True)
-    add("--documents N", "of a call", count, 3)
-    meaning = f"tokens that documents are cut to, in turns, {LIMIT:,} at most (%(default)s: "
+    add("--documents N", "documents of a call", count, 3)
+    meaning = f"lengths in tokens to cut documents to, in turn, at most {LIMIT:,} (%(default)s: "
     meaning += "the means of the papers' collections)"
     add("--lengths N,…", meaning, listed(_length), ",".join(map(str, PAPERS_LENGTHS)))
-    add("--query TEXT", "what is asked", default=QUERY)
-    meaning = "calls of each ranker, in turns with its FirstP; medians count"
+    add("--query TEXT", "query of the call", default=QUERY)
+    meaning = "calls of each ranker, in turn with its FirstP; medians count"
     add("--rounds N", meaning, count, 3)
-    add("--timeout-s S", "of a call", positive, 1800.0)
+    add("--timeout-s S", "timeout of a call", positive, 1800.0)
 
-    add = flag_group(parser, "the servers that are started, one for each ranker, on loopback")
+    add = flag_group(parser, "servers, one started for each ranker, on loopback")
     add("--device NAME", "cpu or cuda:0", default="cpu")
-    add("--precision", "of the encoders", choices=("fp32", "bf16"), default="fp32")
-    meaning = "positions of a batch at most (%(default)d: the longest input fits)"
+    add("--precision", "precision of the encoders", choices=("fp32", "bf16"), default="fp32")
+    meaning = "maximum positions of a batch (%(default)d: the longest input fits)"
     add("--max-batch-tokens N", meaning, at_least(LIMIT), 2048)
-    flag(parser, "--out FOLDER", "where plot and table go", Path, required=True)
+    flag(parser, "--out FOLDER", "folder for plot and table", Path, required=True)
     flag(parser, "--resume", "measure only what the folder lacks, under the same conditions")
 
 
@@ -82,7 +82,7 @@ def _length(text: str) -> int:
     return length
 
 
-# Loaded only to learn whether they can be: the servers that are started need the last.
+# Imported early to report a missing extra at once; the started servers need the last one.
 _NEEDED = (
     "farrank_loadtest.efficiency.efficiency_report",
     "farrank_loadtest.efficiency.measuring",
@@ -91,10 +91,10 @@ _NEEDED = (
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure what the folder lacks, then write plot, CSV and table of all it has.
+    """Measure the rankers that the folder lacks, then write plot, CSV and table of all.
 
-    Raises: CommandError or LoadtestError, one line, if it cannot be done; KeyboardInterrupt if interrupted:
-    what was measured until then is written.
+    Raises: CommandError or LoadtestError, one line, if it cannot be done; KeyboardInterrupt if interrupted,
+    after the results so far are written.
     """
     try:
         for module in _NEEDED:
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
     from farrank_loadtest.machine import describe_machine, installed_versions
     from farrank_rankers.papers import paper_models
 
-    # Whatever can be wrong is found before the first ranker: what follows may take an hour.
+    # Every check comes before the first ranker, because measuring may take an hour.
     pairs = all_pairs(paper_models())
     chosen = chosen_pairs(pairs, args.rankers)
     trained = _trained(args.trained)
@@ -128,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
         f"--device={args.device}",
         f"--precision={args.precision}",
         f"--set=batching.max_batch_tokens={args.max_batch_tokens}",
-        # What the servers cached would cost nothing in a second round.
+        # With a cache the second round would cost nothing.
         "--set=cache_bytes=0",
     )
     conditions = Conditions(
@@ -154,7 +154,7 @@ def run(args: argparse.Namespace) -> int:
 def _measure(
     sweep: Sweep, chosen: Sequence[Pair], kept: Results, pairs: Mapping[str, Pair], gains: Mapping[str, Gain]
 ) -> None:
-    """Write what was measured however it ends; print the table if it ends well."""
+    """Write the results however the sweep ends; print the table if it succeeds."""
     from farrank_loadtest.efficiency.efficiency_report import write_report
     from farrank_loadtest.efficiency.points import make_points
 
@@ -171,7 +171,7 @@ def _measure(
         progress.end()
         table = write_report(sweep.folder, kept, make_points(kept.measured, gains, pairs))
         done = sum(pair.ranker.name in kept.measured for pair in chosen)
-        how = "" if ended else "; --resume goes on from there"
+        how = "" if ended else "; --resume continues from there"
         _tell(f"{sweep.folder}: {done} of {len(chosen)} rankers measured{how}")
     print(table, end="")
 

@@ -1,4 +1,4 @@
-"""`farrank loadtest latency`: load a server in steps, and report how fast it answers at each."""
+"""`farrank loadtest latency`: load a server in steps, and report its latency at each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _CAPS = Caps()
 TARGET = "localhost:50051"
-# Rates have three digits: a climb by less would stand still.
+# Rates have three digits: a smaller factor would not change the rate.
 _LEAST_FACTOR = 1.01
 
 
@@ -35,11 +35,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the test's flags."""
     meaning = f"HOST:PORT (Farrank over gRPC), tei:URL, cohere:URL or jina:URL; may be repeated ({TARGET})"
     flag(parser, "--target ADDRESS", meaning, repeated=True)
-    flag(parser, "--allow-remote", "let the load leave this machine")
-    flag(parser, "--api-key-file FILE", "holds the API key to show with every call", Path)
-    flag(parser, "--ranker NAME", "what to ask for (the server's default)", default="")
-    flag(parser, "--priority", "of all calls; Farrank over gRPC takes one", choices=PRIORITIES)
-    flag(parser, "--out FOLDER", "where the report goes", Path, required=True)
+    flag(parser, "--allow-remote", "allow targets that are not on this machine")
+    flag(parser, "--api-key-file FILE", "file with the API key to send with every call", Path)
+    flag(parser, "--ranker NAME", "ranker to use (the server's default)", default="")
+    flag(parser, "--priority", "priority of all calls; only Farrank over gRPC has one", choices=PRIORITIES)
+    flag(parser, "--out FOLDER", "folder for the report", Path, required=True)
 
     group = parser.add_argument_group("workload, one of")
     source = group.add_mutually_exclusive_group(required=True)
@@ -49,44 +49,44 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     flag(source, "--workload FILE", meaning, Path)
     flag(source, "--run FILE", "a TREC run, with --queries and --collection", Path)
-    flag(source, "--synthetic LENGTHS", f"made-up documents: {FORMS}")
+    flag(source, "--synthetic LENGTHS", f"generated documents: {FORMS}")
     flag(group, "--queries FILE", "id<TAB>text, or .jsonl", Path)
     flag(group, "--collection FILE", "JSON lines; may be repeated", Path, repeated=True)
-    flag(group, "--depth N", "of a run", count, 100)
-    flag(group, "--calls N", "made up, then sent in turn", count, 100)
-    flag(group, "--documents N", "of a made-up call", count, 10)
-    flag(group, "--query-tokens N", "of a made-up call", count, 8)
+    flag(group, "--depth N", "documents of a query of the run", count, 100)
+    flag(group, "--calls N", "generated calls, sent in turn", count, 100)
+    flag(group, "--documents N", "documents of a generated call", count, 10)
+    flag(group, "--query-tokens N", "query tokens of a generated call", count, 8)
 
     load = parser.add_argument_group("load, one of")
     kind = load.add_mutually_exclusive_group(required=True)
     flag(kind, "--rates R,…", "calls/s, open loop", listed(positive))
-    flag(kind, "--climb R", "from R calls/s up until the objective breaks, open loop", positive)
+    flag(kind, "--climb R", "rates from R calls/s up until the objective breaks, open loop", positive)
     flag(kind, "--callers N,…", "callers, closed loop", listed(count))
-    flag(load, "--factor F", "from rate to rate of a climb", positive, 1.6)
-    flag(load, "--refine N", "rates between, where it broke", at_least(0), 3)
-    flag(load, "--arrivals", "of an open loop", choices=SCHEDULES, default="poisson")
+    flag(load, "--factor F", "factor between the rates of a climb", positive, 1.6)
+    flag(load, "--refine N", "rates to try between the last two rates of a climb", at_least(0), 3)
+    flag(load, "--arrivals", "arrivals of an open loop", choices=SCHEDULES, default="poisson")
 
     add = flag_group(parser, "each load")
     add("--objective pN=TIME", f"{FORM}; the first load that breaks it is the last of a list")
-    add("--warm-up-s S", "sent and not counted", not_negative, 5.0)
-    add("--duration-s S", "measured", positive, 20.0)
+    add("--warm-up-s S", "seconds of load before the measurement", not_negative, 5.0)
+    add("--duration-s S", "seconds of the measurement", positive, 20.0)
     add("--timeout-s S", "deadline of a call", positive, 10.0)
-    add("--repeats N", "how often each load is measured", count, 3)
-    add("--seed N", "of arrivals and made-up texts", int, 1)
+    add("--repeats N", "measurements of each load", count, 3)
+    add("--seed N", "seed of arrivals and generated texts", int, 1)
 
     add = flag_group(parser, "caps", "Limits that stop a mistyped command from flooding a server.")
     add("--max-rate R", "calls/s", positive, _CAPS.rate_per_s)
-    add("--max-load-s S", "of all loads", positive, _CAPS.seconds)
-    add("--max-callers N", "at the same time", count, _CAPS.callers)
-    meaning = "unanswered calls; those beyond are not sent and count as failed"
+    add("--max-load-s S", "seconds of all loads", positive, _CAPS.seconds)
+    add("--max-callers N", "callers at the same time", count, _CAPS.callers)
+    meaning = "calls in flight; further ones are not sent and count as failed"
     add("--max-in-flight N", meaning, count, _CAPS.in_flight)
     add("--max-calls N", "calls of all loads", count, _CAPS.calls)
 
 
 def read_workload(args: argparse.Namespace) -> Workload:
-    """Read or make the calls.
+    """Read or generate the calls.
 
-    Raises: LoadtestError with file and line of what is wrong; CommandError for flags that do not go together.
+    Raises: LoadtestError naming file and line; CommandError for flags that do not fit together.
     """
     if args.workload is not None:
         return read_jsonl(args.workload, args.collection)
@@ -99,10 +99,10 @@ def read_workload(args: argparse.Namespace) -> Workload:
 
 
 def read_plan(args: argparse.Namespace) -> tuple[Plan, Steps]:
-    """Make the plan, and the loads it is run at.
+    """Make the plan, and its loads.
 
-    Raises: LoadtestError if a value cannot be, or the caps forbid what is asked for; CommandError for flags
-    that do not go together.
+    Raises: LoadtestError if a value is not allowed, or the caps forbid the loads; CommandError for flags that
+    do not fit together.
     """
     plan = Plan(
         loop="open" if args.callers is None else "closed",
@@ -119,7 +119,7 @@ def read_plan(args: argparse.Namespace) -> tuple[Plan, Steps]:
     if args.climb is not None:
         return plan, _climb(args, plan)
     amounts: list[float] = args.rates or args.callers
-    # All of a list or none of it: better to learn now than after half of the time.
+    # Check the whole list now rather than fail after half of it.
     plan.check(amounts)
     return plan, upwards(amounts)
 
@@ -134,9 +134,9 @@ def _climb(args: argparse.Namespace, plan: Plan) -> Steps:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, write a folder for each target, say what was found.
+    """Measure, write a folder for each target, print the results.
 
-    Several targets are measured in turn at each load, so that what else the machine does meets all of them.
+    Several targets are measured in turn at each load, so that other work of the machine affects them alike.
     Raises: CommandError or LoadtestError, one line, if it cannot be done; ModuleNotFoundError if the loadtest
     extra is not installed.
     """
@@ -165,7 +165,7 @@ def run(args: argparse.Namespace) -> int:
         ]
         try:
             for address, target in zip(addresses, targets, strict=True):
-                # What fails here is told of this one.
+                # Errors of this call name this target.
                 args.target = address
                 await probe(target, workload, plan)
                 print(f"{address}: {workload.describe()}", file=sys.stderr, flush=True)
@@ -188,7 +188,7 @@ def run(args: argparse.Namespace) -> int:
         if found.interrupted:
             return INTERRUPTED
         if found.target_gone:
-            raise CommandError(f"{address}: {found.note}; {folder} keeps what was measured", TRY_AGAIN)
+            raise CommandError(f"{address}: {found.note}; {folder} keeps the measurements", TRY_AGAIN)
         if not any(step.whole.latency.count for step in found.steps):
             why = f": {found.steps[-1].whole.failures}" if found.steps else ""
             raise CommandError(f"{address}: no call was answered{why}", TRY_AGAIN)
@@ -196,13 +196,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _folders(out: Path, addresses: list[str]) -> list[Path]:
-    """A folder for each target, in their order: the same one may be asked twice."""
+    """A folder for each target, numbered: the same target may be given twice."""
     plain = [re.sub(r"[^A-Za-z0-9.]+", "-", address).strip("-") for address in addresses]
     return [out / f"{number}-{name}" for number, name in enumerate(plain, 1)]
 
 
 class LoadProgress(Progress):
-    """Hears a sweep and shows it."""
+    """Shows the progress of a sweep."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__("calls")
@@ -219,13 +219,13 @@ class LoadProgress(Progress):
         self(answered)
 
     def finished(self, result: StepResult) -> None:
-        """Leave a line for the load."""
+        """Print a line for the load."""
         self.end()
         print(summary(self._plan, result), file=sys.stderr, flush=True)
 
 
 def summary(plan: Plan, result: StepResult) -> str:
-    """Tell one load in a line: what failed and why, then how fast the answered calls were."""
+    """Summarise one load in a line: failed calls and reasons, then the latency of answered calls."""
     from farrank_loadtest.latency.recorder import duration_text
 
     whole = result.whole
@@ -234,7 +234,7 @@ def summary(plan: Plan, result: StepResult) -> str:
         words.append(whole.failures)
     answered = whole.latency.count
     if answered:
-        # A percentile that no answer lies beyond is but the slowest answer.
+        # A percentile with no answer beyond it would only repeat the slowest answer.
         known = [percent for percent in (50, 99, 99.9) if answered * (100 - percent) >= 100]
         times = [f"p{percent:g} {duration_text(whole.latency.percentile_s(percent))}" for percent in known]
         times.append(f"max {duration_text(whole.latency.max_s)}")

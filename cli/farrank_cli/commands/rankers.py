@@ -1,4 +1,4 @@
-"""`farrank rankers`: what a server holds; rankers to make, an artifact's exports, and the papers' models."""
+"""`farrank rankers`: list a server's rankers, an artifact's exports or the papers' models; make a ranker."""
 
 import argparse
 import dataclasses
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 _ACTIONS = {
     "new": "make an untrained ranker on a backbone",
-    "exports": "list the exports of an artifact, or the graphs that a published model brings",
-    "measure": "measure the graphs that a published model brings beside its weights",
+    "exports": "list the exports of an artifact, or the graphs of a published model",
+    "measure": "measure the graphs that a published model ships with its weights",
 }
 
-# Of `farrank rankers exports`: what the graph is, how close its scores come, and whether it serves.
+# Columns of `farrank rankers exports`: the graph, the parity of its scores, and whether it serves.
 _EXPORT_HEADS = (
     *("export", "stored as", "runtime", "computed in"),
     *("off by at most", "Kendall's tau", "top-10", "bound", "serves"),
@@ -38,27 +38,27 @@ _PUBLISHED_KEYS = (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags, and the subcommands that ask no server."""
-    flag(parser, "--json", "one JSON object instead of tables")
-    flag(parser, "--papers", "list the papers' models at full size; asks no server")
+    """Add the command's flags, and the subcommands that call no server."""
+    flag(parser, "--json", "print one JSON object instead of tables")
+    flag(parser, "--papers", "list the papers' models at full size; calls no server")
     add_connection_flags(parser)
     title = "instead of listing"
     actions = add_commands(parser, _ACTIONS, title=title, dest="action", metavar="[new | exports | measure]")
-    exported = "a folder that farrank wrote a ranker into, or a published model's folder or hub name"
+    exported = "a ranker's folder written by farrank, or a published model's folder or hub name"
     actions["exports"].add_argument("artifact", metavar="ARTIFACT", help=exported)
     published = "a published model's folder, or a hub name that is in the local cache"
     actions["measure"].add_argument("model", metavar="MODEL", help=published)
-    meaning = 'measure with these, one {"text": …} a line, and not with Python\'s documentation'
+    meaning = 'texts to measure with, one {"text": …} per line (Python\'s documentation)'
     flag(actions["measure"], "--texts JSONL", meaning, Path)
 
     add = partial(flag, actions["new"])
     add_new_ranker_flags(add)
-    add("--out FOLDER", "where to save the ranker", Path, required=True)
-    add("--seed N", "of all that is random", int, 0)
+    add("--out FOLDER", "folder for the ranker", Path, required=True)
+    add("--seed N", "seed of all random weights", int, 0)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask the server and print its catalog, unless something else is asked for.
+    """Print the server's catalog, or run the chosen subcommand.
 
     Raises: CommandError if the call fails, the ranker cannot be made or the server extra is missing.
     """
@@ -124,7 +124,7 @@ def _print(catalog: Catalog) -> None:
 def _parity(ranker: RankerInfo) -> str:
     parity = ranker.parity
     if parity is None:
-        # Of exports only published ones may come without.
+        # Only published exports may lack a report.
         return "" if ranker.runtime == "torch" or ranker.family == "ensemble" else "unknown"
     return _parity_in_words(parity)
 
@@ -137,13 +137,13 @@ def _parity_in_words(parity: "Parity | MeasuredParity") -> str:
 
 
 def _family(family: str, options: Mapping[str, str]) -> str:
-    """Name the family with what it leaves open: `cross-encoder (aggregation max)`."""
+    """Name the family with its options: `cross-encoder (aggregation max)`."""
     given = ", ".join(f"{name} {value}" for name, value in options.items() if value)
     return f"{family} ({given})" if given else family
 
 
 def _make_new(args: argparse.Namespace) -> None:
-    """Make the ranker, save it, say what it is.
+    """Make the ranker, save it, print its facts.
 
     Raises: CommandError if the parts do not fit, or the folder is taken.
     """
@@ -163,7 +163,7 @@ def _make_new(args: argparse.Namespace) -> None:
 
 
 def _list_exports(args: argparse.Namespace) -> None:
-    """Read the manifests, print what they say.
+    """Read the manifests and print them.
 
     Raises: CommandError if there is no ranker or a manifest is damaged.
     """
@@ -187,7 +187,7 @@ def _list_exports(args: argparse.Namespace) -> None:
     elif published:
         print_columns(_EXPORT_HEADS, published)
     elif not exports:
-        print(f"{args.artifact} holds no export; farrank export {args.artifact} makes one")
+        print(f"{args.artifact} has no export; farrank export {args.artifact} makes one")
     else:
         print_columns(_EXPORT_HEADS, [row for export in exports for row in _export_rows(export)])
         for export in exports:
@@ -196,7 +196,7 @@ def _list_exports(args: argparse.Namespace) -> None:
 
 
 def _export_rows(export: "Export") -> Iterator[tuple[str, ...]]:
-    """Give a row to each runtime that serves the export, and to each that was refused."""
+    """Give a row for each runtime that serves the export, and for each that was refused."""
     manifest = export.manifest
     served = [
         (each.runtime, each, "yes, beyond its bound" if each.runtime in manifest.drifting else "yes")
@@ -208,7 +208,7 @@ def _export_rows(export: "Export") -> Iterator[tuple[str, ...]]:
 
 
 def _figures(parity: "MeasuredParity | None") -> tuple[str, ...]:
-    """Fill the columns of a report; a runtime whose scores were no numbers has no figures."""
+    """Fill the columns of a report; a runtime with NaN scores has no figures."""
     if parity is None:
         return ("-", "nan", "nan", "nan", "-")
     return (
@@ -221,9 +221,9 @@ def _figures(parity: "MeasuredParity | None") -> tuple[str, ...]:
 
 
 def _published_rows(source: str) -> list[tuple[str, ...]]:
-    """Give a row to each runtime that a published graph was measured with, or one that says "unknown".
+    """Give a row for each runtime that a published graph was measured with, or one row of "unknown".
 
-    A graph that cannot be served has a row that says why.
+    A graph that cannot be served has a row with the reason.
     """
     from farrank_rankers.errors import RankerError
     from farrank_rankers.exports.published_files import find_published
@@ -253,9 +253,9 @@ def _published_rows(source: str) -> list[tuple[str, ...]]:
 
 
 def _measure_published(args: argparse.Namespace) -> None:
-    """Measure the published graphs, print how close they come and where that is kept.
+    """Measure the published graphs, print their parity and the report's file.
 
-    Raises: CommandError if there are none, the weights cannot be read, or the report cannot be kept.
+    Raises: CommandError if there are none, the weights cannot be read, or the report cannot be written.
     """
     from farrank_exporters.published import measure_published
     from farrank_exporters.texts import divide, python_documentation, read_texts
@@ -271,14 +271,14 @@ def _measure_published(args: argparse.Namespace) -> None:
     for file, reason in found.skipped.items():
         print(f"not measured: {file}: {reason}")
     for each in found.measured:
-        parity = _parity_in_words(each.parity) if each.parity else "scores are no numbers"
+        parity = _parity_in_words(each.parity) if each.parity else "scores are not numbers"
         beyond = f"; BEYOND ITS BOUND: {each.beyond}" if each.beyond else ""
         print(f"{each.file} with {each.runtime} in {each.precision}: {parity}{beyond}")
-    print(f"kept in {found.kept_in}")
+    print(f"report in {found.kept_in}")
 
 
 def _list_papers(args: argparse.Namespace) -> None:
-    """Build every model without weights and print what it is."""
+    """Build every model without weights and print its facts."""
     from farrank_rankers.papers import count_parameters, on_meta, paper_models
 
     models = []

@@ -1,4 +1,4 @@
-"""`farrank reload`: have a running server open its indexes, and read its keys, anew."""
+"""`farrank reload`: make a running server reopen its indexes and reread its keys."""
 
 import argparse
 from functools import partial
@@ -14,13 +14,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     add = partial(flag, parser)
     add("--pid-file FILE", "the file of farrank serve --pid-file", Path, required=True)
-    add("--timeout SECONDS", "how long to wait for it", positive, default=TIMEOUT_S)
+    add("--timeout SECONDS", "maximum wait for the server", positive, default=TIMEOUT_S)
 
 
 def run(args: argparse.Namespace) -> int:
     """Send the signal, and wait until the server has reloaded.
 
-    Raises: CommandError, one line, if there is no server, or it goes on with what it had.
+    Raises: CommandError, one line, if there is no server, or it keeps its old indexes and keys.
     """
     from farrank_server import pid_file
 
@@ -28,10 +28,10 @@ def run(args: argparse.Namespace) -> int:
         try:
             pid_file.reload(args.pid_file, args.timeout)
         except pid_file.ReloadFailed as error:
-            raise CommandError(f"the server goes on with what it had: {error}", REFUSED) from None
+            raise CommandError(f"the server keeps its old indexes and keys: {error}", REFUSED) from None
         except TimeoutError as error:
             raise CommandError(str(error), TRY_AGAIN) from None
         except (pid_file.NotRunning, ProcessLookupError, FileNotFoundError) as error:
-            raise CommandError(f"{args.pid_file}: no server runs with it", TRY_AGAIN) from error
+            raise CommandError(f"{args.pid_file}: no server is running with this file", TRY_AGAIN) from error
     print("reloaded")
     return DONE

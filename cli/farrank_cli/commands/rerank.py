@@ -14,18 +14,20 @@ from farrank_trec.errors import InputError
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
-    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="documents, one a file, in UTF-8")
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="one document per file, in UTF-8")
     flag(
-        parser, "--jsonl FILE", 'documents, one a line: {"id": …, "text": …} and maybe "title"; - reads stdin'
+        parser,
+        "--jsonl FILE",
+        'documents, one per line: {"id": …, "text": …}, optionally "title"; - reads stdin',
     )
     add_ranking_flags(parser)
     add_connection_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read the documents, ask the server, print the ranking.
+    """Read the documents, call the server, print the ranking.
 
-    Raises: CommandError naming the file (and its line) that cannot be read, or if the call fails.
+    Raises: CommandError naming the file (and line) that cannot be read, or if the call fails.
     """
     if bool(args.files) == bool(args.jsonl):
         raise CommandError("rerank: give either files or --jsonl")
@@ -35,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         else:
             documents = [Document(str(path), _text_of(path)) for path in args.files]
     if not documents:
-        raise CommandError(f"{args.jsonl}: there is no document in it")
+        raise CommandError(f"{args.jsonl}: contains no documents")
     with connect(args) as client:
         ranking = client.rerank(args.query, documents, **ranking_options(args))
     print_ranking(ranking, lambda result: documents[result.index].text, as_json=args.json)
@@ -44,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _text_of(path: Path) -> str:
     try:
-        # As bytes first: reading as text would turn line ends around, and offsets with them.
+        # Read bytes: text mode would convert line ends and so shift offsets.
         return path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         raise CommandError(f"{path}: not UTF-8 (byte {error.start + 1})") from error

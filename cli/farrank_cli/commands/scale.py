@@ -1,4 +1,4 @@
-"""`farrank scale`: replicas on a Ray cluster, brought up, looked at and taken down."""
+"""`farrank scale`: deploy replicas on a Ray cluster, show their state and take them down."""
 
 import argparse
 import json
@@ -25,9 +25,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     commands = add_commands(
         parser,
         {
-            "up": "deploy replicas of a configuration, or change how many there are and what they serve",
-            "status": "say how they are, as JSON",
-            "targets": "write where their metrics are, for Prometheus' file_sd_configs",
+            "up": "deploy replicas of a configuration, or change their number and configuration",
+            "status": "print their state as JSON",
+            "targets": "write the addresses of their metrics, for Prometheus' file_sd_configs",
             "down": "drain them and end them",
         },
         title="commands",
@@ -41,30 +41,31 @@ def configure(parser: argparse.ArgumentParser) -> None:
         add("--name NAME", "the application's name on it", default="farrank")
     up = partial(flag, commands["up"])
     add_settings(up)
-    up("--replicas N", "replicas, with --max-replicas those to begin with", at_least(1), default=1)
-    up("--min-replicas N", "where the backlog decides: no fewer (--replicas)", at_least(1))
-    up("--max-replicas N", "let the backlog decide: no more than these", at_least(1))
+    up("--replicas N", "number of replicas; with --max-replicas the initial number", at_least(1), default=1)
+    up("--min-replicas N", "with --max-replicas: minimum number of replicas (--replicas)", at_least(1))
+    up("--max-replicas N", "scale by backlog up to this number of replicas", at_least(1))
     up("--target-backlog SECONDS", "work that may wait in each replica", positive, default=1.0)
-    up("--upscale-delay SECONDS", "more come when there was more for so long", not_negative, default=10.0)
-    up("--downscale-delay SECONDS", "some go when there was less for so long", not_negative, default=300.0)
-    up("--cpus N", "what a node must have free for a replica", not_negative, default=1.0)
-    up("--gpus N", "likewise of GPUs", not_negative, default=0.0)
-    up("--surge PERCENT", "more replicas while a version is rolled out", at_least(0, 100), default=25)
-    up("--head-only", "proxies on the head node alone, not on every node with a replica")
-    up("--timeout SECONDS", "for replicas to be ready; then the command ends", positive, default=600.0)
+    up("--upscale-delay SECONDS", "scale up after a larger backlog for this time", not_negative, default=10.0)
+    meaning = "scale down after a smaller backlog for this time"
+    up("--downscale-delay SECONDS", meaning, not_negative, default=300.0)
+    up("--cpus N", "CPUs that a replica reserves on its node", not_negative, default=1.0)
+    up("--gpus N", "GPUs that a replica reserves on its node", not_negative, default=0.0)
+    up("--surge PERCENT", "additional replicas during a rollout", at_least(0, 100), default=25)
+    up("--head-only", "run a proxy only on the head node, not on every node with a replica")
+    up("--timeout SECONDS", "maximum wait for replicas to be ready", positive, default=600.0)
     up("--print-config", "print a configuration file for `serve deploy` and KubeRay, and end")
     targets = partial(flag, commands["targets"])
-    targets("--out FILE", "where to write", Path, required=True)
-    targets("--every SECONDS", "write again and again, until interrupted", positive)
+    targets("--out FILE", "file to write", Path, required=True)
+    targets("--every SECONDS", "write repeatedly until interrupted", positive)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what the subcommand says.
+    """Run the subcommand.
 
     Raises: CommandError, one line, if there is no cluster or no such application, or it cannot be brought up;
     ModuleNotFoundError if the ray extra is not installed.
     """
-    # The room goes first: without its extra, nothing said about the configuration helps.
+    # Imported first: without the extra, messages about the configuration would not help.
     from farrank_scale import cluster
 
     try:
@@ -130,7 +131,7 @@ def _up(args: argparse.Namespace) -> int:
             )
         except cluster.NotReadyError as error:
             raise CommandError(
-                f"{error}. Ray Serve goes on: `farrank scale status` shows how far it is; ask for less with "
+                f"{error}. Ray Serve continues: `farrank scale status` shows its progress; request less with "
                 "--replicas, --cpus or --gpus, or wait longer with --timeout",
                 TRY_AGAIN,
             ) from error

@@ -10,19 +10,19 @@ from farrank_cli.ranking_output import add_ranking_flags, print_ranking, ranking
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
-    flag(parser, "--index NAME", "where to search (the only one, if there is just one)")
+    flag(parser, "--index NAME", "index to search (the server's only one)")
     flag(parser, "--k K", "candidates to rerank (the server's default)", count)
     add_ranking_flags(parser)
     add_connection_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask the server and print the ranking.
+    """Call the server and print the ranking.
 
     Raises: CommandError if the call fails.
     """
     with connect(args) as client:
-        # The texts are needed to show passages: they lie in the server's index.
+        # Printing passages needs the texts, which are in the server's index.
         ranking = client.search_and_rerank(
             args.query, index=args.index, k=args.k, return_texts=True, **ranking_options(args)
         )

@@ -1,4 +1,4 @@
-"""`farrank serve`: read the configuration and answer calls until told to stop."""
+"""`farrank serve`: read the configuration and answer calls until a signal ends it."""
 
 import argparse
 import asyncio
@@ -24,33 +24,33 @@ if TYPE_CHECKING:
 
 _LOG_LEVEL = ("logging", "level")
 
-# Each flag of its own: the key it sets, and its help; --set reaches all the other keys.
+# Keys with their own flag: flag -> key and help; --set reaches all other keys.
 _KEYS = {
-    "--host HOST": (("listen", "host"), "address to listen at"),
-    "--port PORT": (("listen", "port"), "port to listen at; 0 takes a free one"),
-    "--http-port PORT": (("listen", "http", "port"), "port of HTTP; none serves none, as without it"),
-    "--metrics-port PORT": (("listen", "metrics_port"), "port of the Prometheus metrics; none serves none"),
-    "--keys FILE": (("listen", "keys"), "the API keys that callers must show; see farrank keys"),
-    "--device NAME": (("device", "name"), "what runs the rankers: cpu, cuda:0 (the best there is)"),
+    "--host HOST": (("listen", "host"), "address to listen on"),
+    "--port PORT": (("listen", "port"), "port of gRPC; 0 takes a free one"),
+    "--http-port PORT": (("listen", "http", "port"), "port of HTTP; none, the default, disables HTTP"),
+    "--metrics-port PORT": (("listen", "metrics_port"), "port of the Prometheus metrics; none disables it"),
+    "--keys FILE": (("listen", "keys"), "file of the API keys that callers must send; see farrank keys"),
+    "--device NAME": (("device", "name"), "device of the rankers: cpu, cuda:0 (the best available)"),
     "--threads N": (("device", "threads"), "threads of a cpu device"),
     "--runtime NAME": (
         ("rankers", EVERY, "runtime"),
-        "what runs every ranker: torch, onnx, openvino, tensorrt or auto (the fastest there is)",
+        "runtime of every ranker: torch, onnx, openvino, tensorrt or auto (the fastest available)",
     ),
     "--precision P": (
         ("rankers", EVERY, "precision"),
-        "precision of every ranker: fp32, bf16, or fp16, int8 of exports",
+        "precision of every ranker: fp32, bf16, or for exports fp16, int8",
     ),
     "--log-level LEVEL": (
         _LOG_LEVEL,
-        "how much to log: debug, info, warning or error (info; with --check warning)",
+        "lowest level to log: debug, info, warning or error (info; with --check warning)",
     ),
-    "--log-format FORMAT": (("logging", "format"), "text, or json for an object a line (text)"),
+    "--log-format FORMAT": (("logging", "format"), "text, or json for one JSON object per line (text)"),
 }
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags; values stay text, for the configuration's own checks to judge."""
+    """Add the command's flags; values stay text, which the configuration checks."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = (
         "Every key of the configuration can be set in the file, in the environment\n"
@@ -61,17 +61,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_settings(add)
     add(
         "--export WHEN",
-        "auto: export each ranker in its fastest precision that keeps its bound, at the first start; "
-        "never: serve what there is",
+        "auto: at the first start, export each ranker in the fastest precision that keeps its bound; "
+        "never: serve existing exports or weights",
         choices=("auto", "never"),
         default="never",
     )
-    add("--pid-file FILE", "where to write the process id; farrank reload finds the server by it", Path)
+    add("--pid-file FILE", "file for the process id, by which farrank reload finds the server", Path)
     add("--print-config", "print the effective configuration as YAML, and end")
     add("--dry-run", "check everything that can be checked without loading, and end")
     add(
         "--check",
-        "load and open everything, say what would be served and by which runtime, or every problem, and end",
+        "load and open everything, print what would be served and by which runtime, or all problems, and end",
     )
 
 
@@ -86,19 +86,19 @@ def add_settings(add: Callable[..., None]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until a signal ends it, and say how that went.
+    """Serve until a signal ends it, and return the exit code.
 
     Raises: CommandError, one line that names key and source, if the configuration is wrong;
     ModuleNotFoundError if the server extra is not installed.
     """
-    # The server's room goes first: without its extra, nothing said about the configuration helps.
+    # Imported first: without the extra, messages about the configuration would not help.
     from farrank_server.run import run as serve
     from farrank_server.telemetry.log_output import configure_logging
 
     with told_in_a_line(ConfigError):
         settings = read_settings(args, os.environ)
         config = config_sources.build(ServerConfig, settings)
-        # An export may take minutes, and ends at the first ranker that it cannot open.
+        # Check first: an export may take minutes, and stops at the first ranker that cannot be opened.
         if args.dry_run or (args.check and args.export == "auto"):
             from farrank_server.replica import check
 
@@ -133,7 +133,7 @@ def _configured(args: argparse.Namespace) -> ServerConfig:
 
 
 def _would_serve(config: ServerConfig, rehearsed: "Rehearsed") -> Iterator[str]:
-    """Say what a server of this configuration would serve, a line for each part of it."""
+    """Describe what a server with this configuration would serve, a line for each part."""
     listen = config.listen
     how = "plaintext" if listen.tls is None else "mTLS" if listen.tls.client_ca else "TLS"
     doors = {"gRPC": listen.port, "HTTP": listen.http.port, "metrics": listen.metrics_port}
@@ -168,14 +168,14 @@ def _ranker_line(ranker: "LoadedRanker", default: str) -> str:
     return (
         f"ranker {ranker.name}{default}: {ranker.spec.family}, version {ranker.version}, "
         f"{runs.runtime} on {runs.device} in {runs.precision}, {'packed' if runs.packed else 'padded'}, "
-        f"{ranker.tokens_per_s():,.0f} tokens/s just now ({ranker.runtime_reason})"
+        f"now {ranker.tokens_per_s():,.0f} tokens/s ({ranker.runtime_reason})"
     )
 
 
 def read_settings(args: argparse.Namespace, environment: Mapping[str, str]) -> list[Setting]:
     """Read file, environment and flags, each overriding the one before.
 
-    Raises: ConfigError naming what cannot be read; CommandError naming a flag that is no pair.
+    Raises: ConfigError naming the setting that cannot be read; CommandError naming a flag without a `=`.
     """
     settings = config_sources.from_file(args.config) if args.config else []
     settings += config_sources.from_environment(ServerConfig, environment)

@@ -1,4 +1,4 @@
-"""`farrank train`: queries, documents and judgements become rankers, one a seed, with a table of measures."""
+"""`farrank train`: train rankers on queries, documents and judgements, one per seed, and print a table."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ examples:
     farrank train --family parade-attn --backbone bert-base-uncased --out runs/attn --seeds 0,1,2 \\
       --queries train.tsv --qrels train.qrels --candidates train.bm25.trec --collection docs.jsonl.gz \\
       --dev-queries dev.tsv --dev-qrels dev.qrels --dev-candidates dev.bm25.trec
-  go on after a crash: the same command with --resume
-  fine-tune what is there, on five folds:
+  continue after a crash: the same command with --resume
+  fine-tune an existing ranker, on five folds:
     farrank train --from runs/attn/seed-0 --out runs/robust --folds folds.json --epochs 100 \\
       --queries titles.tsv --qrels robust04.qrels --candidates robust04.trec --collection robust04.jsonl.gz
   on two GPUs: torchrun --nproc-per-node 2 -m farrank_cli train …
@@ -50,40 +50,40 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     parser.epilog = EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    add = flag_group(parser, "what is trained", "Either a ranker that is there, or a new head on a backbone.")
-    add("--from RANKER", "an artifact or another ranker, to be trained further", dest="start")
+    add = flag_group(parser, "ranker to train", "Either an existing ranker, or a new head on a backbone.")
+    add("--from RANKER", "an artifact or another ranker to train further", dest="start")
     add_new_ranker_flags(add, required=False)
 
-    meaning = "Judgements and a run to draw negatives from, or one of the two other kinds of file."
+    meaning = "Judgements and a run to draw negatives from, or one of the two other kinds of files."
     add = flag_group(parser, "data", meaning)
     add("--queries FILE", "id<TAB>text, or .jsonl", Path)
-    add("--query-field KEY", "of .jsonl, such as description", default="")
+    add("--query-field KEY", "key of the query in .jsonl, such as description", default="")
     add("--qrels FILE", "TREC judgements", Path)
-    add("--candidates RUN", "TREC run, whose documents that are not relevant are the negatives", Path)
-    meaning = "JSON lines with id, text and maybe title, plain or .gz; may be repeated"
+    add("--candidates RUN", "TREC run; its documents that are not relevant are the negatives", Path)
+    meaning = "JSON lines with id, text and optionally title, plain or .gz; may be repeated"
     add("--collection FILE", meaning, Path, repeated=True)
     add("--fields FIELD=KEY,…", DOCUMENT_FIELDS, document_fields)
     add("--triples FILE", "query<TAB>relevant text<TAB>other text", Path)
     add(
         "--examples FILE",
-        'JSON lines: {"query": …, "pos": […], "neg": […]}, maybe pos_scores, neg_scores',
+        'JSON lines: {"query": …, "pos": […], "neg": […]}, optionally pos_scores, neg_scores',
         Path,
     )
 
-    add = flag_group(parser, "validation", "The best weights are kept; without it, the last.")
-    add("--dev-queries FILE", "queries that are not trained on", Path)
+    add = flag_group(parser, "validation", "Keeps the best weights; without validation the last are kept.")
+    add("--dev-queries FILE", "queries outside the training set", Path)
     add("--dev-qrels FILE", "their judgements", Path)
     add("--dev-candidates RUN", "their candidates, with texts in --collection", Path)
-    meaning = "cross-validation: so many parts of the queries, or a JSON list of lists of query ids"
+    meaning = "cross-validation: the number of parts of the queries, or a JSON list of lists of query ids"
     add("--folds N|FILE", meaning)
 
     add = flag_group(parser, "run")
-    add("--out FOLDER", "where a folder for each seed is written", Path, required=True)
-    add("--seeds N,…", "of all that is random, one run each", listed(_SEED), "0")
-    add("--resume", "go on with what was cut off; what is finished stays")
+    add("--out FOLDER", "folder in which each seed has its own folder", Path, required=True)
+    add("--seeds N,…", "random seeds, one run each", listed(_SEED), "0")
+    add("--resume", "continue interrupted runs; finished ones stay")
     add("--cpu", "train on the CPU, even if there is a GPU")
 
-    meaning = "The papers' by default. --config gives any of them by name; flags win over it."
+    meaning = "The defaults are the papers'. --config sets any of them by name; flags override it."
     add = flag_group(parser, "settings", meaning)
     add("--config FILE", ".json or .yaml: accumulation: 16", Path)
     defaults = TrainingConfig()
@@ -105,9 +105,9 @@ def _add_setting(add: partial[None], name: str, hint: Any, meaning: str, default
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train, and print what came of it.
+    """Train, and print the measures.
 
-    Raises: CommandError if flags or files cannot be used; KeyboardInterrupt if it was told to end.
+    Raises: CommandError if flags or files cannot be used; KeyboardInterrupt if interrupted.
     """
     _check_flags(args)
     with told_in_a_line(TrainingError, RankerError, TrecError, file=args.out):
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
             found = _train(args, config)
         except KeyboardInterrupt:
             if is_first_process():
-                print(f"{args.out}: stopped; the same command with --resume goes on", file=sys.stderr)
+                print(f"{args.out}: stopped; the same command with --resume continues", file=sys.stderr)
             raise
     if is_first_process():
         _tell(args.out, found)
@@ -124,9 +124,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _config(args: argparse.Namespace) -> TrainingConfig:
-    """Take the settings of --config, and the flags' where they are given.
+    """Take the settings of --config, overridden by the flags given.
 
-    Raises: TrainingError naming setting, value and limit; CommandError if a flag sets what nothing reads.
+    Raises: TrainingError naming setting, value and limit; CommandError if a flag has no effect.
     """
     config = TrainingConfig() if args.config is None else TrainingConfig.read(args.config)
     given = {name: getattr(args, name) for name, _, _ in settings()}
@@ -135,12 +135,12 @@ def _config(args: argparse.Namespace) -> TrainingConfig:
         {name: value for name, value in given.items() if value is not None and value is not False}
     )
     if config.loss != "hinge":
-        _not_given({"--margin": args.margin}, "is for --loss hinge")
+        _not_given({"--margin": args.margin}, "needs --loss hinge")
     if config.lora_rank is None:
         of_lora = {"--lora-alpha": args.lora_alpha, "--lora-learning-rate": args.lora_learning_rate}
         _not_given(of_lora, "needs --lora-rank")
     if args.triples is not None and config.negatives != 1:
-        raise TrainingError(f"negatives is {config.negatives}; --triples have 1 a line")
+        raise TrainingError(f"negatives is {config.negatives}; --triples have 1 per line")
     return config
 
 
@@ -153,7 +153,7 @@ def _train(args: argparse.Namespace, config: TrainingConfig) -> list[Trained]:
         if args.folds is not None:
             return _cross_validate(args, config, progress, interrupts)
         make_ranker = _ranker_maker(args)
-        # Before the data, which may take long to read: what is wrong with the ranker is told at once.
+        # Make the first ranker before the data is read, which may take long, to report its errors at once.
         first = [make_ranker(args.seeds[0])]
         training_set = _training_set(args, config)
         validation = None
@@ -210,7 +210,7 @@ def _whole(text: str) -> int | None:
 
 
 def _ranker_maker(args: argparse.Namespace) -> Callable[[int], Ranker]:
-    """Say how each seed's ranker is made: opened as it is, or with a new head."""
+    """Return the function that makes a seed's ranker: an existing one, or one with a new head."""
     if args.start is None:
         return lambda seed: make_new_ranker(args, seed)
     from farrank_rankers.files.open import open_ranker
@@ -222,7 +222,7 @@ def _ranker_maker(args: argparse.Namespace) -> Callable[[int], Ranker]:
 def _training_set(
     args: argparse.Namespace, config: TrainingConfig, query_ids: frozenset[str] | None = None
 ) -> TrainingSet:
-    """Read the data and say what is left out of it."""
+    """Read the data and print what is left out."""
     from farrank_training.training_set import jsonl_set, judged_set, triples_set
 
     if args.triples is not None:
@@ -264,7 +264,7 @@ def _validation_set(
 
 
 def _check_flags(args: argparse.Namespace) -> None:
-    """Refuse flags that do not go together, before any file is read.
+    """Refuse flags that do not fit together, before any file is read.
 
     Raises: CommandError naming them.
     """
@@ -278,7 +278,7 @@ def _check_flags(args: argparse.Namespace) -> None:
         "--random-weights": args.random_weights or None,
     }
     if args.start is not None and (wrong := [name for name, value in only_new.items() if value is not None]):
-        raise CommandError(f"{wrong[0]}: is for a new ranker; --from has its own")
+        raise CommandError(f"{wrong[0]}: is only for a new ranker; --from has its own")
 
     judged = {"--queries": args.queries, "--qrels": args.qrels, "--candidates": args.candidates}
     texts = {"--triples": args.triples, "--examples": args.examples}
@@ -304,9 +304,9 @@ def _check_flags(args: argparse.Namespace) -> None:
     validated = args.folds is not None or any(value is not None for value in dev.values())
     if sources != ["--queries"] and not validated:
         texts_of = with_collection | {"--fields": args.fields, "--query-field": args.query_field or None}
-        _not_given(texts_of, "is for --queries or --dev-queries")
+        _not_given(texts_of, "needs --queries or --dev-queries")
     if sources != ["--queries"]:
-        _not_given({"--negatives-from": args.negatives_from}, "is for --candidates")
+        _not_given({"--negatives-from": args.negatives_from}, "needs --candidates")
     if not validated:
         of_validation = {
             "--measure": args.measure,
@@ -322,11 +322,11 @@ def _check_flags(args: argparse.Namespace) -> None:
                 f"{name} {path}: is read more than once; it cannot be standard input or a pipe"
             )
     if len(set(args.seeds)) != len(args.seeds):
-        raise CommandError(f"--seeds {','.join(map(str, args.seeds))}: a seed stands twice")
+        raise CommandError(f"--seeds {','.join(map(str, args.seeds))}: a seed appears twice")
 
 
 def _not_given(flags: dict[str, Any], why: str) -> None:
-    """Refuse a flag that nothing would read."""
+    """Refuse a flag that would have no effect."""
     for name, value in flags.items():
         if value is not None:
             raise CommandError(f"{name}: {why}")
@@ -340,7 +340,7 @@ def _all_or_none(flags: dict[str, Any]) -> None:
 
 
 def _tell(out: Path, found: Sequence[Trained]) -> None:
-    """Print a line a run and the means over seeds, and write the same to measures.json."""
+    """Print a line for each run and the means over seeds, and write the same to measures.json."""
     from farrank_trec.measures import mean_name
 
     names = list(found[0].measures)

@@ -194,10 +194,10 @@ def test_unequal_depths_are_told(accuracy: Accuracy, files: Files, tmp_path: Pat
         (["--ranker=maxp", "--measure=nDGC@10"], 2, "measure 'nDGC@10': unknown"),
         (["--ranker=maxp", "--qrels=more.txt"], 2, "needs one file of each kind; there are: --qrels 2"),
         (["--ranker=maxp", "--index=things"], 2, "give either --candidates with --collection, or --index"),
-        (["--ranker=maxp", "--evaluate-only"], 2, "--evaluate-only asks no server"),
+        (["--ranker=maxp", "--evaluate-only"], 2, "--evaluate-only calls no server"),
         ([], 2, "nothing to compare"),
-        (["--combine", "accuracy.json"], 2, "--combine: prints a table of the reports alone"),
-        (["--run=x=nowhere.trec"], 2, "give --ranker to rerank by, or --evaluate-only"),
+        (["--combine", "accuracy.json"], 2, "--combine: prints only a table of the reports"),
+        (["--run=x=nowhere.trec"], 2, "give --ranker to rerank with, or --evaluate-only"),
         (["--run=x=nowhere.trec", "--evaluate-only"], 2, "nowhere.trec: No such file or directory"),
     ],
 )

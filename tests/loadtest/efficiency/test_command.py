@@ -132,7 +132,7 @@ def test_an_interruption_keeps_what_was_measured(
 
     assert process.returncode == 130
     assert out == ""
-    assert err.splitlines()[-1] == f"{folder}: 1 of 2 rankers measured; --resume goes on from there"
+    assert err.splitlines()[-1] == f"{folder}: 1 of 2 rankers measured; --resume continues from there"
     assert "Traceback" not in err
     assert list(Results.read(folder).measured) == ["maxp-bert", "longp-e5-4k"]
     assert sorted(path.name for path in folder.iterdir()) == sorted((FILE, TABLE, CSV, PNG, SVG))
@@ -194,7 +194,7 @@ def test_a_server_that_cannot_start_ends_it_and_says_so(
 
     assert outcome.exit_code == 2
     assert "farrank: firstp-bert, maxp-bert: farrank serve ended with status 2" in outcome.err
-    assert f"{tmp_path}/o: 0 of 1 rankers measured; --resume goes on from there" in outcome.err
+    assert f"{tmp_path}/o: 0 of 1 rankers measured; --resume continues from there" in outcome.err
 
 
 def test_without_the_extras_it_says_what_to_install(

@@ -274,7 +274,7 @@ def test_a_server_that_dies_ends_the_sweep_and_keeps_what_was_measured(
         killing.join()
     assert outcome.exit_code == 3
     assert "the server no longer answers: " in outcome.err
-    assert f"{out} keeps what was measured" in outcome.err
+    assert f"{out} keeps the measurements" in outcome.err
     (step,) = results_of(out)["steps"]
     assert step["statuses"]["OK"] > 0
     assert step["statuses"]["UNAVAILABLE"] > 0
