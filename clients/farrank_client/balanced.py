@@ -1,4 +1,4 @@
-"""Carries calls to replicas: a channel for each, and a choice among them before every call (`balancing`)."""
+"""Transports to replicas: one channel per replica, and a choice among them before each call (`balancing`)."""
 
 import asyncio
 import queue
@@ -27,12 +27,12 @@ from farrank_client.transport import AsyncGrpcTransport, AsyncTransport, GrpcTra
 
 
 def open_transport(setup: Setup, max_replicas: int | None) -> Transport:
-    """Open what carries calls to a destination, from threads."""
+    """Open the transport to a destination, for threads."""
     return BalancedTransport(setup, max_replicas) if setup.is_chosen_from else GrpcTransport(setup)
 
 
 def open_async_transport(setup: Setup, max_replicas: int | None) -> AsyncTransport:
-    """Open what carries calls to a destination, from asyncio."""
+    """Open the transport to a destination, for asyncio."""
     return AsyncBalancedTransport(setup, max_replicas) if setup.is_chosen_from else AsyncGrpcTransport(setup)
 
 
@@ -46,12 +46,12 @@ def _too_late() -> DeadlineExceeded:
 
 
 class BalancedTransport:
-    """Carries calls to replicas, from threads."""
+    """The transport to replicas for threads."""
 
     def __init__(self, setup: Setup, max_replicas: int | None = None) -> None:
         self._addresses = _addresses(setup)
         self._check = check_health(setup.health_service)
-        # Reentrant: a question that fails at once is taken where it is asked.
+        # Reentrant: the callback of a probe that fails at once runs in the thread that sends it.
         self._asking = threading.RLock()
         self._replicas: Replicas[GrpcTransport] = Replicas(
             lambda address: GrpcTransport(setup, address), max_replicas
@@ -71,7 +71,7 @@ class BalancedTransport:
                 unused.close()
 
     def close(self) -> None:
-        """End what is in flight and let go of the connections."""
+        """Cancel calls in flight and close the connections."""
         for each in self._replicas.all():
             each.wire.close()
 
@@ -116,14 +116,14 @@ class BalancedTransport:
         return asked
 
     def _probe(self, replica: Replica[GrpcTransport]) -> Probe:
-        """Ask a replica, or share the question that is under way."""
+        """Send a health check to a replica, or share the one in flight."""
         with self._asking:
             if replica.probe is not None:
                 return replica.probe
             probe = self._replicas.asks(replica)
             probe.future = replica.wire.start(self._check, timeout_s=PROBE_TIMEOUT_S)
             replica.probe = probe
-            # Callbacks run in the order in which they are added: this one before those of waiting calls.
+            # Callbacks run in the order of their addition: this one runs before those of waiting calls.
             probe.future.add_done_callback(lambda future: self._take(replica, probe, future))
             return probe
 
@@ -141,7 +141,7 @@ class BalancedTransport:
 
 
 class AsyncBalancedTransport:
-    """Carries calls to replicas, from asyncio."""
+    """The transport to replicas for asyncio."""
 
     def __init__(self, setup: Setup, max_replicas: int | None = None) -> None:
         self._addresses = _addresses(setup)
@@ -164,7 +164,7 @@ class AsyncBalancedTransport:
                 await unused.close_async()
 
     async def close_async(self) -> None:
-        """End what is in flight and let go of the connections."""
+        """Cancel calls in flight and close the connections."""
         for each in self._replicas.all():
             if each.probe is not None:
                 each.probe.future.cancel()
@@ -175,7 +175,7 @@ class AsyncBalancedTransport:
         if isinstance(found, Future):
             try:
                 async with asyncio.timeout(max(0.0, until_s - time.monotonic())):
-                    # The lookup is all callers' and goes on when one of them leaves.
+                    # All callers share the lookup: it continues when one of them is cancelled.
                     found = await asyncio.shield(asyncio.wrap_future(found))
             except TimeoutError:
                 raise _too_late() from None
@@ -218,7 +218,7 @@ class AsyncBalancedTransport:
         return asked
 
     async def _take(self, replica: Replica[AsyncGrpcTransport], probe: Probe) -> None:
-        """Ask a replica, in a task of its own: calls that wait for it may end before it answers."""
+        """Check a replica in a separate task: calls that wait for the answer may end before it comes."""
         try:
             call = replica.wire.start(self._check, timeout_s=PROBE_TIMEOUT_S)
             self._check.read(await call)

@@ -1,9 +1,9 @@
-"""Which replica gets a call: of a few drawn by chance, the one with the least work.
+"""The choice of a replica for a call: the one with the least work among a few drawn at random.
 
-Before a call the client asks `PROBES` replicas for their health at once. Each answer brings the replica's
-backlog in seconds, so that one question says both who may be asked and who is free. Answers of the last
-`REPORT_S` are used again, and calls that come while a replica is asked share its answer. Measured and
-simulated against other policies in docs/decisions/0048-replicas-are-chosen-by-their-backlog.md.
+Before a call the client checks the health of `PROBES` replicas in parallel. Each answer includes the
+replica's backlog in seconds, so one health check shows whether a replica accepts calls and how busy it is.
+Answers are reused for `REPORT_S`, and calls that begin during a health check share its answer. Comparison
+with other policies, measured and simulated: docs/decisions/0048-replicas-are-chosen-by-their-backlog.md.
 """
 
 import hashlib
@@ -19,20 +19,20 @@ from farrank_client.errors import FarrankError, Unavailable
 
 PROBES = 4
 
-# A report this old still says who is free: calls keep a device busy for longer.
+# A report of this age is still valid: calls keep a device busy for longer.
 REPORT_S = 0.02
 
-# Replicas that answer this much later than the first one are not waited for.
+# After the first answer, the others are awaited only for this time.
 GRACE_S = 0.025
 
-# A replica that answers later is not asked for calls, whoever else does not answer.
+# A replica that needs longer gets no call, even if no other replica answers.
 PROBE_TIMEOUT_S = 1.0
 
-# A replica that refused, or was late this often in a row, is drawn last for this long.
+# A replica that refused, or was late LATE_PROBES times in a row, is drawn last for AVOIDED_S.
 AVOIDED_S = 1.0
 LATE_PROBES = 3
 
-# A server's health check carries this, as a load report in ORCA's text form.
+# Trailing metadata of a server's health check: a load report in ORCA's text form.
 LOAD_KEY = "endpoint-load-metrics"
 _BACKLOG = re.compile(r"\bnamed_metrics\.backlog_s=(\d+(?:\.\d+)?)(?:[,\s]|$)")
 
@@ -40,7 +40,7 @@ Wire = TypeVar("Wire")
 
 
 def read_backlog_s(metadata: Iterable[Any] | None) -> float:
-    """Read the backlog from a health check's trailing metadata; 0 where the server sent none."""
+    """Read the backlog from a health check's trailing metadata; 0 if the server sent none."""
     for key, value in metadata or ():
         if key == LOAD_KEY and isinstance(value, str) and (found := _BACKLOG.search(value)):
             return float(found[1])
@@ -49,10 +49,10 @@ def read_backlog_s(metadata: Iterable[Any] | None) -> float:
 
 @dataclass(eq=False, slots=True)
 class Probe:
-    """A question that is under way, shared by all calls that wait for it; `future` is gRPC's or a task.
+    """A health check in flight, shared by all calls that wait for it; `future` is gRPC's or a task.
 
-    `begun` is how many calls the client had begun at the replica when it asked. `error` says, once the
-    future is done, why the replica takes no calls.
+    `begun` is the number of calls that the client had begun at the replica when the probe was sent. `error`
+    is set when the future is done, if the replica accepts no calls.
     """
 
     asked_s: float
@@ -64,9 +64,9 @@ class Probe:
 
 @dataclass(eq=False, slots=True)
 class Replica(Generic[Wire]):
-    """One server: how to reach it, its last report, and the calls that this client began at it.
+    """One server: its connection, its last report, and the calls that this client began there.
 
-    `begun_at_report` is what `begun` was when the report was asked for. `probe` is the question under way.
+    `begun_at_report` is the value of `begun` when the report was requested. `probe` is the one in flight.
     """
 
     address: str
@@ -85,8 +85,8 @@ class Replica(Generic[Wire]):
 class Replicas(Generic[Wire]):
     """The replicas of one client, safe to share between threads; nothing here touches the network.
 
-    `connect` makes what reaches an address. With `most`, a client uses at most that many of all addresses:
-    drawn by chance for each client, and kept while they are there.
+    `connect` opens a connection to an address. With `most`, a client uses at most that many of the addresses:
+    each client draws them at random, and keeps them while they exist.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Replicas(Generic[Wire]):
         self._by_address: dict[str, Replica[Wire]] = {}
 
     def update(self, addresses: Sequence[str]) -> list[Wire]:
-        """Take these addresses from now on; returns what can be closed, as nothing is in flight there."""
+        """Use these addresses from now on; returns connections to close, which have no calls in flight."""
         with self._lock:
             if tuple(addresses) == self._addresses:
                 return []
@@ -126,12 +126,12 @@ class Replicas(Generic[Wire]):
         return hashlib.blake2b(address.encode(), key=self._salt, digest_size=8).digest()
 
     def only(self) -> Replica[Wire] | None:
-        """The replica where there is but one: nothing is to be asked before a call."""
+        """Return the replica if there is only one; it needs no health check before a call."""
         with self._lock:
             return next(iter(self._by_address.values())) if len(self._by_address) == 1 else None
 
     def draw(self, tried: Collection[Replica[Wire]]) -> list[Replica[Wire]]:
-        """Draw those to choose from: `PROBES` at first, all others after these gave none."""
+        """Draw replicas to choose from: `PROBES` at first, then all others if none of these was healthy."""
         with self._lock:
             left = [each for each in self._by_address.values() if each not in tried]
             if tried:
@@ -142,15 +142,15 @@ class Replicas(Generic[Wire]):
             return left[:PROBES]
 
     def is_known(self, replica: Replica[Wire]) -> bool:
-        """Whether its last report is new enough."""
+        """Whether the replica's last report is recent enough."""
         return self._clock_s() - replica.asked_s <= REPORT_S
 
     def asks(self, replica: Replica[Wire]) -> Probe:
-        """Note that a replica is asked from now on."""
+        """Begin a probe of a replica."""
         return Probe(self._clock_s(), replica.begun)
 
     def heard(self, replica: Replica[Wire], probe: Probe, backlog_s: float) -> None:
-        """Take the answer of a healthy replica."""
+        """Record the answer of a healthy replica."""
         with self._lock:
             if not probe.is_late:
                 replica.late = 0
@@ -159,12 +159,12 @@ class Replicas(Generic[Wire]):
             replica.backlog_s = backlog_s
 
     def refused(self, replica: Replica[Wire], probe: Probe, error: FarrankError) -> None:
-        """Draw it last for a while: it is not healthy, or cannot be reached."""
+        """Draw a replica last for a while: it is not healthy, or cannot be reached."""
         probe.error = error
         replica.avoided_until_s = self._clock_s() + AVOIDED_S
 
     def was_late(self, replica: Replica[Wire], probe: Probe) -> None:
-        """Count an answer that was not waited for, once however many calls would have waited."""
+        """Count a late answer, once for all calls that waited for it."""
         with self._lock:
             if probe.is_late:
                 return
@@ -174,9 +174,10 @@ class Replicas(Generic[Wire]):
                 replica.avoided_until_s = self._clock_s() + AVOIDED_S
 
     def begin(self, healthy: Sequence[Replica[Wire]]) -> Replica[Wire]:
-        """Choose the one with the least work, and count the call as begun there.
+        """Choose the replica with the least work, and count the call as begun there.
 
-        Calls that the client itself began after a report are not in it: those with the fewest come first.
+        A report does not include calls that this client began after it, so replicas with the fewest of these
+        come first.
         """
         with self._lock:
             chosen = min(
@@ -188,19 +189,19 @@ class Replicas(Generic[Wire]):
             return chosen
 
     def end(self, replica: Replica[Wire]) -> Wire | None:
-        """Count a call as ended; returns what can be closed now, as it was the last one there."""
+        """Count a call as ended; returns the connection of a removed replica after its last call."""
         with self._lock:
             replica.in_flight -= 1
             return replica.wire if replica.is_gone and not replica.in_flight else None
 
     def all(self) -> list[Replica[Wire]]:
-        """The replicas of now."""
+        """The current replicas."""
         with self._lock:
             return list(self._by_address.values())
 
 
 class Round(Generic[Wire]):
-    """The questions that one call waits for: whom to ask, who is healthy, how long to wait."""
+    """The probes that one call waits for: the replicas to ask, the healthy ones, and the time to wait."""
 
     def __init__(
         self, replicas: Replicas[Wire], drawn: Sequence[Replica[Wire]], until_s: float, now_s: float
@@ -213,7 +214,7 @@ class Round(Generic[Wire]):
         self.error: tuple[str, FarrankError] | None = None
 
     def answered(self, replica: Replica[Wire], probe: Probe, now_s: float) -> None:
-        """A replica has answered; where it is healthy, the others get a little time more."""
+        """Record an answer; if the replica is healthy, the others are awaited only a little longer."""
         if probe.error is not None:
             self.error = (replica.address, probe.error)
             return
@@ -222,7 +223,7 @@ class Round(Generic[Wire]):
         self.healthy.append(replica)
 
     def left(self, waiting: Iterable[tuple[Replica[Wire], Probe]]) -> None:
-        """These have not answered in time."""
+        """Record the replicas that have not answered in time."""
         for replica, probe in waiting:
             self._replicas.was_late(replica, probe)
             if not self.healthy:
@@ -232,12 +233,12 @@ class Round(Generic[Wire]):
 
 
 def none_healthy(count: int, last: tuple[str, FarrankError] | None) -> Unavailable:
-    """Say that no replica takes calls, with the reason of the last one that was asked."""
+    """Make the error that no replica accepts calls, with the reason of the last one asked."""
     if last is None:
         error = Unavailable("there is no replica")
         error.reached_server = False
         return error
     address, reason = last
-    error = Unavailable(f"none of {count} replicas takes calls; the last asked, {address}: {reason.message}")
+    error = Unavailable(f"none of {count} replicas accepts calls; the last one, {address}: {reason.message}")
     error.reached_server = reason.reached_server
     return error

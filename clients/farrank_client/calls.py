@@ -1,6 +1,6 @@
-"""The calls of the service as values: method, request, and how to read the response.
+"""The calls of the service as values: method, request, and a function that reads the response.
 
-Both clients build them here, so that neither knows more than how to send one.
+Both clients build their calls here; they differ only in how they send them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,9 +23,9 @@ SERVICE = pb.DESCRIPTOR.services_by_name["RerankService"].full_name
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One candidate: the caller's name for it, unique within a call, and its whole text.
+    """One candidate: an id that is unique within the call, and the whole text.
 
-    With `index` it brings no text: the server's index of that name has the document under this id.
+    With `index` the text stays empty: the server's index of that name has the document under this id.
     """
 
     id: str
@@ -33,18 +33,18 @@ class Document:
     index: str = ""
 
 
-# Plain strings travel without an id; their place tells them apart.
+# Plain strings are sent without an id; their position identifies them.
 DocumentLike = str | Document | tuple[str, str] | Mapping[str, str]
 Documents = Sequence[DocumentLike] | Mapping[str, str]
 
 
 class RerankOptions(TypedDict, total=False):
-    """What either call may ask for; None, or an option left out, is the server's default.
+    """Options of both calls; None, or an option left out, means the server's default.
 
-    All documents are scored: `top_n` limits what is returned, `max_chunks` what is read of each. Scores are
-    the ranker's own, for a cross-encoder logits: `score_scale=ScoreScale.SIGMOID` puts them between 0 and 1.
-    `count_tokens_cut` makes `Result.tokens_cut` exact, at the price of tokenizing documents to their end.
-    With `priority=Priority.BATCH` a call waits for those of others; give it a deadline that lets it.
+    All documents are scored: `top_n` limits the results, `max_chunks` the chunks read of each document.
+    Scores are the ranker's own, for a cross-encoder logits; `score_scale=ScoreScale.SIGMOID` maps them to 0
+    to 1. `count_tokens_cut` makes `Result.tokens_cut` exact, but the server then tokenizes documents to their
+    end. With `priority=Priority.BATCH` a call waits for interactive ones, and so needs a longer deadline.
     """
 
     ranker: str | None
@@ -59,7 +59,7 @@ class RerankOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[Response, Answer]):
-    """One unary call: its full method name, its request, its response's type and how to read that."""
+    """One unary call: full method name, request, response type and the function that reads the response."""
 
     method: str
     request: Message
@@ -68,9 +68,9 @@ class Call(Generic[Response, Answer]):
 
 
 def rerank(query: str, documents: Documents, options: RerankOptions) -> Call[pb.RerankResponse, Ranking]:
-    """Rerank documents that the caller brings.
+    """Rerank the caller's documents.
 
-    Raises: TypeError, naming the place, for what is no document.
+    Raises: TypeError, naming the position, for a value that is not a document.
     """
     request = pb.RerankRequest(
         query=query, documents=documents_to_pb(documents), options=_options_to_pb(options)
@@ -81,7 +81,7 @@ def rerank(query: str, documents: Documents, options: RerankOptions) -> Call[pb.
 def search_and_rerank(
     query: str, index: str | None, k: int | None, options: RerankOptions
 ) -> Call[pb.SearchAndRerankResponse, Ranking]:
-    """Rerank what an index of the server finds."""
+    """Rerank the documents that an index of the server finds."""
     request = pb.SearchAndRerankRequest(query=query, index=index, k=k, options=_options_to_pb(options))
     return Call(f"/{SERVICE}/SearchAndRerank", request, pb.SearchAndRerankResponse, Ranking.from_pb)
 
@@ -94,7 +94,7 @@ LIST_RANKERS = Call(
 def _options_to_pb(options: RerankOptions) -> pb.RerankOptions:
     """Put the options on the wire; None leaves a field to the server's default.
 
-    Raises: TypeError for what is no option.
+    Raises: TypeError for an unknown option.
     """
     known = RerankOptions.__annotations__
     if unknown := [name for name in options if name not in known]:
@@ -108,9 +108,10 @@ def _options_to_pb(options: RerankOptions) -> pb.RerankOptions:
 
 
 def documents_to_pb(documents: Documents) -> list[pb.Document]:
-    """Put documents on the wire. A mapping of all of them is one of ids to texts.
+    """Put documents on the wire. A single mapping maps ids to texts.
 
-    Raises: TypeError, naming the place, for what is no document, and for one string instead of several.
+    Raises: TypeError for one string instead of a sequence, and for a value that is not a document, whose
+    position it names.
     """
     if isinstance(documents, str):
         raise TypeError("documents: a sequence of documents is needed, not one string")
@@ -136,15 +137,15 @@ def _document_to_pb(place: int, document: object) -> pb.Document:
         case _:
             raise TypeError(
                 f"documents[{place}]: must be a text, a Document, a pair (id, text) or a mapping with text "
-                f"and maybe id, or with id and index, each a str; it is {document!r:.100}"
+                f"and optionally id, or with id and index, each a str; it is {document!r:.100}"
             )
     return pb.Document(id=doc_id, text=text, index=index)
 
 
-# The standard health check (grpc.health.v1), asked without the package that carries its stubs. That package
-# belongs to the server extra, and a second copy of health.proto in the client would clash with it in
-# protobuf's registry. So its two messages, one string field and one enum field numbered 1, are read as
-# protobuf's own StringValue and Int32Value: the same bytes on the wire.
+# The standard health check (grpc.health.v1), without the package that has its stubs. That package belongs to
+# the server extra, and a second copy of health.proto in the client would clash with it in protobuf's
+# registry. Its two messages have one string field and one enum field, both numbered 1. Protobuf's own
+# StringValue and Int32Value have the same bytes on the wire.
 # Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
 _HEALTH_NAMES = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
 
@@ -152,13 +153,13 @@ _HEALTH_NAMES = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNO
 def _read_health(response: Int32Value) -> None:
     name = _HEALTH_NAMES.get(response.value, str(response.value))
     if name != "SERVING":
-        raise Unavailable(f"the server answers that its health is {name}")
+        raise Unavailable(f"the server reports the health {name}")
 
 
 def check_health(service: str) -> Call[Int32Value, None]:
-    """Ask once for the health of a service; reading the answer raises Unavailable where it is not SERVING."""
+    """Make the health check of a service; reading the answer raises Unavailable unless it is SERVING."""
     return Call("/grpc.health.v1.Health/Check", StringValue(value=service), Int32Value, _read_health)
 
 
-# The empty name asks about the server as a whole.
+# The empty name means the server as a whole.
 CHECK_HEALTH = check_health("")

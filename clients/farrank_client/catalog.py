@@ -1,4 +1,4 @@
-"""What a server holds: its rankers, its indexes and the limits it enforces."""
+"""A server's catalog: its rankers, its indexes and the limits it enforces."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ from farrank_client.ranking import FromWire
 
 @dataclass(frozen=True, slots=True)
 class Parity(FromWire):
-    """How an export's scores differ from those of its ranker in PyTorch and fp32, measured on `texts`.
+    """Differences of an export's scores from those of its ranker in PyTorch and fp32.
 
     `spread` is the standard deviation of the scores within a query; `kendall_tau` and `top10_overlap` are
-    means over the queries.
+    means over the queries. `texts` and `queries` count what was measured.
     """
 
     max_difference: float
@@ -25,9 +25,9 @@ class Parity(FromWire):
 
 @dataclass(frozen=True, slots=True)
 class RankerInfo(FromWire):
-    """One ranker: how it reads documents (in tokens), what runs it and why, and its family's own options.
+    """One ranker: its limits in tokens, its runtime and the reason for it, and its family's own options.
 
-    `parity` is None where torch serves the ranker itself, and where a published export's is unknown.
+    `parity` is None if torch serves the ranker itself, or if a published export was not measured.
     """
 
     name: str
@@ -48,11 +48,11 @@ class RankerInfo(FromWire):
 
 @dataclass(frozen=True, slots=True)
 class IndexInfo(FromWire):
-    """One index: how many documents it holds, how they are ranked, and how many are reranked by default.
+    """One index: its number of documents, its first stage, and the number of documents reranked by default.
 
-    `kind` is that of its first stage; `members` are the indexes whose rankings a fusion makes one.
-    `tokens_for` and `encodings_for` name the rankers that read what is kept beside it. `generation` counts
-    the changes since it was built.
+    `kind` is the kind of the first stage; `members` are the indexes whose rankings a fusion merges.
+    `tokens_for` and `encodings_for` name the rankers that read tokens or encodings stored with the index.
+    `generation` counts the changes since it was built.
     """
 
     name: str
@@ -68,7 +68,7 @@ class IndexInfo(FromWire):
 
 @dataclass(frozen=True, slots=True)
 class Limits(FromWire):
-    """What one request may hold; beyond it the server answers `InvalidArgument`."""
+    """Limits of one request; beyond them the server answers `InvalidArgument`."""
 
     max_documents: int
     max_document_bytes: int

@@ -29,7 +29,7 @@ AnyTransport = TypeVar("AnyTransport", Transport, AsyncTransport)
 
 
 class _Client(Generic[AnyTransport]):
-    """How a client is set up: the same for both."""
+    """The arguments that both clients share."""
 
     _open: ClassVar[Callable[..., Any]]
 
@@ -62,18 +62,18 @@ class _Client(Generic[AnyTransport]):
 
 
 class Client(_Client[Transport]):
-    """Talks to one server or to replicas; safe to share between threads. Close it, or use it in a `with`.
+    """A client of one server or of replicas; threads may share it. Close it, or use it in a `with`.
 
     `target` is HOST:PORT. Several IP addresses, or a target such as `dns:///NAME:PORT`, are replicas: each
-    call goes to a healthy one with little work, and what one could not answer is tried at another
-    (docs/scaling.md). `health_service` is what replicas are asked for: by default the whole service.
-    `max_replicas` bounds how many of them this client connects to (None: all).
-    `timeout_s` is the deadline of every call that brings none of its own, retries included. `api_key` is
-    shown with every call; without TLS whoever sees the network sees it, too. `transport` replaces the network
-    (see `farrank_client.testing`). Calls raise what the tree in `errors` shows. `keepalive_s` is how often a
-    waiting call asks whether its connection lives (None: never; "auto": every 2 s with replicas, else 310 s).
-    Raises: ValueError for what is no `target`, `max_replicas` below 1, an `api_key` that is none, both `tls`
-    and `credentials`, or several addresses with a `tls` that has no `server_name`; OSError if a file of `tls`
+    call goes to a healthy replica with little work, and a call that it cannot answer is retried at
+    another (docs/scaling.md). `health_service` is the service in the replicas' health checks: by default
+    RerankService. `max_replicas` bounds the number of replicas that this client connects to (None: all).
+    `timeout_s` is the deadline of every call without its own, including retries. `api_key` is sent with every
+    call; without TLS it is readable on the network. `transport` replaces the network (see
+    `farrank_client.testing`). Failed calls raise the exceptions of `errors`. `keepalive_s` is the interval of
+    pings while a call waits (None: never; "auto": 2 s with replicas, else 310 s).
+    Raises: ValueError for an invalid `target` or `api_key`, `max_replicas` below 1, both `tls` and
+    `credentials`, or several addresses with a `tls` that has no `server_name`; OSError if a file of `tls`
     cannot be read.
     """
 
@@ -89,9 +89,9 @@ class Client(_Client[Transport]):
     ) -> Ranking:
         """Order documents by a query, reading each as a whole.
 
-        `documents` are texts, `Document`s, pairs (id, text), mappings with `text` and maybe `id`, or one
-        mapping of ids to texts. All are scored. `RerankOptions` says what each of the options does.
-        Raises: TypeError for what is no document or no option; FarrankError where the call fails.
+        `documents` are texts, `Document`s, pairs (id, text), mappings with `text` and optionally `id`, or one
+        mapping of ids to texts. All are scored. `RerankOptions` describes the options.
+        Raises: TypeError for an invalid document or option; FarrankError if the call fails.
         """
         return self._perform(calls.rerank(query, documents, options), timeout_s)
 
@@ -112,7 +112,7 @@ class Client(_Client[Transport]):
         return self._perform(calls.LIST_RANKERS, timeout_s)
 
     def is_healthy(self, *, timeout_s: float = 5.0) -> bool:
-        """Ask once whether the server takes work; no answer in time is a no."""
+        """Check once whether the server accepts calls; no answer in time counts as no."""
         try:
             self._perform(calls.CHECK_HEALTH, timeout_s, NO_RETRY)
         except (Unavailable, DeadlineExceeded):
@@ -120,14 +120,14 @@ class Client(_Client[Transport]):
         return True
 
     def wait_until_healthy(self, timeout_s: float) -> None:
-        """Wait until the server takes work, as after its start.
+        """Wait until the server accepts calls, for example after its start.
 
         Raises: Unavailable or DeadlineExceeded, with the last reason, if it does not in time.
         """
         self._perform(calls.CHECK_HEALTH, timeout_s, UNTIL_HEALTHY)
 
     def close(self) -> None:
-        """End calls in flight and let go of the connection."""
+        """Cancel calls in flight and close the connection."""
         self._transport.close()
 
     def __enter__(self) -> Self:
@@ -154,10 +154,10 @@ class Client(_Client[Transport]):
 
 
 class AsyncClient(_Client[AsyncTransport]):
-    """Talks to one server or to replicas from one event loop. Close it, or use it in an `async with`.
+    """A client of one server or of replicas for one event loop. Close it, or use it in an `async with`.
 
-    Cancelling a task that waits for a call cancels the call, so that the server drops its work. All else,
-    the arguments and what is raised, is as with `Client`.
+    Cancelling a task that waits for a call cancels the call, so that the server drops its work. Arguments and
+    exceptions are those of `Client`.
     """
 
     _open = staticmethod(open_async_transport)
@@ -190,7 +190,7 @@ class AsyncClient(_Client[AsyncTransport]):
         return await self._perform(calls.LIST_RANKERS, timeout_s)
 
     async def is_healthy(self, *, timeout_s: float = 5.0) -> bool:
-        """Ask once whether the server takes work; no answer in time is a no."""
+        """Check once whether the server accepts calls; no answer in time counts as no."""
         try:
             await self._perform(calls.CHECK_HEALTH, timeout_s, NO_RETRY)
         except (Unavailable, DeadlineExceeded):
@@ -198,14 +198,14 @@ class AsyncClient(_Client[AsyncTransport]):
         return True
 
     async def wait_until_healthy(self, timeout_s: float) -> None:
-        """Wait until the server takes work, as after its start.
+        """Wait until the server accepts calls, for example after its start.
 
         Raises: Unavailable or DeadlineExceeded, with the last reason, if it does not in time.
         """
         await self._perform(calls.CHECK_HEALTH, timeout_s, UNTIL_HEALTHY)
 
     async def close(self) -> None:
-        """End calls in flight and let go of the connection."""
+        """Cancel calls in flight and close the connection."""
         await self._transport.close_async()
 
     async def __aenter__(self) -> Self:

@@ -1,8 +1,8 @@
-"""Where a client's calls go: to one server, or to replicas that share them.
+"""The destination of a client's calls: one server, or replicas that share them.
 
-The client chooses among addresses and what a DNS name resolves to (`balancing`). Other targets that gRPC
-resolves share calls by its own `round_robin` with client-side health checks. Why no list of host names is
-taken says docs/decisions/0040-replicas-and-how-calls-find-them.md.
+The client chooses among given addresses, or those of a DNS name (`balancing`). For other targets gRPC
+resolves the addresses and shares calls with its `round_robin` and client-side health checks. The reason that
+lists of host names are refused is in docs/decisions/0040-replicas-and-how-calls-find-them.md.
 """
 
 import json
@@ -13,15 +13,15 @@ from ipaddress import IPv6Address, ip_address
 from farrank_client.calls import SERVICE
 from farrank_client.lookup import NAME_LOOKUP_S
 
-# A gRPC server that is not told otherwise ends connections that ping more often than every five minutes.
+# By default a gRPC server closes connections that ping more often than every five minutes.
 KEEPALIVE_S = 310.0
 KEEPALIVE_TIMEOUT_S = 20.0
 
-# Farrank's servers take pings this often. A replica that is silent is left after both times together.
+# Farrank's servers accept pings this often. A silent replica is dropped after the sum of both times.
 BALANCED_KEEPALIVE_S = 2.0
 BALANCED_KEEPALIVE_TIMEOUT_S = 3.0
 
-# The port of a name without one, as gRPC has it.
+# gRPC's default port for a name without one.
 DEFAULT_PORT = 443
 
 # Targets that gRPC resolves to several addresses.
@@ -30,10 +30,10 @@ _SHARED_SCHEMES = ("dns", "ipv4", "ipv6", "xds")
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A target as gRPC takes it; whether its servers share calls, and whether it names them.
+    """A target in gRPC's form; whether its servers share calls, and whether it names them.
 
-    `names_servers` is False for addresses: then a certificate cannot be held to the target. Replicas that the
-    client chooses from are at `addresses`, or at those of `name`: a host and a port.
+    `names_servers` is False for addresses: then a certificate cannot be checked against the target. Replicas
+    that the client itself chooses from are at `addresses`, or at the addresses of `name`, a host and a port.
     """
 
     target: str
@@ -48,9 +48,9 @@ class Destination:
         return bool(self.addresses) or self.name is not None
 
     def options(self, health_service: str | None) -> Mapping[str, str | int]:
-        """The options of a channel whose servers gRPC has share calls; empty for one server.
+        """The channel options with which gRPC shares calls among the servers; empty for one server.
 
-        `health_service` is what each server is asked for; None leaves it at the service as a whole.
+        `health_service` is the service in health checks; None means RerankService.
         """
         if not self.is_shared:
             return {}
@@ -64,7 +64,7 @@ class Destination:
         }
 
     def keepalive_s(self, wanted_s: float | str | None) -> tuple[float, float] | None:
-        """How often a connection is asked whether it lives, and how long it may take to answer."""
+        """The interval of a connection's pings, and the timeout of their answers; None without pings."""
         if wanted_s is None:
             return None
         most_s = BALANCED_KEEPALIVE_TIMEOUT_S if self.is_shared else KEEPALIVE_TIMEOUT_S
@@ -74,11 +74,12 @@ class Destination:
 
 
 def destination(target: str | Sequence[str]) -> Destination:
-    """Read what a caller gave as a client's target.
+    """Read a client's target.
 
-    `HOST:PORT` is one server. Several addresses, in a sequence or with commas between them, are replicas; so
-    is what a target with a scheme resolves to (`dns:///NAME:PORT`, `ipv4:A:1,B:2`). Raises: ValueError for a
-    URL, for no address, and for several that are not IP addresses of one version, each with its port.
+    `HOST:PORT` is one server. Several addresses, in a sequence or separated by commas, are replicas; so are
+    the addresses that a target with a scheme resolves to (`dns:///NAME:PORT`, `ipv4:A:1,B:2`).
+    Raises: ValueError for a URL, for no address, and for several that are not IP addresses of one version,
+    each with its port.
     """
     given = target.split(",") if isinstance(target, str) and ":///" not in target else target
     if isinstance(given, str):
@@ -110,7 +111,7 @@ def destination(target: str | Sequence[str]) -> Destination:
 
 
 def _dns_name(target: str) -> tuple[str, int] | None:
-    """Host and port of a `dns` target; None where it names a DNS server of its own, which gRPC asks."""
+    """Host and port of a `dns` target; None if it names its own DNS server, because gRPC queries that."""
     scheme, _, rest = target.partition(":")
     if scheme.lower() != "dns" or (rest.startswith("//") and not rest.startswith("///")):
         return None
@@ -118,7 +119,7 @@ def _dns_name(target: str) -> tuple[str, int] | None:
     host, colon, port = place.rpartition(":")
     if not colon or (place.startswith("[") and place.endswith("]")):
         return place.strip("[]"), DEFAULT_PORT
-    # A wrong port stays gRPC's to refuse.
+    # gRPC refuses a wrong port.
     return (host.strip("[]"), int(port)) if port.isdecimal() else None
 
 
@@ -126,19 +127,19 @@ def _refuse_url(address: str) -> None:
     scheme, separator, rest = address.partition("://")
     if separator and scheme.lower() in ("http", "https"):
         place = rest.partition("/")[0]
-        hint = ", and ask for TLS if that port speaks it" if scheme.lower() == "https" else ""
+        hint = ", and use tls if that port speaks TLS" if scheme.lower() == "https" else ""
         raise ValueError(f"target: {address!r} is a URL; give HOST:PORT, here {place!r}{hint}")
 
 
 def _ip(address: str) -> object:
-    """The IP address of one of several. Raises: ValueError if it is none, or without a port."""
+    """Read one address of several. Raises: ValueError if it is not an IP address with a port."""
     host, colon, port = address.rpartition(":")
     try:
         found = ip_address(host.strip("[]"))
     except ValueError:
         raise ValueError(
-            f"target: {address!r} of several is no IP address with a port; for host names give one that "
-            "resolves to all replicas, as dns:///NAME:PORT"
+            f"target: {address!r} of several is not an IP address with a port; for host names give one that "
+            "resolves to all replicas, such as dns:///NAME:PORT"
         ) from None
     if not colon or not port.isdecimal() or (isinstance(found, IPv6Address) and host[:1] != "["):
         raise ValueError(f"target: {address!r} of several must be IPV4:PORT or [IPV6]:PORT")

@@ -1,15 +1,15 @@
-"""Every failure of a call, each with the server's own message and its gRPC code.
+"""The exceptions of failed calls, each with the server's own message and its gRPC code.
 
-FarrankError               any other code (`code` says which)
+FarrankError               any other code, in `code`
 ├── InvalidArgument        INVALID_ARGUMENT     the request is wrong: the message names field and limit
 ├── NotFound               NOT_FOUND            no such ranker or index: the message lists the known ones
-├── ResourceExhausted      RESOURCE_EXHAUSTED   no room now: `retry_after_s` says when to come back
-├── DeadlineExceeded       DEADLINE_EXCEEDED    too late, or it would be
-├── Unavailable            UNAVAILABLE          not reachable, draining, or what held the request died
+├── ResourceExhausted      RESOURCE_EXHAUSTED   overloaded: `retry_after_s` says when to retry
+├── DeadlineExceeded       DEADLINE_EXCEEDED    the deadline has passed, or would pass
+├── Unavailable            UNAVAILABLE          unreachable, draining, or a process of the server died
 ├── AccessDenied           UNAUTHENTICATED, PERMISSION_DENIED
-├── FailedPrecondition     FAILED_PRECONDITION  the ranker gives a document no finite score, now and later
-├── Unimplemented          UNIMPLEMENTED        what answers is older than this client, or no Farrank
-└── Internal               INTERNAL             a bug of the server
+├── FailedPrecondition     FAILED_PRECONDITION  the ranker has no finite score for a document, ever
+├── Unimplemented          UNIMPLEMENTED        the server is older than this client, or not Farrank
+└── Internal               INTERNAL             a bug in the server
 """
 
 import re
@@ -17,19 +17,19 @@ from typing import Any
 
 import grpc
 
-# gRPC's name for "come back in so many milliseconds" (gRFC A6); a negative value says "do not".
+# gRPC's key for a retry delay in milliseconds (gRFC A6); a negative value forbids retries.
 _PUSHBACK_MS = "grpc-retry-pushback-ms"
 
-# Where a server says which id a call has in its log.
+# The key of a call's id in the server's log.
 _REQUEST_ID = "x-request-id"
 
 
 class FarrankError(Exception):
     """A call failed: `message` is the server's, `code` its gRPC status.
 
-    `retry_after_s` is the server's hint when to come back; None where it gave none, -1 where it asks
-    not to be asked again. `reached_server` is False where no connection could be made. `request_id` is
-    the id by which the server's log knows the call; None where nothing came back.
+    `retry_after_s` is the delay after which the server invites a retry; None if it sent none, -1 if it
+    forbids retries. `reached_server` is False if no connection could be made. `request_id` is the call's id
+    in the server's log; None if there was no answer.
     """
 
     code: grpc.StatusCode = grpc.StatusCode.UNKNOWN
@@ -43,7 +43,7 @@ class FarrankError(Exception):
 
 
 class InvalidArgument(FarrankError):
-    """The request is wrong and will be wrong again."""
+    """The request is wrong; a retry would fail, too."""
 
     code = grpc.StatusCode.INVALID_ARGUMENT
 
@@ -55,43 +55,43 @@ class NotFound(FarrankError):
 
 
 class ResourceExhausted(FarrankError):
-    """There is no room for the request now, or (without `retry_after_s`) its message is too large ever."""
+    """The server is overloaded, or (without `retry_after_s`) the message is larger than it ever accepts."""
 
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 class DeadlineExceeded(FarrankError):
-    """The deadline has passed, or passes before the answer could be ready."""
+    """The deadline has passed, or would pass before the answer is ready."""
 
     code = grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 class Unavailable(FarrankError):
-    """The server cannot be reached or cannot answer now; another replica may."""
+    """The server cannot be reached or cannot answer now; another replica may answer."""
 
     code = grpc.StatusCode.UNAVAILABLE
 
 
 class AccessDenied(FarrankError):
-    """The server, or a proxy before it, does not accept this caller."""
+    """The server, or a proxy in front of it, does not accept this caller."""
 
     code = grpc.StatusCode.PERMISSION_DENIED
 
 
 class FailedPrecondition(FarrankError):
-    """The request is well formed, and the ranker cannot answer it: a document has no finite score with it."""
+    """The request is well formed, but the ranker gives a document no finite score."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
 
 
 class Unimplemented(FarrankError):
-    """What answers at this address does not know the method."""
+    """The server at this address does not know the method."""
 
     code = grpc.StatusCode.UNIMPLEMENTED
 
 
 class Internal(FarrankError):
-    """A bug of the server: its log has the traceback."""
+    """A bug in the server: its log has the traceback."""
 
     code = grpc.StatusCode.INTERNAL
 
@@ -103,13 +103,13 @@ _BY_CODE: dict[grpc.StatusCode, type[FarrankError]] = {
 
 
 def from_grpc(call: Any) -> FarrankError:
-    """Make the exception for a call's gRPC status, from what gRPC raised: that is the failed call, too."""
+    """Make the exception for a call's gRPC status; `call` is gRPC's own exception, which is the call, too."""
     code, message = call.code(), call.details()
     unreachable = _why_unreachable(message) if code is grpc.StatusCode.UNAVAILABLE else None
     error = _BY_CODE.get(code, FarrankError)(unreachable or message or code.name)
     error.code = code
     error.reached_server = unreachable is None
-    # gRPC hands on a value that it cannot read as a very negative one, which says "do not" as it should.
+    # gRPC turns an unreadable value into a very negative one, which forbids retries, as intended.
     told = dict(call.trailing_metadata() or ())
     error.request_id = told.get(_REQUEST_ID)
     pushback_ms = told.get(_PUSHBACK_MS)
@@ -118,16 +118,16 @@ def from_grpc(call: Any) -> FarrankError:
     return error
 
 
-# What gRPC says of a connection that failed, and what that means.
+# Parts of gRPC's messages about failed connections, and their meaning.
 _CONNECTION_FAILURES = (
-    ("Connection refused", "nobody listens there (connection refused)"),
+    ("Connection refused", "no server listens there (connection refused)"),
     ("WRONG_VERSION_NUMBER", "it does not speak TLS: connect without TLS"),
-    ("CERTIFICATE_VERIFY_FAILED", "its certificate is from no authority that is trusted here"),
+    ("CERTIFICATE_VERIFY_FAILED", "its certificate is not from a trusted authority"),
     ("Hostname Verification Check failed", "its certificate is for another name than this address"),
-    ("Socket closed", "it hangs up at once; perhaps it expects TLS, or a certificate of the caller"),
-    ("Domain name not found", "there is no host of that name"),
-    ("Failed to parse port", "its port is no number"),
-    ("last error: OK", "what answers does not speak gRPC"),
+    ("Socket closed", "it closes the connection at once; perhaps it expects TLS, or a client certificate"),
+    ("Domain name not found", "there is no host with this name"),
+    ("Failed to parse port", "its port is not a number"),
+    ("last error: OK", "the server does not speak gRPC"),
 )
 
 

@@ -1,4 +1,4 @@
-"""Which addresses a client's target has: as given, or as a name resolves to."""
+"""The addresses of a client's target: given ones, or those of a name."""
 
 import socket
 import threading
@@ -9,15 +9,15 @@ from typing import Protocol
 
 from farrank_client.errors import Unavailable
 
-# A name is looked up anew when a call comes and the last lookup is this old.
+# A call starts a new lookup if the last one is at least this old.
 NAME_LOOKUP_S = 5.0
 
 
 class Addresses(Protocol):
-    """Where the replicas are."""
+    """The addresses of replicas."""
 
     def current(self) -> "Sequence[str] | Future[Sequence[str]]":
-        """The addresses as known, or the first lookup while it goes on; that raises Unavailable."""
+        """Return the known addresses; if none are known, the pending lookup, which may raise Unavailable."""
 
 
 class GivenAddresses:
@@ -27,12 +27,12 @@ class GivenAddresses:
         self._addresses = tuple(addresses)
 
     def current(self) -> Sequence[str]:
-        """Return them."""
+        """Return the given addresses."""
         return self._addresses
 
 
 class NamedAddresses:
-    """All addresses of a name, looked up in a thread so that no call waits, but for the first.
+    """All addresses of a name, looked up in a thread so that only the first call waits.
 
     A lookup that fails leaves the addresses as they were.
     """
@@ -45,11 +45,11 @@ class NamedAddresses:
         self._lookup: Future[Sequence[str]] | None = None
 
     def current(self) -> "Sequence[str] | Future[Sequence[str]]":
-        """Return what is known, and look up again where that is old."""
+        """Return the known addresses, and start a new lookup if they are old."""
         with self._lock:
             if self._lookup is None and time.monotonic() - self._looked_up_s >= NAME_LOOKUP_S:
                 self._lookup = Future()
-                # No executor's thread: the interpreter would wait for that at its end.
+                # Not an executor's thread: the interpreter would wait for it at exit.
                 threading.Thread(target=self._look_up, args=(self._lookup,), daemon=True).start()
             if self._known or self._lookup is None:
                 return self._known
@@ -71,7 +71,7 @@ class NamedAddresses:
             error.reached_server = False
         with self._lock:
             self._known = found or self._known
-            # Where nothing is known the next call asks again: it waits for its own retries.
+            # While no address is known the next call looks up again; its retries set the pace.
             self._looked_up_s = time.monotonic() if self._known else float("-inf")
             self._lookup = None
         if error is None:

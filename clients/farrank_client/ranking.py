@@ -14,10 +14,10 @@ from farrank.v1 import rerank_pb2 as pb
 
 
 class FromWire:
-    """A dataclass that holds a message: its fields are the message's, by name.
+    """A dataclass made from a message, whose fields it has by name.
 
-    A field that may be None is None where the message does not have it. Any other that the server did not
-    send, as an older one, is 0 or empty. A field that this kind of message does not know keeps its default.
+    An optional field that the message lacks is None. Any other field that the server did not send, for
+    example an older server, is 0 or empty. A field that this kind of message does not have keeps its default.
     """
 
     __slots__ = ()
@@ -33,7 +33,7 @@ class FromWire:
 
 @cache
 def _shared_fields(kind: type, message: Descriptor) -> list[tuple[str, Callable[[Any], Any], bool]]:
-    """List the fields that a dataclass has in common with a message: name, how to read it, may it lack."""
+    """List the fields that a dataclass has in common with a message: name, reader, whether it is optional."""
     return [
         (name, _reader(hint), NoneType in get_args(hint) and message.fields_by_name[name].has_presence)
         for name, hint in get_type_hints(kind).items()
@@ -42,7 +42,7 @@ def _shared_fields(kind: type, message: Descriptor) -> list[tuple[str, Callable[
 
 
 def _reader(hint: Any) -> Callable[[Any], Any]:
-    """Choose what turns a message's value into a field's type."""
+    """Choose the function that turns a message's value into a field's type."""
     if get_origin(hint) is UnionType:
         hint = get_args(hint)[0]
     if get_origin(hint) is tuple:
@@ -63,7 +63,7 @@ class WireEnum(Enum):
 
 
 class Evidence(WireEnum):
-    """What the score of a passage means, and so why the passage counts as the deciding one."""
+    """The meaning of a passage's score, which selects the deciding passage."""
 
     UNSPECIFIED = pb.EVIDENCE_UNSPECIFIED
     """Not set."""
@@ -87,14 +87,14 @@ class ScoreScale(WireEnum):
 
 
 class Priority(WireEnum):
-    """What a call is for. It changes no score."""
+    """The purpose of a call. It changes no score."""
 
     UNSPECIFIED = pb.PRIORITY_UNSPECIFIED
     """Not set: INTERACTIVE."""
     INTERACTIVE = pb.PRIORITY_INTERACTIVE
-    """Somebody waits for the answer."""
+    """A user waits for the answer."""
     BATCH = pb.PRIORITY_BATCH
-    """It can wait, and does while there is interactive work."""
+    """The call can wait, and does so while there is interactive work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Passage(FromWire):
 
 @dataclass(frozen=True, slots=True)
 class FirstStageScore(FromWire):
-    """What one first stage says of a document: the index's name, and the score on a scale of its own."""
+    """The score of a document in one first stage, on that stage's own scale, and the index's name."""
 
     index: str
     score: float
@@ -126,12 +126,12 @@ class FirstStageScore(FromWire):
 class Result(FromWire):
     """One document of a ranking.
 
-    `index` is its place in the request (after a search: in the first stage's order). `score` is higher for
+    `index` is its position in the request (after a search: in the first stage's order). `score` is higher for
     better documents, and comparable only within one query and ranker. `deciding_passage` is None for a
-    document without tokens; `chunks` and `text` are filled where the call asked for them. `characters_cut`
-    counts the characters after the last token that was read; `tokens_cut` is estimated from them, unless the
-    call asked to count. `first_stage_score` is set after a search; `first_stage_scores` then says which index
-    gave which score, where several were searched as one.
+    document without tokens; `chunks` and `text` are set if the call requested them. `characters_cut` counts
+    the characters after the last token that was read; `tokens_cut` is estimated from it, unless the call set
+    `count_tokens_cut`. `first_stage_score` is set after a search; `first_stage_scores` has the score of each
+    index if several were searched as one.
     """
 
     id: str
@@ -148,9 +148,10 @@ class Result(FromWire):
 
 @dataclass(frozen=True, slots=True)
 class Usage(FromWire):
-    """What a call took in and cost; `pairs` and `padded_tokens` count what ran on the device for it.
+    """The size and cost of a call; `pairs` and `padded_tokens` count its work on the device.
 
-    `stored_documents` were not tokenized: what is kept beside their index was read.
+    `stored_documents` counts documents that were not tokenized, because their index stores tokens or
+    encodings.
     """
 
     tokens: int
@@ -163,7 +164,7 @@ class Usage(FromWire):
 
 @dataclass(frozen=True, slots=True)
 class Timings(FromWire):
-    """Where the server's time went; stages overlap, so the parts may sum to more than the total."""
+    """Where the server's time went; stages overlap, so the parts may add up to more than the total."""
 
     total_ns: int
     first_stage_ns: int
@@ -175,7 +176,7 @@ class Timings(FromWire):
 
 @dataclass(frozen=True, slots=True)
 class RankerVersion(FromWire):
-    """Which ranker scored: its name, a version that changes with weights and chunking, and what ran it."""
+    """The ranker of a call: its name, a version that changes with weights and chunking, and its runtime."""
 
     name: str
     version: str
@@ -187,8 +188,8 @@ class RankerVersion(FromWire):
 class Ranking(FromWire):
     """Documents, best first; equal scores keep the order of the request.
 
-    `query_tokens_cut` counts the query's tokens beyond the ranker's limit; `index` names the index that
-    was searched, None where the caller brought the documents.
+    `query_tokens_cut` counts the query's tokens beyond the ranker's limit; `index` names the searched index,
+    None if the caller sent the documents.
     """
 
     results: tuple[Result, ...]

@@ -1,10 +1,9 @@
-"""When a failed call is tried again.
+"""Retries of failed calls.
 
-gRPC's own retry (a service config's `retryPolicy`) was tried first and falls short in two ways that cost
-a caller: it sends a message that is too large for the server five times, as that is RESOURCE_EXHAUSTED
-like a full queue; and it sleeps through a pushback that ends after the deadline, so that the caller waits
-for nothing and learns DEADLINE_EXCEEDED instead of the server's reason. So the decision is made here,
-with the names and the meaning of gRFC A6.
+gRPC's own retries (a service config's `retryPolicy`) have two faults. They send a message that is too large
+for the server five times, because its status is RESOURCE_EXHAUSTED, like that of a full queue. They also wait
+for a pushback that ends after the deadline, so that the caller waits in vain and gets DEADLINE_EXCEEDED
+instead of the server's reason. So the client retries itself, with the names and the meaning of gRFC A6.
 Source: https://github.com/grpc/proposal/blob/master/A6-client-retries.md
 """
 
@@ -27,10 +26,10 @@ _DEAD_ACTOR = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Pauses between attempts: the server's hint where it gave one, else exponential from 0.1 s.
+    """Pauses between attempts: the server's retry delay if it sent one, else exponential from 0.1 s.
 
-    `max_attempts` counts the first one; 1 means no retry. Each pause is stretched by up to `jitter` of
-    itself, so that callers that were refused together do not come back together.
+    `max_attempts` includes the first attempt; 1 means no retry. Each pause grows by a random share of up to
+    `jitter`, so that callers refused at the same time do not all retry at the same time.
     """
 
     max_attempts: int = 5
@@ -44,35 +43,36 @@ class RetryPolicy:
             raise ValueError(f"max_attempts: {self.max_attempts} is not allowed; it must be at least 1")
 
     def pause_s(self, error: FarrankError, attempt: int) -> float | None:
-        """Say how long to wait after the `attempt`-th failure, from 1; None: do not try again."""
+        """Return the pause after the `attempt`-th failure, counted from 1; None: do not retry."""
         hint_s = error.retry_after_s
         is_gone = isinstance(error, Unavailable) or _is_dead_actor(error)
         if attempt >= self.max_attempts or (hint_s is not None and hint_s < 0):
             return None
         if is_gone and hint_s is None:
-            # No float holds 2.0 ** 1100; any ceiling is reached long before.
+            # 2.0 ** 1100 would overflow; any ceiling is reached long before.
             backoff_s = self.initial_backoff_s * self.backoff_multiplier ** min(attempt - 1, 64)
             return min(backoff_s, self.max_backoff_s)
-        # ResourceExhausted without a hint is no full queue but gRPC saying that the message is too large.
+        # ResourceExhausted without a retry delay is not a full queue: gRPC reports a message that is too
+        # large.
         return hint_s if is_gone or isinstance(error, ResourceExhausted) else None
 
 
 def _is_dead_actor(error: FarrankError) -> bool:
-    """Whether a replica on Ray died with the call; ranking changes nothing, so another may answer it."""
+    """Whether a replica on Ray died during the call; ranking has no side effects, so another may answer."""
     return isinstance(error, Internal) and _DEAD_ACTOR.match(error.message) is not None
 
 
 DEFAULT_RETRY = RetryPolicy()
 NO_RETRY = RetryPolicy(max_attempts=1)
-# The deadline alone ends the wait; a short ceiling notices a server soon after it is ready.
+# Only the deadline ends the wait; with a low ceiling the wait ends soon after the server is ready.
 UNTIL_HEALTHY = RetryPolicy(max_attempts=sys.maxsize, initial_backoff_s=0.05, max_backoff_s=0.5)
 
 
 class Attempts:
     """The attempts of one call under one deadline.
 
-    `pause_s_after(error)` is None as well where the pause would outlast the deadline: better to tell the
-    caller the server's reason now.
+    `pause_s_after(error)` is also None if the pause would outlast the deadline, so that the caller gets the
+    server's reason at once.
     """
 
     def __init__(
@@ -91,14 +91,14 @@ class Attempts:
         self._told = ""
 
     def remaining_s(self) -> float:
-        """Say how much of the deadline is left for the next attempt."""
+        """Return the time left for the next attempt."""
         return max(0.0, self._deadline_s - self._clock_s())
 
     def pause_s_after(self, error: FarrankError) -> float | None:
-        """Count a failure and say how long to wait before the next attempt; None: give up.
+        """Count a failure and return the pause before the next attempt; None: give up.
 
-        A server that drained and is gone cannot be reached the next time; what it said before that is added
-        to the error's message.
+        A server that has drained cannot be reached at the next attempt. The error's message then includes
+        the server's earlier message.
         """
         self._failures += 1
         if error.reached_server:

@@ -11,9 +11,9 @@ from farrank_client.calls import Response
 
 
 class MockTransport:
-    """Answers calls with `handler(request)`, for both clients; what it raises, the call raises.
+    """Answers calls of both clients with `handler(request)`; exceptions of the handler are those of the call.
 
-    `requests` keeps what was sent, retries included.
+    `requests` has all requests sent, including retries.
     """
 
     def __init__(self, handler: Callable[[Message], Message]) -> None:
@@ -36,11 +36,11 @@ class MockTransport:
     async def call_async(
         self, method: str, request: Message, response_type: type[Response], *, timeout_s: float
     ) -> Response:
-        """Give the request to the handler, likewise."""
+        """Give the request to the handler: see `call`."""
         return self.call(method, request, response_type, timeout_s=timeout_s)
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """There is nothing to close."""
 
     async def close_async(self) -> None:
-        """There is nothing to let go of."""
+        """There is nothing to close."""

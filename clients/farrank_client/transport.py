@@ -1,7 +1,4 @@
-"""What carries a call.
-
-A gRPC channel and how it is made, or in an application's tests a stand-in (see `testing`).
-"""
+"""Transports of calls: a gRPC channel, or in an application's tests a stand-in (see `testing`)."""
 
 import sys
 from collections.abc import Sequence
@@ -18,19 +15,19 @@ from farrank_client.errors import from_grpc
 
 ChannelOption = tuple[str, str | int]
 
-# Seconds; "auto" suits the target, None never asks.
+# Seconds between pings; "auto" depends on the target, None sends none.
 Keepalive = float | Literal["auto"] | None
 
-# A call's timeout once more, for what stands behind a proxy that does not pass gRPC's own on, as Ray Serve's.
+# Repeats a call's timeout for servers behind a proxy that does not forward gRPC's own, such as Ray Serve's.
 # Farrank's own server reads gRPC's.
 TIMEOUT_KEY = "farrank-timeout-ms"
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """PEM files for TLS: whom to trust (None: gRPC's default roots), and what to show a server with mTLS.
+    """PEM files for TLS: the trusted authorities (None: gRPC's default roots), and with mTLS the certificate.
 
-    `server_name` is the name to expect in the server's certificate where it is not the address's own.
+    `server_name` is the name to expect in the server's certificate if it differs from the address.
     """
 
     ca: Path | str | None = None
@@ -55,16 +52,16 @@ Metadata = Sequence[tuple[str, str | bytes]]
 
 
 def key_metadata(api_key: str) -> tuple[str, str]:
-    """What shows a key to a server. Raises: ValueError, without the key, if it cannot be one."""
+    """Make the metadata that sends an API key. Raises: ValueError if it cannot be one, without quoting it."""
     if not (api_key and api_key.isascii() and api_key.isprintable() and " " not in api_key):
         raise ValueError("api_key: must be a key as farrank keys new prints it, without spaces or line ends")
     return ("authorization", f"Bearer {api_key}")
 
 
 def _trace_context() -> Metadata:
-    """The trace that the application is in, as its propagators write it (by default W3C's `traceparent`).
+    """The application's current trace, as its propagators write it (by default W3C's `traceparent`).
 
-    Nothing where it traces nothing: who does has imported OpenTelemetry before.
+    Empty if the application has not imported OpenTelemetry, because then it does not trace.
     """
     if "opentelemetry.trace" not in sys.modules:
         return ()
@@ -76,7 +73,7 @@ def _trace_context() -> Metadata:
 
 
 class Transport(Protocol):
-    """Carries one attempt of a call and raises `FarrankError` where it fails."""
+    """Sends one attempt of a call and raises `FarrankError` if it fails."""
 
     def call(
         self, method: str, request: Message, response_type: type[Response], *, timeout_s: float
@@ -84,7 +81,7 @@ class Transport(Protocol):
         """Send the request and wait for the response."""
 
     def close(self) -> None:
-        """End what is in flight and let go of the connection."""
+        """Cancel calls in flight and close the connection."""
 
 
 class AsyncTransport(Protocol):
@@ -96,12 +93,12 @@ class AsyncTransport(Protocol):
         """Send the request and wait for the response."""
 
     async def close_async(self) -> None:
-        """End what is in flight and let go of the connection."""
+        """Cancel calls in flight and close the connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How channels to a destination are made, and what each call carries."""
+    """The settings of channels to a destination, and the metadata of each call."""
 
     place: Destination
     credentials: grpc.ChannelCredentials | None
@@ -111,7 +108,7 @@ class Setup:
     is_chosen_from: bool
 
     def channel(self, channels: Any, address: str | None = None) -> Any:
-        """Open a channel by `channels`, grpc or grpc.aio: to one address, or as gRPC resolves the target."""
+        """Open a channel with `channels` (grpc or grpc.aio), to one address or to the whole target."""
         target = self.place.target if address is None else address
         options = list(self.options)
         if self.credentials is None:
@@ -128,11 +125,11 @@ def set_up(
     health_service: str | None,
     options: Sequence[ChannelOption],
 ) -> Setup:
-    """Read a client's arguments; `options` are the channel's, and win over ours.
+    """Read a client's arguments; `options` are the channel's, and override ours.
 
-    With a service config among the options gRPC shares calls as that says. Raises: ValueError for both `tls`
-    and `credentials`, for what is no `target`, or for addresses with a `tls` that names no server; OSError if
-    a file of `tls` cannot be read.
+    With a service config or policy among the options gRPC shares the calls, as these say.
+    Raises: ValueError for both `tls` and `credentials`, for an invalid `target`, or for addresses with a
+    `tls` that has no `server_name`; OSError if a file of `tls` cannot be read.
     """
     place = destination(target)
     if tls is not None and credentials is not None:
@@ -140,26 +137,26 @@ def set_up(
     given = dict(options)
     is_chosen_from = place.is_chosen_from and not {"grpc.service_config", "grpc.lb_policy_name"} & set(given)
     every_option: dict[str, str | int] = {
-        # Long documents: gRPC's 4 MB limit is the server's to set, never a surprise on this side.
+        # Documents are long: only the server limits messages, instead of gRPC's 4 MB on this side.
         "grpc.max_send_message_length": -1,
         "grpc.max_receive_message_length": -1,
-        # A server that was restarted is found again within a call's own retries.
+        # A call's retries are enough to reconnect to a restarted server.
         "grpc.initial_reconnect_backoff_ms": 100,
         "grpc.max_reconnect_backoff_ms": 5000,
     }
     if not is_chosen_from:
         every_option |= place.options(health_service)
     elif place.name is not None:
-        # A channel to an address of the name: its certificate, and a proxy's routes, are the name's.
+        # The channel is to an address, but certificates and a proxy's routes are for the name.
         every_option["grpc.default_authority"] = place.target.partition(":")[2].lstrip("/")
         every_option["grpc.ssl_target_name_override"] = place.name[0]
     if keepalive := place.keepalive_s(keepalive_s):
         time_s, timeout_s = keepalive
         every_option["grpc.keepalive_time_ms"] = round(time_s * 1000)
         every_option["grpc.keepalive_timeout_ms"] = round(timeout_s * 1000)
-        # What bounds the wait for a ping's answer, whatever the one above says (gRPC 1.80).
+        # This one bounds the wait for a ping's answer, not the option above (gRPC 1.80).
         every_option["grpc.http2.ping_timeout_ms"] = round(timeout_s * 1000)
-        # By default gRPC stops to ask after two pings beside which nothing was sent: a long wait is that.
+        # By default gRPC stops after two pings without other traffic, as during a long wait.
         every_option["grpc.http2.max_pings_without_data"] = 0
     if tls is not None:
         credentials = tls.credentials()
@@ -167,7 +164,7 @@ def set_up(
             every_option["grpc.ssl_target_name_override"] = tls.server_name
         elif not place.names_servers:
             raise ValueError(
-                "tls: several addresses have no name that certificates could have; give server_name"
+                "tls: several addresses have no name to check certificates against; give server_name"
             )
     chosen = tuple((every_option | given).items())
     service = SERVICE if health_service is None else health_service
@@ -175,7 +172,7 @@ def set_up(
 
 
 class OverGrpc:
-    """A gRPC channel, from threads or from asyncio as `_channels` opens it, and its methods."""
+    """A gRPC channel and its methods; `_channels` opens it, for threads or for asyncio."""
 
     _channels: ClassVar[Any]
 
@@ -185,24 +182,24 @@ class OverGrpc:
         self._methods: dict[str, Any] = {}
 
     def method(self, method: str, request: Message, response_type: type[Message]) -> Any:
-        """Make gRPC's callable for a method, or return the one made before."""
+        """Make gRPC's callable for a method, or return the existing one."""
         if method not in self._methods:
             to_bytes, from_bytes = type(request).SerializeToString, response_type.FromString
             self._methods[method] = self._channel.unary_unary(method, to_bytes, from_bytes)
         return self._methods[method]
 
     def every_call(self, timeout_s: float) -> dict[str, Any]:
-        """What gRPC is given with every call, its request aside."""
+        """The arguments of every gRPC call besides its request."""
         within = (TIMEOUT_KEY, str(max(0, round(timeout_s * 1000))))
         return {"timeout": timeout_s, "metadata": (*self._metadata, within, *_trace_context())}
 
     def _start(self, method: str, request: Message, response_type: type[Message], timeout_s: float) -> Any:
-        """Start a call; returns the response, or with asyncio what to await for it."""
+        """Start a call; returns the response, or with asyncio an awaitable of it."""
         return self.method(method, request, response_type)(request, **self.every_call(timeout_s))
 
 
 class GrpcTransport(OverGrpc):
-    """Carries calls over a gRPC channel."""
+    """Sends calls over a gRPC channel."""
 
     _channels: ClassVar[Any] = grpc
 
@@ -217,17 +214,17 @@ class GrpcTransport(OverGrpc):
         return response
 
     def start(self, call: Call[Any, Any], *, timeout_s: float) -> Any:
-        """Start a call; returns gRPC's future of its response."""
+        """Start a call; returns gRPC's future of the response."""
         method = self.method(call.method, call.request, call.response_type)
         return method.future(call.request, **self.every_call(timeout_s))
 
     def close(self) -> None:
-        """End what is in flight and let go of the connection."""
+        """Cancel calls in flight and close the connection."""
         self._channel.close()
 
 
 class AsyncGrpcTransport(OverGrpc):
-    """Carries calls over an asyncio gRPC channel."""
+    """Sends calls over an asyncio gRPC channel."""
 
     _channels: ClassVar[Any] = grpc.aio
 
@@ -242,9 +239,9 @@ class AsyncGrpcTransport(OverGrpc):
         return response
 
     def start(self, call: Call[Any, Any], *, timeout_s: float) -> Any:
-        """Start a call; returns what to await for its response."""
+        """Start a call; returns an awaitable of the response."""
         return self._start(call.method, call.request, call.response_type, timeout_s)
 
     async def close_async(self) -> None:
-        """End what is in flight and let go of the connection."""
+        """Cancel calls in flight and close the connection."""
         await self._channel.close()

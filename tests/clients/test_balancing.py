@@ -211,7 +211,7 @@ def test_the_client_asks_for_the_health_that_was_named(call: Caller, three: list
 def test_without_a_healthy_one_the_last_reason_is_raised(call: Caller, three: list[ScriptedServer]) -> None:
     for each in three:
         each.set_health("NOT_SERVING", SERVICE)
-    with pytest.raises(Unavailable, match=r"none of 3 replicas takes calls.*NOT_SERVING"):
+    with pytest.raises(Unavailable, match=r"none of 3 replicas accepts calls.*NOT_SERVING"):
         call([each.target for each in three], ask(1), retry=ONCE)
     assert asked(three) == [0, 0, 0]
 
@@ -219,7 +219,7 @@ def test_without_a_healthy_one_the_last_reason_is_raised(call: Caller, three: li
 def test_one_that_cannot_be_reached_is_passed_over(call: Caller, three: list[ScriptedServer]) -> None:
     call(["127.0.0.1:1", three[0].target], ask(5), retry=ONCE)
     assert asked(three) == [5, 0, 0]
-    with pytest.raises(Unavailable, match=r"none of 2 replicas takes calls.*connection refused"):
+    with pytest.raises(Unavailable, match=r"none of 2 replicas accepts calls.*connection refused"):
         call(["127.0.0.1:1", "127.0.0.1:2"], ask(1), retry=ONCE)
 
 

@@ -46,10 +46,10 @@ def test_one_server_has_none_to_share_with(given: str | list[str]) -> None:
     ("given", "message"),
     [
         ("http://10.0.0.1:1", "is a URL; give HOST:PORT, here '10.0.0.1:1'"),
-        (["10.0.0.1:1", "https://10.0.0.2:1/x"], "is a URL.*, and ask for TLS"),
+        (["10.0.0.1:1", "https://10.0.0.2:1/x"], "is a URL.*, and use tls if"),
         ([], "has an empty address"),
         ("10.0.0.1:1,", "has an empty address"),
-        ("a:1,b:1", r"'a:1' of several is no IP address.*as dns:///NAME:PORT"),
+        ("a:1,b:1", r"'a:1' of several is not an IP address.*such as dns:///NAME:PORT"),
         ("10.0.0.1,10.0.0.2:1", r"'10.0.0.1' of several"),
         ("10.0.0.1:x,10.0.0.2:1", "must be IPV4:PORT"),
         ("10.0.0.1:1,[::1]:1", "mixes IPv4 and IPv6"),

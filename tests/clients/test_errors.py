@@ -104,9 +104,9 @@ def test_errors_survive_pickling() -> None:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("127.0.0.1:1", r"cannot connect to 127\.0\.0\.1:1: nobody listens there \(connection refused\)"),
-        ("nowhere.invalid:1", "cannot connect to nowhere.invalid:1: there is no host of that name"),
-        ("localhost:x", "cannot connect to localhost:x: its port is no number"),
+        ("127.0.0.1:1", r"cannot connect to 127\.0\.0\.1:1: no server listens there \(connection refused\)"),
+        ("nowhere.invalid:1", "cannot connect to nowhere.invalid:1: there is no host with this name"),
+        ("localhost:x", "cannot connect to localhost:x: its port is not a number"),
     ],
 )
 def test_a_server_that_cannot_be_reached_is_told_in_one_line(call: Caller, target: str, message: str) -> None:
@@ -135,6 +135,6 @@ def test_of_a_server_that_drained_and_ended_both_are_told(call: Caller) -> None:
     ending = threading.Thread(target=end)
     ending.start()
     patient = RetryPolicy(max_attempts=4, initial_backoff_s=0.4)
-    with pytest.raises(Unavailable, match=r"nobody listens there .*; before that: the server is draining"):
+    with pytest.raises(Unavailable, match=r"no server listens there .*; before that: the server is draining"):
         call(scripted.target, use, retry=patient)
     ending.join()
