@@ -34,6 +34,7 @@ from farrank_server.errors import (
     Unimplemented,
 )
 from farrank_server.http.aside import SMALL_BYTES, Aside
+from farrank_server.http.json_bodies import JSON
 from farrank_server.metrics import Door
 from farrank_server.service.connections import end_connection, peer_name
 from farrank_server.service.guard import Guard
@@ -44,6 +45,8 @@ from farrank_server.service.unread import SMALL_ANSWER_BYTES, Unread, UnreadAnsw
 from farrank_server.service.validate import too_large
 
 Value = TypeVar("Value")
+
+PROTO = "application/proto"
 
 # Reading a larger body may take longer than a trip to another thread, and would hold up every other call.
 INLINE_BYTES = 65_536
@@ -157,6 +160,7 @@ class HttpCalls:
             return await self._refused(method, entry, refusal, dialect)
         with ExitStack() as held:
             try:
+                _check_origin(request)
                 deadline_s = came_s + self._timeout_s(request)
                 body = await self._body(request, deadline_s, account, held)
                 read = partial(dialect.read, body, self._limits, entry.caller)
@@ -278,6 +282,21 @@ class HttpCalls:
     ) -> Value:
         """Do a piece of work; what is long on another thread, so that it does not hold up the event loop."""
         return work() if size <= INLINE_BYTES else await self._aside.run(account, size, work, deadline_s)
+
+
+def media_type(request: Request) -> str:
+    """The media type of a request, without its parameters; empty if it names none."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _check_origin(request: Request) -> None:
+    """Refuse what the pages of every origin can send: browsers ask first before they send JSON.
+
+    Raises: Unimplemented.
+    """
+    kind = media_type(request)
+    if "origin" in request.headers and kind not in (JSON, PROTO):
+        raise Unimplemented(f"Content-Type: is {kind[:100]!r}; with an Origin it must be {JSON}")
 
 
 def _peer(request: Request) -> str:

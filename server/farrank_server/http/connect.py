@@ -17,13 +17,11 @@ from starlette.routing import Route
 from farrank_server.access.callers import Caller
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.errors import FarrankError, Unimplemented
-from farrank_server.http.calls import HttpCalls, refusal_headers, status_of
+from farrank_server.http.calls import PROTO, HttpCalls, media_type, refusal_headers, status_of
 from farrank_server.http.json_bodies import JSON, to_json
 from farrank_server.http.protobuf_json import message_of_json
 from farrank_server.service.fields import parsed
 from farrank_server.service.methods import SERVICE
-
-PROTO = "application/proto"
 
 
 def routes(calls: HttpCalls) -> list[Route]:
@@ -39,7 +37,7 @@ def routes(calls: HttpCalls) -> list[Route]:
 
 
 async def _post(calls: HttpCalls, method: MethodDescriptor, request: Request) -> Response:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = media_type(request)
     if kind not in (JSON, PROTO):
         return Response(status_code=415, headers={"Accept-Post": f"{JSON}, {PROTO}"})
     version = request.headers.get("connect-protocol-version", "1")

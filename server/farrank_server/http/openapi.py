@@ -184,7 +184,8 @@ _PROBLEMS = {
     "403": "The key may use no model, ranker or index of that name: the message lists those that it may",
     "404": "No such model, ranker or index: the message lists the known ones",
     "413": "The body has more bytes than limits.max_request_bytes",
-    "415": "The body is compressed, and not with gzip (the contract's methods: 501)",
+    "415": "The body is compressed, and not with gzip (the contract's methods: 501); "
+    "or it comes from a web page and is not JSON",
     "429": "No room now, or the key has used its rate: Retry-After says when to come back",
     "500": "A bug; the server's log has the traceback (TEI's routes: 424)",
     "503": "Draining, or the device is not ready: Retry-After says when to come back",

@@ -1,5 +1,6 @@
 """Who may ask from a browser, certificates, ports, and the door's own page."""
 
+import json
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -40,6 +41,26 @@ async def test_pages_elsewhere_may_ask_only_where_that_is_configured(open_door: 
         async with door.session.post("/v2/rerank", json=REQUEST, headers={"Origin": PAGE}) as answer:
             assert answer.headers["Access-Control-Allow-Origin"] == PAGE
             assert "X-Farrank-Tokens-Cut" in answer.headers["Access-Control-Expose-Headers"]
+
+
+@pytest.mark.parametrize("origins", [(), (PAGE,)])
+async def test_a_page_cannot_send_what_its_browser_sends_without_asking(
+    open_door: OpenDoor, origins: tuple[str, ...]
+) -> None:
+    body = json.dumps(REQUEST).encode()
+    form = "application/x-www-form-urlencoded"
+    async with open_door(cors_origins=origins) as door:
+        for kind in ("text/plain", "text/plain; charset=application/json", form, "multipart/form-data", ""):
+            for path in ("/v2/rerank", "/voyage/rerank", "/invocations"):
+                headers = {"Origin": "https://other.example", "Content-Type": kind}
+                async with door.session.post(path, data=body, headers=headers) as answer:
+                    said = await answer.text()
+                assert answer.status == 415
+                shown = kind.partition(";")[0]
+                assert f"Content-Type: is '{shown}'; with an Origin it must be application/json" in said
+        # curl says that a body is a form.
+        async with door.session.post("/v2/rerank", data=body, headers={"Content-Type": form}) as answer:
+            assert answer.status == 200
 
 
 async def test_only_callers_with_certificates_where_they_must_show_one(
