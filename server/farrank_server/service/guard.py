@@ -27,6 +27,7 @@ from farrank_server.errors import (
 )
 from farrank_server.metrics import Door, Metrics
 from farrank_server.telemetry.call_record import CallRecord, Facts, current
+from farrank_server.telemetry.line_rate import LineRate
 
 if TYPE_CHECKING:
     from farrank_server.telemetry.tracing import Tracing
@@ -55,8 +56,8 @@ _LEVELS = {
 class Guard:
     """The one place that decides who comes in at a door, and what callers are told when something fails.
 
-    Without `keys`, anybody comes in. Of the calls that end well, `ok_sample` of 1 are told of in the log, of
-    all others each.
+    Without `keys`, anybody comes in. Of the calls that end well, the share `ok_sample` has a line in the log;
+    of all others each, up to a number a minute for each caller, code and reason.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Guard:
         self._keys = keys
         self.ok_sample = ok_sample
         self._tracing = tracing
+        self._line_rate = LineRate()
 
     def enter(self, header: Header, peer: str) -> Entry:
         """Find out who is calling: to be asked once a call, before anything of it is read.
@@ -143,19 +145,30 @@ class Guard:
             # After the answer is on its way, so that no caller waits for the counters.
             seconds = time.perf_counter() - started_s
             asyncio.get_running_loop().call_soon(
-                self._count_call, record, method, ranker, entry.caller.name, code, seconds
+                self._count_call, record, method, ranker, entry.caller, code, seconds
             )
 
     def _count_call(
-        self, record: CallRecord, method: str, ranker: str, key: str, code: grpc.StatusCode, seconds: float
+        self,
+        record: CallRecord,
+        method: str,
+        ranker: str,
+        caller: Caller,
+        code: grpc.StatusCode,
+        seconds: float,
     ) -> None:
-        door = self._door
+        door, key = self._door, caller.name
         self.metrics.in_flight.labels(door, method).dec()
         self.metrics.requests.labels(door, method, ranker, code.name).inc()
         self.metrics.request_seconds.labels(door, method, ranker).observe(seconds, record.exemplar())
         if key:
             self.metrics.key_requests.labels(key, code.name).inc()
-        is_told = code is not grpc.StatusCode.OK or random.random() < self.ok_sample
+        left_out: int | None = 0
+        if code is not grpc.StatusCode.OK:
+            left_out = self._line_rate.left_out((caller.account, code, record.facts.get("reason")))
+        elif random.random() >= self.ok_sample:
+            left_out = None
+        is_told = left_out is not None
         if not is_told and record.trace is None:
             return
         told: Facts = {"door": str(door), "method": method, "code": code.name, "seconds": round(seconds, 6)}
@@ -165,10 +178,11 @@ class Guard:
             record.trace.end(name, code, {**told, **named, **record.facts, "request_id": record.request_id})
         if not is_told:
             return
+        more = {"left_out": left_out} if left_out else {}
         calls_log.log(
             _LEVELS.get(code, logging.INFO),
             "call",
-            extra={"fields": {**told, **named, **record.facts}, "call": record},
+            extra={"fields": {**told, **named, **record.facts, **more}, "call": record},
         )
 
     def _count_failure(self, ranker: str, entry: Entry, error: FarrankError) -> None:

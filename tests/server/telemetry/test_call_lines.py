@@ -19,6 +19,7 @@ from farrank_client import FarrankError, InvalidArgument
 from farrank_client.errors import from_grpc
 from farrank_server.metrics import Metrics
 from farrank_server.service import guard
+from farrank_server.telemetry import line_rate
 from farrank_server.telemetry.log_output import JsonLines, LineWriter, TextLines, dropped_lines
 from support.keyed_doors import Doors
 from support.waiting import until
@@ -84,6 +85,34 @@ async def test_a_call_is_told_of_under_the_id_that_is_answered(doors: Doors, lin
     assert first["tokens"] > 5
     assert 0 < first["inference_seconds"] < first["seconds"] < 30
     assert (second["door"], second["key"]) == ("http", "team")
+
+
+async def test_calls_that_fail_have_ten_lines_a_minute_for_each_caller_and_reason(
+    doors: Doors, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    team, other = [await doors.key(name) for name in ("team", "other")]
+    wrong, unknown = pb.RerankRequest(), pb.RerankRequest(query="q", options=pb.RerankOptions(ranker="none"))
+    unknown.documents.add(text="a")
+    for _ in range(14):
+        assert (await through_grpc(doors, "Rerank", wrong, ("x-api-key", team)))[0] == "INVALID_ARGUMENT"
+    for key in ("guessed", "another"):
+        for _ in range(7):
+            assert (await through_grpc(doors, "Rerank", wrong, ("x-api-key", key)))[0] == "UNAUTHENTICATED"
+    # Another code, another caller, and in the end one more after a minute.
+    await through_grpc(doors, "Rerank", unknown, ("x-api-key", team))
+    await through_grpc(doors, "Rerank", wrong, ("x-api-key", other))
+    monkeypatch.setattr(line_rate, "EVERY_S", 0.0)
+    await through_grpc(doors, "Rerank", wrong, ("x-api-key", team))
+    told = [(each["code"], each.get("key"), each.get("left_out")) for each in await told_of(lines, 23)]
+    assert told == [
+        *[("INVALID_ARGUMENT", "team", None)] * 10,
+        *[("UNAUTHENTICATED", None, None)] * 10,
+        ("NOT_FOUND", "team", None),
+        ("INVALID_ARGUMENT", "other", None),
+        ("INVALID_ARGUMENT", "team", 4),
+    ]
+    labels = {"door": "grpc", "method": "Rerank", "ranker": "maxp"}
+    assert doors.count("requests_total", **labels, code="INVALID_ARGUMENT") == 16
 
 
 @pytest.mark.parametrize("given", [None, "", "b" * 65, "two words", "a\tb", "<id>", "é", "a,b"])
@@ -157,6 +186,7 @@ BODIES: list[tuple[str, Any]] = [
 async def test_nothing_that_a_caller_wrote_stands_in_a_line(
     doors: Doors, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(line_rate, "MOST_LINES", 1000)
     open_key, bound = await doors.key("team"), await doors.key("bound", rankers=["maxp"], indexes=["things"])
     ids: list[str] = []
     codes = set()
