@@ -1,6 +1,6 @@
-"""What a score is: tokens, chunks, encoder inputs, features, score.
+"""The computation of a score: tokens, chunks, encoder inputs, features, score.
 
-Importing this package does not import torch, so that a process that only reads text starts fast. Models live
+Importing this package does not import torch, so that a process that only reads text starts fast. Models are
 in `farrank_rankers.ranker` and `farrank_rankers.families`; `farrank_rankers.files.open` opens both halves.
 """
 

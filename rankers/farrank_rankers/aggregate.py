@@ -1,8 +1,8 @@
-"""From features of chunks to scores of documents: the light half of a ranker.
+"""Aggregators turn features of chunks into scores of documents: the light half of a ranker.
 
 `Aggregator` is the base class of every family's aggregator. A family writes two methods, `interact` and
-`score`; the base class makes `forward` of them, scores alone, and `explain`, scores and what each chunk
-contributed.
+`score`; from these the base class makes `forward`, which returns only scores, and `explain`, which also
+returns each chunk's contribution.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ from farrank_rankers.tokenizer import Frame
 
 State = TypeVar("State")
 
-# Chunks that are read at once when some are left out. A transformer 768 wide makes 50 MB of so many.
+# Chunks to read at once when some are left out. A transformer of width 768 needs 50 MB for this number.
 GROUP_CHUNKS = 2**12
 
 
 class Explanation(NamedTuple):
-    """Documents' scores and their chunks' evidence.
+    """Scores of documents and evidence of their chunks.
 
-    Shapes: scores (D,), chunk_scores (D, C), which are −inf where there is no chunk.
+    Shapes: scores (D,), chunk_scores (D, C), −inf at places without a chunk.
     """
 
     scores: Tensor
@@ -32,26 +32,26 @@ class Explanation(NamedTuple):
 
 
 class Aggregator(nn.Module, Generic[State]):
-    """Base of the families' aggregators; `evidence` says what their chunk scores mean.
+    """Base of the families' aggregators; `evidence` is the meaning of their chunk scores.
 
-    With `learns_as_backbone` the weights learn at the backbone's rate, not at that of new weights.
+    With `learns_as_backbone` the weights have the backbone's learning rate, not that of new weights.
 
     All methods take the features of D documents of C chunks, (D, C, …), chunk_mask (D, C) bool and, if the
     plan is dual, the features of each document's query, (D, …). Values under a false mask, and token vectors
     of role PADDING, are never read: they may be anything, NaN included.
 
-    `interact` does the work that is the same whichever chunks count, and returns it as a state of the
-    family's own type. `score` makes the documents' scores of that state under each of V chunk masks. Chunk
-    scores are computed by `explain` only: training and plain scoring do not pay for them.
+    `interact` does the work that does not depend on which chunks count, and returns a state of the family's
+    own type. `score` computes the documents' scores from this state under each of V chunk masks. Only
+    `explain` computes chunk scores: training and plain scoring do not pay for them.
     """
 
     evidence: EvidenceKind = EvidenceKind.LEAVE_ONE_OUT
     learns_as_backbone: bool = False
 
     def start_from(self, backbone: nn.Module, frame: Frame) -> None:
-        """Take from the backbone, now that it has its weights, what a new aggregator starts with.
+        """Initialise a new aggregator from the backbone, which has its weights.
 
-        Most families take nothing. `frame` holds the tokenizer's special tokens around a pair: each of its
+        Most families need nothing. `frame` holds the tokenizer's special tokens around a pair: each of its
         parts is an array (3, special tokens there), and the ids are the first row.
         """
 
@@ -64,7 +64,7 @@ class Aggregator(nn.Module, Generic[State]):
         raise NotImplementedError
 
     def chunk_scores(self, state: State, chunk_mask: Tensor, scores: Tensor) -> Tensor:
-        """Say how much each document's score falls without each of its chunks.
+        """Compute how much each document's score falls without each of its chunks.
 
         A family whose chunks have scores or weights of their own returns those instead. A document's only
         chunk cannot be left out: its effect is 0.
@@ -72,13 +72,13 @@ class Aggregator(nn.Module, Generic[State]):
         """
         masks = leave_one_out_masks(chunk_mask)  # (C, D, C)
         groups: Sequence[Tensor] = [masks]
-        if not torch.compiler.is_compiling():  # a traced graph has no loop over numbers that it does not know
+        if not torch.compiler.is_compiling():  # a traced graph cannot loop over a number unknown at tracing
             groups = torch.split(masks, max(1, GROUP_CHUNKS // chunk_mask.numel()))
         without = torch.cat([self.score(state, some) for some in groups])  # (C, D)
         return effects(scores, without, chunk_mask)
 
     def forward(self, features: Features, chunk_mask: Tensor, query: Features | None = None) -> Tensor:
-        """Score documents, and nothing more; differentiable.
+        """Score documents without evidence; differentiable.
 
         Shapes: (D, C, …), (D, C), (D, …) -> (D,).
         Raises: ValueError if a document has no chunk.
@@ -87,7 +87,7 @@ class Aggregator(nn.Module, Generic[State]):
         return self.score(self.interact(features, chunk_mask, query), chunk_mask[None])[0]
 
     def explain(self, features: Features, chunk_mask: Tensor, query: Features | None = None) -> Explanation:
-        """Score documents and their chunks, of one state; no gradient flows through chunk scores.
+        """Score documents and their chunks from one state; no gradient flows through chunk scores.
 
         Shapes: (D, C, …), (D, C), (D, …) -> (D,), (D, C).
         Raises: ValueError if a document has no chunk.
@@ -103,7 +103,7 @@ class Aggregator(nn.Module, Generic[State]):
 class ChunkScoreAggregator(Aggregator[Tensor]):
     """Base of aggregators whose chunks have scores of their own: `interact` returns them, (D, C).
 
-    The document's is that of the first chunk, or the mean, the maximum or the sum of all.
+    The document's score is that of the first chunk, or the mean, maximum or sum of all.
     """
 
     evidence = EvidenceKind.CHUNK_SCORE
@@ -139,7 +139,7 @@ def leave_one_out_masks(chunk_mask: Tensor) -> Tensor:
 
 
 def effects(scores: Tensor, without: Tensor, chunk_mask: Tensor) -> Tensor:
-    """Say how much documents' scores fall without each chunk. Shapes: (D,), (C, D), (D, C) -> (D, C)."""
+    """Compute how much documents' scores fall without each chunk. Shapes: (D,), (C, D), (D, C) -> (D, C)."""
     alone = chunk_mask.sum(dim=1) == 1  # (D,)
     return (scores - without).masked_fill(alone, 0.0).T
 
@@ -149,7 +149,7 @@ def check_chunks(chunk_mask: Tensor) -> None:
 
     Raises: ValueError naming the row.
     """
-    if torch.compiler.is_compiling():  # a traced graph cannot look at values
+    if torch.compiler.is_compiling():  # a traced graph cannot inspect values
         return
     missing = (~chunk_mask[:, 0]).nonzero()
     if len(missing):

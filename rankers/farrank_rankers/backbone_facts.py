@@ -1,4 +1,4 @@
-"""What is known of architectures, and what a backbone's `config.json` says about its inputs.
+"""Facts of architectures, and facts of a backbone's inputs read from its `config.json`.
 
 Nothing here imports torch or transformers.
 """
@@ -11,7 +11,7 @@ from farrank_rankers.errors import SourceError
 from farrank_rankers.family import Pooling
 from farrank_rankers.json_values import read_value
 
-# Our name of sentence-transformers' StaticEmbedding, a table of vectors without a transformer.
+# Our name for sentence-transformers' StaticEmbedding, a table of vectors without a transformer.
 STATIC = "static-embedding"
 OwnBackbone = Literal["jina", "mosaic"]
 JINA_ARCHITECTURES = frozenset({"JinaBertForMaskedLM", "JinaBertModel"})
@@ -19,14 +19,14 @@ JINA_ARCHITECTURES = frozenset({"JinaBertForMaskedLM", "JinaBertModel"})
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What this project knows of an architecture beyond its `config.json`.
+    """Facts of an architecture that its `config.json` does not state.
 
-    `forms` names its file in this folder and the `Forms` there; without it transformers' model is called as
-    it is. `positions` and `token_types` are what transformers assumes where an old `config.json` does not say
+    `forms` names its file in this folder and the `Forms` there; without it transformers' model is called
+    unchanged. `positions` and `token_types` are transformers' defaults for an old `config.json` without
     max_position_embeddings and type_vocab_size. `counts_after_pad`: position ids start at pad_token_id + 1,
-    and are derived from the ids when none are given. `is_causal`: a token sees only those before it, so that
-    the first one knows nothing of the others. `pooling` is how it was trained to be read. `framed`:
-    special tokens stand around its texts.
+    and are derived from the token ids if none are given. `is_causal`: a token sees only tokens before it, so
+    the first token has no information about the others. `pooling` is the pooling of its training. `framed`:
+    special tokens surround its texts.
     """
 
     forms: str = ""
@@ -38,8 +38,8 @@ class Architecture:
     framed: bool = True
 
 
-# By transformers' model_type, or our own name of a backbone that transformers lacks. Others are read as well,
-# on padded batches, as their config.json describes them.
+# By transformers' model_type, or our own name of a backbone that transformers lacks. Other architectures
+# work, too, with padded batches, as their config.json describes them.
 ARCHITECTURES: Mapping[str, Architecture] = {
     "albert": Architecture(positions=512, token_types=2),
     "bert": Architecture("bert:BERT", positions=512, token_types=2),
@@ -72,12 +72,12 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 
 @dataclass(frozen=True, slots=True)
 class BackboneFacts:
-    """How many positions, token_types and words a backbone has; None where no limit is known.
+    """Numbers of a backbone's positions, token types and words; None if no limit is known.
 
-    `first_position` is the position id of an input's first token. `pooling` is how one vector is made of
-    token vectors where the spec does not say: as the backbone was trained to be read. `architecture` is
-    transformers' model_type, or our own name of a backbone that transformers lacks. ALiBi has no table of
-    positions that could end: how far such a backbone was trained, only its paper says.
+    `first_position` is the position id of an input's first token. `pooling` is the pooling of token vectors
+    in the backbone's training, the default of specs. `architecture` is transformers' model_type, or our own
+    name of a backbone that transformers lacks. ALiBi has no table of positions and so no limit here: only
+    the paper says on which lengths such a backbone was trained.
     """
 
     max_positions: int | None
@@ -91,21 +91,21 @@ class BackboneFacts:
 
     @property
     def framed(self) -> bool:
-        """Whether special tokens stand around its texts."""
+        """Whether special tokens surround its texts."""
         return ARCHITECTURES.get(self.architecture, Architecture()).framed
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "BackboneFacts":
         """Read the facts from the parsed `config.json` of a transformers model.
 
-        Raises: SourceError naming the key that holds no number.
+        Raises: SourceError naming the key that is not a number.
         """
         own = own_backbone(config)
         name = own or config.get("model_type", "")
         known = ARCHITECTURES.get(name, Architecture())
         positions = _number(config, "max_position_embeddings", known.positions)
         pad = _number(config, "pad_token_id")
-        if pad is None and known.is_causal:  # trained without padding: any token does, for it is masked
+        if pad is None and known.is_causal:  # trained without padding: any token will do, as it is masked
             ends = config.get("eos_token_id")
             pad = ends[0] if isinstance(ends, list) else ends
         first = 0
@@ -126,10 +126,10 @@ class BackboneFacts:
 
 
 def own_backbone(config: Mapping[str, Any]) -> OwnBackbone | None:
-    """Say which of our own backbones a parsed `config.json` asks for; None leaves it to transformers.
+    """Return the name of our own backbone that a parsed `config.json` needs; None for those of transformers.
 
-    Both call themselves "bert", and transformers would build another model without a warning. JinaBERT is
-    told by its architecture's name, MosaicBERT by alibi_starting_size.
+    Both have model_type "bert", and transformers would build another model without a warning. The name of the
+    architecture identifies JinaBERT, and alibi_starting_size MosaicBERT.
     """
     if config.get("model_type") != "bert":
         return None
@@ -140,7 +140,7 @@ def own_backbone(config: Mapping[str, Any]) -> OwnBackbone | None:
 
 
 def _classifier_pooling(config: Mapping[str, Any]) -> Pooling | None:
-    """Read how a ModernBERT is pooled below its head; others do not say."""
+    """Read the pooling below a ModernBERT's head; other configurations have no such key."""
     key = "classifier_pooling"
     pooling: Pooling | None = config.get(key)
     read_value(Pooling | None, pooling, f"config.json: {key}", SourceError)

@@ -1,4 +1,4 @@
-"""Which tokens of a document each chunk holds, and how documents are split by default."""
+"""Splitting of documents into chunks, and its defaults."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from farrank_rankers.json_values import read_value
 
 @dataclass(frozen=True, slots=True)
 class Chunking:
-    """How a document's tokens are split; every field but `kind` counts document tokens.
+    """The splitting of a document's tokens; every field but `kind` counts document tokens.
 
     first: one chunk, the first `window` tokens. disjoint: greedy, every chunk but the last is full. sliding:
     chunk i starts at token i·stride. `stride` equals `window` unless the window slides.
@@ -24,7 +24,7 @@ class Chunking:
     max_document_tokens: int
 
     def __post_init__(self) -> None:
-        """Refuse what would lose tokens or never end."""
+        """Refuse values that would lose tokens or never end."""
         read_value(ChunkingKind, self.kind, "chunking.kind", SpecError)
         for name in ("window", "stride", "max_document_tokens"):
             check_count(f"chunking.{name}", getattr(self, name), at_least=1)
@@ -62,7 +62,7 @@ def chunk_count(chunking: Chunking, tokens: int, max_chunks: int | None = None) 
 
 
 def readable_tokens(chunking: Chunking, max_chunks: int | None = None) -> int:
-    """Count the document tokens that can reach a chunk at all: the rest of a text need not be kept.
+    """Count the document tokens that can be in a chunk; the rest of a text need not be kept.
 
     Raises: ValueError if max_chunks is less than 1.
     """
@@ -73,7 +73,7 @@ def readable_tokens(chunking: Chunking, max_chunks: int | None = None) -> int:
 
 
 def chunk_limit(chunking: Chunking, max_chunks: int | None) -> int | None:
-    """Combine the caller's limit with the kind's own; None is no limit.
+    """Combine the caller's limit with the kind's own; None means no limit.
 
     Raises: ValueError if max_chunks is less than 1.
     """
@@ -82,21 +82,22 @@ def chunk_limit(chunking: Chunking, max_chunks: int | None) -> int | None:
     return 1 if chunking.kind == "first" else max_chunks
 
 
-# More tokens than a document of 16 MiB has, the most that a server takes by default. It bounds what one
-# document of an index can cost.
+# More tokens than a document of 16 MiB has, which is the largest that a server accepts by default. It bounds
+# the cost of one document of an index.
 WHOLE_DOCUMENT = 2**24
 
 # The paper's limits: three chunks of 512 - 32 - 3 tokens a document, or the windows of 150 tokens, 100 apart,
-# of FlexNeuART (Dai & Callan have 150 words, 75 apart). Sentence encoders were trained on some 256 tokens at
-# most. They read documents whole: chunks do not depend on the query, so that their vectors can be kept.
-# Language models that answer were trained on up to 8,192 tokens, and pay for their prompt with every chunk.
+# of FlexNeuART (Dai & Callan have 150 words, 75 apart). Sentence encoders were trained on at most about 256
+# tokens. They read documents whole, because their chunks do not depend on the query and their vectors can be
+# stored. Language models that answer were trained on up to 8,192 tokens, and read their prompt for every
+# chunk.
 _USUAL: Mapping[ReadAs, Chunking] = {
     "pair": Chunking("sliding", window=150, stride=100, max_document_tokens=1431),
     "dual": Chunking("sliding", window=200, stride=150, max_document_tokens=WHOLE_DOCUMENT),
     "prompt": Chunking("sliding", window=512, stride=384, max_document_tokens=8192),
 }
 _WHOLE_WINDOW: Mapping[ReadAs, int] = {"pair": 477, "dual": 200, "prompt": 512}
-# One window holds no more where neither the backbone nor a limit bounds it.
+# The largest window if neither the backbone nor a limit bounds it.
 _LONGEST_WINDOW = 4096
 
 MAX_QUERY_TOKENS: Mapping[ReadAs, int] = {"pair": 32, "dual": 128, "prompt": 512}
@@ -105,10 +106,10 @@ MAX_QUERY_TOKENS: Mapping[ReadAs, int] = {"pair": 32, "dual": 128, "prompt": 512
 def default_chunking(
     read_as: ReadAs, kind: ChunkingKind, room: int | None, *, whole: bool = False
 ) -> Chunking:
-    """Choose windows of at most `room` tokens, what the backbone has left beside query and special tokens.
+    """Choose windows of at most `room` tokens, which the backbone has left besides query and special tokens.
 
     With `whole`, a window holds all tokens that are read of a document. A backbone without room gets windows
-    of one token, and its reader then refuses them with the whole sum in its message.
+    of one token; its reader then refuses them, with the calculation in the message.
     """
     usual = _USUAL[read_as]
     if kind != "sliding":
@@ -128,7 +129,7 @@ def adjusted(
     stride: int | None = None,
     max_document_tokens: int | None = None,
 ) -> Chunking:
-    """Change some numbers; a stride not given follows the window, in proportion if the window slides.
+    """Change some numbers; the stride, if not given, follows the window, in proportion if the window slides.
 
     Raises: SpecError naming field, value and limit.
     """

@@ -1,4 +1,4 @@
-"""The heavy half of a ranker: a transformers model, called the same way whatever its architecture."""
+"""The heavy half of a ranker: a transformers model with the same calls for every architecture."""
 
 import inspect
 from collections.abc import Mapping
@@ -18,14 +18,14 @@ from farrank_rankers.tokens import Role
 
 
 class Encoder(nn.Module):
-    """Base of the families' encoders; `backbone` is the transformers model that does the work.
+    """Base of the families' encoders; `backbone` is the transformers model.
 
-    A family writes `read`, which makes features of the backbone's output. What it may change besides: `build`
-    makes the backbone; with `keeps_hidden_states` the output has those of the embeddings and of every layer;
-    `position_step` is the distance between tokens' positions; `reads_first_tokens_alone` says that `read`
-    needs no other vector of the last layer: see `without_unread`. `takes_token_types`: the backbone does.
-    `config` is the backbone's parsed config.json. Called with input_ids, roles (of `tokens.Role`) and
-    token_type_ids.
+    A family implements `read`, which makes features of the backbone's output. It may override `build`, which
+    makes the backbone, and these attributes: with `keeps_hidden_states` the output has the hidden states of
+    the embeddings and of every layer; `position_step` is the distance between tokens' positions;
+    `reads_first_tokens_alone`: `read` needs no other vector of the last layer (see `without_unread`).
+    `takes_token_types`: the backbone has token types. `config` is the backbone's parsed config.json. Called
+    with input_ids, roles (of `tokens.Role`) and token_type_ids.
     Shapes: (P, L) each -> `Features` of P inputs, (P, F) or (P, S, F…).
     """
 
@@ -48,7 +48,7 @@ class Encoder(nn.Module):
     def head_weights(self) -> list[nn.Parameter]:
         """Find the weights of the head that transformers put on the backbone, a cross-encoder's for example.
 
-        The pooler in front of it, which some architectures have, belongs to it.
+        It includes the pooler before the head, which some architectures have.
         """
         backbone: Any = self.backbone
         prefix = getattr(backbone, "base_model_prefix", "")
@@ -63,16 +63,16 @@ class Encoder(nn.Module):
         ]
 
     def own_weights(self, published: Mapping[str, Tensor], reader: Reader) -> dict[str, Tensor]:
-        """Find what the family has beside the backbone, which is filled already, in a published checkpoint.
+        """Find the family's weights besides the backbone, which is already filled, in a published checkpoint.
 
-        Most families find nothing there, and start from random weights.
+        Most families find none, and start from random weights.
         """
         return {}
 
     def without_unread(self) -> AbstractContextManager[None]:
-        """Leave out, for a while, what the last layer computes for tokens that nothing reads.
+        """Temporarily leave out the last layer's computations for tokens that nothing reads.
 
-        For inference: nothing is dropped out.
+        For inference only: there is no dropout.
         """
         return last_layer_for_first_tokens(self.backbone) if self.reads_first_tokens_alone else nullcontext()
 
@@ -82,7 +82,7 @@ class Encoder(nn.Module):
         return self.read(output, Padded(roles))
 
     def infer(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> Features:
-        """Do as `forward` does, without what nothing reads; for one thread at a time.
+        """Compute as `forward` does, without tokens that nothing reads; for one thread at a time.
 
         Shapes: (P, L) each -> (P, …).
         """
@@ -92,12 +92,12 @@ class Encoder(nn.Module):
 
     @property
     def feature_values(self) -> int:
-        """Count the values that a token leaves in the features, at most."""
+        """The maximum number of a token's values in the features."""
         config: Any = self.backbone.config
         return int(config.hidden_size) * (config.num_hidden_layers + 1 if self.keeps_hidden_states else 1)
 
     def read(self, output: Any, tokens: Layout) -> Features:
-        """Make features of the backbone's output, whose token vectors lie as `tokens` says.
+        """Make features of the backbone's output, whose token vectors have the layout `tokens`.
 
         Shapes: last_hidden_state (…, H), each of hidden_states likewise, logits (P, labels)
         -> (P, F), or (…, F…) with roles.
@@ -105,7 +105,7 @@ class Encoder(nn.Module):
         raise NotImplementedError
 
     def stepped(self, places: Tensor, lengths: Tensor) -> Tensor:
-        """Number the tokens of short inputs in steps; an input's own length decides, not its batch's.
+        """Number the tokens of short inputs in steps; this depends on an input's length, not on its batch.
 
         Shapes: places (…), counted from 0, and the lengths of the inputs they are in, likewise -> (…).
         Source: Zhu et al., "LongEmbed", EMNLP 2024.
@@ -119,9 +119,9 @@ class Encoder(nn.Module):
     def run(
         self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor, *, hidden_states: bool = False
     ) -> Any:
-        """Call the backbone with what its architecture takes; return its own output object.
+        """Call the backbone with its architecture's arguments; return its own output object.
 
-        With `hidden_states`, the output has those of the embeddings and of every layer as well.
+        With `hidden_states`, the output also has those of the embeddings and of every layer.
         """
         real = roles != Role.PADDING  # (P, L)
         inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": real.to(input_ids.dtype)}
@@ -130,8 +130,8 @@ class Encoder(nn.Module):
         if self.takes_token_types:
             inputs["token_type_ids"] = token_type_ids
         if self.position_step > 1 or self.facts.first_position:
-            # Left to itself, a backbone whose positions do not start at 0 gives padding inside the query no
-            # position of its own, and what follows would move with the query's length.
+            # Without position ids, a backbone whose positions do not start at 0 gives padding inside the
+            # query no positions, and later tokens would move with the query's length.
             places = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)  # (P, L)
             positions = self.stepped(places, real.sum(dim=1, keepdim=True))  # (P, L)
             inputs["position_ids"] = positions + self.facts.first_position  # (P, L)

@@ -1,4 +1,4 @@
-"""Several rankers as one: a document's score is the mean of theirs."""
+"""Several rankers as one: a document's score is the mean of their scores."""
 
 import hashlib
 import json
@@ -16,13 +16,13 @@ from farrank_rankers.json_values import read_json
 if TYPE_CHECKING:
     from farrank_rankers.ranker import DocumentScore, Ranker
 
-# A member's name is a folder's, and part of the name that a server gives it.
+# A member's name is that of its folder, and part of its name in a server.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ensemble:
-    """Rankers by name, the most trusted first: its chunks say which passage decided.
+    """Rankers by name, the most trusted first: its chunks determine the deciding passage.
 
     Source: the mean of members' scores as in the ensemble runs of TREC DL 2021's SPLADE participation.
     """
@@ -30,7 +30,7 @@ class Ensemble:
     members: Mapping[str, "Ranker"]
 
     def __post_init__(self) -> None:
-        """Refuse names that no folder could have.
+        """Refuse names that are not possible for a folder.
 
         Raises: SpecError naming the member.
         """
@@ -38,7 +38,7 @@ class Ensemble:
 
     @property
     def version(self) -> str:
-        """Hash of the members' versions, in their order."""
+        """The hash of the members' versions, in their order."""
         return ensemble_version(ranker.version for ranker in self.members.values())
 
     def score(self, query: str, documents: Sequence[str], batch_size: int = 16) -> list["DocumentScore"]:
@@ -85,7 +85,7 @@ def open_ensemble(source: str | Path, *, download: bool = False) -> Ensemble:
 
 
 def is_ensemble(source: str | Path, *, download: bool = False) -> bool:
-    """Look whether a source is an ensemble's folder.
+    """Check whether a source is an ensemble's folder.
 
     Raises: SourceError if there is no such source, or its ranker.json is damaged.
     """
@@ -109,7 +109,7 @@ def member_folders(source: str | Path, download: bool = False) -> dict[str, Path
     _check_names(names, f"{path}: members")
     for name in names:
         if lists_members(folder / name):
-            raise SpecError(f"{path}: member {name} is an ensemble itself; members are single rankers")
+            raise SpecError(f"{path}: member {name} is itself an ensemble; members must be single rankers")
     return {name: folder / name for name in names}
 
 

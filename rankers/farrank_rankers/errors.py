@@ -1,4 +1,4 @@
-"""Everything that can go wrong with a ranker.
+"""The exceptions of rankers.
 
 RankerError
 ├── SpecError (ValueError)      a field of a spec is missing, unknown or out of its limits
@@ -6,7 +6,7 @@ RankerError
 │   ├── WeightsError            a weights file is damaged, does not fit its model or cannot be written
 │   └── ExportError             an export is missing, damaged, stale or cannot be made
 ├── AttentionAbsent             no fused attention runs here, or not one asked for
-└── ReadingStopped              the caller asked to stop while a long text was being read
+└── ReadingStopped              the caller stopped the reading of a long text
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 class RankerError(Exception):
-    """Base of every error raised on purpose in this package, bad arguments (ValueError) aside."""
+    """Base of every error that this package raises on purpose, except for bad arguments (ValueError)."""
 
 
 class SpecError(RankerError, ValueError):
@@ -39,12 +39,12 @@ class AttentionAbsent(RankerError):
 
 
 class ReadingStopped(RankerError):
-    """Raised between two pieces of a long text after `should_stop()` said yes."""
+    """Raised between two pieces of a long text after `should_stop()` returned true."""
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Put the name of the file or folder that errors are about before those that lack it."""
+    """Prefix errors with the name of the file or folder, unless they have it."""
     try:
         yield
     except RankerError as error:

@@ -1,4 +1,4 @@
-"""The families by name, and their options: what of each must be known without importing torch."""
+"""The families by name, and their options: their facts that are needed without importing torch."""
 
 import enum
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ def check_count(name: str, value: Any, at_least: int, at_most: int | None = None
     return value
 
 
-# A typing error must not build a model for hours. No aggregator's transformer comes near these sizes.
+# A typing error must not build a model for hours. Aggregators' transformers are much smaller than this.
 MOST_LAYERS = 128
 LARGEST_SIZE = 2**20
 
@@ -33,8 +33,8 @@ LARGEST_SIZE = 2**20
 class TransformerShape:
     """The sizes of a small BERT; the defaults are those of MiniLM's cross-encoder of 6 layers.
 
-    `width` is that of its vectors, `intermediate` that of its feed-forward layers. It has no word embeddings:
-    vectors take their place.
+    `width` is that of its vectors, `intermediate` that of its feed-forward layers. It has no word embeddings,
+    because it reads vectors.
     Raises: SpecError naming field, value and limit.
     """
 
@@ -45,7 +45,7 @@ class TransformerShape:
     positions: int = 512
 
     def __post_init__(self) -> None:
-        """Refuse sizes that make no BERT."""
+        """Refuse sizes that a BERT cannot have."""
         for name in (field.name for field in fields(self)):
             at_most = MOST_LAYERS if name == "layers" else LARGEST_SIZE
             check_count(name, getattr(self, name), at_least=1, at_most=at_most)
@@ -59,7 +59,7 @@ MINILM_L2 = TransformerShape(layers=2)
 
 
 Plan = Literal["pair", "dual"]
-# How texts are framed: as a plan's tokenizer frames them, or by a prompt.
+# The framing of texts: by a plan's tokenizer, or by a prompt.
 ReadAs = Literal["pair", "dual", "prompt"]
 ChunkingKind = Literal["first", "disjoint", "sliding"]
 Aggregation = Literal["first", "mean", "max", "sum"]
@@ -67,19 +67,19 @@ Pooling = Literal["mean", "cls"]
 
 
 class EvidenceKind(enum.Enum):
-    """What an aggregator's chunk scores mean; the chunk with the highest one decided, whichever it is."""
+    """The meaning of an aggregator's chunk scores; for each of them the highest marks the deciding chunk."""
 
-    CHUNK_SCORE = "chunk_score"  # the score that the chunk alone would have, on the scale of the document's
+    CHUNK_SCORE = "chunk_score"  # the score of the chunk alone, on the scale of documents' scores
     ATTENTION = "attention"  # the weight that the aggregator gave the chunk
     LEAVE_ONE_OUT = "leave_one_out"  # how much the document's score falls without the chunk
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What one family needs beside the fields that all share; a family without such needs has no fields.
+    """The options of one family, besides the fields that all share; a family without options has no fields.
 
-    Fields in `UNSAID` came later than others: at their defaults they are not written, for versions are hashes
-    of what is written.
+    Fields in `UNSAID` were added later: they are not written at their defaults, because versions are hashes
+    of the written text.
     """
 
     UNSAID: ClassVar[frozenset[str]] = frozenset()
@@ -93,7 +93,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class VectorOptions(Options):
-    """How token vectors become a chunk's one vector: the first ([CLS]) or the mean of all."""
+    """The pooling of token vectors to a chunk's vector: the first ([CLS]) or the mean of all."""
 
     pooling: Pooling = "cls"
 
@@ -109,8 +109,8 @@ class ParadeAttnOptions(VectorOptions):
 class ParadeRandOptions(VectorOptions):
     """The aggregator transformer of PARADE Transf-RAND, of its backbone's width and intermediate size.
 
-    `heads` is None for as many as the backbone has. `use_separators` puts learned vectors around the chunks',
-    as [SEP] stands around texts.
+    `heads` None means the backbone's number. `use_separators` puts learned vectors around the chunks', like
+    [SEP] around texts.
     """
 
     layers: int = 2
@@ -139,7 +139,8 @@ class ParadeQueryOptions(Options):
 class LateInteractionOptions(Options):
     """The transformers of PARADE Transf-PRETR-LATEIR, each of its checkpoint's size.
 
-    `interaction` reads a query's token vectors with a chunk's, `transformer` what it makes of the chunks.
+    `interaction` reads a query's token vectors with a chunk's; `transformer` reads its outputs for the
+    chunks.
     """
 
     interaction: TransformerShape = MINILM_L2
@@ -149,9 +150,9 @@ class LateInteractionOptions(Options):
 
 @dataclass(frozen=True, slots=True)
 class CrossEncoderOptions(Options):
-    """How the logits of a document's chunks become its score.
+    """The aggregation of the logits of a document's chunks to its score.
 
-    `query_prefix` is a text that the model was trained to see before a query, an instruction for example.
+    `query_prefix` is a text before each query in the model's training, for example an instruction.
     """
 
     UNSAID = frozenset({"query_prefix"})
@@ -165,13 +166,13 @@ INSTRUCTION, QUERY, DOCUMENT = "{instruction}", "{query}", "{document}"
 
 @dataclass(frozen=True, slots=True)
 class YesNoOptions(CrossEncoderOptions):
-    """What a language model is asked about query and document, and by which tokens it answers.
+    """The prompt of a language model about query and document, and the tokens of its answers.
 
-    `template` is the prompt, in parts that are tokenized each on its own, as the model's published code does;
-    with {query} in one of them, {document} at the end of the same or a later one, and {instruction}, before
-    the query, where it takes one. Without an instruction the line with {instruction} is left out. `yes` and
-    `no` are tokens; a document's score is yes's logit less no's, or yes's alone if `no` is none.
-    Raises: SpecError naming the field and what is missing in it.
+    `template` is the prompt, in parts that are tokenized separately, as in the model's published code. One
+    part has {query}; {document} is at the end of the same or a later part; {instruction} may come before the
+    query. Without an instruction the line with {instruction} is left out. `yes` and `no` are tokens; a
+    document's score is the logit of yes minus that of no, or the logit of yes alone if `no` is None.
+    Raises: SpecError naming the field and its problem.
     """
 
     template: tuple[str, ...] = (
@@ -183,7 +184,7 @@ class YesNoOptions(CrossEncoderOptions):
     no: str | None = "no"
 
     def __post_init__(self) -> None:
-        """Hold the template to what can be read, too."""
+        """Check the template, too."""
         CrossEncoderOptions.__post_init__(self)
         if self.query_prefix:
             raise SpecError(
@@ -214,14 +215,14 @@ class YesNoOptions(CrossEncoderOptions):
 
 @dataclass(frozen=True, slots=True)
 class BiEncoderOptions(Options):
-    """How token vectors become one vector, and the vectors of a document's chunks its score.
+    """The pooling of token vectors to one vector, and the aggregation of a document's chunks to its score.
 
-    `query_prefix` and `document_prefix` are texts that the model was trained to see before a query and before
-    each chunk ("query: "); their tokens count against the backbone's positions, not against the windows.
-    `position_step` stretches inputs that a backbone of 1 / step as many positions could hold: their tokens
-    take every step-th position (8 for dwzhu/e5-base-4k, whose 4,096 positions were 512 once).
-    `truncate_dim` keeps so many of a vector's first dimensions, before it is brought to unit length; None
-    keeps all. Source: Kusupati et al., "Matryoshka Representation Learning", NeurIPS 2022.
+    `query_prefix` and `document_prefix` are texts before a query and before each chunk in the model's
+    training ("query: "); their tokens count against the backbone's positions, not against the windows.
+    `position_step` stretches inputs that would fit a backbone with 1 / step of the positions: their tokens
+    take every step-th position (8 for dwzhu/e5-base-4k, whose 4,096 positions were extended from 512).
+    `truncate_dim` is the number of first dimensions to keep of a vector, before it is normalised; None keeps
+    all. Source: Kusupati et al., "Matryoshka Representation Learning", NeurIPS 2022.
     """
 
     UNSAID = frozenset({"truncate_dim"})
@@ -235,7 +236,7 @@ class BiEncoderOptions(Options):
     truncate_dim: int | None = None
 
     def __post_init__(self) -> None:
-        """Hold step and dimensions to their limits, too."""
+        """Check step and dimensions, too."""
         Options.__post_init__(self)
         check_count("position_step", self.position_step, at_least=1)
         if self.truncate_dim is not None:
@@ -244,22 +245,22 @@ class BiEncoderOptions(Options):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One family's row: how texts are read for it, and where its classes are. Its name stands nowhere else.
+    """One family's row: how its texts are read, and where its classes are. No other place has its name.
 
     `encoder` and `aggregator` name a class as "module:Class"; a module that begins with a dot is in
     `farrank_rankers.families`. The classes are subclasses of `encoder.Encoder` and `aggregate.Aggregator`,
-    built as `cls(spec, config)` with the backbone's parsed config.json, and imported no earlier: see
+    built as `cls(spec, config)` with the backbone's parsed config.json, and imported only then: see
     `families.classes`.
-    `whole` makes the default window as long as a document may be.
-    `framed_as_pairs` is for a dual plan that grew out of a pair's: each text is framed as the second of a
-    pair whose first is empty ("[CLS] [SEP] text [SEP]"), and has a pair's default limits.
-    `classifier` says that the backbone is a published cross-encoder: it has its head, and a pair's frame.
-    `prompted` says that a template stands around the texts (see `YesNoOptions`), not special tokens.
-    `aggregation` makes a document's score of chunk scores, which another family's chunk scores may be opened
-    with by this family's name ("maxp" over a cross-encoder's logits).
-    `places_chunks` says that the aggregator has a table of positions for chunks, `compares_tokens` that it
-    compares the query's tokens with those of all chunks. `rounding` is how far another order of additions,
-    which is what batching changes, may move a score in fp32.
+    `whole`: the default window is the maximum length of documents.
+    `framed_as_pairs` is for a dual plan derived from pairs: each text is framed as the second of a pair whose
+    first is empty ("[CLS] [SEP] text [SEP]"), and has a pair's default limits.
+    `classifier`: the backbone is a published cross-encoder, with its head and a pair's frame.
+    `prompted`: a template surrounds the texts (see `YesNoOptions`), not special tokens.
+    `aggregation` computes a document's score from chunk scores; a ranker of another family with chunk scores
+    can be opened with it by this family's name ("maxp" over a cross-encoder's logits).
+    `places_chunks`: the aggregator has a table of positions for chunks. `compares_tokens`: it compares the
+    query's tokens with those of all chunks. `rounding` is the largest change of a score in fp32 from another
+    order of additions, which depends on batching.
     """
 
     plan: Plan
@@ -278,7 +279,7 @@ class Family:
 
     @property
     def reads_as(self) -> ReadAs:
-        """By whose special tokens and default limits texts are read."""
+        """The framing that determines the texts' special tokens and default limits."""
         if self.prompted:
             return "prompt"
         return "pair" if self.framed_as_pairs else self.plan
@@ -296,7 +297,7 @@ FAMILIES: Mapping[str, Family] = {
     "avgp": Family("pair", "disjoint", VectorOptions, _VECTORS, ".passages:AvgP", aggregation="mean"),
     "maxp": Family("pair", "sliding", VectorOptions, _VECTORS, ".passages:MaxP", aggregation="max"),
     "sump": Family("pair", "sliding", VectorOptions, _VECTORS, ".passages:SumP", aggregation="sum"),
-    # A kernel 0.001 wide turns the last digit of a cosine into 6e-5 of the score, for each query token.
+    # A kernel of width 0.001 turns the last digit of a cosine into 6e-5 of the score, for each query token.
     "cedr-knrm": _INTERACTION(_STATES, ".cedr:CedrKnrm", rounding=3e-4),
     "cedr-pacrr": _INTERACTION(_STATES, ".cedr_pacrr:CedrPacrr"),
     "cedr-drmm": _INTERACTION(_STATES, ".cedr:CedrDrmm"),
@@ -346,9 +347,9 @@ ENTRY_POINTS = "farrank.families"
 
 
 def family_named(name: str) -> Family:
-    """Look a family up, here and among those of other packages.
+    """Find a family, here or in another package.
 
-    Raises: SpecError that lists the known names, or says what is wrong with another package's.
+    Raises: SpecError that lists the known names, or names the problem of another package's row.
     """
     if isinstance(name, str) and (found := FAMILIES.get(name) or _from_another_package(name)):
         return found
@@ -370,5 +371,5 @@ def _from_another_package(name: str) -> Family | None:
     return row
 
 
-# Several rankers that answer as one: no model of its own, see `farrank_rankers.ensemble`.
+# Several rankers that answer as one, without its own model: see `farrank_rankers.ensemble`.
 ENSEMBLE = "ensemble"

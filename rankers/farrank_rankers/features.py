@@ -1,4 +1,4 @@
-"""What an encoder makes of its inputs: features, their layout in a batch, and batches of documents."""
+"""Features, an encoder's output: their layout in a batch, and batches of documents."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -11,7 +11,7 @@ from farrank_rankers.tokens import Role
 
 
 class Features(NamedTuple):
-    """One vector for each input (`roles` None), or one for each of its tokens, and what each token is.
+    """One vector per input (`roles` None), or one per token with the tokens' roles.
 
     Shapes, after one or more leading dimensions (P inputs; D documents of C chunks): vectors (…, F) or
     (…, S, F…), roles (…, S) of `Role` values. Vectors of role PADDING are never read.
@@ -21,7 +21,7 @@ class Features(NamedTuple):
     roles: Tensor | None = None
 
     def rows(self) -> list["Features"]:
-        """Take the first dimension apart; of tokens, the padding at the end is left out."""
+        """Split by the first dimension; padding at the end of tokens is left out."""
         if self.roles is None:
             return [Features(row) for row in self.vectors]
         return [
@@ -35,24 +35,24 @@ class Features(NamedTuple):
         return Features(self.vectors.expand(times, *self.vectors.shape[1:]), roles)
 
     def to(self, device: torch.device | str) -> "Features":
-        """Bring all tensors to a device."""
+        """Move all tensors to a device."""
         return Features(self.vectors.to(device), None if self.roles is None else self.roles.to(device))
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the tensors take."""
+        """The size of the tensors in bytes."""
         return self.vectors.nbytes + (0 if self.roles is None else self.roles.nbytes)
 
 
 def ends(roles: Tensor) -> list[int]:
-    """Say where the padding at the end of each row begins. Shapes: (P, S) -> P places."""
+    """Find where the padding at the end of each row begins. Shapes: (P, S) -> P places."""
     positions = torch.arange(1, roles.shape[1] + 1, device=roles.device)  # (S,)
     found: list[int] = (positions * (roles != Role.PADDING)).amax(dim=1).tolist()  # (P,)
     return found
 
 
 def stacked(rows: Sequence[Features]) -> Features:
-    """Put rows together, those of tokens padded to the longest.
+    """Stack rows; rows of tokens are padded to the longest.
 
     Shapes: (F) each -> (N, F); (S, F…) with roles (S,) each -> (N, S, F…).
     """
@@ -65,7 +65,7 @@ def stacked(rows: Sequence[Features]) -> Features:
 
 
 def batched(documents: Sequence[Features]) -> tuple[Features, Tensor]:
-    """Put documents of different numbers of chunks, and chunks of different lengths, together.
+    """Stack documents with different numbers of chunks and chunks of different lengths.
 
     Shapes: (C, F) or (C, S, F…) each -> (D, C, F) or (D, C, S, F…), chunk mask (D, C).
     """
@@ -73,7 +73,7 @@ def batched(documents: Sequence[Features]) -> tuple[Features, Tensor]:
     vectors, device = [document.vectors for document in documents], documents[0].vectors.device
     whole = documents[0].roles is None
     if whole and min(counts) == max(counts):
-        # Above all the single document of a small call, whose caller waits for every operation here.
+        # Mainly for the single document of a small call, which waits for every operation here.
         mask = torch.ones(len(counts), counts[0], dtype=torch.bool, device=device)
         return Features(torch.stack(vectors)), mask
     mask = torch.arange(max(counts), device=device) < torch.tensor(counts, device=device)[:, None]
@@ -90,7 +90,7 @@ def batched(documents: Sequence[Features]) -> tuple[Features, Tensor]:
 
 
 def by_document(features: Features, counts: Sequence[int]) -> tuple[Features, Tensor]:
-    """Divide inputs among documents, of which each has so many in a row.
+    """Divide inputs among documents, each of which has consecutive inputs.
 
     Shapes: (P, …), D counts whose sum is P -> (D, C, …), chunk mask (D, C).
     """
@@ -103,7 +103,7 @@ def by_document(features: Features, counts: Sequence[int]) -> tuple[Features, Te
 
 def _roles(features: Features) -> Tensor:
     if features.roles is None:
-        raise ValueError("features of tokens and features of whole inputs cannot be put together")
+        raise ValueError("features of tokens and features of whole inputs cannot be combined")
     return features.roles
 
 
@@ -112,7 +112,7 @@ class Layout(Protocol):
 
     @property
     def roles(self) -> Tensor:
-        """What each token is, of `tokens.Role`."""
+        """Each token's role, of `tokens.Role`."""
         ...
 
     def first(self, values: Tensor) -> Tensor:
@@ -120,15 +120,15 @@ class Layout(Protocol):
         ...
 
     def last(self, values: Tensor) -> Tensor:
-        """Take each input's last token that is no padding. Shapes: (…, F…) -> (P, F…)."""
+        """Take each input's last token that is not padding. Shapes: (…, F…) -> (P, F…)."""
         ...
 
     def mean(self, values: Tensor) -> Tensor:
-        """Average over each input's tokens, padding left out. Shapes: (…, H) -> (P, H)."""
+        """Average over each input's tokens, without padding. Shapes: (…, H) -> (P, H)."""
         ...
 
     def leading(self, values: Tensor, count: int) -> Tensor:
-        """Take what stands in the first `count` places of each input, 0 where nothing does.
+        """Take the values at the first `count` places of each input, 0 at places without a token.
 
         Shapes: (…, F…) -> (P, count, F…), a copy.
         """

@@ -1,4 +1,4 @@
-"""JSON files within bounds of size and depth, and dataclasses from them, every key and type checked."""
+"""JSON files with limits of size and depth, and dataclasses from them with checks of every key and type."""
 
 import enum
 import json
@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from farrank_rankers.errors import SourceError
 
-# What a file of a model or an index may hold. Those of published models have less than 1 MB and 10 levels,
-# those that index shards of weights 2 MB; tokenizers have their own bound of bytes.
+# Limits of a JSON file of a model or an index. Those of published models have less than 1 MB and 10 levels,
+# indexes of weights' shards 2 MB; tokenizers have their own limit of bytes.
 MAX_BYTES = 16 * 2**20
 MAX_DEPTH = 100
 
@@ -41,7 +41,7 @@ def parse_json(path: Path) -> Any:
 
 
 def loads(text: str | bytes) -> Any:
-    """Parse JSON of at most `MAX_DEPTH` levels. Raises: ValueError that says what is wrong with it."""
+    """Parse JSON of at most `MAX_DEPTH` levels. Raises: ValueError naming the problem."""
     try:
         value = json.loads(text)
     except RecursionError:
@@ -55,7 +55,7 @@ TOO_DEEP = f"it nests more than {MAX_DEPTH} levels deep"
 
 
 def is_deeper(value: object, most: int = MAX_DEPTH) -> bool:
-    """Whether lists and objects nest more than so many levels deep."""
+    """Whether lists and objects nest deeper than this number of levels."""
     level = [value]
     for _ in range(most):
         level = [
@@ -84,27 +84,27 @@ def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
 
 
 def bounded_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
-    """Read a text file of at most so many bytes.
+    """Read a text file of limited size.
 
     Raises: OSError; ValueError if it has more, or is not UTF-8.
     """
     with path.open(encoding="utf-8") as file:
-        # A device has no size, and a file may grow.
+        # The limit is for reading: a device has no size, and a file may grow.
         size = path.stat().st_size
         text = file.read(max_bytes + 1) if size <= max_bytes else ""
     if max(size, len(text)) > max_bytes:
-        raise ValueError(f"it has more than {max_bytes} bytes, the most that is read of such a file")
+        raise ValueError(f"it has more than {max_bytes} bytes, the limit for such a file")
     return text
 
 
 T = TypeVar("T")
 
-# Of a value in a message: a file may hold megabytes where a name should stand.
+# Characters of a value in a message: a file may have megabytes in place of a name.
 _SHORT = 200
 
 
 def short(value: object) -> str:
-    """Write a value for a message, which is one line and no file."""
+    """Write a value for a one-line message."""
     text = repr(value)
     return text if len(text) <= _SHORT else f"{text[:_SHORT]}…"
 
@@ -165,7 +165,7 @@ def read_value(hint: Any, value: Any, name: str, error: type[Exception]) -> Any:
             raise error(f"{name} is {short(value)}; it must be one of {', '.join(map(str, listed))}")
         return value if origin is Literal else hint(value)
     if hint is float and type(value) in (int, float):
-        # Python's parser lets NaN and Infinity pass, and integers without end.
+        # Python's parser accepts NaN, Infinity and integers of any size.
         if abs(value) <= sys.float_info.max:
             return float(value)
         raise error(f"{name} must be a finite number")

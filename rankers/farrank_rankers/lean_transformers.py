@@ -1,20 +1,20 @@
-"""transformers, imported without libraries that it would import for what nobody here does.
+"""transformers, imported without libraries for features that are not used here.
 
-The modules of this room take transformers from here. What else takes it imports rankers before.
+The modules of this room import transformers from here. All other code imports rankers first.
 """
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Where they are installed, transformers imports the first to generate text, the second for the losses of
-# object detection, and both with every model: 2 of the 5 s that a process took to import it.
+# If they are installed, transformers imports the first to generate text and the second for losses of object
+# detection, both with every model: 2 of the 5 s of its import.
 UNUSED = ("sklearn", "scipy")
 
 
 @contextmanager
 def _hidden(*packages: str) -> Iterator[None]:
-    """Make packages look as if they were not installed, but those that are imported already."""
+    """Make packages look as if they were not installed, except those that are already imported."""
     hidden = [package for package in packages if package not in sys.modules]
     for package in hidden:
         sys.modules[package] = None  # type: ignore[assignment]  # importing it fails
@@ -31,7 +31,7 @@ else:
     with _hidden(*UNUSED):
         import transformers
 
-        # It looks once, and keeps the answers; later versions look when they are first asked.
+        # transformers looks for packages once and caches the answers; later versions look at the first use.
         transformers.utils.is_sklearn_available()
         transformers.utils.is_scipy_available()
 

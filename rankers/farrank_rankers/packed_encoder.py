@@ -10,10 +10,10 @@ from farrank_rankers.packed.stream import TokenStream
 
 
 class PackedEncoder:
-    """Encode streams with an encoder's weights, which stay where they are: both can be used in turn.
+    """Encodes streams with an encoder's weights, which it shares: both can be used in turn.
 
-    The encoder must have its device and its precision before, and keep them. With `compiled` for `compile_by`
-    torch compiles, at the first streams, what layers do between one attention and the next.
+    The encoder must already be on its device and in its precision, and stay so. With `compile_by` `compiled`,
+    torch compiles the layers' computations between attentions at the first streams.
     Raises: SourceError if the backbone has no packed form; see `packed_backbone`.
     """
 
@@ -31,9 +31,9 @@ class PackedEncoder:
         return stream.rows(self.encode(stream))
 
     def encode(self, stream: TokenStream) -> Features:
-        """Encode inputs, and leave their features together as the family gives them.
+        """Encode inputs, and return the family's features undivided.
 
-        Nothing here waits for the device; taking rows apart may.
+        Nothing here waits for the device; splitting into rows may.
         Shapes: T tokens of P inputs -> (P, F), or with roles (T, F…) or (P, S, F…).
         """
         encoder = self._encoder

@@ -1,7 +1,7 @@
 """The models of "Understanding Performance of Long-Document Ranking Models", at full size, without weights.
 
-A backbone's entry is its published `config.json`, as far as that speaks of size and kind and is not what
-transformers takes for granted. This module is read without torch.
+A backbone's entry has the keys of its published `config.json` about size and kind that are not transformers'
+defaults. This module does not import torch.
 Source: Boytsov et al., arXiv 2207.01262: its models, Table 6 (parameters) and section 3.1 (limits).
 """
 
@@ -43,7 +43,7 @@ def _like_bert(model_type: str, positions: int, words: int, **others: Any) -> Co
     return {**_BERT_BASE, **sizes, **others}
 
 
-# The names that the paper has for its backbones, and the hub's.
+# The paper's names of its backbones, and the hub's.
 BERT, E5 = "google-bert/bert-base-uncased", "dwzhu/e5-base-4k"
 SHORT = {
     "bert": BERT,
@@ -118,7 +118,7 @@ BACKBONES: Mapping[str, Config] = {
     E5: _like_bert("bert", 4096, 30522),
 }
 
-# By the names of models without their backbones': the family, and the backbones.
+# By names of models without their backbones: the family, and the backbones.
 _MODELS: Mapping[str, tuple[str, Iterable[str]]] = {
     "firstp": ("firstp", SHORT | LONG),
     "avgp": ("avgp", ["bert"]),
@@ -175,7 +175,7 @@ def _model(
     chunking: Chunking | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> PaperModel:
-    """Give a model the paper's limits: queries of 32 tokens, padded to as many where chunks hold them."""
+    """Give a model the paper's limits: queries of 32 tokens, padded to 32 if chunks include them."""
     facts = family_named(family)
     backbone_facts = BackboneFacts.from_config(BACKBONES[backbone])
     spec = RankerSpec(
@@ -204,14 +204,15 @@ def on_meta(model: PaperModel) -> "nn.ModuleDict":
         )
 
 
-# Words of BERT, ELECTRA and MiniLM, whose vectors the published aggregator transformers hold and never read.
+# Size of the vocabulary of BERT, ELECTRA and MiniLM, whose vectors the published aggregator transformers have
+# but never read.
 VOCABULARY = 30522
 
 
 def count_parameters(module: "nn.Module") -> int:
-    """Count parameters as Table 6 does: each shared one once, and word embeddings of aggregators, too.
+    """Count parameters as Table 6 does: shared ones once, including word embeddings of aggregators.
 
-    The papers' transformers of PARADE have such embeddings, though vectors take their place; ours have none.
+    The papers' transformers of PARADE have such embeddings, though they read vectors; ours have none.
     """
     from farrank_rankers.families.parade_transformer import VectorTransformer
 

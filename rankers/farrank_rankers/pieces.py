@@ -1,4 +1,4 @@
-"""Where a tokenizer's texts may be cut, and the tokenizer that reads on in the middle of one."""
+"""Cutting of texts for a tokenizer, and the tokenizer that continues in the middle of a text."""
 
 import json
 import re
@@ -13,18 +13,18 @@ _SPACES_BEGIN = frozenset(
     for number in (r"\p{N}", r"\p{N}{1,3}")
 )
 
-# The matched character begins the next piece, so that a run of white space is never torn and byte-level
+# The matched character begins the next piece, so that a run of white space is never split and byte-level
 # tokenizers find the space that belongs to the next word. Control characters that Python counts as white
-# space are left out: some normalizers drop them and join the words on both sides.
+# space do not match: some normalizers drop them and join the words on both sides.
 _BEFORE_WHITE_SPACE = re.compile(r"(?<=\S)[ \t\n\r]")
 _BEFORE_SPACE = re.compile(r"(?<=\S) ")
 
 
 def cut_pattern(tokenizer_json: str) -> re.Pattern[str] | None:
-    """Choose where a tokenizer's texts may be cut, from how it splits words: None is nowhere.
+    """Choose where a tokenizer's texts may be cut, by its splitting of words; None means nowhere.
 
-    Only pre-tokenizers known to end a word at white space allow a cut. The texts of a tokenizer that merges
-    across words, as some BPE models without a pre-tokenizer do, are stretches as a whole (see `stretches`).
+    Only pre-tokenizers known to end a word at white space allow a cut. A text of a tokenizer that merges
+    across words, like some BPE models without a pre-tokenizer, is one stretch (see `stretches`).
     """
     step: dict[str, Any] | None = json.loads(tokenizer_json).get("pre_tokenizer")
     while step and step["type"] == "Sequence":
@@ -43,7 +43,7 @@ def cut_pattern(tokenizer_json: str) -> re.Pattern[str] | None:
 
 
 class Piece(NamedTuple):
-    """A part of a text; one that is not `is_whole` goes on to a place safe to cut that is not near."""
+    """A part of a text; if not `is_whole`, the next place safe to cut is not near."""
 
     start: int
     end: int
@@ -51,10 +51,10 @@ class Piece(NamedTuple):
 
 
 def next_piece(text: str, start: int, pattern: re.Pattern[str] | None, characters: int, most: int) -> Piece:
-    """Give the piece that begins at a place safe to cut: whole pieces have exactly the tokens of the text.
+    """Give the piece that begins at a place safe to cut; whole pieces have exactly the tokens of the text.
 
-    It has at least `characters` and at most `most` more, but the text's last and one before a long stretch
-    without a place to cut, which may be shorter.
+    It has at least `characters` and at most `most` more, except that the text's last piece and one before a
+    long stretch without a place to cut may be shorter.
     """
     end = start + characters
     if end + most >= len(text):
@@ -63,7 +63,7 @@ def next_piece(text: str, start: int, pattern: re.Pattern[str] | None, character
     if cut is None and end + most >= len(text):
         return Piece(start, len(text))
     if cut is None and pattern is not None:
-        # A piece ends before the stretch. Cuts at the beginning would give an empty one.
+        # The piece ends before the stretch. A cut at its own beginning would make it empty.
         for found in pattern.finditer(text, start + 1, end):
             cut = found.start()
     return Piece(start, cut) if cut is not None else Piece(start, end, is_whole=False)
@@ -76,10 +76,10 @@ def find_cut(text: str, start: int, end: int, pattern: re.Pattern[str] | None) -
 
 
 def reading_on(tokenizer: Tokenizer, tokenizer_json: str) -> Tokenizer | None:
-    """Make the tokenizer that begins in the middle of a text: it puts nothing before the first word.
+    """Make the tokenizer that begins in the middle of a text: it inserts nothing before the first word.
 
-    None where the tokenizer puts nothing there itself, or before each word of any text, so that it is right
-    wherever a word begins. Both share the vocabulary's memory.
+    None if the tokenizer itself inserts nothing there, or the same before each word, so that it is already
+    right for every word. Both share the vocabulary's memory.
     """
     parsed: dict[str, Any] = json.loads(tokenizer_json)
     match parsed.get("pre_tokenizer"):
@@ -94,7 +94,7 @@ def reading_on(tokenizer: Tokenizer, tokenizer_json: str) -> Tokenizer | None:
     inside.model = tokenizer.model
     added = tokenizer.get_added_tokens_decoder()
     inside.add_tokens([added[token_id] for token_id in sorted(added)])
-    if inside.get_added_tokens_decoder() != added:  # numbered otherwise than they come
+    if inside.get_added_tokens_decoder() != added:  # their ids are not in order
         inside = Tokenizer.from_str(json.dumps(parsed | changed))
     inside.no_truncation()
     inside.no_padding()
@@ -102,7 +102,7 @@ def reading_on(tokenizer: Tokenizer, tokenizer_json: str) -> Tokenizer | None:
 
 
 def _without_prefix(step: Any) -> Any:
-    """Leave out what a normalizer or a pre-tokenizer puts before a text."""
+    """Stop a normalizer or pre-tokenizer from inserting anything before a text."""
     if not isinstance(step, dict):
         return step
     for name in ("normalizers", "pretokenizers"):
@@ -115,7 +115,7 @@ def _without_prefix(step: Any) -> Any:
         case {"type": "ByteLevel", "add_prefix_space": True}:
             return step | {"add_prefix_space": False}
         case {"type": "Metaspace"} if step.get("prepend_scheme") != "never":
-            # Files of old releases say it by another name.
+            # Files of old releases have another key.
             return {name: value for name, value in step.items() if name != "add_prefix_space"} | {
                 "prepend_scheme": "never"
             }

@@ -1,4 +1,4 @@
-"""The prompt around query and document of a language model that answers, as tokens."""
+"""The tokenized prompt around query and document of a language model that answers."""
 
 import re
 from collections.abc import Generator
@@ -16,13 +16,13 @@ _SPACES = re.compile(" *$")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prompt:
-    """A template, tokenized once: what stands around query and document, and how the two are read.
+    """A template, tokenized once: the tokens around query and document, and the way to read the two.
 
-    A template's parts are tokenized each on its own. Inside a part, spaces right before a placeholder are
-    read with the query (`query_spaces`) or the document (`document_spaces`), and what stands before them
-    without it: language models' tokenizers begin a word with its space. What follows the query in its part,
-    `tail`, is read together with it, for many tokenizers join a question mark and the line's end; `tail_ids`
-    are its tokens by itself.
+    A template's parts are tokenized separately. Inside a part, spaces right before a placeholder are
+    tokenized with the query (`query_spaces`) or the document (`document_spaces`), not with the text before
+    them, because language models' tokenizers begin a word with its space. The text after the query in its
+    part, `tail`, is tokenized together with the query, because many tokenizers join a question mark and the
+    line's end; `tail_ids` are its separate tokens.
     """
 
     tokenizer: TextTokenizer
@@ -39,7 +39,7 @@ class Prompt:
         of_query = next(index for index, part in enumerate(template) if QUERY in part)
         of_document = next(index for index, part in enumerate(template) if DOCUMENT in part)
         before, tail = template[of_query].split(QUERY)
-        # Last, for the instruction may hold a placeholder's name itself.
+        # Last, because the instruction may contain a placeholder's name.
         *head, before = (_instructed(part, options.instruction) for part in (*template[:of_query], before))
         before, query_spaces = _at_spaces(before)
         head.append(before)
@@ -61,11 +61,11 @@ class Prompt:
 
     @property
     def special_tokens(self) -> int:
-        """Count the positions that the template takes, at most."""
+        """Count the maximum positions of the template."""
         return self.frame.special_tokens + len(self.tail_ids)
 
     def query_steps(self, text: str, limit: int) -> Generator[int, None, TokenizedText]:
-        """Tokenize a query with what follows it, and keep `limit` tokens of it; those that are joined count.
+        """Tokenize a query with the text after it, and keep `limit` tokens of it; joined tokens count.
 
         Steps and errors are those of `TextTokenizer.steps`.
         """
@@ -89,9 +89,9 @@ class Prompt:
 
 
 def check_answer(tokenizer: TextTokenizer, name: str, answer: str) -> int:
-    """Find the id of the token that is an answer, by its name in the vocabulary or as a text.
+    """Find the id of an answer's token, by its name in the vocabulary or as a text.
 
-    Raises: SpecError if it is another number of tokens.
+    Raises: SpecError if the answer is not exactly one token.
     """
     named = tokenizer.tokenizer.token_to_id(answer)
     if named is not None:
@@ -103,20 +103,20 @@ def check_answer(tokenizer: TextTokenizer, name: str, answer: str) -> int:
 
 
 def _instructed(part: str, instruction: str) -> str:
-    """Put the instruction in its place; without one, leave out the line it would stand in."""
+    """Insert the instruction; without one, leave out its line."""
     if not instruction:
         return "".join(line for line in re.split(r"(?<=\n)", part) if INSTRUCTION not in line)
     return part.replace(INSTRUCTION, instruction)
 
 
 def _at_spaces(text: str) -> tuple[str, str]:
-    """Cut a text before the spaces that it ends with."""
+    """Split a text before its trailing spaces."""
     spaces = _SPACES.search(text)
     end = spaces.start() if spaces else len(text)
     return text[:end], text[end:]
 
 
 def _special(tokenizer: TextTokenizer, texts: list[str]) -> IntArray:
-    """Tokenize texts each on its own, as a frame's part. Shapes: -> (3, special tokens)."""
+    """Tokenize texts separately, as a frame's part. Shapes: -> (3, special tokens)."""
     ids = np.concatenate([np.empty(0, dtype=np.int32), *(tokenizer.ids(text) for text in texts if text)])
     return np.stack([ids, np.full_like(ids, Role.SPECIAL), np.zeros_like(ids)])

@@ -1,4 +1,4 @@
-"""A ranker whole: reader, encoder and aggregator, to be trained and to score with offline."""
+"""A complete ranker: reader, encoder and aggregator, for training and offline scoring."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ from farrank_rankers.tokens import Chunk, EncoderInput, collate
 def weights_digest(weights: nn.Module) -> str:
     """Hash names, types, shapes and values of a module's tensors to 32 hexadecimal digits.
 
-    Values in half precision count as what they are in fp32, in which models are saved.
+    Values in half precision are hashed as fp32, in which models are saved.
     """
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(weights.state_dict().items()):
@@ -39,8 +39,8 @@ def weights_digest(weights: nn.Module) -> str:
 class DocumentScore:
     """A document's score and its evidence: a chunk score for each chunk, `deciding` the highest one's index.
 
-    `characters_cut` counts the document's characters that no chunk could hold, `tokens_cut` its tokens, None
-    if they were not counted.
+    `characters_cut` counts the document's characters beyond the chunks; `tokens_cut` counts its tokens there,
+    None if they were not counted.
     """
 
     score: float
@@ -64,7 +64,7 @@ class Ranker(nn.Module):
         family = family_named(reader.spec.family)
         self.encoder: Encoder = encoder_class(family)(reader.spec, config)
         self.aggregator: Aggregator[Any] = aggregator_class(family)(reader.spec, config)
-        # The weights' digest, with each tensor's identity and count of changes at the time.
+        # The weights' digest, with each tensor's identity and change counter at that time.
         self._digest: tuple[list[tuple[int, int]], str] | None = None
 
     @property
@@ -74,21 +74,21 @@ class Ranker(nn.Module):
 
     @property
     def weights_digest(self) -> str:
-        """Hash of the weights as they are now: after training it is another one.
+        """The hash of the current weights; training changes it.
 
-        A ranker that was opened in half precision has that of its files. The hash is kept until the ranker is
-        trained (`train()`) or a tensor is changed in place.
+        A ranker that was opened in half precision has the hash of its files. The hash is cached until the
+        ranker is trained (`train()`) or a tensor is changed in place.
         """
         tensors = chain(self.parameters(), self.buffers())
         changes = [(id(each), 0 if each.is_inference() else each._version) for each in tensors]
-        # A fused optimizer does not count its changes, so that in training nothing is kept.
+        # A fused optimizer does not increase the change counter, so the hash is not cached in training.
         if self._digest is None or self.training or self._digest[0] != changes:
             self._digest = changes, weights_digest(self)
         return self._digest[1]
 
     @property
     def version(self) -> str:
-        """Hash of spec, tokenizer and weights, as they are now."""
+        """The hash of spec, tokenizer and current weights."""
         return content_version(
             self.spec, self.reader.tokenizer.files, self.backbone_config, self.weights_digest
         )
@@ -101,7 +101,7 @@ class Ranker(nn.Module):
         )
 
     def train(self, mode: bool = True) -> Self:
-        """Switch dropout on or off, as every module does."""
+        """Switch dropout on or off, like every module."""
         if mode or self.training:
             self._digest = None
         return super().train(mode)
@@ -113,8 +113,8 @@ class Ranker(nn.Module):
 
         `batch` holds the encoder inputs of all documents, one document after the other: input_ids, roles and
         token_type_ids, padded on the right (see `tensors`). `counts` says how many inputs each document has.
-        In a dual plan `query` holds each document's query likewise, or one that all share. Under autocast the
-        encoder alone runs in lower precision.
+        In a dual plan `query` has each document's query in the same form, or one query for all. Under
+        autocast only the encoder runs in lower precision.
         Shapes: batch (P, L) each, D counts whose sum is P, query (D or 1, L) each -> (D,).
         """
         features, chunk_mask, of_query = self._read(batch, counts, query)
@@ -129,7 +129,7 @@ class Ranker(nn.Module):
         query: Sequence[Tensor] | None = None,
         batch_size: int | None = None,
     ) -> Explanation:
-        """Score documents as `forward` does, and their chunks, `batch_size` inputs encoded at once at most.
+        """Score documents as `forward` does, and their chunks, encoding at most `batch_size` inputs at once.
 
         Shapes: batch (P, L) each, D counts whose sum is P, query (D or 1, L) each -> (D,), (D, C).
         """
@@ -140,9 +140,9 @@ class Ranker(nn.Module):
     def score(
         self, query: str, documents: Sequence[str], batch_size: int = 16, *, count_tokens: bool = False
     ) -> list[DocumentScore]:
-        """Score documents offline, in their order: the reference for all else.
+        """Score documents offline, in their order; the reference for all runtimes.
 
-        With `count_tokens`, the tokens that were cut are counted, for which documents are tokenized whole.
+        With `count_tokens`, documents are tokenized to their end to count the tokens that were cut.
         Raises: ValueError if the query holds no token.
         """
         reader = self.reader
@@ -183,10 +183,10 @@ class Ranker(nn.Module):
         return tuple(torch.from_numpy(array).to(device) for array in collate(inputs, self.reader.pad_id))
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Divide the weights that learn into the backbone's and all others.
+        """Divide the trainable weights into the backbone's and all others.
 
-        A cross-encoder's head counts as other, late interaction's aggregator as backbone. The papers train
-        the backbone with a learning rate of 1e-5 and everything else with 1e-4.
+        A cross-encoder's head counts as other, late interaction's aggregator as backbone. The papers use a
+        learning rate of 1e-5 for the backbone and 1e-4 for the others.
         """
         pretrained: list[nn.Module] = [self.encoder.backbone]
         if self.aggregator.learns_as_backbone:
@@ -202,9 +202,9 @@ class Ranker(nn.Module):
     def activation_checkpointing_enable(
         self, activation_checkpointing_kwargs: Mapping[str, Any] | None = None, **_defaults: Any
     ) -> None:
-        """Compute the backbone's layers again in the backward pass, and keep less of them in memory.
+        """Recompute the backbone's layers in the backward pass, to keep less of them in memory.
 
-        Name and parameters are those that transformers' Trainer calls; it always names all of them.
+        Name and parameters are those that transformers' Trainer uses; it always passes all of them.
         """
         keywords = {"use_reentrant": False} | dict(activation_checkpointing_kwargs or {})
         backbone: Any = self.encoder.backbone
@@ -214,7 +214,7 @@ class Ranker(nn.Module):
     def gradient_checkpointing_enable(
         self, gradient_checkpointing_kwargs: Mapping[str, Any] | None = None
     ) -> None:
-        """Do the same for the Trainer of transformers 4.57, which has this name for it."""
+        """Do the same for the Trainer of transformers 4.57, which uses this name."""
         self.activation_checkpointing_enable(gradient_checkpointing_kwargs)
 
     def _read(
@@ -224,7 +224,7 @@ class Ranker(nn.Module):
         query: Sequence[Tensor] | None,
         batch_size: int | None = None,
     ) -> tuple[Features, Tensor, Features | None]:
-        """Encode a batch, and give what the aggregator takes, in fp32.
+        """Encode a batch, and return the aggregator's arguments in fp32.
 
         Shapes: (P, L) each, (D or 1, L) each -> (D, C, …), (D, C), (D, …).
         """
@@ -247,7 +247,7 @@ class Ranker(nn.Module):
         return Features(vectors, torch.cat(roles) if roles else None)
 
     def _encode_by_length(self, batch: Sequence[Tensor]) -> Features:
-        """Encode inputs in pieces of like length. Shapes: (P, L) each -> fp32 (P, …)."""
+        """Encode inputs in pieces of similar length. Shapes: (P, L) each -> fp32 (P, …)."""
         lengths = ends(batch[1])
         rows: dict[int, Features] = {}
         for piece in pieces(lengths):
@@ -257,13 +257,13 @@ class Ranker(nn.Module):
         return stacked([rows[place] for place in range(len(lengths))])
 
 
-# Enough to keep a few cores busy. With more of them more is padded, and blocks of memory get so large that
-# the system takes them back each time.
+# Positions of a piece, enough to keep a few cores busy. Larger pieces have more padding, and memory blocks so
+# large that they are returned to the system each time.
 _POSITIONS = 1024
 
 
 def pieces(lengths: Sequence[int]) -> list[list[int]]:
-    """Divide inputs among pieces of like length, longest first; all but the last have enough positions."""
+    """Divide inputs among pieces of similar length, longest first; all but the last have enough positions."""
     found: list[list[int]] = []
     for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
         if not found or len(found[-1]) * lengths[found[-1][0]] >= _POSITIONS:
@@ -273,7 +273,7 @@ def pieces(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def _grouped(split: Sequence[tuple[Chunk, ...]], batch_size: int) -> Iterator[Sequence[tuple[Chunk, ...]]]:
-    """Take whole documents together, of at most `batch_size` chunks if they are several."""
+    """Group whole documents; several in a group have at most `batch_size` chunks together."""
     start = chunks = 0
     for end, document in enumerate(split):
         if end > start and chunks + len(document) > batch_size:
@@ -286,7 +286,7 @@ def _grouped(split: Sequence[tuple[Chunk, ...]], batch_size: int) -> Iterator[Se
 
 @contextmanager
 def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Switch dropout off for a while."""
+    """Switch dropout off within the block."""
     training = module.training
     module.eval()
     try:

@@ -1,4 +1,4 @@
-"""From text to encoder inputs: all of a ranker that a tokenizing thread needs, without torch."""
+"""Reader: from text to encoder inputs, the part of a ranker for tokenizing threads, without torch."""
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from farrank_rankers.tokens import Chunk, EncoderInput, IntArray, Role, Tokenize
 
 @dataclass(frozen=True, slots=True)
 class PositionBudget:
-    """A tokenizer's special tokens against a backbone's positions."""
+    """The room that a tokenizer's special tokens leave in a backbone's positions."""
 
     tokenizer: TextTokenizer
     backbone: BackboneFacts
@@ -41,7 +41,7 @@ class PositionBudget:
         return self._left(family, asked if family.plan == "pair" else read, taken)
 
     def left_for_query(self, family: Family, options: Options) -> int | None:
-        """Count the query tokens that fit into an input of their own; None if there is no limit."""
+        """Count the query tokens that fit into a separate input; None if there is no limit."""
         return self._left(family, _prefixes(options)[0], 0)
 
     def _left(self, family: Family, prefix: str, taken: int) -> int | None:
@@ -53,7 +53,7 @@ class PositionBudget:
 
 
 def _prefixes(options: Options) -> tuple[str, str]:
-    """Give what stands before a query and before a chunk."""
+    """Give the prefixes of a query and of a chunk."""
     if isinstance(options, CrossEncoderOptions):
         return options.query_prefix, ""
     if isinstance(options, BiEncoderOptions):
@@ -62,14 +62,14 @@ def _prefixes(options: Options) -> tuple[str, str]:
 
 
 class _Prefix(NamedTuple):
-    """Tokens (T,) before a text, and the white space behind them that belongs to the text's first token."""
+    """Tokens (T,) before a text, and the white space after them that belongs to the text's first token."""
 
     ids: IntArray
     spaces: str
 
     @classmethod
     def of(cls, text: str, tokenizer: TextTokenizer) -> "_Prefix":
-        """Tokenize a prefix. Most tokenizers mark the next word's start, white space or not."""
+        """Tokenize a prefix. Most tokenizers mark the next word's start, with or without white space."""
         bare = text.rstrip()
         ids = tokenizer.ids(bare)
         apart = [*ids.tolist(), *tokenizer.ids("a").tolist()]
@@ -109,7 +109,7 @@ class Reader:
         return finished(self.query_steps(text), len(text))
 
     def query_steps(self, text: str) -> Generator[int, None, TokenizedText]:
-        """Read as `read_query` does, a piece of bounded size at each step; yield how far it is.
+        """Read as `read_query` does, a piece of bounded size at each step; yield the progress.
 
         Raises: ValueError if the text has a lone surrogate.
         """
@@ -129,8 +129,9 @@ class Reader:
         """Tokenize as much of a document as `max_document_tokens` and `max_chunks` chunks can hold.
 
         With `count_tokens` the rest is tokenized, too, to count the tokens that were cut. `should_stop` is
-        asked between two pieces of a long text.
-        Raises: ReadingStopped if it says yes; ValueError if the text has a lone surrogate or max_chunks < 1.
+        called between two pieces of a long text.
+        Raises: ReadingStopped if it returns true; ValueError if the text has a lone surrogate or max_chunks <
+        1.
         """
         limit = readable_tokens(self.spec.chunking, max_chunks)
         return self.tokenizer.read(
@@ -140,7 +141,7 @@ class Reader:
     def document_steps(
         self, text: str, max_chunks: int | None = None, *, count_tokens: bool = False
     ) -> Generator[int, None, TokenizedText]:
-        """Read as `read_document` does, a piece of bounded size at each step; yield how far it is.
+        """Read as `read_document` does, a piece of bounded size at each step; yield the progress.
 
         Raises: ValueError if the text has a lone surrogate or max_chunks < 1.
         """
@@ -149,7 +150,7 @@ class Reader:
 
     @property
     def document_spaces(self) -> str:
-        """The spaces before a document in its prompt, which belong to its first token; mostly none."""
+        """The spaces before a document in its prompt, which belong to its first token; usually empty."""
         return self._chunk_spaces if self._prompt is None else self._prompt.document_spaces
 
     def split(self, document: TokenizedText, max_chunks: int | None = None) -> tuple[Chunk, ...]:
@@ -161,7 +162,7 @@ class Reader:
         if not len(document):
             return tuple(Chunk(index, document.ids, 0, 0) for index, _ in enumerate(bounds))
         starts = document.starts[[first for first, _ in bounds]].tolist()
-        # The largest end between each pair of bounds, all at once: every call of numpy costs.
+        # The largest end between each pair of bounds, in one call: every call of numpy costs time.
         ends = np.maximum.reduceat(np.append(document.ends, 0), np.ravel(bounds))[::2].tolist()
         return tuple(
             Chunk(index, document.ids[first:end], start, last)
@@ -169,20 +170,20 @@ class Reader:
         )
 
     def query_input(self, query: TokenizedText) -> EncoderInput:
-        """Frame a query that is encoded alone.
+        """Frame a query that is encoded separately.
 
         Raises: ValueError if the plan is pair.
         """
         if self.spec.plan != "dual":
             raise ValueError(f"family {self.spec.family} has plan pair: its query is part of every chunk")
         framed = self._alone((self._query_prefix, Role.SPECIAL), (query.ids, Role.QUERY))
-        # Query and chunk are framed alike: their token types tell them apart, as in a pair.
+        # Query and chunk have the same frame: token types distinguish them, as in a pair.
         return _of_one_type(framed) if self._framed_as_pairs else framed
 
     def chunk_input(self, query: TokenizedText | None, chunk: Chunk) -> EncoderInput:
         """Frame a chunk: with its query if the plan is pair, alone (query None) if it is dual.
 
-        Raises: ValueError if a query is missing, or given where none is taken.
+        Raises: ValueError if a query is missing, or given although the plan is dual.
         """
         if self.spec.plan == "dual":
             if query is not None:
@@ -190,7 +191,7 @@ class Reader:
             return self._alone((self._chunk_prefix, Role.SPECIAL), (chunk.ids, Role.DOCUMENT))
         if query is None:
             raise ValueError(f"family {self.spec.family} has plan pair: its chunks need the query")
-        # Padded to the length that the ranker was trained with, if it was.
+        # Padded to the length of the ranker's training, if it has one.
         padding = np.full(max(0, (self.spec.pad_query_to or 0) - len(query)), self.pad_id, dtype=np.int32)
         asked = [(self._query_prefix, Role.SPECIAL), (query.ids, Role.QUERY), (padding, Role.PADDING)]
         if query.behind is not None:
@@ -198,9 +199,9 @@ class Reader:
         return self._framed(asked, [(chunk.ids, Role.DOCUMENT)])
 
     def _alone(self, *runs: Run) -> EncoderInput:
-        """Put special tokens around a text that is encoded alone."""
+        """Put special tokens around a text that is encoded separately."""
         if not self.backbone.framed and not any(len(ids) for ids, _ in runs):
-            # An input has at least one position, which nothing reads.
+            # An input needs at least one position; nothing reads this one.
             runs = ((np.array([self.pad_id], dtype=np.int32), Role.PADDING),)
         return self._framed([], runs) if self._framed_as_pairs else self._framed(runs)
 
@@ -210,7 +211,7 @@ class Reader:
         return framed if self._has_token_types else _of_one_type(framed)
 
     def _longest_input(self) -> int:
-        """Count the positions that the longest query and a full window take."""
+        """Count the positions of the longest query with a full window."""
         query = max(self.spec.max_query_tokens, self.spec.pad_query_to or 0)
         window = min(self.spec.chunking.window, self.spec.chunking.max_document_tokens)
         apart = max(len(self._query_prefix) + query, len(self._chunk_prefix) + window)
@@ -219,7 +220,7 @@ class Reader:
         return special + (together if self.spec.plan == "pair" else apart)
 
     def _check_fit(self) -> None:
-        """Refuse inputs that the backbone cannot take."""
+        """Refuse inputs that are too long for the backbone."""
         limit = self.backbone.max_positions
         if limit is not None and self.max_input_tokens > limit:
             raise SpecError(
@@ -242,15 +243,15 @@ class Reader:
 
 
 class ChunkFramer:
-    """Frames chunks as `Reader.chunk_input` does, many of them with one query; several threads may share it.
+    """Frames many chunks with one query, as `Reader.chunk_input` does; several threads may share it.
 
-    Arrays of different inputs may be the same ones.
+    Inputs may share arrays.
     Raises: as `Reader.chunk_input`.
     """
 
     def __init__(self, reader: Reader, query: TokenizedText | None) -> None:
         self._reader, self._query = reader, query
-        # By the chunk's length: an input, and where its chunk starts.
+        # By the chunk's length: an input, and the start of its chunk.
         self._alike: dict[int, tuple[EncoderInput, int]] = {}
 
     def inputs(self, chunks: Sequence[Chunk]) -> list[EncoderInput]:
@@ -274,15 +275,15 @@ class ChunkFramer:
 
 
 def _prompt_of(options: Options, tokenizer: TextTokenizer) -> Prompt | None:
-    """Tokenize a template, where the family has one."""
+    """Tokenize a template, if the family has one."""
     return Prompt.of(options, tokenizer) if isinstance(options, YesNoOptions) else None
 
 
 def _frame_of(family: Family, tokenizer: TextTokenizer, backbone: BackboneFacts) -> Frame:
     """Choose the special tokens around a family's texts.
 
-    The papers' families have one separator between query and document for every backbone, as the published
-    code has it; a cross-encoder was trained with its tokenizer's own pair. A table of vectors has none.
+    The papers' families have one separator between query and document for every backbone, as in the published
+    code; a cross-encoder was trained with its tokenizer's own pair. A table of vectors has none.
     Raises: SpecError if the backbone cannot tell a query from a document in one input.
     """
     if not backbone.framed:

@@ -1,4 +1,4 @@
-"""A ranker's spec: all that `ranker.json` says, checked, and nothing that needs torch."""
+"""A ranker's spec: the checked content of `ranker.json`, without torch."""
 
 import hashlib
 import json
@@ -24,9 +24,9 @@ from farrank_rankers.tokenizer import TokenizerFiles
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 
-# all-MiniLM-L6-v2 on SQuAD (docs/decisions/0025-scores-between-0-and-1.md). Others may lie elsewhere.
+# all-MiniLM-L6-v2 on SQuAD (docs/decisions/0025-scores-between-0-and-1.md). Other models may differ.
 COSINE_CALIBRATION = Calibration(scale=12.0, offset=-5.0)
-# Tokens of a long document, for sums over the chunks of documents that are read whole.
+# Tokens of a long document, for sums over chunks of documents that are read whole.
 _LONG_DOCUMENT = 4096
 
 
@@ -36,9 +36,9 @@ class RankerSpec:
 
     `backbone` is a name for people. `pad_query_to` (tokens) pads the query *before* the first separator, so
     that a chunk's positions do not move with the query's length; None pads nothing. `options` are the
-    family's own, its defaults where none are given. `provenance` says where weights came from. `calibration`
-    turns a document's raw score into one between 0 and 1; None is the family's own. Neither of these two nor
-    `backbone` takes part in a ranker's version.
+    family's; None means its defaults. `provenance` is the origin of the weights. `calibration` converts a
+    document's raw score to one between 0 and 1; None means the family's own. These two and `backbone` are not
+    part of a ranker's version.
     Raises: SpecError naming field, value and limit.
     """
 
@@ -52,7 +52,7 @@ class RankerSpec:
     calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
-        """Fill in the family's options and hold every field to its limits."""
+        """Fill in the family's options and check every field's limits."""
         family = family_named(self.family)
         if self.options is None:
             object.__setattr__(self, "options", family.options())
@@ -82,15 +82,15 @@ class RankerSpec:
 
     @property
     def similarity(self) -> Aggregation | None:
-        """How a bi-encoder scores a document by its chunks' products with the query; None for others."""
+        """A bi-encoder's aggregation of chunks' products with the query; None for other families."""
         return self.options.aggregation if isinstance(self.options, BiEncoderOptions) else None
 
     @property
     def document_calibration(self) -> Calibration:
-        """How a document's raw score becomes one between 0 and 1.
+        """The calibration of a document's raw score to one between 0 and 1.
 
-        A sum over chunks grows with their number, and its sigmoid would be 1 for every long document: unless
-        the spec says otherwise it counts as a mean over as many chunks as a document may have.
+        A sum over chunks grows with their number, and its sigmoid would be 1 for every long document. Unless
+        the spec says otherwise, it is divided by the maximum number of a document's chunks.
         """
         if self.calibration is not None:
             return self.calibration
@@ -99,7 +99,7 @@ class RankerSpec:
 
     @property
     def chunk_calibration(self) -> Calibration:
-        """How a chunk's own score becomes one between 0 and 1, where chunks have scores of their own."""
+        """The calibration of a chunk's own score to one between 0 and 1, if chunks have their own scores."""
         if self.calibration is None:
             return self._family_calibration
         return replace(self.calibration, scale=self.calibration.scale * self._chunks_summed)
@@ -111,7 +111,7 @@ class RankerSpec:
 
     @property
     def _chunks_summed(self) -> int:
-        """How many chunks' scores a document's may add up; 1 where they are not summed."""
+        """The maximum number of chunks' scores in a document's sum; 1 if they are not summed."""
         aggregation = getattr(self.options, "aggregation", family_named(self.family).aggregation)
         if aggregation != "sum":
             return 1
@@ -119,7 +119,7 @@ class RankerSpec:
         return chunk_count(self.chunking, most if most < WHOLE_DOCUMENT else _LONG_DOCUMENT)
 
     def options_as(self, kind: type[OptionsT]) -> OptionsT:
-        """Return the options as what they are to the family.
+        """Return the options with the family's type.
 
         Raises: SpecError if they are another family's.
         """
@@ -131,7 +131,7 @@ class RankerSpec:
         """Write the spec as the text of a `ranker.json`."""
         values = asdict(self)
         if self.calibration is None:
-            # As it was written before there was one: versions are hashes of this text.
+            # The text as it was before this field existed: versions are hashes of it.
             del values["calibration"]
         for name in self.options.UNSAID:
             if getattr(self.options, name) == getattr(type(self.options)(), name):
@@ -160,9 +160,9 @@ def family_options(
     changes: Mapping[str, Any] | None = None,
     preset: Options | None = None,
 ) -> Options:
-    """Give a family its options, pooled as the backbone was trained to be, with changes as in `ranker.json`.
+    """Make a family's options, with the pooling of the backbone's training, and changes as in `ranker.json`.
 
-    `preset` stands for the family's own.
+    `preset` replaces the family's own.
 
     Raises: SpecError if the family is unknown, or naming the option that is unknown or out of its limits.
     """

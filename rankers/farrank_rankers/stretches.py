@@ -1,26 +1,26 @@
-"""Tokens of a long stretch of text that has no place safe to cut, read in windows of bounded size.
+"""Tokenization of a long stretch of text without a place safe to cut, in windows of bounded size.
 
-Each window begins at the start of a token of the window before, some hundred tokens before its end. The two
-are joined where at least AGREEING tokens in a row are the same in both, ids and character offsets. What the
-window before read behind that place, with too little of the text to its right, is forgotten, and so is what
-the next one read before it.
+Each window begins at the start of a token of the previous window, some hundred tokens before its end. The two
+are joined where at least AGREEING consecutive tokens are the same in both, with ids and character offsets.
+The previous window's tokens after that place, which were read with too little text to their right, are
+dropped, and so are the next window's tokens before it.
 
-What is guaranteed of a join:
+Guarantees of a join:
 
-- BPE: it is exact where the words that hold the agreeing tokens are the same. A sequence of tokens is that of
-  a word if each two neighbours are those of the two alone, and each two neighbours stand in a window.
-- WordPiece: words are read alone, each from its start. A word too long for the vocabulary is one [UNK], and
-  so is a run of letters that a unigram model does not know: one token that fills a window and goes on in the
-  next is one token.
-- Unigram: the join is exact if the best way through the whole stretch meets both windows' in one of the
-  places where tokens agree. That it does is shown by tests, not guaranteed.
+- BPE: it is exact if the words that contain the agreeing tokens are the same. A sequence of tokens is that of
+a word if each pair of neighbours is the tokenization of that pair alone, and each pair is in one window.
+- WordPiece: words are read separately, each from its start. A word too long for the vocabulary is one [UNK],
+and so is a run of letters unknown to a unigram model: a token that fills a window and continues in the
+next is one token.
+- Unigram: the join is exact if the best path through the whole stretch meets the paths of both windows at one
+of the places where tokens agree. Tests show that it does; it is not guaranteed.
 
-Where windows do not agree they are doubled up to MOST_WINDOWS times. Where they never agree, the stretch is
-cut at a token's start all the same, so that no text can take a thread or its memory. The tokens may then
-differ from the whole's near the cut. That is so in what no people write: hundreds of thousands of digits that
-a pre-tokenizer groups from their end, of combining marks out of their canonical order, of a repeated
-character in a unigram model that has several pieces of it (where the whole's way hangs on roundings), and
-words in whose middle thousands of characters are dropped by the normalizer.
+Windows that do not agree are doubled, up to MOST_WINDOWS times their size. If they never agree, the stretch
+is cut at a token's start anyway, so that no text can occupy a thread or its memory. The tokens near the cut
+may then differ from those of the whole. This happens only in unnatural texts: hundreds of thousands of digits
+that a pre-tokenizer groups from their end, of combining marks out of their canonical order, or of a repeated
+character in a unigram model with several pieces of it (where the best path depends on rounding), and words
+with thousands of characters in their middle that the normalizer drops.
 """
 
 import math
@@ -34,29 +34,28 @@ from tokenizers import Encoding
 
 from farrank_rankers.tokens import IntArray
 
-# A window has so many characters, and takes some 20 ms; dense scripts and emoji in bytes take thrice that.
+# Characters of a window, which takes about 20 ms; dense scripts and emoji in bytes take three times that.
 WINDOW = 16_384
 
-# Windows that do not agree are doubled until they are so many times as long.
+# Windows that do not agree are doubled up to this many times the length.
 MOST_WINDOWS = 8
 
-# The next window begins so many tokens before the end of the one before, or half a window at most.
+# The next window begins this many tokens before the end of the previous one, at most half a window.
 OVERLAP = 256
 
-# The end of a window of which nothing is believed, and how much text with few tokens counts as AGREEING:
-# so many parts of a window.
+# Fractions of a window: its unreliable end, and the text with few tokens that counts as AGREEING.
 MARGIN_PARTS = 16
 
-# So many tokens in a row must be the same.
+# The number of consecutive tokens that must be the same.
 AGREEING = 64
 
-# A stride that is no multiple of these keeps two windows apart that read a repeated group from its end.
+# A stride that is not a multiple of these distinguishes two windows that read a repeated group from its end.
 _GROUPS = math.lcm(*range(2, 17))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tokens:
-    """Tokens in a row, with their places in the text. Shapes: (T,) each."""
+    """Consecutive tokens, with their places in the text. Shapes: (T,) each."""
 
     ids: IntArray
     starts: IntArray
@@ -67,7 +66,7 @@ class Tokens:
         return len(self.ids)
 
     def __getitem__(self, some: slice) -> "Tokens":
-        """Take some of them."""
+        """Take some of the tokens."""
         return Tokens(self.ids[some], self.starts[some], self.ends[some])
 
     def __eq__(self, other: object) -> bool:
@@ -76,8 +75,8 @@ class Tokens:
 
     @classmethod
     def of(cls, encoding: Encoding, shift: int, skip: int = 0) -> "Tokens":
-        """Take an encoding's, without the first `skip`; `shift` is added to their places."""
-        # Of pairs of numbers numpy makes an array sooner where they come one after the other.
+        """Take an encoding's tokens, without the first `skip`; `shift` is added to their places."""
+        # numpy converts a flat sequence faster than a sequence of pairs.
         flat = np.fromiter(chain.from_iterable(encoding.offsets), np.int32, 2 * len(encoding))
         places = flat.reshape(-1, 2)[skip:] + shift
         return cls(
@@ -91,27 +90,27 @@ NOTHING = Tokens(*(np.empty(0, dtype=np.int32) for _ in range(3)))
 
 
 def joined(parts: list[Tokens]) -> Tokens:
-    """Put tokens in a row; `parts` is emptied, for they may be many."""
+    """Concatenate tokens; `parts` is emptied, because there may be many."""
     columns = [[each.ids for each in parts], [each.starts for each in parts], [each.ends for each in parts]]
     parts.clear()
     return Tokens(*(np.concatenate([NOTHING.ids, *columns.pop(0)]) for _ in range(3)))
 
 
 class Encoded(NamedTuple):
-    """What a tokenizer made of a window; `word(token)` numbers the words that a pre-tokenizer found."""
+    """A tokenizer's result for a window; `word(token)` is a token's word number in the pre-tokenizer."""
 
     tokens: Tokens
     word: Callable[[int], int | None]
 
 
 class Place(NamedTuple):
-    """Where a window ends, and whether the text may be cut there."""
+    """The end of a window, and whether the text may be cut there."""
 
     end: int
     is_safe: bool
 
 
-# Tokenizes the text between two places, in one of some ways: 0 is the text's beginning, or goes on behind a
+# Tokenizes the text between two places, in one of several ways: 0 is for the text's beginning or after a
 # place that is safe to cut; others begin in the middle of a word or of the text.
 Encode = Callable[[int, int, int], Encoded]
 
@@ -121,9 +120,9 @@ FindCut = Callable[[int, int], int | None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Window:
-    """A window whose tokens are known to be right from `first` on, up to somewhere near its end.
+    """A window whose tokens are known to be right from `first` on, up to a place near its end.
 
-    `begun` is where the token `first` begins if it began in a window before.
+    `begun` is the start of the token `first` if it began in an earlier window.
     """
 
     way: int
@@ -138,7 +137,7 @@ class _Window:
         return self.encoded.tokens
 
     def between(self, first: int, end: int | None) -> Tokens:
-        """Give some tokens; the one that began before the window with its true start."""
+        """Give some tokens; one that began before the window has its true start."""
         some = self.tokens[first:end]
         if self.begun is None or first > self.first or not len(some):
             return some
@@ -149,7 +148,7 @@ class _Window:
 
 @dataclass(frozen=True, slots=True)
 class _Joint:
-    """Where the next window begins, and the token of this window from which on the two are compared.
+    """The start of the next window, and the token of this window from which the two are compared.
 
     One token fills the end of this window if `is_filled`; none does if `is_empty`: nothing begins before
     `believed`.
@@ -173,7 +172,7 @@ class Stretch:
         self._find_cut, self._length = find_cut, length
 
     def read(self, start: int) -> Generator[Tokens, None, int]:
-        """Yield tokens in the text's order, maybe none, after each window; return where the stretch ends."""
+        """Yield tokens in the text's order after each window, if any; return the end of the stretch."""
         here = self._window(
             0, start, Place(min(start + WINDOW, self._length), start + WINDOW >= self._length)
         )
@@ -215,7 +214,7 @@ class Stretch:
         return _Window(way, start, place, self._encode(way, start, place.end))
 
     def _place(self, behind: int, characters: int) -> Place:
-        """Find where a window ends: at the first safe place behind another, if there is one near."""
+        """Find the end of a window: the first safe place after another, if one is near."""
         end = behind + characters
         found = self._find_cut(behind, min(end, self._length))
         if found is not None:
@@ -223,7 +222,7 @@ class Stretch:
         return Place(min(end, self._length), end >= self._length)
 
     def _longer(self, window: _Window, parts: int) -> _Window | None:
-        """Read a window anew, longer; None if what is known to be right reads otherwise then."""
+        """Read a window again, longer; None if that changes tokens known to be right."""
         longer = self._window(window.way, window.start, self._place(window.place.end, parts * WINDOW // 2))
         first, known, found = window.first, window.tokens, longer.tokens
         if first < len(known):
@@ -237,12 +236,12 @@ class Stretch:
 
 
 def _stride(characters: int) -> int:
-    """Find the largest stride up to so many characters that has no factor in common with a short group."""
+    """Find the largest stride up to this many characters that has no common factor with a short group."""
     return next(stride for stride in range(characters, 0, -1) if math.gcd(stride, _GROUPS) == 1)
 
 
 def _joint(window: _Window, parts: int) -> _Joint:
-    """Choose where the next window begins: at a word's start where one is near, else at a token's."""
+    """Choose the start of the next window: a word's start if one is near, else a token's."""
     tokens, first = window.tokens, window.first
     half = (window.start + window.place.end) // 2
     believed = window.place.end - parts * WINDOW // MARGIN_PARTS
@@ -264,14 +263,14 @@ def _joint(window: _Window, parts: int) -> _Joint:
 
 
 def _clean_starts(tokens: Tokens, begins: int, target: int) -> Iterator[int]:
-    """Go back from a token over those that begin where the one before ends, or later."""
+    """Go back from a token over tokens that begin where the previous one ends, or later."""
     for token in range(target, max(begins, 1, target - OVERLAP) - 1, -1):
         if tokens.ends[token - 1] <= tokens.starts[token]:
             yield token
 
 
 def _word_starts(window: _Window, begins: int, target: int) -> Iterator[int]:
-    """Go back over those that begin a word, too."""
+    """Go back over tokens that also begin a word."""
     word = window.encoded.word
     return (
         token
@@ -281,7 +280,7 @@ def _word_starts(window: _Window, begins: int, target: int) -> Iterator[int]:
 
 
 def _beginning(tokens: Tokens, token: int, first: int) -> int:
-    """Say where a token begins, with the space that belongs to it though its span may leave it out."""
+    """Find where a token begins, including its space, which its span may leave out."""
     start = int(tokens.starts[token])
     if token <= first:
         return start
@@ -289,7 +288,7 @@ def _beginning(tokens: Tokens, token: int, first: int) -> int:
 
 
 def _joined(here: _Window, there: _Window, joint: _Joint, parts: int) -> tuple[int, _Window] | None:
-    """Say how many tokens of a window stand, and how the next goes on; None if the two do not agree."""
+    """Count a window's tokens to keep, and find the continuation in the next; None if they disagree."""
     tokens, following = here.tokens, there.tokens
     if joint.is_empty:
         empty = not len(following) or int(following.starts[0]) >= joint.believed
@@ -311,9 +310,9 @@ def _joined(here: _Window, there: _Window, joint: _Joint, parts: int) -> tuple[i
 
 
 def _agreement(before: Tokens, after: Tokens, enough_characters: int) -> tuple[int, int] | None:
-    """Find the longest run of tokens that are the same in both: its first token in one and in the other.
+    """Find the longest run of tokens that are the same in both, as its first token in each.
 
-    A run is believed from AGREEING tokens on, or from so many characters.
+    A run needs AGREEING tokens, or enough characters.
     """
     where = {key: place for place, key in enumerate(_keys(before))}
     best, run, last = (0, 0), 0, -2
@@ -337,7 +336,7 @@ def _key_at(tokens: Tokens, place: int) -> tuple[int, int, int, int]:
 
 
 def _keys(tokens: Tokens) -> Iterator[tuple[int, int, int, int]]:
-    """Name each token by its id, its place and, among those of one place, its number."""
+    """Make a key for each token: its id, its place and its number among tokens of the same place."""
     numbers = np.arange(len(tokens))
     begins = np.ones(len(tokens), dtype=bool)
     begins[1:] = (np.diff(tokens.starts) != 0) | (np.diff(tokens.ends) != 0)

@@ -1,4 +1,4 @@
-"""A tokenizer: its files, the special tokens it puts around texts, and its tokens for texts of any length."""
+"""Tokenizers: their files, their special tokens around texts, and tokens of texts of any length."""
 
 import hashlib
 import json
@@ -17,10 +17,10 @@ from farrank_rankers.pieces import cut_pattern, find_cut, next_piece, reading_on
 from farrank_rankers.stretches import WINDOW, Encoded, Stretch, Tokens, joined
 from farrank_rankers.tokens import EncoderInput, IntArray, Role, TokenizedText
 
-# Which token types models are given, and how texts are normalized, follows the release of transformers that
-# saved the tokenizer, as the model was trained with it, and not the one that is installed.
+# Token types and normalization follow the release of transformers that saved the tokenizer, not the installed
+# one, because the model was trained with the former.
 
-# The tokenizer classes of transformers that give models no token_type_ids, by their names without "Fast".
+# The tokenizer classes of transformers without token_type_ids, by their names without "Fast".
 _CLASSES_WITHOUT_TOKEN_TYPES = frozenset(
     """
     BartTokenizer BarthezTokenizer BigBirdTokenizer BlenderbotTokenizer BloomTokenizer CLIPTokenizer
@@ -33,7 +33,7 @@ _CLASSES_WITHOUT_TOKEN_TYPES = frozenset(
     """.split()  # noqa: SIM905
 )
 
-# Those that give them in transformers 5.
+# Those with token_type_ids in transformers 5.
 _CLASSES_WITH_TOKEN_TYPES_SINCE_5 = frozenset(
     """
     BertTokenizer DPRContextEncoderTokenizer DPRQuestionEncoderTokenizer DPRReaderTokenizer DebertaTokenizer
@@ -41,7 +41,7 @@ _CLASSES_WITH_TOKEN_TYPES_SINCE_5 = frozenset(
     """.split()  # noqa: SIM905
 )
 
-# The types of models whose tokenizer is of such a class, among those that can tell token types apart.
+# The types of models whose tokenizer has such a class, among those that distinguish token types.
 _MODELS_WITHOUT_TOKEN_TYPES = frozenset(
     """
     big_bird camembert data2vec-text ibert layoutlmv3 lilt longformer mega mra retribert roberta
@@ -49,7 +49,7 @@ _MODELS_WITHOUT_TOKEN_TYPES = frozenset(
     """.split()  # noqa: SIM905
 )
 
-# The classes whose configuration and defaults say how texts are normalized, whatever tokenizer.json says.
+# The classes whose configuration and defaults of normalization override tokenizer.json.
 _CLASSES_OF_BERTS_KIN = frozenset(
     """
     BertTokenizer ConvBertTokenizer DPRQuestionEncoderTokenizer DistilBertTokenizer ElectraTokenizer
@@ -62,8 +62,8 @@ _CLASSES_WITHOUT_CHINESE_OPTION = frozenset(
     {"LayoutLMv2Tokenizer", "MPNetTokenizer", "RoFormerTokenizer", "SplinterTokenizer"}
 )
 
-# Options of BERT's normalizer, by their names in tokenizer.json: how tokenizer_config.json calls them, and
-# what the classes take where it is silent or says null. Accents are then stripped where texts are lowercased.
+# Options of BERT's normalizer, by their names in tokenizer.json: their names in tokenizer_config.json, and
+# the classes' defaults if they are missing or null. Accents are then stripped if texts are lowercased.
 _NORMALIZER_OPTIONS = {
     "lowercase": ("do_lower_case", True),
     "strip_accents": ("strip_accents", None),
@@ -71,13 +71,13 @@ _NORMALIZER_OPTIONS = {
 }
 
 
-# Those of 250,000 tokens have 10 to 40 MB.
+# Files of 250,000 tokens have 10 to 40 MB.
 MAX_TOKENIZER_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """The texts of `tokenizer.json` and `tokenizer_config.json` ("{}" where there is none)."""
+    """The texts of `tokenizer.json` and `tokenizer_config.json` ("{}" if there is none)."""
 
     tokenizer_json: str
     config_json: str = "{}"
@@ -111,13 +111,13 @@ class TokenizerFiles:
         return parsed
 
     def without_configuration(self) -> "TokenizerFiles":
-        """Keep tokenizer.json alone, for a model around whose tokenizer transformers puts no class."""
+        """Keep only tokenizer.json, for a model whose tokenizer has no class of transformers."""
         return replace(self, config_json=json.dumps({"tokenizer_class": "Tokenizer"}))
 
     def as_configured(self) -> str:
-        """Give tokenizer.json, its BERT normalizer as the configuration or its class has it.
+        """Give tokenizer.json, with the BERT normalizer of the configuration or its class.
 
-        In transformers they win. A configuration that names no class is read as BERT's.
+        In transformers they override tokenizer.json. A configuration without a class is read as BERT's.
         """
         parsed, config = json.loads(self.tokenizer_json), self.config
         normalizer = parsed.get("normalizer") or {}
@@ -128,13 +128,13 @@ class TokenizerFiles:
             heard = self._saved_by_5 or self._class() not in _CLASSES_WITHOUT_CHINESE_OPTION
             if name != "handle_chinese_chars" or heard:
                 configured[name] = default if config.get(key) is None else config[key]
-        if configured == normalizer:  # as nearly always; a vocabulary takes longer to write than to read
+        if configured == normalizer:  # the usual case; a vocabulary takes longer to write than to read
             return self.tokenizer_json
         return json.dumps(parsed | {"normalizer": configured})
 
     @property
     def _saved_by_5(self) -> bool:
-        return "backend" in self.config  # earlier releases write no such key
+        return "backend" in self.config  # earlier releases do not write this key
 
     def _class(self, otherwise: str | None = None) -> str | None:
         """Name transformers' class of this tokenizer, without "Fast"."""
@@ -142,10 +142,10 @@ class TokenizerFiles:
         return name.removesuffix("Fast") if isinstance(name, str) else None
 
     def gives_token_types(self, model_type: str, class_in_model_config: str | None) -> bool:
-        """Tell whether transformers hands this tokenizer's token types on to the model.
+        """Whether transformers passes this tokenizer's token types to the model.
 
         tokenizer_config.json says so, or names the tokenizer's class, or config.json does; else the class is
-        that of the model's type. Most saved tokenizers say nothing and rely on their class's default.
+        that of the model's type. Most saved tokenizers rely on their class's default.
         """
         config = self.config
         inputs = config.get("model_input_names")
@@ -168,7 +168,7 @@ class Frame:
     """The special tokens around one text (two parts) or a pair (three): part, text, part, text, part.
 
     Shapes: parts, arrays (3, special tokens there): their ids, roles and token types. `text_types` has one
-    token type a text.
+    token type per text.
     """
 
     parts: tuple[IntArray, ...]
@@ -176,31 +176,31 @@ class Frame:
 
     @classmethod
     def without_special_tokens(cls) -> "Frame":
-        """Put nothing around one text."""
+        """Make a frame without special tokens for one text."""
         nothing = np.empty((3, 0), dtype=np.int32)
         return cls((nothing, nothing), (0,))
 
     @property
     def special_tokens(self) -> int:
-        """Count the positions that special tokens take."""
+        """Count the positions of special tokens."""
         return sum(part.shape[1] for part in self.parts)
 
     def with_one_separator(self) -> "Frame":
-        """Keep one of several equal tokens between two texts: RoBERTa's kin put two there."""
+        """Keep one of several equal tokens between two texts: RoBERTa-like models have two there."""
         first, between, *rest = self.parts
         if len(self.parts) < 3 or len(set(between[0].tolist())) != 1:
             return self
         return replace(self, parts=(first, between[:, :1], *rest))
 
     def around(self, *texts: Sequence[Run]) -> EncoderInput:
-        """Put the special tokens around texts, each of them runs that follow each other."""
+        """Put the special tokens around texts, each given as consecutive runs."""
         first, *others = self.parts
         pieces: list[tuple[IntArray, IntArray | int, IntArray | int]] = [tuple(first)]
         for runs, kind, part in zip(texts, self.text_types, others, strict=True):
-            # A plain number: numpy asks an enum's member for what it has not, and is told so slowly.
+            # A plain number: numpy looks up missing attributes of an enum's member, which is slow.
             pieces += [(ids, int(role), kind) for ids, role in runs]
             pieces.append(tuple(part))
-        # Into one array: every call of numpy costs, and a small request waits for it.
+        # Into one array: every call of numpy costs time, for which a small request waits.
         framed = np.empty((3, sum(len(ids) for ids, *_ in pieces)), dtype=np.int32)
         start = 0
         for ids, roles, kinds in pieces:
@@ -225,11 +225,11 @@ def _frame(encoding: Encoding, texts: int) -> Frame:
     return Frame(tuple(arrays), tuple(types.values()))
 
 
-# Long texts are tokenized in pieces of at least so many characters, which takes some 10 ms each.
+# Long texts are tokenized in pieces of at least this many characters, which take about 10 ms each.
 PIECE_CHARACTERS = 16_384
 
-# Where only a text's beginning is kept, its pieces are shorter: a little longer than the tokens that are to
-# be kept, of which most languages have one for every 3 to 6 characters.
+# If only a text's beginning is kept, pieces are shorter: a little longer than the tokens to keep; most
+# languages have one token for every 3 to 6 characters.
 CHARACTERS_PER_TOKEN = 8
 FEWEST_CHARACTERS = 1_024
 
@@ -237,9 +237,9 @@ FEWEST_CHARACTERS = 1_024
 def finished(
     steps: Generator[int, None, TokenizedText], characters: int, should_stop: Callable[[], bool] | None = None
 ) -> TokenizedText:
-    """Take all steps of reading a text of so many characters; `should_stop` is asked between two of them.
+    """Run all steps of reading a text of `characters` characters; `should_stop` is called between steps.
 
-    Raises: ReadingStopped if it says yes; what the steps raise.
+    Raises: ReadingStopped if it returns true; exceptions of the steps.
     """
     while True:
         try:
@@ -254,8 +254,8 @@ def finished(
 class TextTokenizer:
     """A tokenizer opened from its files; several threads may share it.
 
-    `single` and `pair` are the frames it puts around one text and around two. A special token's name inside a
-    text ("[SEP]") is read as that token, as transformers does.
+    `single` and `pair` are its frames of one text and of two. A special token's name inside a text ("[SEP]")
+    is read as that token, as in transformers.
     Raises: SourceError if the files hold no usable tokenizer.
     """
 
@@ -267,7 +267,7 @@ class TextTokenizer:
             raise SourceError(f"tokenizer.json cannot be read: {TOO_DEEP}") from None
         except Exception as error:  # the library raises bare Exception
             raise SourceError(f"tokenizer.json cannot be read: {error}") from error
-        # What its file may ask for.
+        # The file may enable them.
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         encode = self.tokenizer.encode
@@ -278,9 +278,9 @@ class TextTokenizer:
 
     @cached_property
     def digest(self) -> str:
-        """Hash everything that its tokens depend on, which leaves out how its file would cut or pad them.
+        """Hash everything that tokens depend on, without the file's truncation and padding.
 
-        The first time takes up to 0.1 s, during which no other thread of Python runs.
+        The first call takes up to 0.1 s, during which no other Python thread runs.
         """
         parsed = json.loads(self.files.as_configured())
         kept = {name: value for name, value in parsed.items() if name not in ("truncation", "padding")}
@@ -312,11 +312,11 @@ class TextTokenizer:
         count_tokens: bool = False,
         spaces: str = "",
     ) -> TokenizedText:
-        """Keep a text's first `limit` tokens; with `count_tokens`, tokenize the rest to count it.
+        """Read a text's first `limit` tokens; with `count_tokens`, tokenize the rest to count it.
 
-        A long text is read in pieces, and `should_stop` is asked between two of them. `spaces` are those that
-        stand before the text in its prompt: they belong to its first token. Before no text they are nothing.
-        Raises: ReadingStopped if it says yes; ValueError if what is read of the text has a lone surrogate.
+        A long text is read in pieces, and `should_stop` is called between them. `spaces` are the spaces
+        before the text in its prompt, which belong to its first token; they are ignored if the text is empty.
+        Raises: ReadingStopped if it returns true; ValueError if the part that is read has a lone surrogate.
         """
         steps = self.steps(text, limit, count_tokens=count_tokens, spaces=spaces)
         return finished(steps, len(text), should_stop)
@@ -324,12 +324,12 @@ class TextTokenizer:
     def steps(
         self, text: str, limit: int, *, count_tokens: bool = False, spaces: str = ""
     ) -> Generator[int, None, TokenizedText]:
-        """Read as `read` does, a piece of bounded size at each step; yield how many characters are done.
+        """Read as `read` does, a piece of bounded size at each step; yield the number of characters read.
 
-        Raises: ValueError if what is read of the text has a lone surrogate.
+        Raises: ValueError if the part that is read has a lone surrogate.
         """
         kept: list[Tokens] = []
-        total, first_cut = 0, None  # where the first token that is not kept starts
+        total, first_cut = 0, None  # the start of the first token that is not kept
         lead = len(spaces) if text else 0
         text = spaces[:lead] + text
         usual = min(PIECE_CHARACTERS, max(FEWEST_CHARACTERS, limit * CHARACTERS_PER_TOKEN))
@@ -376,12 +376,12 @@ class TextTokenizer:
         )
 
     def _whole(self, text: str, start: int, end: int) -> Generator[Tokens, None, int]:
-        """Tokenize a piece at once; a generator as `Stretch.read` is one."""
+        """Tokenize a piece at once; a generator with the interface of `Stretch.read`."""
         yield self._window(text, 0, start, end).tokens
         return end
 
     def _stretch(self, text: str, start: int) -> Generator[Tokens, None, int]:
-        """Tokenize a piece up to the next place to cut, however far that is."""
+        """Tokenize a piece up to the next place to cut, at any distance."""
         return Stretch(
             lambda way, begin, end: self._window(text, way, begin, end),
             ways=2 if self._inside is None else 3,
@@ -390,7 +390,7 @@ class TextTokenizer:
         ).read(start)
 
     def _window(self, text: str, way: int, start: int, end: int) -> Encoded:
-        """Tokenize a part of a text, as `stretches.Encode` says: 2 puts nothing before the first word."""
+        """Tokenize a part of a text as a `stretches.Encode`; way 2 inserts nothing before the first word."""
         before = self._before if start and way == 0 else 0
         tokenizer = self._inside if way == 2 and self._inside is not None else self.tokenizer
         letter = "a" if before else ""
@@ -401,11 +401,11 @@ class TextTokenizer:
         )
 
     def _letter_before(self) -> int:
-        """Say how many tokens a letter before a later piece must have, to be left out again; mostly none.
+        """Count the tokens of a letter put before later pieces, to remove them again; usually 0.
 
-        Spans of RoBERTa's kin leave out the space before a word, but for the space that begins a text, and
-        some tokenizers put a space before each text. The letter joins no other: a piece begins with white
-        space.
+        Spans of RoBERTa-like tokenizers leave out the space before a word, except at the beginning of a text,
+        and some tokenizers put a space before each text. The letter does not join others: a piece begins with
+        white space.
         """
         alone = Tokens.of(self._encode(self.tokenizer, "a", with_offsets=True), 0)
         for piece in (" a", "\na", "\n"):

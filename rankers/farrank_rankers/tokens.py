@@ -1,4 +1,4 @@
-"""Tokenized texts, chunks and encoder inputs, and inputs of different lengths as one batch."""
+"""Tokenized texts, chunks, encoder inputs, and batches of inputs of different lengths."""
 
 import enum
 from collections.abc import Sequence
@@ -12,22 +12,22 @@ IntArray = NDArray[np.int32]
 
 
 class Role(enum.IntEnum):
-    """What a position of an encoder input holds."""
+    """The role of a position of an encoder input."""
 
     PADDING = 0  # nothing: masked everywhere
-    SPECIAL = 1  # a token that the tokenizer puts around texts, or one of a prefix
+    SPECIAL = 1  # a special token around texts, or a token of a prefix
     QUERY = 2
     DOCUMENT = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenizedText:
-    """The tokens kept of a text, each with its span of characters.
+    """The tokens read of a text, each with its span of characters.
 
     Shapes: ids, starts, ends (T,); starts and ends count Unicode code points of the original text.
     `characters_cut` counts the characters from the first token that was not kept to the text's end, 0 if all
     tokens were kept. `total_tokens` counts the tokens of the whole text; it is None if the text was cut and
-    nobody asked for the count. `behind` are tokens of the prompt that were made together with a query.
+    the count was not requested. `behind` are tokens of the prompt that were tokenized together with a query.
     """
 
     ids: IntArray
@@ -48,7 +48,7 @@ class TokenizedText:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
-    """A run of a document's tokens, and the characters start..end of the document that they stand for.
+    """A run of a document's tokens, and their characters start..end of the document.
 
     Shapes: ids (T,). An empty document is one chunk without ids, span 0..0.
     """
@@ -64,7 +64,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncoderInput:
-    """One row of an encoder's batch, not yet padded to its companions.
+    """One row of an encoder's batch, not yet padded to the others.
 
     Shapes: input_ids, roles (of `Role`), token_type_ids (L,).
     """
@@ -75,7 +75,7 @@ class EncoderInput:
 
     @property
     def tokens(self) -> int:
-        """Count positions, padding inside the query included: what the input costs to encode."""
+        """Count positions, including padding inside the query: the cost of encoding the input."""
         return len(self.input_ids)
 
 
@@ -83,7 +83,7 @@ LongArray = NDArray[np.int64]
 
 
 class Batch(NamedTuple):
-    """What an encoder is called with, in the order of its parameters.
+    """The arguments of an encoder, in the order of its parameters.
 
     Shapes: each (P, L) int64; roles are those of `tokens.Role`.
     """
@@ -94,7 +94,7 @@ class Batch(NamedTuple):
 
 
 def collate(inputs: Sequence[EncoderInput], pad_id: int, *, step: int = 1, at_most: int = 0) -> Batch:
-    """Pad inputs on the right to the longest, and on to a multiple of `step` if that is `at_most` so long.
+    """Pad inputs on the right to the longest, and to a multiple of `step` if that is at most `at_most`.
 
     Raises: ValueError if there is no input.
     """

@@ -201,7 +201,7 @@ def test_a_damaged_manifest_is_named(farrank: Farrank, tiny_rankers: dict[str, P
     ("arguments", "complaint"),
     [
         (["embedded"], "--out is missing: embedded is not an artifact"),
-        (["no/such/ranker"], "'no/such/ranker' is no folder, and no name of a model on the hub"),
+        (["no/such/ranker"], "'no/such/ranker' is neither a folder nor the name of a model on the hub"),
         (["embedded", "--texts", "none.jsonl"], "none.jsonl: No such file"),
     ],
 )

@@ -112,7 +112,10 @@ def test_the_embedded_backbone_comes_with_its_weights(farrank: Farrank, tmp_path
             ["--family", "firstp", "--aggregator-backbone", "embedded"],
             "family firstp has no such transformer",
         ),
-        (["--family", "firstp", "--backbone", "a/b c"], "is no folder, and no name of a model on the hub"),
+        (
+            ["--family", "firstp", "--backbone", "a/b c"],
+            "is neither a folder nor the name of a model on the hub",
+        ),
     ],
 )
 def test_what_does_not_fit_is_one_line(

@@ -190,7 +190,7 @@ def test_what_cannot_be_served_stops_the_start_with_one_line(
     ("damage", "message"),
     [
         ("bit", "model.safetensors is damaged: its weights have the digest"),
-        ("nan", "word_embeddings.weight has values that are no finite numbers"),
+        ("nan", "word_embeddings.weight has values that are not finite numbers"),
         # Each a finite number, and their products are none.
         ("large", "gives a document the score nan, which is no finite number"),
     ],

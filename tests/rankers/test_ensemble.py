@@ -78,7 +78,7 @@ def test_ensembles_do_not_nest(ensemble: Ensemble, tmp_path: Path) -> None:
         open_ranker(tmp_path / "inner")
     spec = {"family": "ensemble", "members": ["inner", "other"]}
     (tmp_path / "ranker.json").write_text(json.dumps(spec))
-    with pytest.raises(SpecError, match="member inner is an ensemble itself"):
+    with pytest.raises(SpecError, match="member inner is itself an ensemble"):
         open_ensemble(tmp_path)
 
 

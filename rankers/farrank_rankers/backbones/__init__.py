@@ -1,1 +1,1 @@
-"""Backbones, built and called as each must be; JinaBERT and MosaicBERT, which transformers lacks, in full."""
+"""Backbones: their construction and calls; JinaBERT and MosaicBERT, which transformers lacks, in full."""

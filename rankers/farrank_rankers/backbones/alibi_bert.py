@@ -38,7 +38,7 @@ from farrank_rankers.packed.pattern import Pattern, Score
 # The memory-efficient kernels copy a bias whose rows do not start at multiples of this, once in every layer.
 ALIGNMENT = 16
 
-HEAD_PREFIX = "bert."  # stands before the encoder's names where a model with a head was saved
+HEAD_PREFIX = "bert."  # prefix of the encoder's names if a model with a head was saved
 
 # The matrices that make queries, keys and values: three as in BERT, or one for all.
 PROJECTIONS: Mapping[OwnBackbone, tuple[str, ...]] = {"jina": ("query", "key", "value"), "mosaic": ("qkv",)}
@@ -48,7 +48,7 @@ def head_slopes(heads: int, device: torch.device) -> Tensor:
     """Slopes of the heads, float32: 2^(-8/n), 2^(-16/n), … 2^-8 for a power of two n.
 
     Between two powers of two, n < heads < 2n, the first n heads have the slopes of n heads, and the others
-    every second one of the slopes of 2n heads, from the first on: those that fall between.
+    every second one of the slopes of 2n heads, beginning with the first: those in between.
     Shapes: -> (A,).
     """
     n = 2 ** math.floor(math.log2(heads))
@@ -58,9 +58,9 @@ def head_slopes(heads: int, device: torch.device) -> Tensor:
 
 
 def attention_bias(attention_mask: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
-    """What is added to the attention scores: -slope · |i - j|, or PADDED where key j is padding.
+    """The bias of the attention scores: -slope · |i - j|, or PADDED if key j is padding.
 
-    A pair's bias depends on its distance alone, never on how far its batch is padded. All layers share one.
+    A pair's bias depends only on its distance, never on the padding of its batch. All layers share one bias.
     Shapes: attention_mask (P, L) -> (P, A, L, L).
     """
     length, device = attention_mask.shape[1], attention_mask.device
@@ -75,7 +75,7 @@ def attention_bias(attention_mask: Tensor, heads: int, dtype: torch.dtype) -> Te
 
 
 class AlibiEmbeddings(nn.Module):
-    """A token's word and segment, added up; where it stands is left to the attention."""
+    """The sum of a token's word and segment embeddings; only attention reads its position."""
 
     def __init__(self, config: AlibiBertConfig) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class AlibiEmbeddings(nn.Module):
 class AlibiAttention(nn.Module):
     """Self-attention under a bias, and the modules of a post-norm layer's residual.
 
-    Shapes: hidden (P, L, H), bias (P, A, L, L) -> what the heads mixed, side by side, (P, L, H).
+    Shapes: hidden (P, L, H), bias (P, A, L, L) -> the heads' outputs, concatenated, (P, L, H).
     """
 
     def __init__(self, kind: OwnBackbone, config: AlibiBertConfig) -> None:
@@ -126,7 +126,7 @@ class AlibiAttention(nn.Module):
 class GatedFeedForward(nn.Module):
     """Feed-forward whose hidden units are gated by GELUs (GEGLU), added to its input and normalised.
 
-    One matrix holds both halves: its first F rows make the gates, the other F what the gates let through.
+    One matrix holds both halves: its first F rows compute the gates, the other F the gated values.
     The GELU is the exact one, without tanh.
     Source: Shazeer, arXiv 2002.05202.
     """
@@ -158,7 +158,7 @@ class AlibiLayer(nn.Module):
         return self.after_attention(self.attention(hidden, bias), hidden)
 
     def after_attention(self, mixed: Tensor, hidden: Tensor) -> Tensor:
-        """Do what comes after attention, token by token. Shapes: (…, H) each -> (…, H)."""
+        """Compute the rest of the layer after attention, token by token. Shapes: (…, H) each -> (…, H)."""
         own = self.attention
         return self.feed_forward(own.norm(own.dropout(own.output(mixed)) + hidden))
 
@@ -166,7 +166,7 @@ class AlibiLayer(nn.Module):
 class AlibiBert(nn.Module):
     """JinaBERT's or MosaicBERT's encoder: a post-norm BERT with ALiBi and gated feed-forwards, no pooler.
 
-    Values at padded positions mean nothing, but are finite.
+    Values at padded positions are meaningless, but finite.
     """
 
     def __init__(self, kind: OwnBackbone, config: AlibiBertConfig) -> None:
@@ -187,7 +187,7 @@ class AlibiBert(nn.Module):
     ) -> transformers.modeling_outputs.BaseModelOutput:
         """Shapes: (P, L) each -> last_hidden_state (P, L, H), hidden_states of all layers (P, L, H) each.
 
-        The hidden states, the embeddings' output first, are given if asked for, else None.
+        The hidden states, the embeddings' output first, are None unless requested.
         """
         hidden = self.embeddings(input_ids, token_type_ids)  # (P, L, H)
         bias = attention_bias(attention_mask, self.config.num_attention_heads, hidden.dtype)  # (P, A, L, L)
@@ -204,15 +204,15 @@ class AlibiBert(nn.Module):
         )
 
     def activation_checkpointing_enable(self, activation_checkpointing_kwargs: Mapping[str, Any]) -> None:
-        """Compute layers again in the backward pass, by the name that transformers' models have for it."""
+        """Recompute layers in the backward pass; the name is that of transformers' models."""
         self.checkpoint_keywords = activation_checkpointing_kwargs
 
     def get_input_embeddings(self) -> nn.Embedding:
-        """Give out the word embeddings, by the name that transformers' models have for it."""
+        """Return the word embeddings; the name is that of transformers' models."""
         return self.embeddings.word
 
     def _initialise(self, module: nn.Module) -> None:
-        """Draw matrices from N(0, initializer_range); biases stay 0 and norms 1, as BERT begins."""
+        """Draw matrices from N(0, initializer_range); biases stay 0 and norms 1, as in BERT."""
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=self.config.initializer_range)
         if isinstance(module, nn.Linear) and module.bias is not None:
@@ -220,7 +220,7 @@ class AlibiBert(nn.Module):
 
 
 def build_alibi_bert(config: Mapping[str, Any]) -> AlibiBert:
-    """Build a JinaBERT or MosaicBERT with random weights, to be filled or trained.
+    """Build a JinaBERT or MosaicBERT with random weights, to be loaded or trained.
 
     Raises: SourceError naming the key of `config.json` that is missing or has an unsupported value.
     """
@@ -230,11 +230,11 @@ def build_alibi_bert(config: Mapping[str, Any]) -> AlibiBert:
 def rename_published(
     model: AlibiBert, state: Mapping[str, Tensor], source: Path | str = "the checkpoint"
 ) -> dict[str, Tensor]:
-    """Give a published checkpoint's tensors the names that they have in the backbone.
+    """Rename a published checkpoint's tensors to the backbone's names.
 
-    Saved with a head or without, the names may have "bert." before them or not. Heads are left out. Tensors
-    are not copied.
-    Raises: WeightsError naming `source` and the tensor that is there twice, or is not the backbone's.
+    Names may begin with "bert.", depending on whether the model was saved with a head. Heads are left out.
+    Tensors are not copied.
+    Raises: WeightsError naming `source` and a tensor that occurs twice, or is not the backbone's.
     """
     published = PUBLISHED[model.kind]
     own = {published.name(name).removeprefix(HEAD_PREFIX): name for name in model.state_dict()}
@@ -254,7 +254,7 @@ def rename_published(
 
 
 class PackedAlibiBert(PackedTransformer):
-    """A packed JinaBERT or MosaicBERT; ALiBi reads the tokens' places, whatever the positions say.
+    """A packed JinaBERT or MosaicBERT; ALiBi uses the tokens' places and ignores positions.
 
     Shapes: T tokens -> last_hidden_state (T, H).
     """
@@ -263,7 +263,7 @@ class PackedAlibiBert(PackedTransformer):
 
     @staticmethod
     def parts(layer: Any) -> LayerParts:
-        """Take a post-norm layer apart."""
+        """Split a post-norm layer into its parts."""
         return LayerParts(layer.attention.projections, layer.attention.heads, layer.after_attention)
 
     def embedded(self, given: Reading) -> Tensor:
@@ -271,7 +271,7 @@ class PackedAlibiBert(PackedTransformer):
         return self.model.embeddings(given.stream.input_ids, given.stream.token_type_ids)
 
     def shared(self, given: Reading, hidden: Tensor) -> Pattern:
-        """Lower scores by the distance between tokens; padding left out counts, where there is any."""
+        """Lower scores by the distance between tokens; padding that the stream leaves out counts."""
         stream, slopes = given.stream, head_slopes(self.model.config.num_attention_heads, hidden.device)
         return (
             Pattern(slopes=slopes) if stream.is_dense else Pattern(rescored=by_places(slopes, stream.places))
@@ -279,7 +279,7 @@ class PackedAlibiBert(PackedTransformer):
 
 
 def by_places(slopes: Tensor, places: Tensor) -> Score:
-    """Lower scores by the places between two tokens where those are more than the tokens between them.
+    """Lower scores by the distance in places, which counts padding that the stream leaves out.
 
     Shapes: slopes (A,), places (T,).
     """

@@ -11,9 +11,9 @@ from farrank_rankers.json_values import read_value
 
 @dataclass(frozen=True, slots=True)
 class AlibiBertConfig:
-    """Sizes and rates under their names in `config.json`; what is not here has no influence on the encoder.
+    """Sizes and rates under their names in `config.json`; other keys do not influence the encoder.
 
-    `max_position_embeddings` is left out on purpose: ALiBi has no table of positions that could end.
+    `max_position_embeddings` is left out on purpose: ALiBi has no table of positions.
     """
 
     vocab_size: int
@@ -29,9 +29,9 @@ class AlibiBertConfig:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "AlibiBertConfig":
-        """Read the parsed `config.json`; nothing is assumed where it is silent.
+        """Read the parsed `config.json`; missing keys have no defaults.
 
-        Raises: SourceError naming the key that is missing or whose value is out of its limits.
+        Raises: SourceError naming the key that is missing or out of its limits.
         """
         sizes = cls(**{field.name: _number(config, field.name, field.type) for field in fields(cls)})
         if sizes.hidden_size % sizes.num_attention_heads:
@@ -42,7 +42,7 @@ class AlibiBertConfig:
         return sizes
 
 
-# Our names of modules, and the published ones; layers' without their number.
+# Our names of modules, and the published ones; those of layers without their numbers.
 MODULES = {
     "embeddings.word": "embeddings.word_embeddings",
     "embeddings.segment": "embeddings.token_type_embeddings",
@@ -58,16 +58,16 @@ MODULES = {
     "feed_forward.norm": "mlp.layernorm",
 }
 
-# How names of heads' tensors begin, after the prefix of a kind's names: an encoder has no use for them.
+# Beginnings of the names of heads' tensors, after the kind's prefix: the encoder does not use them.
 HEADS = ("cls.", "pooler.")
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What the published checkpoints of one kind have in common.
+    """Properties of all published checkpoints of one kind.
 
-    Their config.json has the `required` values, and its auto_map names some of `code` for `auto_class`.
-    `prefix` stands before every name of the encoder's tensors.
+    Their config.json has the `required` values, and its auto_map names one of `code` for `auto_class`. All
+    names of the encoder's tensors begin with `prefix`.
     """
 
     required: Mapping[str, str]
@@ -87,12 +87,12 @@ class Published:
 
 PUBLISHED: Mapping[OwnBackbone, Published] = {
     # jinaai/jina-embeddings-v2-base-en. Source: the names under which huggingface/candle's jina_bert.rs reads
-    # that checkpoint, with nothing before "embeddings" and "encoder". vllm-project/vllm's jina_bert.py passes
-    # over those that begin with "pooler" or "cls".
+    # that checkpoint, without a prefix before "embeddings" and "encoder". vllm-project/vllm's jina_bert.py
+    # ignores names that begin with "pooler" or "cls".
     "jina": Published(
         {"hidden_act": "gelu", "position_embedding_type": "alibi", "feed_forward_type": "geglu"},
         auto_class="AutoModel",
-        # jina-bert-v2-qk-post-norm has the same keys in its config.json, but other layers: auto_map tells.
+        # jina-bert-v2-qk-post-norm has the same keys in its config.json, but other layers; auto_map differs.
         code=frozenset({"jinaai/jina-bert-implementation--modeling_bert.JinaBertModel"}),
         prefix="",
     ),
@@ -102,7 +102,7 @@ PUBLISHED: Mapping[OwnBackbone, Published] = {
     "mosaic": Published(
         {"hidden_act": "gelu"},
         auto_class="AutoModelForMaskedLM",
-        # A checkpoint names its code by the file alone; one saved again from it names the repository too.
+        # A checkpoint names only the file of its code; one saved again from it also names the repository.
         code=frozenset(
             {"bert_layers.BertForMaskedLM"}
             | {
@@ -116,7 +116,7 @@ PUBLISHED: Mapping[OwnBackbone, Published] = {
 
 
 def check_supported(config: Mapping[str, Any]) -> tuple[OwnBackbone, AlibiBertConfig]:
-    """Say which backbone a parsed `config.json` asks for, and read its sizes.
+    """Find the backbone that a parsed `config.json` needs, and read its sizes.
 
     Raises: SourceError naming the key of `config.json` that is missing or has an unsupported value.
     """

@@ -17,13 +17,13 @@ from farrank_rankers.packed.packed_backbone import (
 )
 from farrank_rankers.packed.stream import TokenStream
 
-# What a padded key adds to its score. Against the 0 that a token's own position adds, e^-30000 is 0 in every
-# dtype; it is finite, also in float16, so that no kernel makes NaN of a row of nothing but padding.
+# The bias of a padded key's score; a token's own key has bias 0. e^-30000 is 0 in every dtype. The bias is
+# finite even in float16, so that a row with only padding does not become NaN in any kernel.
 PADDED = -30_000.0
 
 
 def after_attention(layer: Any) -> PositionWise:
-    """Name what comes after attention in a post-norm layer: a projection, the feed-forward, both norms."""
+    """The parts of a post-norm layer after attention: a projection, the feed-forward, both norms."""
 
     def rest(mixed: Tensor, hidden: Tensor) -> Tensor:
         hidden = layer.attention.output(mixed, hidden)  # (T, H)
@@ -37,7 +37,7 @@ class PackedBert(PackedTransformer):
 
     @classmethod
     def serves(cls, model: Any) -> bool:
-        """Whether all layers are an encoder's, told of positions by the embeddings alone, and run whole."""
+        """Whether all layers are an encoder's, run whole, and get positions only from the embeddings."""
         return all(_is_packable(layer) for layer in model.encoder.layer)
 
     @staticmethod
@@ -57,7 +57,7 @@ class PackedBert(PackedTransformer):
 def attend_padded(
     asking: Tensor, seen: Tensor, layers: Sequence[nn.Module], heads: int, bias: Tensor | None
 ) -> Tensor:
-    """Attend in a padded batch by a layer's projections of queries, keys and values.
+    """Attend in a padded batch with a layer's projections of queries, keys and values.
 
     Shapes: asking (P, M, H), seen (P, L, H), bias (P, 1, 1 or M, L) -> (P, M, H).
     """
@@ -80,7 +80,7 @@ def attend_seen(
 
 
 class FirstTokenAttention(nn.Module):
-    """A layer's attention for the first token of each input only; called as transformers calls its own."""
+    """A layer's attention for only the first token of each input; the signature is that of transformers."""
 
     def __init__(self, whole: Any) -> None:
         super().__init__()
@@ -98,10 +98,10 @@ class FirstTokenAttention(nn.Module):
 
 
 def first_token_layer(model: Any) -> Iterator[Replacement]:
-    """Let the last layer compute each input's first token only, (P, 1, H).
+    """Let the last layer compute only each input's first token, (P, 1, H).
 
-    Where nothing reads the other tokens' vectors, their queries, their feed-forward and all between are
-    wasted there: 10 of the layer's 12 matrices of H x H, a seventh of the work of six layers.
+    If nothing reads the other tokens' vectors, the layer need not compute their queries, their feed-forward
+    and the steps in between: 10 of its 12 matrices of H x H, a seventh of the work of six layers.
     """
     last = model.encoder.layer[-1]
     if _is_packable(last):
@@ -115,12 +115,12 @@ def pooled_first(model: Any, tokens: TokenStream, hidden: Tensor) -> Tensor:
 
 
 def first_alone(model: Any, tokens: TokenStream, hidden: Tensor) -> Tensor:
-    """Leave the first token to the classifier and its own layers. Shapes: (T, H) -> (P, labels)."""
+    """Pass the first token to the classifier, which has its own layers. Shapes: (T, H) -> (P, labels)."""
     return model.classifier(tokens.first(hidden)[:, None])  # (P, 1, H), inputs of one token
 
 
 def _is_packable(layer: Any) -> bool:
-    # transformers 5 has dropped relative positions, and the attribute with them.
+    # transformers 5 dropped relative positions and this attribute.
     absolute = getattr(layer.attention.self, "position_embedding_type", "absolute") == "absolute"
     encodes = not layer.is_decoder and not layer.add_cross_attention
     return (

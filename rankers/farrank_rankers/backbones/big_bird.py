@@ -1,13 +1,13 @@
-"""BigBird: blocks see their neighbours and an input's outer two, which see all.
+"""BigBird: blocks see their neighbours and an input's first and last block, which see all.
 
 transformers switches a model from block-sparse to full attention at its first input of at most 704 tokens,
-and never back: here a ranker has one kind of attention for good. Block-sparse attention depends on the padded
-length, too: the last block is read by all tokens, and a longer companion would make it another one. Here an
-input's blocks are its own. In evaluation transformers has no random blocks: the first block takes their
-places, once for each of them. In training they depend only on layer and length.
+and never back; here a ranker has one kind of attention permanently. In transformers, block-sparse attention
+also depends on the padded length: all tokens read the last block, which changes with a longer input in the
+batch. Here the last block is always that of the input itself. In evaluation transformers has no random
+blocks: the first block replaces each of them. In training they depend only on layer and length.
 
-`blocks_of`, `sees` and `added` are the law; the dense form for traced graphs and the packed form both apply
-them. transformers' own sparse attention serves padded batches.
+`blocks_of`, `sees` and `added` define the attention; the dense form for traced graphs and the packed form use
+them. Padded batches use transformers' own sparse attention.
 
 Source: Zaheer et al., NeurIPS 2020.
 """
@@ -29,12 +29,12 @@ from farrank_rankers.packed.pattern import EVERY_TOKEN, Pattern
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokens import Role
 
-# [CLS] query [SEP] chunk [SEP], or one text in such a frame.
+# [CLS] query [SEP] chunk [SEP], or one text framed in this way.
 SPECIAL_TOKENS = {"pair": 3, "dual": 2}
 
 
 def attention_type(spec: RankerSpec, config: Any) -> Literal["original_full", "block_sparse"]:
-    """Choose the attention for all inputs of a ranker: sparse if the longest needs it, and there is room.
+    """Choose the attention for all inputs of a ranker: sparse if the longest needs it and positions suffice.
 
     `config` is transformers' configuration of the backbone.
     """
@@ -56,9 +56,10 @@ def shortest_sparse_input(config: Any) -> int:
 
 
 class Blocks(NamedTuple):
-    """In which blocks tokens stand: numbers, whether a block is its input's first or last, and two factors.
+    """The blocks of tokens: their numbers, whether a block is its input's first or last, and two factors.
 
-    Factors are multiplied because compiled masks and scores should not branch. Shapes: any, the same for all.
+    They are factors to multiply by because compiled masks and scores should not branch. Shapes: any, the same
+    for all.
     """
 
     number: Tensor
@@ -76,25 +77,25 @@ def blocks_of(places: Tensor, last_places: Tensor, config: Any) -> Blocks:
     number = places // size
     last = (last_places // size).clamp(min=shortest_sparse_input(config) // size - 1)
     outer = (number == 0) | (number == last)
-    # Being seen n times is being seen once with n times the weight.
+    # Being seen n times equals being seen once with n times the weight.
     repeated = (number == 0) * math.log(1 + config.num_random_blocks)
     return Blocks(number, outer, (~outer).to(repeated.dtype), repeated)
 
 
 def sees(own: Blocks, other: Blocks) -> Tensor:
-    """Whether tokens of one block see those of another."""
+    """Whether tokens of one block see tokens of another."""
     return ((own.number - other.number).abs() <= 1) | own.outer | other.outer
 
 
 def added(own: Blocks, other: Blocks) -> Tensor:
-    """What a pair's score gains: inner blocks see the first one once more for each random block."""
+    """The bias of a pair's score: inner blocks see the first block once more for each random block."""
     return own.inner * other.repeated
 
 
 def each_at_its_own_length(backbone: nn.Module, roles: Tensor, inputs: Mapping[str, Any]) -> Any:
     """Call BigBird once for each number of blocks among the inputs, each padded to its own.
 
-    How often the model is called depends on the inputs' lengths, which a traced graph cannot do: see
+    The number of calls depends on the inputs' lengths, which is impossible in a traced graph: see
     `dense_attention`.
     Shapes: roles (P, L) -> last_hidden_state (P, L, H) or logits (P, labels).
     """
@@ -113,7 +114,7 @@ def each_at_its_own_length(backbone: nn.Module, roles: Tensor, inputs: Mapping[s
             for name, value in inputs.items()
         }
         if "position_ids" not in inputs:
-            # The last block may reach beyond the table of positions; nothing reads what stands there.
+            # The last block may reach beyond the table of positions; nothing reads its values there.
             last = int(model.config.max_position_embeddings) - 1
             positions = torch.arange(length, device=roles.device).clamp(max=last)  # (R's L,)
             resized["position_ids"] = positions.expand_as(resized["input_ids"])
@@ -127,7 +128,7 @@ def each_at_its_own_length(backbone: nn.Module, roles: Tensor, inputs: Mapping[s
 
     def joined(*values: Tensor) -> Tensor:
         """Put rows back in order, and token vectors at the batch's length. Shapes: (R, …) each -> (P, …)."""
-        if values[0].dim() == 3:  # not logits; what is beyond the batch's length is cut off
+        if values[0].dim() == 3:  # not logits; values beyond the batch's length are cut off
             values = tuple(pad(each, (0, 0, 0, roles.shape[1] - each.shape[1])) for each in values)
         return torch.cat(values).index_select(0, order)
 
@@ -135,7 +136,7 @@ def each_at_its_own_length(backbone: nn.Module, roles: Tensor, inputs: Mapping[s
 
 
 class DenseBigBird(nn.Module):
-    """A layer's attention over all pairs under a mask; called as transformers calls its full attention."""
+    """A layer's attention over all pairs under a mask; the signature is that of full attention."""
 
     def __init__(self, sparse: Any, config: Any) -> None:
         super().__init__()
@@ -147,7 +148,7 @@ class DenseBigBird(nn.Module):
     ) -> tuple[Tensor, None]:
         """Shapes: (P, L, H), (P, 1, 1 or L, L) -> (P, L, H)."""
         own = self.sparse
-        # transformers' mask is of what is added, or of truth.
+        # transformers' mask has biases, or booleans.
         keys = hidden_states.new_zeros(hidden_states.shape[:2])  # (P, L)
         if attention_mask is not None:
             keys = attention_mask[:, 0, 0]  # (P, L)
@@ -177,7 +178,7 @@ class PackedBigBird(PackedBert):
     """A transformers BigBird, sparse or full, as built. Shapes: T tokens -> last_hidden_state (T, H)."""
 
     def shared(self, given: Reading, hidden: Tensor) -> Pattern:
-        """Let blocks see each other as in evaluation."""
+        """Make the pattern of blocks in evaluation."""
         if self.model.attention_type != "block_sparse":
             return EVERY_TOKEN
         stream, config = given.stream, self.model.config

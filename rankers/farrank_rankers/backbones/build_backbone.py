@@ -1,4 +1,4 @@
-"""From a parsed `config.json` to a backbone with random weights."""
+"""Build a backbone with random weights from a parsed `config.json`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,15 +15,16 @@ from farrank_rankers.errors import SourceError
 from farrank_rankers.lean_transformers import transformers
 from farrank_rankers.spec import RankerSpec
 
-# A slip of the pen must not build a model for hours; -1 heads divide every size, and fail only in use.
+# A typing error must not build a model for hours; -1 heads divide every size, and fail only in use.
 LIMITED = ("num_hidden_layers", "num_attention_heads")
 AT_MOST = 1_000
 
 
 def transformers_config(config: Mapping[str, Any]) -> Any:
-    """Make a parsed `config.json` the configuration object that transformers builds models from.
+    """Convert a parsed `config.json` to transformers' configuration object.
 
-    Raises: SourceError if transformers does not know the architecture, or naming the key beyond its limits.
+    Raises: SourceError if transformers does not know the architecture, or a key, which it names, is out of
+    limits.
     """
     values = as_installed(config)
     model_type = values.pop("model_type", None)
@@ -35,12 +36,12 @@ def transformers_config(config: Mapping[str, Any]) -> Any:
         value = getattr(built, key, None)
         if isinstance(value, int) and not 1 <= value <= AT_MOST:
             raise SourceError(f"config.json: {key} is {value}; it must be from 1 to {AT_MOST:,}")
-    built.dtype = None  # models are built in torch's default and converted afterwards
+    built.dtype = None  # models are built in torch's default dtype and converted afterwards
     return built
 
 
 def build_backbone(spec: RankerSpec, config: Mapping[str, Any]) -> nn.Module:
-    """Build a model that ends in token vectors; transformers' layer behind [CLS] is left out.
+    """Build a model that ends in token vectors, without transformers' pooling layer on [CLS].
 
     Raises: SourceError naming the key of `config.json` that cannot be built.
     """
@@ -57,7 +58,7 @@ def build_backbone(spec: RankerSpec, config: Mapping[str, Any]) -> nn.Module:
 def build_classifier(spec: RankerSpec, config: Mapping[str, Any]) -> nn.Module:
     """Build a model that ends in logits.
 
-    Raises: SourceError if transformers would build another backbone than the checkpoint's, or none.
+    Raises: SourceError if transformers would build none, or a backbone different from the checkpoint's.
     """
     own = own_backbone(config)
     if own is not None:
@@ -75,6 +76,6 @@ def _prepared(spec: RankerSpec, config: Mapping[str, Any]) -> Any:
     if built.model_type == "modernbert":
         built = prepared(built)
     if getattr(built, "attn_logit_softcapping", None) is not None:
-        # torch's own attention has no soft cap, and transformers 4 would leave it out without a word.
+        # torch's own attention has no soft cap, and transformers 4 would silently leave it out.
         built._attn_implementation = "eager"
     return built

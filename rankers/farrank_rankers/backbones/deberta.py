@@ -22,9 +22,9 @@ from farrank_rankers.packed.stream import TokenStream
 
 
 class Slots(NamedTuple):
-    """Which row of the table of distances each of the distances -R … R has; those beyond have the ends'.
+    """The row of each distance -R … R in the table of distances; distances beyond have the first or last row.
 
-    `reach`, R, is a tensor as well: a function that is compiled for any length must hold no number.
+    `reach`, R, is a tensor, too: a function compiled for any length must not contain a number.
     Shapes: rows (2R + 1,) int32, reach ().
     """
 
@@ -35,8 +35,8 @@ class Slots(NamedTuple):
 class PackedDebertaLayer(PackedLayer):
     """A post-norm layer with disentangled attention. Shapes: (T, H) -> (T, H).
 
-    A token's scores for all distances are written down, 2S for each head and kind: of v3-base, 24 KiB a token
-    in half precision for both, for as long as the layer runs.
+    A token's scores for all distances are stored while the layer runs, 2S for each head and kind: for v3-base
+    24 KiB per token in half precision for both kinds.
     """
 
     def mixed(self, hidden: Tensor, given: Reading, shared: Any) -> Tensor:
@@ -45,7 +45,7 @@ class PackedDebertaLayer(PackedLayer):
         projected = self.projected(hidden).view(len(hidden), 3, self.heads, -1)  # (T, 3, A, D)
         query, key, value = projected.unbind(1)  # (T, A, D) each
         pattern, own = EVERY_TOKEN, self.layer.attention.self
-        # Counted by transformers even where attention is not relative.
+        # transformers counts them even if attention is not relative.
         asks_distances, distances_ask = "c2p" in own.pos_att_type, "p2c" in own.pos_att_type
         scale = (query.shape[-1] * (1 + asks_distances + distances_ask)) ** -0.5
         if distances is not None and slots is not None and (asks_distances or distances_ask):
@@ -60,13 +60,13 @@ class PackedDebertaLayer(PackedLayer):
         return given.attend((query, key, value), pattern, scale)
 
     def _scored(self, tokens: Tensor, distances: Tensor) -> Tensor:
-        """Score tokens and distances, all pairs. Shapes: (T, A, D), (2S, A·D) -> (A, T, 2S)."""
+        """Score all pairs of tokens and distances. Shapes: (T, A, D), (2S, A·D) -> (A, T, 2S)."""
         rows = distances.view(len(distances), self.heads, -1)  # (2S, A, D)
         return torch.matmul(tokens.transpose(0, 1), rows.permute(1, 2, 0))
 
 
 def _disentangled(asked: Tensor | None, asking: Tensor | None, places: Tensor, slots: Slots) -> Score:
-    """Add what a pair's distance scores with the token that asks, and with the one that is seen.
+    """Add the scores of a pair's distance with the querying token, and with the token seen.
 
     Shapes: asked, asking (A, T, 2S), places (T,).
     """
@@ -86,18 +86,18 @@ def _disentangled(asked: Tensor | None, asking: Tensor | None, places: Tensor, s
 def distance_slots(buckets: int, furthest: int) -> Tensor:
     """Give the rows of `Slots`.
 
-    The middle of the buckets are single distances, further out they widen with the logarithm, up to
-    `furthest`. Without buckets (0 or fewer) each distance has a row, up to `furthest`.
+    The buckets in the middle hold single distances; outer buckets grow logarithmically, up to `furthest`.
+    Without buckets (0 or fewer) each distance up to `furthest` has a row.
     Shapes: -> (2R + 1,) int32.
     """
-    # At twice the furthest distance the last row is reached, however the logarithm is rounded.
+    # Twice the furthest distance is in the last row for every rounding of the logarithm.
     reach = 2 * furthest
     distances = torch.arange(-reach, reach + 1)  # (2R + 1,)
     if buckets <= 0:
         return (distances + furthest).clamp(0, 2 * furthest - 1).int()
     middle = buckets // 2
     size = distances.abs().clamp(min=middle)
-    # In fp32 and in this order, as in training: a distance on a border stays on its side.
+    # In fp32 and in this order, as in training: a distance at a border must stay in the same bucket.
     spread = torch.log(size / middle) / torch.log(torch.tensor((furthest - 1) / middle))
     wide = (torch.ceil(spread * (middle - 1)) + middle).long() * distances.sign()
     bucket = torch.where(distances.abs() <= middle, distances, wide)
@@ -126,20 +126,20 @@ class PackedDeberta(PackedTransformer):
 
     @classmethod
     def serves(cls, model: Any) -> bool:
-        """Whether no convolution (v2-xlarge) and no second pass mixes tokens, and buckets have a middle."""
+        """Whether there is no convolution (v2-xlarge) and no second pass, and buckets have a middle."""
         buckets = [getattr(layer.attention.self, "position_buckets", 0) for layer in model.encoder.layer]
         halved = all(each % 2 == 0 or each < 0 for each in buckets)
         return super().serves(model) and model.encoder.conv is None and model.z_steps <= 1 and halved
 
     @staticmethod
     def parts(layer: Any) -> LayerParts:
-        """Take a post-norm layer apart."""
+        """Split a post-norm layer into its parts."""
         own = layer.attention.self
         projections = [own.query_proj, own.key_proj, own.value_proj]
         return LayerParts(projections, own.num_attention_heads, after_attention(layer))
 
     def shared(self, given: Reading, hidden: Tensor) -> tuple[Tensor | None, Slots | None]:
-        """Give the vectors of distances (2S, H), no more rows are trained, and their slots."""
+        """Give the vectors of distances (2S, H), only the trained rows, and their slots."""
         return self.model.encoder.get_rel_embedding(), self._slots
 
 

@@ -1,4 +1,4 @@
-"""DistilBERT: BERT's layers under names of their own, and no segments."""
+"""DistilBERT: BERT's layers under other names, without segments."""
 
 from typing import Any
 
@@ -16,12 +16,12 @@ class PackedDistilBert(PackedTransformer):
 
     @classmethod
     def serves(cls, model: Any) -> bool:
-        """Whether all layers are run whole, with projections that can be fused."""
+        """Whether all layers run without chunking, with projections that can be fused."""
         return super().serves(model) and model.config.chunk_size_feed_forward == 0
 
     @staticmethod
     def parts(layer: Any) -> LayerParts:
-        """Take a post-norm layer apart."""
+        """Split a post-norm layer into its parts."""
         own = layer.attention
 
         def rest(mixed: Tensor, hidden: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ class PackedDistilBert(PackedTransformer):
 
     def embedded(self, given: Reading) -> Tensor:
         """Shapes: T tokens -> (T, H)."""
-        # Part by part: before transformers 5 the embeddings as a whole take no positions.
+        # Part by part: before transformers 5 the embeddings' module takes no positions.
         parts = self.model.embeddings
         words = parts.word_embeddings(given.stream.input_ids)  # (T, H)
         embedded = words + parts.position_embeddings(given.positions)  # (T, H)

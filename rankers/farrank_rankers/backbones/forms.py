@@ -1,7 +1,7 @@
-"""The forms in which an architecture is run: called on padded batches, packed, and changed for graphs.
+"""The forms of an architecture: for padded batches, for packed streams, and for traced graphs.
 
 Each architecture is one file of this folder, which ends with its `Forms`, and one row of
-`facts.ARCHITECTURES`, which names them. The file is imported when a backbone of its kind is built.
+`facts.ARCHITECTURES`, which names them. The file is imported when such a backbone is built.
 """
 
 import sys
@@ -32,7 +32,7 @@ Head = Callable[[Any, TokenStream, Tensor], Tensor]
 
 
 class Replacement(NamedTuple):
-    """A module or method of a backbone, and what stands in for it for a while."""
+    """A module or method of a backbone, and its temporary replacement."""
 
     owner: Any
     name: str
@@ -44,7 +44,7 @@ Replace = Callable[[Any], Iterable[Replacement]]
 
 
 def as_it_is(backbone: nn.Module, roles: Tensor, inputs: Mapping[str, Any]) -> Any:
-    """Call a backbone that treats all positions alike."""
+    """Call a backbone that needs no roles."""
     return backbone(**inputs)
 
 
@@ -55,12 +55,12 @@ def nothing(model: Any) -> Iterable[Replacement]:
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """How an architecture is called, and what else can be made of it; the defaults fit most of transformers.
+    """The functions that call, pack and change an architecture; the defaults fit most of transformers.
 
-    `packed` reads streams, `packed_in_classifier` below a classifier where that differs; `head` makes logits
-    of a stream. `packs_unfused` says that streams are faster even where no fused kernel attends. `dense`
-    lists what must be replaced for a graph with a length of its own, `first_tokens` what lets the last layer
-    compute first tokens only, (P, 1, H).
+    `packed` reads streams; `packed_in_classifier` does so below a classifier if that differs; `head` makes
+    logits from a stream. `packs_unfused`: streams are faster even without a fused attention kernel. `dense`
+    lists the replacements for a graph with a free length, `first_tokens` those that let the last layer
+    compute only first tokens, (P, 1, H).
     """
 
     call: Call = as_it_is
@@ -73,7 +73,7 @@ class Forms:
 
 
 def forms_of(architecture: str) -> Forms:
-    """Import the forms of an architecture; those without a file of their own are called as they are."""
+    """Import the forms of an architecture; architectures without a file have the defaults."""
     row = ARCHITECTURES.get(architecture)
     if row is None or not row.forms:
         return Forms()
@@ -84,9 +84,9 @@ def forms_of(architecture: str) -> Forms:
 def packed_backbone(
     backbone: Any, architecture: str, compile_by: Compile = as_written
 ) -> PackedBackbone | None:
-    """Put a packed form on a backbone's weights; None if it must be given padded batches.
+    """Make the packed form on a backbone's weights; None if the backbone needs padded batches.
 
-    That is so of an architecture that has no packed form, and of a variant that computes something else.
+    None is the result for an architecture without a packed form, and for a variant that computes differently.
     """
     forms = forms_of(architecture)
     base = getattr(backbone, "base_model", backbone)
@@ -110,18 +110,18 @@ def packed_backbone(
 
 
 def dense_attention(backbone: nn.Module) -> AbstractContextManager[None]:
-    """Let sparse attention compute all pairs under a mask for a while; other backbones stay as they are.
+    """Temporarily let sparse attention compute all pairs under a mask; other backbones do not change.
 
-    For tracing: transformers takes lengths apart in Python and looks at masks' values, which no graph with a
-    length of its own can hold. The vectors are the same, the cost grows with the square of the length. For
-    inference: nothing is dropped out, and BigBird has the blocks that it has in evaluation. Masks are
-    those of `added_mask`.
+    For tracing: transformers' sparse attention computes with lengths in Python and reads masks' values, which
+    a graph with a free length cannot. The vectors are the same; the cost grows with the square of the length.
+    For inference only: there is no dropout, and BigBird has its blocks of evaluation. Masks are those of
+    `added_mask`.
     """
     return _replaced(backbone, lambda forms: lambda model: (*_added_masks(model), *forms.dense(model)))
 
 
 def _added_masks(model: Any) -> Iterator[Replacement]:
-    """Replace what makes masks in a model's module of transformers, since release 5."""
+    """Replace the function that makes masks in a model's module of transformers, from release 5."""
     module = sys.modules[type(model).__module__]
     makers = {
         "create_bidirectional_mask": added_mask,
@@ -135,8 +135,8 @@ def added_mask(
 ) -> Tensor | None:
     """Give 0 for tokens and the lowest number for padding, as transformers 4 does.
 
-    In 5 masks are of truth. In ONNX torch then looks at every weight for rows in which nothing is seen, and
-    finds each pair's mask by its index: OpenVINO and ONNX Runtime took a tenth longer (MiniLM-L6).
+    In 5 masks are booleans. In ONNX torch then checks every attention weight for rows in which nothing is
+    seen, and looks up each pair's mask by its index: OpenVINO and ONNX Runtime took 10% longer (MiniLM-L6).
     Shapes: (P, L, H), (P, L) -> (P, 1, 1, L).
     """
     if attention_mask is None:
@@ -148,7 +148,7 @@ def added_mask(
 def added_window_mask(
     config: Any, inputs_embeds: Tensor, attention_mask: Tensor, **_unused: Any
 ) -> Tensor | None:
-    """Likewise where tokens see near ones only. Shapes: (P, L, H), (P, L) -> (P, 1, L, L)."""
+    """Do the same for layers whose tokens see only near ones. Shapes: (P, L, H), (P, L) -> (P, 1, L, L)."""
     padding = added_mask(config, inputs_embeds, attention_mask)
     if padding is None:
         return None
@@ -158,16 +158,16 @@ def added_window_mask(
 
 
 def last_layer_for_first_tokens(backbone: nn.Module) -> AbstractContextManager[None]:
-    """Let a backbone's last layer compute the first tokens only, (P, 1, H), for a while, if it can.
+    """Temporarily let a backbone's last layer compute only the first tokens, (P, 1, H), if it can.
 
-    For inference: nothing is dropped out.
+    For inference only: there is no dropout.
     """
     return _replaced(backbone, lambda forms: forms.first_tokens)
 
 
 @contextmanager
 def _replaced(backbone: nn.Module, chosen: Callable[[Forms], Replace]) -> Iterator[None]:
-    """Put an architecture's replacements in, and what was there back again, whatever happens."""
+    """Install an architecture's replacements for the block, and always restore the originals."""
     model: Any = getattr(backbone, "base_model", backbone)
     forms = forms_of(getattr(model.config, "model_type", ""))
     with ExitStack() as restore:

@@ -12,7 +12,7 @@ from farrank_rankers.packed.pattern import Pattern, Score
 
 
 def soft_capped(cap: float) -> Score:
-    """Keep attention's scores between -cap and cap.
+    """Limit attention scores softly to -cap … cap.
 
     Source: Gemma Team, "Gemma 2", arXiv 2408.00118.
     """
@@ -29,7 +29,8 @@ class PackedGemma(PackedLlama):
     def __init__(self, model: Any, compile_by: Compile) -> None:
         super().__init__(model, compile_by)
         embedding = model.embed_tokens
-        # transformers 5 scales in the embedding itself. It is rounded to the embedding's type, as there.
+        # transformers 5 scales in the embedding itself. The factor is rounded to the embedding's dtype, as
+        # there.
         scale = 1.0 if hasattr(embedding, "embed_scale") else model.config.hidden_size**0.5
         self._embedding_scale = float(torch.tensor(scale, dtype=embedding.weight.dtype))
 
@@ -39,11 +40,11 @@ class PackedGemma(PackedLlama):
 
 
 class PackedGemma2Layer(PackedLlamaLayer):
-    """A layer of Gemma 2, whose attention may be capped and near. Shapes: (T, H) -> (T, H)."""
+    """A layer of Gemma 2, with a soft cap or a window in its attention. Shapes: (T, H) -> (T, H)."""
 
     @staticmethod
     def pattern(attention: Any) -> Pattern:
-        """Say which tokens see each other, and cap their scores."""
+        """Make the pattern of tokens that see each other, with capped scores."""
         cap = attention.attn_logit_softcapping
         pattern = PackedLlamaLayer.pattern(attention)
         return pattern if cap is None else Pattern(True, pattern.window, rescored=soft_capped(cap))
@@ -56,7 +57,7 @@ class PackedGemma2(PackedGemma):
 
     @staticmethod
     def parts(layer: Any) -> LayerParts:
-        """Take a layer apart that norms what attention and feed-forward read, and what they give."""
+        """Split a layer that norms both inputs and outputs of attention and feed-forward."""
         own = layer.self_attn
 
         def rest(mixed: Tensor, hidden: Tensor) -> Tensor:

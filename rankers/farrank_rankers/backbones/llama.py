@@ -18,12 +18,12 @@ from farrank_rankers.packed.packed_backbone import (
 from farrank_rankers.packed.pattern import CAUSAL, Pattern, counting_places
 from farrank_rankers.packed.stream import TokenStream
 
-# Ways to stretch rotary positions by the longest input of a batch: companions would change scores.
+# Stretchings of rotary positions that depend on a batch's longest input: other inputs would change scores.
 BY_THE_BATCH = frozenset({"dynamic", "longrope"})
 
 
 def without_cache(backbone: nn.Module, roles: Tensor, inputs: Mapping[str, Any]) -> Any:
-    """Call a decoder without keeping keys and values for tokens to come: there are none."""
+    """Call a decoder without caching keys and values: no token is generated."""
     return backbone(**inputs, use_cache=False)
 
 
@@ -36,13 +36,13 @@ class PackedLlamaLayer(PackedLayer):
         self._size = int(own.head_dim)
         self._scale: float = own.scaling
         self._pattern = self.pattern(own)
-        # Queries and keys, which are turned, and values.
+        # Queries and keys, which are rotated, and values.
         self._counts = [each.out_features // self._size for each in parts.projections]
         self._asked = compile_by(self.asked)
 
     @staticmethod
     def pattern(attention: Any) -> Pattern:
-        """Say which tokens see each other: none behind itself, and in some layers near ones only."""
+        """Make the pattern: tokens see only earlier ones, and in some layers only near ones."""
         window = getattr(attention, "sliding_window", None)
         # transformers counts the token itself.
         return CAUSAL if window is None else Pattern(causal=True, window=window - 1)
@@ -63,7 +63,7 @@ class PackedLlamaLayer(PackedLayer):
         return turned(query, cosine, sine), turned(key, cosine, sine), value
 
     def normed(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Norm queries and keys head by head, where the architecture does. Shapes: (T, A or B, D) each."""
+        """Norm queries and keys head by head, if the architecture does. Shapes: (T, A or B, D) each."""
         return query, key
 
 
@@ -75,12 +75,12 @@ class PackedLlama(PackedTransformer):
 
     @classmethod
     def serves(cls, model: Any) -> bool:
-        """Whether positions depend on an input alone, and all projections can be fused."""
+        """Whether positions depend only on the input, and all projections can be fused."""
         return super().serves(model) and model.rotary_emb.rope_type not in BY_THE_BATCH
 
     @staticmethod
     def parts(layer: Any) -> LayerParts:
-        """Take a pre-norm layer apart."""
+        """Split a pre-norm layer into its parts."""
         own = layer.self_attn
 
         def rest(mixed: Tensor, hidden: Tensor) -> Tensor:
@@ -102,13 +102,13 @@ class PackedLlama(PackedTransformer):
         """Shapes: T tokens -> last_hidden_state (T, H)."""
         output = super().__call__(given)
         last: Tensor = self.model.norm(output.last_hidden_state)  # (T, H)
-        # transformers gives the last layer's states behind the norm, the others before it.
+        # transformers returns the last layer's states after the norm, the others before it.
         states = output.hidden_states and (*output.hidden_states[:-1], last)
         return PackedOutput(given.stream, last, states)
 
 
 def turned(heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Turn heads by their tokens' positions, their first half against their second.
+    """Rotate heads by their tokens' positions, pairing the first half with the second.
 
     Shapes: heads (T, A, D), cosine and sine (T, 1, D) -> (T, A, D).
     Source: Su et al., "RoFormer", arXiv 2104.09864, with the pairs as in transformers' Llama.
@@ -120,7 +120,7 @@ def turned(heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 def last_token(model: Any, tokens: TokenStream, hidden: Tensor) -> Tensor:
     """Score the last token whose id is not the padding's, or the first if all are.
 
-    transformers knows padding by its id: a text's own token of that id at an input's end is passed over too.
+    transformers recognises padding by its id: it also skips a text's own token with that id at the end.
     Shapes: (T, H) -> (P, labels).
     """
     first = tokens.bounds.offsets[:-1].long()  # (P,)

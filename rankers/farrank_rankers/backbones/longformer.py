@@ -1,7 +1,7 @@
-"""Longformer: tokens see their neighbours and a few global tokens, which see all, by layers of their own.
+"""Longformer: tokens see their neighbours and a few global tokens, which see all with separate projections.
 
-`is_global` and `sees` are the law; the dense form for traced graphs and the packed form both apply them.
-transformers' own sparse attention serves padded batches.
+`is_global` and `sees` define the attention; the dense form for traced graphs and the packed form use them.
+Padded batches use transformers' own sparse attention.
 
 Source: Beltagy et al., arXiv 2004.05150 (global attention on the question, for question answering).
 """
@@ -40,7 +40,7 @@ def is_global(roles: Array, special_tokens: Array) -> Array:
 
 
 def sees(own: Tensor, other: Tensor, reach: Tensor | int, other_is_global: Tensor) -> Tensor:
-    """Whether a token sees another: at most `reach` places away, or global. A global token sees all.
+    """Whether a token sees another: at most `reach` places away, or global. Global tokens see all.
 
     Shapes: places own and other, other_is_global, any that fit together -> bool.
     """
@@ -55,8 +55,8 @@ def global_positions(roles: Tensor) -> Tensor:
 def with_global_attention(backbone: nn.Module, roles: Tensor, inputs: Mapping[str, Any]) -> Any:
     """Call Longformer with global attention on [CLS], the query and the first [SEP].
 
-    A classifier is left to transformers, which gives its first token alone global attention, as in training.
-    transformers pads to a multiple of the attention window and masks what it adds.
+    For a classifier, transformers itself gives only the first token global attention, as in training.
+    transformers pads to a multiple of the attention window and masks this padding.
     """
     if getattr(backbone, "base_model", backbone) is not backbone:
         return backbone(**inputs)
@@ -65,7 +65,7 @@ def with_global_attention(backbone: nn.Module, roles: Tensor, inputs: Mapping[st
 
 
 class DenseLongformer(nn.Module):
-    """A layer's attention over all pairs under a mask; called as transformers calls its own.
+    """A layer's attention over all pairs under a mask; the signature is that of transformers.
 
     attention_mask is positive for global tokens, negative for padding.
     """
@@ -101,7 +101,7 @@ def _unpadded(
 
 
 class GlobalTokens(NamedTuple):
-    """A stream's global tokens; all of them are among the first `leading` or last `trailing` of their inputs.
+    """A stream's global tokens; each is among the first `leading` or last `trailing` tokens of its input.
 
     `bounds` divide them into inputs.
     Shapes: flags (T,) bool, indices (G,) int64, ascending.
@@ -115,14 +115,14 @@ class GlobalTokens(NamedTuple):
 
     @classmethod
     def of(cls, stream: TokenStream, flags: NDArray[np.bool_]) -> "GlobalTokens":
-        """Make tokens global, at least one of each input. All is found on the host: no device is waited for.
+        """Make tokens global, at least one per input. This runs on the host, without waiting for the device.
 
         Shapes: flags (T,).
         """
         lengths = np.asarray(stream.bounds.lengths)  # (P,)
         starts, ends = np.cumsum(lengths) - lengths, np.repeat(lengths, lengths)  # (P,), (T,)
         places = np.arange(len(flags)) - np.repeat(starts, lengths)  # (T,)
-        # How long the runs in front are, and where the rest begins.
+        # The lengths of the runs in front, and the start of the rest.
         runs = np.minimum.reduceat(np.where(flags, ends, places), starts)  # (P,)
         is_rest = flags & (places >= np.repeat(runs, lengths))  # (T,)
         rests = np.minimum.reduceat(np.where(is_rest, places, ends), starts)  # (P,)
@@ -155,7 +155,7 @@ class PackedLongformerLayer(PackedLayer):
     """A post-norm layer. Shapes: (T, H) -> (T, H)."""
 
     def mixed(self, hidden: Tensor, given: Reading, shared: Any) -> Tensor:
-        """Attend near and to global tokens, and let those attend to all. Shapes: (T, H) -> (T, A, D)."""
+        """Attend to near and global tokens; global tokens attend to all. Shapes: (T, H) -> (T, A, D)."""
         own, (everywhere, patterns) = self.layer.attention.self, shared
         projected = self.projected(hidden).view(len(hidden), 5, self.heads, -1)  # (T, 5, A, D)
         query, key, value, global_key, global_value = projected.unbind(1)  # (T, A, D) each
@@ -167,7 +167,7 @@ class PackedLongformerLayer(PackedLayer):
 
 
 class PackedLongformer(PackedTransformer):
-    """A transformers Longformer read as it is: [CLS], the query and the first [SEP] are global.
+    """A transformers Longformer without a head: [CLS], the query and the first [SEP] are global.
 
     Shapes: T tokens -> last_hidden_state (T, H).
     """
@@ -179,12 +179,12 @@ class PackedLongformer(PackedTransformer):
         super().__init__(model, compile_by)
         device = model.embeddings.word_embeddings.weight.device
         windows = {layer.attention.self.one_sided_attn_window_size for layer in model.encoder.layer}
-        # Tensors, each (): a mask that is compiled for streams of any length must hold no number.
+        # Tensors, each (): a mask compiled for streams of any length must not contain a number.
         self._windows = {window: torch.tensor(window, device=device) for window in windows}
 
     @staticmethod
     def parts(layer: Any) -> LayerParts:
-        """Take a post-norm layer apart."""
+        """Split a post-norm layer into its parts."""
         own = layer.attention.self
         projections = [own.query, own.key, own.value, own.key_global, own.value_global]
         return LayerParts(projections, own.num_heads, after_attention(layer))
@@ -199,13 +199,13 @@ class PackedLongformer(PackedTransformer):
 
 
 class PackedLongformerInClassifier(PackedLongformer):
-    """A Longformer below a classifier: its first token alone is global, as in training."""
+    """A Longformer below a classifier: only the first token is global, as in training."""
 
     global_tokens = staticmethod(first_tokens)
 
 
 def near_or_global(places: Tensor, window: int, reach: Tensor, everywhere: GlobalTokens) -> Pattern:
-    """Let tokens see those at most `window` places away, and the global ones.
+    """Let tokens see tokens at most `window` places away, and global ones.
 
     Shapes: places (T,), reach (), the window once more.
     """

@@ -1,7 +1,7 @@
-"""ModernBERT: pre-norm layers with rotary positions, of which two in three see near tokens only.
+"""ModernBERT: pre-norm layers with rotary positions; two of three layers see only near tokens.
 
-Every third layer attends to the whole input, with another base for its rotations. The vectors of the last
-layer are normed once more.
+Every third layer attends to the whole input, with another base of its rotations. The last layer's vectors are
+normed once more.
 
 Source: Warner et al., "Smarter, Better, Faster, Longer", arXiv 2412.13663.
 """
@@ -27,10 +27,10 @@ from farrank_rankers.packed.stream import TokenStream
 
 
 def prepared(config: Any) -> Any:
-    """Have transformers compute in the precision asked for, and compile nothing.
+    """Make transformers compute in the given precision, and compile nothing.
 
-    Where flash_attn is installed transformers 4 would take it also for fp32, and round to bf16; where Triton
-    is, it would compile layers at the first batch on a GPU.
+    With flash_attn installed, transformers 4 would use it for fp32, too, and round to bf16. With Triton
+    installed, it would compile layers at the first batch on a GPU.
     """
     config._attn_implementation = "sdpa"
     config.reference_compile = False
@@ -38,7 +38,7 @@ def prepared(config: Any) -> Any:
 
 
 def is_local(layer: Any) -> bool:
-    """Whether a layer's tokens see near ones only."""
+    """Whether a layer's tokens see only near ones."""
     kind = getattr(layer, "attention_type", None)  # of transformers 5
     return bool(layer.attn.local_attention != (-1, -1) if kind is None else kind == LOCAL)
 
@@ -51,14 +51,14 @@ class Rotations(NamedTuple):
 
     @classmethod
     def of(cls, model: Any, layer: Any, hidden: Tensor, positions: Tensor) -> "Rotations":
-        """Ask the model. Shapes: hidden (P, L, H), positions (P or 1, L) -> (P or 1, L, D)."""
+        """Read them from the model. Shapes: hidden (P, L, H), positions (P or 1, L) -> (P or 1, L, D)."""
         if hasattr(model, "rotary_emb"):  # transformers 5
             return cls(*model.rotary_emb(hidden, positions, layer.attention_type))
         return cls(*layer.attn.rotary_emb(hidden, position_ids=positions))
 
 
 def with_normed_states(backbone: nn.Module, roles: Tensor, inputs: Mapping[str, Any]) -> Any:
-    """Call ModernBERT; the last of all states is the normed one, as transformers 5 has it and 4 has not."""
+    """Call ModernBERT; the last hidden state is normed, as in transformers 5 but not in 4."""
     output = backbone(**inputs)
     if output.hidden_states is not None and "last_hidden_state" in output:
         output.hidden_states = (*output.hidden_states[:-1], output.last_hidden_state)
@@ -66,7 +66,7 @@ def with_normed_states(backbone: nn.Module, roles: Tensor, inputs: Mapping[str, 
 
 
 class Shared(NamedTuple):
-    """What layers of one kind share: which tokens see each other, and how heads are turned.
+    """Shared by layers of one kind: the pattern of tokens that see each other, and the rotations of heads.
 
     Shapes: cosine and sine (T, 1, D).
     """
@@ -121,7 +121,7 @@ class PackedModernBert(PackedTransformer):
 
     @classmethod
     def serves(cls, model: Any) -> bool:
-        """Whether positions depend on an input alone, and all projections can be fused."""
+        """Whether positions depend only on the input, and all projections can be fused."""
         turning = [model.rotary_emb] if hasattr(model, "rotary_emb") else []
         turning = turning or [layer.attn.rotary_emb for layer in model.layers]
         kinds = [each.rope_type for each in turning]
@@ -130,7 +130,7 @@ class PackedModernBert(PackedTransformer):
 
     @staticmethod
     def parts(layer: Any) -> LayerParts:
-        """Take a pre-norm layer apart."""
+        """Split a pre-norm layer into its parts."""
 
         def rest(mixed: Tensor, hidden: Tensor) -> Tensor:
             hidden = hidden + layer.attn.Wo(mixed)  # (T, H)
@@ -143,7 +143,7 @@ class PackedModernBert(PackedTransformer):
         return self.model.embeddings(given.stream.input_ids)
 
     def shared(self, given: Reading, hidden: Tensor) -> Mapping[bool, Shared]:
-        """Give what layers share, by whether they are local."""
+        """Give the shared parts of layers, by whether the layers are local."""
         shared = {}
         for layer in self.model.layers:
             near = is_local(layer)
@@ -154,11 +154,11 @@ class PackedModernBert(PackedTransformer):
         return shared
 
     def _near_in(self, stream: TokenStream) -> Pattern:
-        """Let tokens see near ones; padding left out counts, where there is any."""
+        """Let tokens see near ones; padding that the stream leaves out counts."""
         return self._near if stream.is_dense else counting_places(self._near, stream.places)
 
     def ends_in_firsts(self, shared: Any) -> bool:
-        """Whether the last layer can compute first tokens alone: if it is global."""
+        """Whether the last layer can compute only first tokens, which it can if it is global."""
         return not is_local(self.model.layers[-1])
 
     def __call__(self, given: Reading) -> PackedOutput:
@@ -172,22 +172,22 @@ class PackedModernBert(PackedTransformer):
 
 
 def window_of(model: Any) -> int:
-    """How many tokens away those are that a local layer's token sees, on each side."""
+    """The distance, in tokens, that a local layer's token sees on each side."""
     return int(model.config.local_attention) // 2
 
 
 def pooled_by_config(model: Any, tokens: TokenStream, hidden: Tensor) -> Tensor:
     """Pass first tokens or means to the head, as config.json says. Shapes: (T, H) -> (P, labels)."""
     if model.config.classifier_pooling == "mean":
-        # A sum of many tokens in bf16 would lose the small differences between them.
+        # A sum of many tokens in bf16 would lose small differences between them.
         pooled = tokens.mean(hidden.float()).to(hidden.dtype)  # (P, H)
     else:
         pooled = tokens.first(hidden)  # (P, H)
     return model.classifier(model.head(pooled))
 
 
-# Two layers in three compute the scores of near tokens alone, where transformers computes all and masks them.
-# On a CPU streams took 0.8 of the time with inputs of 128 tokens, and a third with 8,192.
+# Two of three layers compute only the scores of near tokens; transformers computes all and masks them. On a
+# CPU, streams took 0.8 of the time with inputs of 128 tokens, and a third with 8,192.
 MODERNBERT = Forms(
     call=with_normed_states, packed=PackedModernBert, head=pooled_by_config, packs_unfused=True
 )

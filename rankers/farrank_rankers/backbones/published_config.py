@@ -1,7 +1,7 @@
-"""A published config.json, as the transformers that is installed is to read it.
+"""A published config.json, converted for the installed release of transformers.
 
-Releases since 5 write rotary positions in another way, and read the older one, too. 4.57 passes over theirs,
-and would compute with its defaults. Keys by which a file chooses code are left out for both.
+Releases from 5 write rotary positions in another form, and also read the older one. 4.57 ignores the new form
+and would compute with its defaults. Keys with which a file selects code are left out for both.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,16 +10,16 @@ from typing import Any
 from farrank_rankers.errors import SourceError
 from farrank_rankers.lean_transformers import transformers
 
-# transformers takes the name of a repository of the hub for what computes attention, and releases before 5.3
-# run it (CVE-2026-4372), or let the file say itself that its code is trusted (CVE-2026-5241).
+# transformers accepts a hub repository as the implementation of attention, and releases before 5.3 run its
+# code (CVE-2026-4372), or let the file itself declare its code trusted (CVE-2026-5241).
 CHOOSES_CODE = ("attn_implementation", "experts_implementation", "auto_map", "trust_remote_code")
 
 SINCE_5 = int(transformers.__version__.partition(".")[0]) >= 5
 
-# What 5 calls layers whose tokens see all others, and near ones only.
+# The names in 5 of layers whose tokens see all others, or only near ones.
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
 
-# Architectures whose layers are of two kinds, and what 4.57 calls the bases of their rotary positions.
+# Architectures with two kinds of layers, and the names in 4.57 of the bases of their rotary positions.
 _BASES = {
     "modernbert": {GLOBAL: "global_rope_theta", LOCAL: "local_rope_theta"},
     "gemma3_text": {GLOBAL: "rope_theta", LOCAL: "rope_local_base_freq"},
@@ -27,9 +27,9 @@ _BASES = {
 
 
 def as_installed(config: Mapping[str, Any], since_5: bool = SINCE_5) -> dict[str, Any]:
-    """Give the keys of a parsed config.json as the installed release reads them; `since_5` says which it is.
+    """Convert the keys of a parsed config.json for the installed release; `since_5`: it is 5 or later.
 
-    Raises: SourceError naming the key that this release would read as something else.
+    Raises: SourceError naming the key that this release would misread.
     """
     values = _harmless(config)
     if since_5:
@@ -37,7 +37,7 @@ def as_installed(config: Mapping[str, Any], since_5: bool = SINCE_5) -> dict[str
         if kind in ("relative_key", "relative_key_query"):
             raise SourceError(
                 f"config.json: position_embedding_type is {kind!r}, which transformers computes up to 4.57; "
-                f"{transformers.__version__} is installed, and would take the positions for absolute ones"
+                f"{transformers.__version__} is installed, and would treat the positions as absolute"
             )
         return values
     if isinstance(rope := values.pop("rope_parameters", None), Mapping):
@@ -49,7 +49,7 @@ def as_installed(config: Mapping[str, Any], since_5: bool = SINCE_5) -> dict[str
 
 
 def _harmless(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what `CHOOSES_CODE` names, in the configurations of parts as well."""
+    """Leave out the keys of `CHOOSES_CODE`, also in the configurations of parts."""
     return {
         name: _harmless(value) if isinstance(value, Mapping) else value
         for name, value in config.items()
@@ -58,7 +58,7 @@ def _harmless(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rope_of_4(model_type: str, rope: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the keys by which transformers 4.57 has what 5 calls `rope_parameters`."""
+    """Convert the `rope_parameters` of 5 to the keys of transformers 4.57."""
     bases = _BASES.get(model_type, {})
     by_kind = {kind: each for kind, each in rope.items() if isinstance(each, Mapping)}
     if by_kind.keys() - bases.keys():
@@ -69,7 +69,7 @@ def _rope_of_4(model_type: str, rope: Mapping[str, Any]) -> dict[str, Any]:
     for kind, each in by_kind.items():
         named = _base_and_scaling(each, bases[kind])
         scaling = named.pop("rope_scaling")
-        # 4.57 stretches the positions of Gemma's full layers alone, and none of ModernBERT's.
+        # 4.57 stretches positions only of Gemma's full layers, and none of ModernBERT's.
         if scaling is not None and bases[kind] != "rope_theta":
             raise _needs_5(f"rope_parameters: {kind} of rope_type {scaling['rope_type']!r}")
         if bases[kind] == "rope_theta":
@@ -79,7 +79,7 @@ def _rope_of_4(model_type: str, rope: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _base_and_scaling(rope: Mapping[str, Any], base: str) -> dict[str, Any]:
-    """Take out the base and the part that is turned; what is left says how positions are stretched."""
+    """Remove the base and the rotated part; the rest describes the stretching of positions."""
     left = dict(rope)
     found = {base: left.pop("rope_theta")} if "rope_theta" in left else {}
     if "partial_rotary_factor" in left:
@@ -89,7 +89,7 @@ def _base_and_scaling(rope: Mapping[str, Any], base: str) -> dict[str, Any]:
 
 
 def _every(layers: Sequence[str]) -> int:
-    """Find the distance between ModernBERT's layers of global attention, which 5 lists one by one."""
+    """Find the interval of ModernBERT's layers with global attention, which 5 lists one by one."""
     for distance in range(1, len(layers) + 1):
         if list(layers) == [LOCAL if number % distance else GLOBAL for number in range(len(layers))]:
             return distance

@@ -7,7 +7,7 @@ from farrank_rankers.backbones.llama import PackedLlama, PackedLlamaLayer, last_
 
 
 class PackedQwen3Layer(PackedLlamaLayer):
-    """A layer of Qwen3, which norms queries and keys before it turns them. Shapes: (T, H) -> (T, H)."""
+    """A layer of Qwen3, which norms queries and keys before their rotation. Shapes: (T, H) -> (T, H)."""
 
     def normed(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Shapes: (T, A, D), (T, B, D)."""

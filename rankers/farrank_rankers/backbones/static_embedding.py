@@ -1,7 +1,7 @@
-"""Static embeddings: a table of vectors, one for each token, whatever stands beside it.
+"""Static embeddings: a table of vectors, one per token, independent of context.
 
 Sources: sentence-transformers' StaticEmbedding, and MinishLab's model2vec, whose tables have fewer vectors
-than tokens, or weights of their own, in some releases.
+than tokens, or token weights, in some releases.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class StaticEmbedding(nn.Module):
 
 
 def rename_static(tensors: Mapping[str, Tensor], source: Path) -> dict[str, Tensor]:
-    """Make one row for each token of what either package saves, its weight multiplied in.
+    """Make a table with a row per token from either package's files, multiplied by the token's weight.
 
     Shapes: embedding.weight (V, H); or embeddings (R, H), with mapping (V,) of rows and weights (V,).
     Raises: WeightsError naming the file and the tensor that is missing or does not fit.

@@ -1,1 +1,1 @@
-"""Exports of a ranker: graphs beside its artifact's weights, with all that says what they are worth."""
+"""Exports of a ranker: graphs next to its artifact's weights, with a record of their accuracy and origin."""

@@ -1,6 +1,6 @@
-"""Where an artifact's exports are.
+"""The folders of an artifact's exports.
 
-How one is written whole or not at all, and how one is opened and checked.
+An export is written whole or not at all, and checked when it is opened.
 """
 
 import hashlib
@@ -51,9 +51,9 @@ NO_ENSEMBLES = "an ensemble has no model of its own; export each of its members"
 
 
 def cache_folder() -> Path:
-    """Name the folder of what is kept for later starts, in `exports` there.
+    """The folder in which exports are cached for later starts: `exports` in the cache folder.
 
-    It is `FARRANK_CACHE`, else `farrank` in `XDG_CACHE_HOME`, else `~/.cache/farrank`.
+    The cache folder is `FARRANK_CACHE`, else `farrank` in `XDG_CACHE_HOME`, else `~/.cache/farrank`.
     """
     if own := os.environ.get("FARRANK_CACHE"):
         return Path(own)
@@ -62,14 +62,14 @@ def cache_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """An export's folder and what its manifest says."""
+    """An export's folder and its manifest."""
 
     folder: Path
     manifest: ExportManifest
 
     @classmethod
     def read(cls, folder: Path) -> "Export":
-        """Read an export's manifest, and none of the files that it names.
+        """Read an export's manifest, but not the files that it names.
 
         Raises: ExportError naming file and key, or the folder that the manifest belongs to.
         """
@@ -111,12 +111,12 @@ class Export:
                 )
 
     def path(self, graph: str, runtime: str) -> Path:
-        """Find the file that a runtime opens for a graph ("encoder", "aggregator")."""
+        """Give the file that a runtime opens for a graph ("encoder", "aggregator")."""
         return self.folder / self.manifest.graphs[graph].file_for(runtime)
 
 
 def find_exports(artifact: Path) -> list[Export]:
-    """List an artifact's exports by name; their files are not looked at.
+    """List an artifact's exports by name; their files are not checked.
 
     Raises: ExportError naming the manifest that is missing or wrong, or the folder that cannot be read.
     """
@@ -132,10 +132,10 @@ def find_exports(artifact: Path) -> list[Export]:
 
 @contextmanager
 def writing_export(artifact: Path, name: str, *, replace: bool = False) -> Iterator[Path]:
-    """Give a folder to write an export into, and rename it to its place when the block ends.
+    """Give a temporary folder for an export, and rename it to its place when the block ends.
 
-    If the block raises, the artifact stays as it was.
-    Raises: ExportError if the folder is no artifact, or the export exists and is not to be replaced.
+    If the block raises, the artifact does not change.
+    Raises: ExportError if the folder is not an artifact, or the export exists and must not be replaced.
     """
     if not (artifact / SPEC_FILE).is_file():
         raise ExportError(f"{artifact} is no artifact: it has no {SPEC_FILE}")
@@ -158,17 +158,17 @@ def writing_export(artifact: Path, name: str, *, replace: bool = False) -> Itera
                 exports.rmdir()
 
 
-# What an artifact's scores depend on, beside its weights.
+# The files besides the weights on which an artifact's scores depend.
 _TEXTS = (SPEC_FILE, "config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors.index.json")
 _WEIGHTS = ".safetensors"
 
-# Backbones whose attention depends on the longest input: it is fixed in the graph.
+# Backbones whose attention depends on the longest input, which is fixed in the graph.
 _LENGTH_DECIDES = frozenset({"big_bird"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exported:
-    """An export with its ranker's reader and versions, as `Ranker` has them."""
+    """An export with its ranker's reader and versions, like those of `Ranker`."""
 
     export: Export
     reader: Reader
@@ -177,11 +177,11 @@ class Exported:
 
 
 def open_exported(export: Export, **overrides: Unpack[Overrides]) -> Exported:
-    """Open an artifact's export. Every file is read once and its checksum taken.
+    """Open an artifact's export. Every file is read once, for its checksum.
 
-    The ranker's weights may be left out where an export alone is to be served.
-    Raises: ExportError if a file of it changed, or the ranker did since; SpecError if an override asks for
-    more than the export was made for.
+    The ranker's weights may be missing if only the export is served.
+    Raises: ExportError if one of its files, or the ranker, has changed; SpecError if an override exceeds the
+    export's limits.
     """
     artifact, manifest = export.folder.parent.parent, export.manifest
     export.verify()
@@ -200,7 +200,7 @@ def source_files(artifact: Path) -> list[Path]:
 
 
 def check_within(made_for: Reader, asked: Reader) -> None:
-    """Refuse overrides that change what is fixed in the graph.
+    """Refuse overrides that change constants of the graph.
 
     Raises: SpecError naming the field.
     """

@@ -1,6 +1,6 @@
-"""What an export's manifest.json says.
+"""An export's manifest.json.
 
-Its graphs, which runtimes may run them, how close they come to the ranker.
+It lists the graphs, the runtimes that may run them, and the differences of their scores from the ranker's.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ DIGEST = "digest"
 
 
 def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Give a JSON object with the SHA-256 of its other keys, however they are ordered and laid out."""
+    """Give a JSON object with the SHA-256 of its other keys, which does not depend on order and layout."""
     others = {key: value for key, value in values.items() if key != DIGEST}
     canonical = json.dumps(others, sort_keys=True, separators=(",", ":"))
     return others | {DIGEST: hashlib.sha256(canonical.encode()).hexdigest()}
@@ -26,12 +26,12 @@ def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 ExportFormat = Literal["onnx", "tensorrt"]
 ExportPrecision = Literal["fp32", "fp16", "bf16", "int8"]
-# Which library traced a ranker's encoder.
+# The library that traced a ranker's encoder.
 Exporter = Literal["torch", "optimum"]
 
 MANIFEST_VERSION = 1
 
-# The runtime that serves the ranker itself. Any other may serve exports: other packages can bring their own.
+# The runtime that serves the ranker itself. All others, including those of other packages, may serve exports.
 TORCH = "torch"
 
 
@@ -39,7 +39,7 @@ TORCH = "torch"
 class Graph:
     """One graph's file, and its inputs and outputs in their order.
 
-    `variants` names another file for a runtime that has one of its own ({"openvino": "encoder.xml"}).
+    `variants` names the files of runtimes with their own file ({"openvino": "encoder.xml"}).
     """
 
     file: str
@@ -54,7 +54,7 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """How the export's scores, as one runtime gave them, differ from those of the ranker in torch, fp32.
+    """Differences of the export's scores in one runtime from those of the ranker in torch, fp32.
 
     `computed_in` is the precision that the runtime really used. Differences are absolute, on the scale of the
     scores, whose standard deviation within a query is `spread`; `kendall_tau` (tau-b) and `top10_overlap` are
@@ -74,7 +74,7 @@ class Parity:
     bound: str
 
     def __post_init__(self) -> None:
-        """Refuse figures that nothing can have measured."""
+        """Refuse figures that no measurement can have."""
         for name in ("queries", "documents", "max_difference", "mean_difference", "spread"):
             if getattr(self, name) < 0:
                 raise ExportError(f"{name} is {getattr(self, name)}; it must be at least 0")
@@ -87,7 +87,7 @@ class Parity:
 class Refused:
     """A runtime that was left out of an export because its graph is beyond its bound.
 
-    `parity` holds the figures, None where scores were no numbers.
+    `parity` holds the figures; None if scores were NaN.
     """
 
     runtime: str
@@ -97,11 +97,11 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """How a runtime's encoder in int8 was made.
+    """The quantization of a runtime's encoder to int8.
 
-    Of its `products`, in the words of ONNX its MatMuls, those named in `left` are not computed in int8,
-    because rankings would suffer. `speed` is what that costs: the encoder's, over that of one with all of
-    them in int8.
+    `products` counts the encoder's matrix products (in ONNX: MatMul). Those named in `left` are not computed
+    in int8, because rankings would suffer. `speed` is the encoder's speed, relative to that of one with all
+    products in int8.
     """
 
     runtime: str
@@ -111,7 +111,7 @@ class Quantized:
     speed: float = 1.0
 
     def __str__(self) -> str:
-        """Say it in a line of a report."""
+        """Describe it in a line of a report."""
         if not self.left:
             return f"{self.runtime}: {self.products} products in int8 ({self.way})"
         rounded = self.products - len(self.left)
@@ -123,15 +123,15 @@ class Quantized:
 
 @dataclass(frozen=True, slots=True)
 class ExportManifest:
-    """All that is known of an export.
+    """The facts of an export.
 
-    `precision` is what the export is to be computed in, `stored_as` what its weights are stored in: an export
-    for bf16 stores fp32, which OpenVINO rounds. `runtimes` are those that may serve it, `refused` those that
-    may not, though there was a graph for them, and `drifting` those that serve it beyond its bound, because
-    the export was made with --allow-drift. `quantized` tells how graphs in int8 were made, and `exporter`
-    which library traced the encoder. `weights_digest` and `source_version` are the ranker's, so that a server
-    of the export knows its version without reading weights. `sources` and `checksums` map file names, of the
-    artifact and of the export, to SHA-256.
+    `precision` is the export's precision of computation, `stored_as` that of its stored weights: an export
+    for bf16 stores fp32, which OpenVINO rounds. `runtimes` may serve it. `refused` may not, though there was
+    a graph for them. `drifting` serve it beyond its bound, because it was made with --allow-drift.
+    `quantized` describes the quantization of graphs in int8; `exporter` is the library that traced the
+    encoder. `weights_digest` and `source_version` are the ranker's, so that a server of the export knows its
+    version without reading weights. `sources` and `checksums` map file names, of the artifact and of the
+    export, to SHA-256.
     """
 
     format: ExportFormat
@@ -155,7 +155,7 @@ class ExportManifest:
     manifest_version: int = MANIFEST_VERSION
 
     def __post_init__(self) -> None:
-        """Refuse what no export has: unknown names, missing graphs, files outside the folder."""
+        """Refuse unknown names, missing graphs and files outside the folder."""
         try:
             family_named(self.family)
         except SpecError as error:
@@ -188,7 +188,7 @@ class ExportManifest:
         return export_name(self.format, self.precision)
 
     def to_json(self) -> str:
-        """Write the manifest as the text of a `manifest.json`, with its digest."""
+        """Return the text of the `manifest.json`, with its digest."""
         values = sealed(asdict(self) | {"evidence": self.evidence.value})
         return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
@@ -196,8 +196,8 @@ class ExportManifest:
     def from_json(cls, text: str) -> "ExportManifest":
         """Read the text of a `manifest.json`.
 
-        Raises: ExportError if it was changed since it was written, else naming the unknown version, or the
-        key that is missing, unknown or wrong.
+        Raises: ExportError if the text has changed since it was written, else naming the unknown version, or
+        the key that is missing, unknown or wrong.
         """
         try:
             values: Any = loads(text)
@@ -218,7 +218,7 @@ class ExportManifest:
                 f"it was changed since it was written: {DIGEST} is {digest!r}, and {expected} is that of its "
                 f"other keys; {anew}"
             )
-        values.pop("profiles", None)  # of TensorRT: manifests had them once, and nothing read them
+        values.pop("profiles", None)  # for TensorRT: older manifests have them, but nothing reads them
         return read_fields(cls, values, "the manifest", ExportError)
 
 

@@ -1,7 +1,7 @@
-"""Exports that a published model brings: graphs beside its configuration, as others' exporters write them.
+"""Exports of a published model: graphs next to its configuration, written by others' exporters.
 
-optimum and sentence-transformers write `onnx/model*.onnx` and `openvino/openvino_model*.xml`; optimum alone
-writes both into the model's own folder. A file's name says what is in it. Nothing here opens a graph.
+optimum and sentence-transformers write `onnx/model*.onnx` and `openvino/openvino_model*.xml`; optimum also
+writes both into the model's own folder. A file's name describes its graph. No graph is opened here.
 """
 
 import platform
@@ -18,14 +18,14 @@ from farrank_rankers.files.model_files import ModelFiles, ModelKind, is_pointer,
 PublishedFormat = Literal["onnx", "openvino"]
 Instructions = Literal["avx2", "avx512", "avx512_vnni", "arm64"]
 
-# What of published models a graph can stand for: the rest of such a ranker holds no weights.
+# Families that a published graph can serve: the rest of such a ranker has no weights.
 SERVED_KINDS: tuple[ModelKind, ...] = ("cross-encoder", "biencoder")
 
 _STEMS: Mapping[PublishedFormat, str] = {"onnx": "model", "openvino": "openvino_model"}
 _SUFFIXES: Mapping[str, PublishedFormat] = {".onnx": "onnx", ".xml": "openvino"}
 
-# Words of a file's name, and the precision that they stand for. O1 to O4 are optimum's graph optimisations,
-# of which the last makes fp16 for a GPU.
+# Words of a file's name, and their precision. O1 to O4 are optimum's graph optimisations; O4 makes fp16 for a
+# GPU.
 _PRECISIONS: Mapping[str, ExportPrecision] = {
     "fp16": "fp16",
     "f16": "fp16",
@@ -43,10 +43,10 @@ _PRECISIONS: Mapping[str, ExportPrecision] = {
     "o3": "fp32",
     "optimized": "fp32",
 }
-# Words that say more of the same, or what a graph was quantized for.
+# Further words of names, and the instructions that a graph was quantized for.
 _OTHER_WORDS = frozenset({"avx2", "avx512", "vnni", "arm64", "static", "dynamic"})
-# Of several graphs that a runtime reads in one precision, the first is served: what was quantized for more of
-# this processor's instructions, what was optimised most, and the shorter name.
+# If a runtime reads several graphs of one precision, it serves the first in this order: quantized for more of
+# this processor's instructions, optimised more, the shorter name.
 _PREFERRED_INSTRUCTIONS: Sequence[Instructions | None] = ("avx512_vnni", "avx512", "avx2", "arm64", None)
 _PREFERRED_LEVELS = ("o3", "o2", "o1", "optimized")
 
@@ -55,8 +55,8 @@ _PREFERRED_LEVELS = ("o3", "o2", "o1", "optimized")
 class PublishedFile:
     """One published graph. `file` is its path in the model's folder, with slashes.
 
-    `precision` is what its name says, None where that says nothing we know. `instructions` are what it was
-    quantized for, None if its name does not say: on a processor without them, sums of int8 may overflow.
+    `precision` is that of its name, None if unknown. `instructions` are those that it was quantized for, None
+    if its name does not say: on a processor without them, sums of int8 may overflow.
     """
 
     folder: Path
@@ -71,14 +71,14 @@ class PublishedFile:
         return self.folder / self.file
 
     def __str__(self) -> str:
-        """Name it as people and configurations do: "onnx/model_O3.onnx"."""
+        """Its name in configurations and messages: "onnx/model_O3.onnx"."""
         return self.file
 
 
 def find_published(files: ModelFiles) -> list[PublishedFile]:
-    """List a model's published graphs whose names say their precision, the preferred first.
+    """List a model's published graphs with a known precision, the preferred first.
 
-    Models of other kinds than cross-encoder and bi-encoder have none. Graphs that Git LFS left out are none.
+    Only cross-encoders and bi-encoders have them. Git LFS pointers to graphs do not count.
     Raises: ExportError if a folder cannot be read.
     """
     if files.kind not in SERVED_KINDS:
@@ -99,9 +99,9 @@ def find_published(files: ModelFiles) -> list[PublishedFile]:
 
 
 def named_published(files: ModelFiles, name: str) -> PublishedFile:
-    """Find the published graph that a configuration names, whatever its name says.
+    """Find the published graph that a configuration names; its name may be any.
 
-    Raises: ExportError naming the file, what is wrong with it, and which there are.
+    Raises: ExportError naming the file, the problem, and the existing graphs.
     """
     place, there = PurePosixPath(name), ", ".join(map(str, find_published(files))) or "none"
     if files.kind not in SERVED_KINDS:
@@ -123,7 +123,7 @@ def named_published(files: ModelFiles, name: str) -> PublishedFile:
 
 
 def _described(folder: Path, place: Path) -> PublishedFile | None:
-    """Read a file's name; None if it is no model's."""
+    """Read a file's name; None if it is not a model's."""
     form = _SUFFIXES[place.suffix]
     stem, *rest = re.split(rf"^{_STEMS[form]}(?=_|$)", place.stem)
     if stem or not rest:
@@ -154,7 +154,7 @@ def _preference(each: PublishedFile) -> tuple[int, int, int, str]:
 
 
 def processor_instructions() -> frozenset[Instructions]:
-    """Say which of the instructions that graphs are quantized for this processor has."""
+    """List the instructions of this processor that graphs are quantized for."""
     if platform.machine().lower() in ("arm64", "aarch64"):
         return frozenset({"arm64"})
     import torch

@@ -1,4 +1,4 @@
-"""How close published graphs come to their model's weights: measured once, and kept beside them."""
+"""Parity of published graphs with their model's weights, measured once and stored next to them."""
 
 import json
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class MeasuredFile:
-    """One runtime's scores of one published graph beside those of the weights in torch, fp32.
+    """One runtime's scores of one published graph, compared with those of the weights in torch, fp32.
 
-    `version` is that of the graph's files, the model's spec and tokenizer, so that a file which changed since
-    counts as not measured; `weights_digest` is the weights'. `beyond` says how the scores are beyond their
-    bound, None where they are within it; `parity` is None where scores were no numbers.
+    `version` is that of the graph's files, the model's spec and tokenizer: a graph whose file changed counts
+    as not measured. `weights_digest` is the weights'. `beyond` says how the scores exceed their bound, None
+    if they are within it; `parity` is None if scores were NaN.
     """
 
     file: str
@@ -32,9 +32,9 @@ class MeasuredFile:
 
 
 def read_measured(folder: Path) -> list[MeasuredFile]:
-    """Read what was measured of a folder's published graphs; nothing, if nobody measured.
+    """Read the measurements of a folder's published graphs; empty if there are none.
 
-    Raises: ExportError naming the file if it was changed since it was written.
+    Raises: ExportError naming the file if it has changed since it was written.
     """
     path = folder / MEASURED
     if not path.is_file():
@@ -49,7 +49,7 @@ def read_measured(folder: Path) -> list[MeasuredFile]:
 
 
 def write_measured(folder: Path, measured: Sequence[MeasuredFile]) -> Path:
-    """Write what was measured, in place of what stands there.
+    """Write the measurements, replacing earlier ones.
 
     Raises: ExportError naming the file if it cannot be written.
     """

@@ -1,1 +1,1 @@
-"""The models, one file a family; `farrank_rankers.family` lists them by name."""
+"""The models, one file per family; `farrank_rankers.family` lists them by name."""

@@ -1,4 +1,4 @@
-"""Bi-encoders: query and chunks are encoded apart, their vectors' inner products aggregated over chunks."""
+"""Bi-encoders: query and chunks are encoded separately, and their inner products aggregated over chunks."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,10 +15,10 @@ from farrank_rankers.spec import RankerSpec
 
 
 class TextEncoder(Encoder):
-    """Encode a query or a chunk as one vector: the mean of its tokens or the first, of unit length if asked.
+    """Encode a query or chunk as one vector: its tokens' mean or first token, optionally of unit length.
 
-    Pooling and the norm are computed in fp32 whatever the backbone's precision.
-    Shapes: (P, L) each -> (P, K), K all of the backbone's dimensions unless `truncate_dim` says fewer.
+    Pooling and norm are computed in fp32 for every precision of the backbone.
+    Shapes: (P, L) each -> (P, K), K all dimensions of the backbone, or `truncate_dim` of them.
 
     Source: Reimers & Gurevych, EMNLP 2019; steps of positions: Zhu et al., "LongEmbed", EMNLP 2024.
     """
@@ -46,7 +46,7 @@ class TextEncoder(Encoder):
 
 
 def check_truncation(spec: RankerSpec, width: int) -> None:
-    """Refuse to keep more dimensions than a backbone's vectors have. Raises: SpecError."""
+    """Refuse a `truncate_dim` larger than a backbone's vectors. Raises: SpecError."""
     kept = spec.options_as(BiEncoderOptions).truncate_dim
     if kept is not None and kept > width:
         raise SpecError(
@@ -61,7 +61,7 @@ def pooled(hidden: Tensor, tokens: Layout, options: BiEncoderOptions) -> Feature
 
 
 def finished(vectors: Tensor, options: BiEncoderOptions) -> Features:
-    """Keep the first dimensions and bring vectors to unit length, each if asked. Shapes: (P, H) -> (P, K)."""
+    """Keep the first dimensions and normalise vectors, each if configured. Shapes: (P, H) -> (P, K)."""
     vectors = vectors[:, : options.truncate_dim].float()
     return Features(torch.nn.functional.normalize(vectors, dim=-1) if options.normalize else vectors)
 

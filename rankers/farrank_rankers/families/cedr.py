@@ -1,7 +1,7 @@
-"""CEDR: classic ranking networks over similarities of tokens, in every layer of a backbone.
+"""CEDR: classic ranking networks over similarities of tokens in every layer of a backbone.
 
-In reading order: the encoder; the texts of query and document, taken out of their chunks' token vectors; the
-similarity matrix; CEDR-KNRM and CEDR-DRMM. CEDR-PACRR and Neural Model 1, in files of their own, use the same
+The parts, in order: the encoder; the texts of query and document, taken out of their chunks' token vectors;
+the similarity matrix; CEDR-KNRM and CEDR-DRMM. CEDR-PACRR and Neural Model 1, in other files, use the same
 parts.
 """
 
@@ -19,8 +19,9 @@ from farrank_rankers.features import Features, Layout
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokens import Role
 
-# Values that are read or computed at once. On a CPU 4 MB of them, which caches hold: a document of some
-# hundred tokens is read alone. On a GPU 512 MB: each group costs launches, and a small one fills no kernel.
+# Values to read or compute at once. On a CPU 4 MB of them, which fit in caches: a document of some hundred
+# tokens is read alone. On a GPU 512 MB: each group needs kernel launches, and a small group does not fill a
+# kernel.
 GROUP_VALUES = {"cpu": 2**20, "cuda": 2**27}
 
 
@@ -40,10 +41,10 @@ class HiddenStatesEncoder(Encoder):
 
 
 class Texts(NamedTuple):
-    """The queries' tokens as the first chunks have them, and those of all chunks of each document, joined.
+    """The queries' tokens in the first chunks, and the joined tokens of all chunks of each document.
 
     A slot without a token repeats one of the query's, so that its values are finite; its mask is false. A
-    product with `membership`, which is 1 where a token is a chunk's and else 0, sums over a chunk's tokens.
+    product with `membership`, which is 1 if a token is in a chunk and else 0, sums over a chunk's tokens.
     Shapes: query (N, Q, F…), query_mask (N, Q), document (N, T, F…), doc_mask (N, T), membership (N, T, C).
     """
 
@@ -55,14 +56,14 @@ class Texts(NamedTuple):
 
 
 def query_slots(features: Features, max_query_tokens: int) -> Tensor:
-    """Make the queries' mask, with as many slots as the longest query has tokens; in a graph, as are allowed.
+    """Make the queries' mask, with slots for the longest query; in a graph, with `max_query_tokens` slots.
 
-    Shapes: (D, C, S, F…) -> (D, Q) bool, false behind the query's last token.
+    Shapes: (D, C, S, F…) -> (D, Q) bool, false after the query's last token.
     Raises: ValueError if the features are not those of tokens, or a query is too long.
     """
     counts = (_roles(features)[:, 0] == Role.QUERY).sum(dim=1, keepdim=True)  # (D, 1)
     slots = max_query_tokens
-    if not torch.compiler.is_compiling():  # a traced graph cannot look at values
+    if not torch.compiler.is_compiling():  # a traced graph cannot inspect values
         slots = int(counts.max())
     if slots > max_query_tokens:
         raise ValueError(f"features hold {slots} query tokens; max_query_tokens is {max_query_tokens}")
@@ -70,7 +71,7 @@ def query_slots(features: Features, max_query_tokens: int) -> Tensor:
 
 
 def texts(features: Features, chunk_mask: Tensor, query_mask: Tensor, pair_values: int) -> Iterator[Texts]:
-    """Take the texts out of their chunks, some documents at a time; padding and special tokens are left out.
+    """Take the texts out of their chunks, a few documents at a time, without padding and special tokens.
 
     Token vectors are large, and what families compute from pairs of them, `pair_values` for each, is larger:
     a long document is read alone. A traced graph reads all documents at once, in slots for every position.
@@ -113,7 +114,7 @@ def _positions(kept: Tensor, slots: int, otherwise: Tensor) -> Tensor:
     Shapes: kept (N, P), otherwise (N, 1) -> (N, slots).
     """
     positions = torch.arange(kept.shape[1], device=kept.device).expand_as(kept)  # (N, P)
-    # Whatever is not kept goes to one slot more, which is cut off.
+    # All other positions go to an additional slot, which is cut off.
     targets = torch.where(kept, kept.cumsum(dim=1) - 1, slots)  # (N, P)
     return otherwise.repeat(1, slots + 1).scatter(1, targets, positions)[:, :slots]
 
@@ -144,7 +145,7 @@ def similarity_matrix(query: Tensor, document: Tensor) -> Tensor:
 
 
 class Compared(NamedTuple):
-    """Some documents' similarities between tokens of query and text; nothing of it is learned by a head.
+    """Some documents' similarities between tokens of query and text, computed without weights.
 
     Shapes: simmat (N, L+1, Q, T), query_mask (N, Q), doc_mask (N, T), membership (N, T, C), as in `Texts`.
     """
@@ -156,7 +157,7 @@ class Compared(NamedTuple):
 
 
 def compared(features: Features, chunk_mask: Tensor, query_mask: Tensor) -> Iterator[Compared]:
-    """Compare the texts, some documents at a time.
+    """Compare the texts, a few documents at a time.
 
     Shapes: features (D, C, S, L+1, H), chunk_mask (D, C), query_mask (D, Q) -> D documents' similarities.
     """
@@ -178,13 +179,13 @@ def mean_cls(cls: Tensor, masks: Tensor) -> Tensor:
 
 
 def cedr_sizes(config: Mapping[str, Any]) -> tuple[int, int]:
-    """Read how many layers a token has vectors of, L + 1, and how wide those are, H."""
+    """Read the number of layers that a token has vectors of, L + 1, and their width, H."""
     built = transformers_config(config)
     return built.num_hidden_layers + 1, built.hidden_size
 
 
 class Cedr(Aggregator[State]):
-    """Base of the CEDRs, which read nothing of the features but similarities and the chunks' [CLS]."""
+    """Base of the CEDRs, which read only similarities and the chunks' [CLS] from the features."""
 
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
         super().__init__()
@@ -197,7 +198,7 @@ class Cedr(Aggregator[State]):
         return self.match(compared(features, chunk_mask, query_mask), features.vectors[:, :, 0, -1])
 
     def match(self, groups: Iterable[Compared], cls: Tensor) -> State:
-        """Read the similarities of D documents, all their queries with as many slots.
+        """Read the similarities of D documents, whose queries have the same number of slots.
 
         Shapes: groups of the D documents in their order, cls (D, C, H) -> the family's state.
         """
@@ -205,7 +206,7 @@ class Cedr(Aggregator[State]):
 
 
 class ChunkCounts(NamedTuple):
-    """What each chunk adds to the counts of each query token, and its [CLS].
+    """Each chunk's contribution to the counts of each query token, and its [CLS].
 
     Shapes: counts (D, Q, C, B·(L+1)) for B kernels or bins, query_mask (D, Q), cls (D, C, H).
     """
@@ -218,8 +219,8 @@ class ChunkCounts(NamedTuple):
 class CountingCedr(Cedr[ChunkCounts]):
     """Base of KNRM and DRMM: both count similarities, and counts add up over chunks.
 
-    A chunk's evidence is what the score loses without its tokens and its [CLS]; the query's vectors stay
-    those of the first chunk.
+    A chunk's evidence is the loss of score without its tokens and its [CLS]; the query's vectors stay those
+    of the first chunk.
     """
 
     def count(self, simmat: Tensor, membership: Tensor) -> Tensor:
@@ -242,7 +243,7 @@ SIGMA = (0.1,) * 10 + (0.001,)
 
 
 class CedrKnrm(CountingCedr):
-    """Score a document by how many of its tokens lie how near to the query's, layer by layer, and its [CLS].
+    """Score a document by kernels that count its tokens near the query's, layer by layer, and by its [CLS].
 
     For kernel k and layer l, φ_kl = Σ_q log(1e-6 + Σ_t exp(−(s_lqt − μ_k)² / 2σ_k²)), μ and σ trained; the
     score is linear in φ and the mean [CLS].
@@ -258,7 +259,7 @@ class CedrKnrm(CountingCedr):
         self.combine = nn.Linear(len(MU) * self.layers + self.hidden_size, 1)
 
     def count(self, simmat: Tensor, membership: Tensor) -> Tensor:
-        """Sum each kernel's values; one kernel at a time, each needs as much memory as the similarities.
+        """Sum each kernel's values, one kernel at a time: each needs as much memory as the similarities.
 
         Shapes: (N, L+1, Q, T), (N, 1, T, C) -> (11, N, L+1, Q, C).
         """
@@ -280,10 +281,10 @@ HIDDEN = 5
 
 
 class CedrDrmm(CountingCedr):
-    """Score a document by histograms of its tokens' similarities, one a query token and layer, and its [CLS].
+    """Score a document by histograms of its tokens' similarities per query token and layer, and its [CLS].
 
     A query token's score is an MLP of log(1e-5 + count) for all bins and layers and of the mean [CLS]; the
-    document's is their sum. No gradient flows through counts: the backbone learns from [CLS] alone.
+    document's is their sum. No gradient flows through counts: the backbone learns only from [CLS].
     Shapes: (D, C, S, L+1, H), (D, C) -> (D,).
 
     Source: MacAvaney et al., SIGIR 2019; the histograms Guo et al., CIKM 2016.
@@ -300,7 +301,7 @@ class CedrDrmm(CountingCedr):
 
         Shapes: (N, L+1, Q, T), (N, 1, T, C) -> (11, N, L+1, Q, C).
         """
-        # The millionth lets a cosine of 1, rounded, reach the last bin.
+        # The millionth puts a cosine of 1, even when rounded down, into the last bin.
         bins = ((simmat + 1.000001) / 2 * (BINS - 1)).floor().clamp(0, BINS - 1)  # (N, L+1, Q, T)
         return torch.stack([(bins == number).to(simmat.dtype) @ membership for number in range(BINS)])
 

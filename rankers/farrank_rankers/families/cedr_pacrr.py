@@ -1,4 +1,4 @@
-"""CEDR-PACRR: the strongest matches of n-grams, by convolutions."""
+"""CEDR-PACRR: convolutions find the strongest matches of n-grams."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, cast
@@ -18,7 +18,7 @@ HIDDEN = 32
 
 
 class Matched(NamedTuple):
-    """Some documents' similarity matrix, and for each n how strongly each pair of positions matches.
+    """Some documents' similarity matrix, and for each n the strength of the match of each pair of positions.
 
     Shapes: simmat (N, L+1, R, T), lengths (N, C) of the chunks, strengths (N, R, T+2) for each n.
     """
@@ -36,13 +36,14 @@ class Matches(NamedTuple):
 
 
 class CedrPacrr(Cedr[Matches]):
-    """Score a document by where its n-grams match those of the query best, over all layers, and its [CLS].
+    """Score a document by its n-grams' best matches with the query's, over all layers, and its [CLS].
 
     For n = 1, 2, 3 a convolution of n×n over the similarities, layers as channels, gives each pair of
     positions its strongest filter; the two best document positions of each query position join the mean [CLS]
-    in an MLP. There are always `max_query_tokens` query positions, those without a token similar to nothing;
-    a document of fewer positions than two has zeros for the rest. A chunk's evidence is what the score loses
-    without its tokens, its neighbours joined, and its [CLS]; the query's vectors stay the first chunk's.
+    in an MLP. There are always `max_query_tokens` query positions; those without a token have no similarity.
+    Missing positions of a document of fewer than two have zeros. A chunk's evidence is the loss of score
+    without its tokens, with its neighbours joined, and without its [CLS]; the query's vectors stay the first
+    chunk's.
 
     Raises: ValueError if a query has too many tokens.
     Source: MacAvaney et al., SIGIR 2019; the convolutions Hui et al., EMNLP 2017 and WSDM 2018.
@@ -105,7 +106,7 @@ class CedrPacrr(Cedr[Matches]):
 
 
 class NgramMatch(nn.Module):
-    """How strongly each query n-gram matches each of a document's, without and with a chunk left out.
+    """The strengths of matches of query and document n-grams, with all chunks or without one.
 
     Shapes: simmat (N, L+1, R, T), lengths (N, C) of the chunks -> (N, R, T+2), 0 beyond the document.
     """
@@ -123,9 +124,9 @@ class NgramMatch(nn.Module):
         return self.strongest_filter(self.padded(simmat)).masked_fill(past[:, None], 0.0)
 
     def padded(self, simmat: Tensor) -> Tensor:
-        """Add zeros below and to the right, for n-grams that end beyond the text.
+        """Add zeros below and to the right for n-grams that end beyond the text.
 
-        To the right two more stand for positions that a short document lacks.
+        Two more columns on the right replace positions that a short document lacks.
         Shapes: (N, L+1, R, T) -> (N, L+1, R+n−1, T+n+1).
         """
         return pad(simmat, (0, self.size - 1 + STRONGEST, 0, self.size - 1))
@@ -138,8 +139,8 @@ class NgramMatch(nn.Module):
     def without_each(self, simmat: Tensor, lengths: Tensor, strengths: Tensor) -> Tensor:
         """Find the strongest matches in the document without each chunk.
 
-        Only the n − 1 positions before a chunk see what follows it: there its neighbours are joined, all
-        other strengths stand.
+        Only the n − 1 positions before a chunk see the text after it: there its neighbours are joined. All
+        other strengths do not change.
 
         Shapes: (N, L+1, R, T), (N, C), (N, R, T+2) -> (N, C, R, 2).
         """

@@ -1,4 +1,4 @@
-"""Any sequence-classification cross-encoder of transformers, its logits aggregated over chunks."""
+"""Cross-encoders: any sequence classifier of transformers, with logits aggregated over chunks."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,17 +16,17 @@ from farrank_rankers.spec import RankerSpec
 class LogitEncoder(Encoder):
     """Encode a query-chunk pair as its raw logit.
 
-    Of two labels the score is positive minus negative logit: the log-odds of the positive class (label 1), so
-    that chunks rank as by its softmax probability.
+    With two labels the score is the positive minus the negative logit: the log-odds of the positive class
+    (label 1), so that chunks rank as by its softmax probability.
     """
 
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
         super().__init__(spec, config)
-        # The heads of BERT's kin read nothing else; ModernBERT's may read the mean.
+        # The heads of BERT-like models read only the first token; ModernBERT's may read the mean.
         self.reads_first_tokens_alone = self.facts.pooling == "cls"
 
     def build(self, spec: RankerSpec, config: Mapping[str, Any]) -> nn.Module:
-        """Build a classifier, whose head is a part of it."""
+        """Build a classifier, which includes its head."""
         return build_classifier(spec, config)
 
     def read(self, output: Any, tokens: Layout) -> Features:
@@ -35,12 +35,12 @@ class LogitEncoder(Encoder):
 
 
 def relevance(logits: Tensor) -> Features:
-    """Take a pair's one logit, or of two the log-odds. Shapes: (P, 1) or (P, 2) -> (P, 1)."""
+    """Take a pair's only logit, or the log-odds of two. Shapes: (P, 1) or (P, 2) -> (P, 1)."""
     return Features(logits if logits.shape[1] == 1 else logits[:, 1:] - logits[:, :1])
 
 
 class LogitAggregator(ChunkScoreAggregator):
-    """Take the first, mean, maximum or sum of the chunks' logits, as the spec's options say."""
+    """Take the first, mean, maximum or sum of the chunks' logits, by the spec's options."""
 
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""PARADE with late interaction: query and chunks, encoded apart, are read together by a small transformer."""
+"""PARADE with late interaction: a small transformer reads query and chunks, encoded separately, together."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,10 +15,10 @@ from farrank_rankers.features import Features, Layout
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokens import Role
 
-# Positions that the interaction reads at once: its activations take some 200 MB at a width of 768.
+# Positions that the interaction reads at once: its activations take about 200 MB at a width of 768.
 GROUP_POSITIONS = 2**14
 
-# Each text is encoded as `[CLS] [SEP] text [SEP]`, and these are read with it.
+# Each text is encoded as `[CLS] [SEP] text [SEP]`; the interaction reads these special tokens, too.
 SPECIAL_TOKENS = 3
 
 
@@ -31,15 +31,15 @@ class TokenEncoder(Encoder):
 
 
 class LateInteraction(ParadeTransf):
-    """PARADE Transf-PRETR-LATEIR: a transformer reads each chunk with the query, another what comes of that.
+    """PARADE Transf-PRETR-LATEIR: one transformer reads each chunk with the query, another reads the results.
 
     v_i = Int(C, S, q_1 … q_Q, S, t_1 … t_T, S)[0], where q are all encoded vectors of the query and t those
     of chunk i, [CLS] and [SEP]s included; the score is F(Agg(C', S', v_1 … v_m, S')[0]). Segment ids are 0
     throughout in the interaction; 1 for the chunks and 0 for all else in the aggregator. All of this is as in
     Boytsov et al.'s published code, so that weights trained with it score the same here. An interaction
-    belongs to its chunk alone: the evidence leaves chunks out of the aggregator only.
+    depends only on its chunk: the evidence leaves chunks out of the aggregator only.
 
-    Both transformers learn at the backbone's rate, as in the paper.
+    Both transformers have the backbone's learning rate, as in the paper.
 
     Raises: SpecError if texts may exceed the transformers' positions; ValueError if the query is None.
     Source: Boytsov et al. (PARADE-LATEIR), after MORES+ of Gao & Callan, 2022.
@@ -63,9 +63,9 @@ class LateInteraction(ParadeTransf):
         self.interaction = VectorTransformer(hidden_size, options.interaction, options.use_separators)
 
     def interact(self, features: Features, chunk_mask: Tensor, query: Features | None) -> ChunkVectors:
-        """Read each chunk with its document's query, some at a time; a traced graph reads all at once.
+        """Read each chunk with its document's query, a few at a time; a traced graph reads all at once.
 
-        Shapes: (D, C, T, H), (D, C), (D, Q, H) -> chunks (D, C, W), meaningless where there is no chunk.
+        Shapes: (D, C, T, H), (D, C), (D, Q, H) -> chunks (D, C, W), meaningless at places without a chunk.
         """
         if query is None:
             raise ValueError("query is None; late interaction reads chunks with the query's vectors")

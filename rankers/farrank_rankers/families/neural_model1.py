@@ -1,4 +1,4 @@
-"""Neural Model 1: how likely a document's tokens translate into the query's."""
+"""Neural Model 1: the probability that a document's tokens translate into the query's."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ LEAST_PROBABILITY = 1e-7
 class ProjectedTokenEncoder(Encoder):
     """Encode a query-chunk pair as narrow vectors of its tokens: LayerNorm, tanh and a projection.
 
-    The query's tokens have a projection of their own, P_q beside P_d in the paper.
+    The query's tokens have their own projection, P_q in the paper; the document's have P_d.
 
     Source: Boytsov & Kolter, ECIR 2021 (arXiv 2102.06815).
     """
@@ -42,7 +42,7 @@ class ProjectedTokenEncoder(Encoder):
 
 
 class Translations(NamedTuple):
-    """What each chunk adds to the translation probabilities of each query token, and how many tokens it has.
+    """Each chunk's part of the translation probabilities of each query token, and its number of tokens.
 
     Shapes: sums (D, Q, C), lengths (D, C), query_mask (D, Q).
     """
@@ -56,9 +56,9 @@ class NeuralModel1(Aggregator[Translations]):
     """Score a document by the log-likelihood of the query, each token translated from those of the document.
 
     Σ_q log(max(1e-7, mean_t T(q|d_t))) with T(q|d) = σ(F3(relu(F2(relu(F1([x, y, x∘y])))))), x and y the
-    vectors of query and document token; [CLS] takes no part. An empty document has probability 0 before the
-    maximum. A chunk's evidence is what the score loses without its tokens; the query's vectors stay those of
-    the first chunk. That F1 and F2 are as wide as the vectors is our choice.
+    vectors of query and document token; [CLS] is not used. An empty document has probability 0 before the
+    maximum. A chunk's evidence is the loss of score without its tokens; the query's vectors stay those of the
+    first chunk. The widths of F1 and F2, equal to that of the vectors, are our choice.
 
     The authors withheld their code because it might be subject to a third party's patent.
 
@@ -90,9 +90,9 @@ class NeuralModel1(Aggregator[Translations]):
         return logs.masked_fill(~state.query_mask, 0.0).sum(dim=2)
 
     def translation(self, query: Tensor, document: Tensor) -> Tensor:
-        """Compute T(q|d), the first layer as one of the document's vectors that each query vector makes.
+        """Compute T(q|d); each query vector turns the first layer into a layer on the document's vectors.
 
-        Their products x∘y, the largest of all tensors here, are never written.
+        The products x∘y, which would be the largest tensor here, are never stored.
         Shapes: (N, Q, 128), (N, T, 128) -> (N, Q, T).
         """
         of_query, of_document, of_both = self.f1.weight.chunk(3, dim=1)  # (128, 128) each

@@ -1,4 +1,4 @@
-"""PARADE's light forms: a document is the average, the maximum or an attention's choice of its chunks."""
+"""PARADE's light forms: a document's vector is the mean, maximum or attention-weighted sum of its chunks'."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ class ParadeAvg(AvgP):
 
 
 class ParadeMax(Aggregator[Tensor]):
-    """Score a document by the largest values of its chunks' vectors, F(max_i cls_i) in each dimension.
+    """Score a document by the maximum of its chunks' vectors in each dimension, F(max_i cls_i).
 
     Source: Li et al., TOIS 2024.
     """
@@ -32,7 +32,7 @@ class ParadeMax(Aggregator[Tensor]):
         self.head = Head(transformers_config(config).hidden_size)
 
     def interact(self, features: Features, chunk_mask: Tensor, query: Features | None) -> Tensor:
-        """Nothing is the same under all masks. Shapes: (D, C, H) -> (D, C, H)."""
+        """Return the features: no work is shared by all masks. Shapes: (D, C, H) -> (D, C, H)."""
         return features.vectors
 
     def score(self, state: Tensor, masks: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ class ParadeMax(Aggregator[Tensor]):
 
 
 class Attended(NamedTuple):
-    """Chunks' vectors and what the attention says of them, before its softmax.
+    """Chunks' vectors and their attention logits.
 
     Shapes: vectors (D, C, H), logits (D, C, 1) or (D, C, H).
     """

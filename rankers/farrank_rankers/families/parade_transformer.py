@@ -1,6 +1,6 @@
-"""PARADE Transformer: a small transformer reads the chunks' vectors as others read words.
+"""PARADE Transformer: a small transformer reads the chunks' vectors in place of words.
 
-One form reads the query's vectors with them. Late interaction, in a file of its own, builds on it.
+One form also reads the query's vectors. Late interaction, in another file, builds on it.
 """
 
 from collections.abc import Mapping
@@ -25,10 +25,10 @@ from farrank_rankers.tokens import Role
 
 
 class Part(NamedTuple):
-    """Vectors that follow each other in the transformer's input, all of one segment.
+    """Consecutive vectors of the transformer's input, all of one segment.
 
-    `mask` says which of them are read. Those take a position each, and so do others where `takes_position`,
-    if given, says so.
+    `mask` marks the vectors to read. Each of these takes a position, and so does each that `takes_position`
+    marks.
     Shapes: vectors (N, T, H), mask and takes_position (N, T) bool.
     """
 
@@ -44,13 +44,13 @@ class Part(NamedTuple):
 
 
 class VectorTransformer(nn.Module):
-    """A small BERT that reads vectors where others read words: `[C] [S] part [S] … part [S]`.
+    """A small BERT that reads vectors in place of words: `[C] [S] part [S] … part [S]`.
 
-    It returns the last layer's first vector. C and S are learned vectors, from N(0, 1/W) if nothing else
-    fills them; without separators there is no S. Parts are projected if their vectors are not as wide as the
-    transformer. Position, segment and LayerNorm embeddings are BERT's own; it has no word embeddings.
+    It returns the last layer's first vector. C and S are learned vectors, initialised from N(0, 1/W) unless
+    loaded; without separators there is no S. Parts are projected if their width is not the transformer's.
+    Position and segment embeddings and their LayerNorm are BERT's; there are no word embeddings.
 
-    A vector that is masked out may hold anything. It takes no position unless its part says so.
+    A masked vector may have any values. It takes no position unless its part says so.
     """
 
     def __init__(self, input_width: int, shape: TransformerShape, use_separators: bool) -> None:
@@ -99,7 +99,7 @@ def _learned(vector: Tensor, rows: Tensor) -> Part:
 
 
 class ChunkVectors(NamedTuple):
-    """The chunks' vectors, which of them the documents have, and the parts that the transformer reads before.
+    """The chunks' vectors, the mask of existing chunks, and the parts that the transformer reads before them.
 
     Shapes: chunks (D, C, H), present (D, C) bool, each part (D, T, H).
     """
@@ -110,9 +110,9 @@ class ChunkVectors(NamedTuple):
 
 
 class ParadeTransf(Aggregator[ChunkVectors]):
-    """Score a document by what a transformer makes of its chunks' vectors: F(Agg(C, S, cls_1 … cls_m, S)[0]).
+    """Score a document by a transformer's output for its chunks' vectors: F(Agg(C, S, cls_1 … cls_m, S)[0]).
 
-    A chunk keeps its position when another is left out: the evidence is the effect of that chunk alone.
+    A chunk keeps its position when another is left out: the evidence is the effect of the latter only.
     Segment ids are 1 for the chunks and 0 for all else. `beside` counts the positions of the parts before the
     chunks, without their separators.
 
@@ -161,9 +161,9 @@ class ParadeTransfRand(ParadeTransf):
     """PARADE Transf-RAND-L2: the transformer starts from random weights and has 2 layers.
 
     Its width, its intermediate size and, unless the options say otherwise, its number of heads are the
-    backbone's, as in Boytsov et al.'s published code. A new one's C and S are the backbone's word embeddings
-    of its first special token and of the one between two texts ([CLS] and [SEP]). A backbone without word
-    embeddings of its width (ELECTRA small) leaves them as they are, from N(0, 1/H).
+    backbone's, as in Boytsov et al.'s published code. C and S are initialised with the backbone's word
+    embeddings of its first special token and of the one between two texts ([CLS] and [SEP]). If the
+    backbone's word embeddings have another width (ELECTRA small), C and S stay random, from N(0, 1/H).
     """
 
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
@@ -194,7 +194,7 @@ class ParadeTransfRand(ParadeTransf):
 class ParadeTransfPretr(ParadeTransf):
     """PARADE Transf-PRETR-L6: the transformer starts from a pretrained one (6 layers of MiniLM).
 
-    A linear layer with bias brings the chunks' vectors to its width, if that is another.
+    A linear layer with bias projects the chunks' vectors to its width, if that differs.
     """
 
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
@@ -227,9 +227,8 @@ class QueryEncoder(Encoder):
 class ParadeTransfQuery(ParadeTransf):
     """PARADE Transf-PRETR-Q: F(Agg(C, S, q_1 … q_Q, S, cls_1 … cls_m, S)[0]).
 
-    The query's vectors are those of the first chunk, also where the evidence leaves that chunk out. One
-    linear layer projects them and the chunks'. With `pad_query_to` the query takes that many positions here,
-    too.
+    The query's vectors are those of the first chunk, even if the evidence leaves that chunk out. One linear
+    layer projects them and the chunks'. With `pad_query_to` the query takes that many positions here, too.
 
     Raises: SpecError if query and chunks may exceed the transformer's positions.
     Source: Boytsov et al., 2022 (arXiv 2207.01262, version 1), equation 2.

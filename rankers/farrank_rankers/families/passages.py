@@ -1,4 +1,4 @@
-"""FirstP, LongP, MaxP, SumP and AvgP: a document's score from one vector a chunk."""
+"""FirstP, LongP, MaxP, SumP and AvgP: a document's score from one vector per chunk."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +25,7 @@ class VectorEncoder(Encoder):
     def read(self, output: Any, tokens: Layout) -> Features:
         """Shapes: last_hidden_state (…, H) -> (P, H)."""
         hidden: Tensor = output.last_hidden_state
-        # A mean of many tokens in bf16 would lose the small differences between them.
+        # A mean of many tokens in bf16 would lose small differences between them.
         return Features(tokens.first(hidden) if self.pooling == "cls" else tokens.mean(hidden.float()))
 
 
@@ -80,10 +80,10 @@ class FirstP(MaxP):
 
 
 class LongP(FirstP):
-    """Score a document as one chunk, as long as the backbone reads, F(pooled).
+    """Score a document as one chunk, as long as the backbone allows, F(pooled).
 
     It differs from FirstP in its window, which is the whole document unless the backbone has fewer positions,
-    and in the pooling that its backbones use: [CLS], or the mean of all tokens.
+    and in the pooling of its backbones: [CLS], or the mean of all tokens.
 
     Source: the long-document cross-encoders of Boytsov et al., arXiv 2207.01262.
     """
@@ -92,7 +92,7 @@ class LongP(FirstP):
 class AvgP(Aggregator[Tensor]):
     """Score a document by the mean of its chunks' vectors, F(mean_i cls_i).
 
-    F is affine: F(cls_i) is exactly what chunk i contributes to the mean, and serves as its chunk score.
+    F is affine: F(cls_i) is exactly the contribution of chunk i to the mean, and is its chunk score.
 
     Source: MacAvaney et al., SIGIR 2019 (CEDR's vanilla BERT on long documents).
     """
@@ -104,7 +104,7 @@ class AvgP(Aggregator[Tensor]):
         self.head = Head(transformers_config(config).hidden_size)
 
     def interact(self, features: Features, chunk_mask: Tensor, query: Features | None) -> Tensor:
-        """Clear what is no chunk. Shapes: (D, C, H), (D, C) -> (D, C, H)."""
+        """Set places without a chunk to 0. Shapes: (D, C, H), (D, C) -> (D, C, H)."""
         return features.vectors.masked_fill(~chunk_mask[:, :, None], 0.0)
 
     def score(self, state: Tensor, masks: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Language models that answer a question about query and document with one of two tokens.
 
 The answer's logits are those of the model's output embedding at the last position of a prompt (see
-`YesNoOptions`). Of that embedding only the answers' rows are kept and computed.
+`YesNoOptions`). Only the answers' rows of that embedding are loaded and computed.
 
 Source: Nogueira et al., "Document Ranking with a Pretrained Sequence-to-Sequence Model", Findings of EMNLP
 2020, for the idea; Qwen3-Reranker, mxbai-rerank-v2 and bge-reranker-v2-gemma as published.
@@ -22,17 +22,17 @@ from farrank_rankers.prompt import check_answer
 from farrank_rankers.reader import Reader
 from farrank_rankers.spec import RankerSpec
 
-# The output embedding in a checkpoint that does not share it with the input's.
+# The output embedding in a checkpoint that does not share it with the input.
 OUTPUT_EMBEDDING = "lm_head.weight"
 
-# Factors of logits in architectures that were not tried here, and what they are where there is none.
+# Keys of factors of logits, and their neutral values; architectures with other values were not tried here.
 _FACTORS = {"logit_scale": 1, "logits_scaling": 1, "lm_head_multiplier": 1}
 
 
 class AnswerEncoder(Encoder):
-    """Encode a prompt as the log-odds of its two answers, or as the logit of the only one.
+    """Encode a prompt as the log-odds of its two answers, or as the logit of its only answer.
 
-    `answers` are the output embedding's rows of yes and, if there is one, of no.
+    `answers` are the output embedding's rows of yes and, if the family has one, of no.
     """
 
     def __init__(self, spec: RankerSpec, config: Mapping[str, Any]) -> None:
@@ -49,14 +49,14 @@ class AnswerEncoder(Encoder):
     def read(self, output: Any, tokens: Layout) -> Features:
         """Shapes: last_hidden_state (…, H) -> (P, 1)."""
         last = tokens.last(output.last_hidden_state)  # (P, H)
-        # In half precision the difference of two close logits would keep few of its digits.
+        # In half precision the difference of two close logits would have few digits.
         logits = nn.functional.linear(last.float(), self.answers.weight.float())  # (P, 1 or 2)
         if self.soft_cap is not None:
             logits = self.soft_cap * (logits / self.soft_cap).tanh()
         return Features(logits[:, :1] - logits[:, 1:] if self.options.no is not None else logits)
 
     def own_weights(self, published: Mapping[str, Tensor], reader: Reader) -> dict[str, Tensor]:
-        """Take the answers' rows from the checkpoint, or from the input's embedding if it is shared.
+        """Take the answers' rows from the checkpoint, or from the input embedding if it is shared.
 
         Shapes: -> answers.weight (1 or 2, H).
         """

@@ -1,7 +1,7 @@
-"""What published language models that answer are asked, and by which tokens they answer.
+"""Prompts of published language models that answer, and the tokens of their answers.
 
-A folder says it itself by a chat template with the roles query and document and by sentence-transformers'
-files; where it is silent, the preset of its architecture says it. Nothing here imports torch.
+A folder defines them in a chat template with the roles query and document and in sentence-transformers'
+files; else the preset of its architecture does. Nothing here imports torch.
 """
 
 from collections.abc import Mapping
@@ -70,7 +70,7 @@ LOGIT_SCORE = "LogitScore"
 
 
 def answers_by_logit(folder: Path, config: Mapping[str, Any]) -> bool:
-    """Whether a folder holds a language model that is published to answer, or one that has a preset."""
+    """Whether a folder has a language model that was published to answer, or one with a preset."""
     if (folder / MODULES).is_file():
         return _logit_score(folder) is not None
     names = config.get("architectures") or []
@@ -78,16 +78,16 @@ def answers_by_logit(folder: Path, config: Mapping[str, Any]) -> bool:
 
 
 def yes_no_options(folder: Path, config: Mapping[str, Any], tokenizer: TextTokenizer) -> YesNoOptions:
-    """Read what a model is asked and how it answers, as far as its folder says it.
+    """Read a model's prompt and answers from its folder and its preset.
 
-    Raises: SourceError naming the file that is damaged, or what neither it nor a preset says.
+    Raises: SourceError naming the damaged file, or the part that neither the folder nor a preset has.
     """
     options = PRESETS.get(str(config.get("model_type")))
     if (template := _chat_template(folder, tokenizer)) is not None:
         options = _of_chat_template(template, options, folder, tokenizer)
     if options is None:
         raise SourceError(
-            f"{folder}: nothing says what the model is asked: model_type {config.get('model_type')!r} has no "
+            f"{folder}: the model has no prompt: model_type {config.get('model_type')!r} has no "
             f"preset ({', '.join(PRESETS)} have), and no chat template has the roles query and document"
         )
     if (folder / MODULES).is_file() and (module := _logit_score(folder)) is not None:
@@ -108,11 +108,11 @@ def _logit_score(folder: Path) -> dict[str, Any] | None:
 
 
 def _token(tokenizer: TextTokenizer, values: Mapping[str, Any], key: str, path: Path) -> str | None:
-    """Name the token whose id stands there. Raises: SourceError naming file and key."""
+    """Read a token's id and give its name. Raises: SourceError naming file and key."""
     number: int | None = read_value(int | None, values.get(key), f"{path}: {key}", SourceError)
     if number is None:
         return None
-    # The library holds ids in 32 bits.
+    # The library has ids of 32 bits.
     token = tokenizer.tokenizer.id_to_token(number) if 0 <= number < 2**32 else None
     if token is None:
         raise SourceError(f"{path}: {key} is {number}; the tokenizer has no such token")
@@ -120,7 +120,7 @@ def _token(tokenizer: TextTokenizer, values: Mapping[str, Any], key: str, path: 
 
 
 def _chat_template(folder: Path, tokenizer: TextTokenizer) -> str | None:
-    """Find a template that is written for a query and a document; a chat's own knows neither."""
+    """Find a template for a query and a document; a template for chats has neither."""
     path = folder / "chat_template.jinja"
     template = read_text(path) if path.is_file() else tokenizer.files.config.get("chat_template")
     is_pairs = isinstance(template, str) and "query" in template and "document" in template
@@ -130,21 +130,21 @@ def _chat_template(folder: Path, tokenizer: TextTokenizer) -> str | None:
 def _of_chat_template(
     template: str, preset: YesNoOptions | None, folder: Path, tokenizer: TextTokenizer
 ) -> YesNoOptions | None:
-    """Render a chat template around placeholders; what follows the document is tokenized apart.
+    """Render a chat template around placeholders; the text after the document is tokenized separately.
 
-    Its default instruction is what it writes where no system message stands.
+    Its default instruction is the one that it writes without a system message.
     Raises: SourceError if it cannot be rendered.
     """
     try:
         bare = _rendered(template, None, folder, tokenizer)
     except _Refused:
-        return preset  # it is a chat's own, and knows the words for another reason
+        return preset  # it is for chats, and has the words for another reason
     if bare.count(QUERY) != 1 or bare.count(DOCUMENT) != 1:
-        return preset  # likewise
+        return preset  # the same
     try:
         instructed = _rendered(template, INSTRUCTION, folder, tokenizer)
     except _Refused:
-        instructed = bare  # it takes none
+        instructed = bare  # it has no instruction
     instruction = ""
     if instructed.count(INSTRUCTION) == 1:
         before, behind = instructed.split(INSTRUCTION)
@@ -158,7 +158,7 @@ def _of_chat_template(
 
 
 class _Refused(Exception):
-    """A template says itself that it is not written for such messages."""
+    """The template itself refuses such messages."""
 
 
 def _refuse(message: str) -> None:
@@ -166,7 +166,7 @@ def _refuse(message: str) -> None:
 
 
 def _rendered(template: str, system: str | None, folder: Path, tokenizer: TextTokenizer) -> str:
-    """Render as transformers does, where a folder's template can reach nothing else.
+    """Render as transformers does, in a sandbox for a folder's template.
 
     Raises: SourceError if it cannot be rendered; _Refused.
     """

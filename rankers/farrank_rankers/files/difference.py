@@ -1,14 +1,13 @@
-"""A trained ranker kept as what it differs in from the model that it was trained from.
+"""A trained ranker stored as its difference from the model that it was trained from.
 
 The folder has ranker.json, `difference.json` with the model's source as `base`, and
-`difference.safetensors`, whose `sha256` stands in difference.json. The base is a published model, or another
-difference, whose backbone is taken: rankers that share a trained encoder keep it once. Tokenizer and
-configuration are the base's. What does not differ is left out; what does is kept in the smallest of these
-ways:
+`difference.safetensors`, whose `sha256` is in difference.json. The base is a published model, or another
+difference, whose backbone is used: rankers that share a trained encoder store it once. Tokenizer and
+configuration are the base's. Only tensors that differ are stored, each in the smallest of these forms:
 
-- a matrix that changed by little rank as two fp16 factors, NAME.left and NAME.right;
+- a matrix with a change of low rank as two fp16 factors, NAME.left and NAME.right;
 - a large matrix that the base does not have as int8, NAME.rows, with a scale for each row, NAME.scales;
-- all else whole, in fp16.
+- any other tensor whole, in fp16.
 """
 
 import hashlib
@@ -30,15 +29,15 @@ WEIGHTS = "difference.safetensors"
 _LEFT, _RIGHT, _ROWS, _SCALES = _PARTS = (".left", ".right", ".rows", ".scales")
 _OTHER = {_LEFT: _RIGHT, _RIGHT: _LEFT, _ROWS: _SCALES, _SCALES: _ROWS}
 
-# Singular values below this share of the largest are rounding, as low-rank training leaves it in fp32.
+# Singular values below this share of the largest are rounding errors of low-rank training in fp32.
 _NOTHING = 1e-4
-# A matrix of fewer values gains little by int8.
+# A matrix of fewer values gains little from int8.
 _LARGE = 2**16
 _BACKBONE = "encoder.backbone."
 
 
 def load_difference(reader: Reader, files: ModelFiles) -> Ranker:
-    """Build a ranker around its base's weights, changed as its folder says; what neither has stays empty.
+    """Build a ranker from its base's weights with its folder's changes; weights in neither stay empty.
 
     Raises: WeightsError naming the file, the tensor and what was expected.
     """
@@ -48,7 +47,7 @@ def load_difference(reader: Reader, files: ModelFiles) -> Ranker:
 
 
 def load_base(reader: Reader, files: ModelFiles) -> Ranker:
-    """Build a ranker around the backbone of the model that it starts from, published or a difference.
+    """Build a ranker around the backbone of its base, published or a difference.
 
     Raises: WeightsError naming the file, the tensor and what was expected.
     """
@@ -62,16 +61,16 @@ def load_base(reader: Reader, files: ModelFiles) -> Ranker:
 def save_difference(ranker: Ranker, folder: Path, base: str) -> None:
     """Write a ranker as its difference from the model `base`, in fp16 and int8.
 
-    Opened again it is another version with almost the same scores: fp16 keeps 11 bits of each number, int8
-    each within 1/254 of the largest in its row.
+    The reopened ranker has another version and almost the same scores: fp16 keeps 11 bits of each number,
+    int8 is within 1/254 of the largest number in the row.
     Raises: SourceError if tokenizer or configuration are not the base's; WeightsError if fp16 cannot hold a
     weight, or a file cannot be written.
     """
     files = ModelFiles.find(locate(base))
     if dict(files.config) != dict(ranker.backbone_config):
-        raise SourceError(f"{base} has another configuration than the ranker: no difference can be kept")
+        raise SourceError(f"{base} has another configuration than the ranker: no difference can be stored")
     if TokenizerFiles.read(files.transformer) != ranker.reader.tokenizer.files:
-        raise SourceError(f"{base} has another tokenizer than the ranker: no difference can be kept")
+        raise SourceError(f"{base} has another tokenizer than the ranker: no difference can be stored")
     of_base = distinct(load_base(ranker.reader, files))
     kept: dict[str, Tensor] = {}
     for name, tensor in distinct(ranker).items():
@@ -83,12 +82,12 @@ def save_difference(ranker: Ranker, folder: Path, base: str) -> None:
     write_weights(kept, folder / WEIGHTS)
     said = {"base": base, "sha256": _sha256(folder / WEIGHTS)}
     (folder / DIFFERENCE_FILE).write_text(json.dumps(said) + "\n", encoding="utf-8")
-    # Last, so that a folder whose writing was cut short is not taken for a ranker.
+    # Last, so that a folder whose writing was interrupted is not taken for a ranker.
     (folder / SPEC_FILE).write_text(ranker.spec.to_json(), encoding="utf-8")
 
 
 def _kept(name: str, tensor: Tensor, of_base: Tensor | None) -> dict[str, Tensor]:
-    """Choose the smallest way to keep a tensor: nothing, two factors, rows of int8, or all of it."""
+    """Choose the smallest form of a tensor: nothing, two factors, rows of int8, or all of it."""
     if not tensor.is_floating_point():
         return {name: tensor}
     if of_base is None or of_base.is_meta:
@@ -112,7 +111,7 @@ def _kept(name: str, tensor: Tensor, of_base: Tensor | None) -> dict[str, Tensor
 
 
 def _quantized(name: str, matrix: Tensor) -> dict[str, Tensor]:
-    """Round each row to 255 steps, from −127 to 127, of a size of its own."""
+    """Round each row to 255 steps, from −127 to 127, whose size depends on the row."""
     scales = matrix.abs().amax(dim=1) / 127  # (R,)
     # A row of zeros needs a step, too.
     steps = (matrix / scales.clamp(min=torch.finfo(torch.float32).tiny)[:, None]).round()
@@ -120,12 +119,12 @@ def _quantized(name: str, matrix: Tensor) -> dict[str, Tensor]:
 
 
 def _change(ranker: Ranker, folder: Path, prefix: str) -> None:
-    """Change weights whose names begin so to those that a folder keeps.
+    """Change weights whose names have this prefix to those of a folder.
 
     Raises: WeightsError naming the file, the tensor and what was expected.
     """
     path = folder / WEIGHTS
-    # One that was made before it stood there has none.
+    # Older differences have none.
     said = read_json(folder / DIFFERENCE_FILE).get("sha256")
     if said is not None and said != (found := _sha256(path)):
         raise WeightsError(f"{path} is damaged: its SHA-256 is {found}, not {said} as {DIFFERENCE_FILE} says")
@@ -141,7 +140,7 @@ def _change(ranker: Ranker, folder: Path, prefix: str) -> None:
             raise WeightsError(f"{path}: {name} has no other part, {base}{_OTHER[part]}")
         if not part:
             tensor = kept[name]
-            # Not into the base's memory, which is that of its file.
+            # Not in place: the base's memory is that of its file.
             _replace(name, tensor.float() if tensor.is_floating_point() else tensor, target, path)
         elif part == _LEFT:
             _replace(base, _added(base, kept[name], kept[base + _RIGHT], target, path), target, path)
@@ -156,19 +155,19 @@ def _sha256(path: Path) -> str:
 
 def _added(name: str, left: Tensor, right: Tensor, target: Tensor, path: Path) -> Tensor:
     if target.is_meta:
-        raise WeightsError(f"{path}: {name}{_LEFT} has no matrix to be added to")
+        raise WeightsError(f"{path}: {name}{_LEFT} has no matrix to add it to")
     if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
-        raise WeightsError(f"{path}: {name}{_LEFT} and {name}{_RIGHT} are no two factors of a matrix")
+        raise WeightsError(f"{path}: {name}{_LEFT} and {name}{_RIGHT} are not two factors of a matrix")
     # In fp64 the product of fp16 factors is exact, so that every machine gets the same version.
     change = left.double() @ right.double()
     of_base = target.detach().double()
-    # Of another shape it is refused when it is put there.
+    # Another shape is refused on assignment.
     return (of_base + change if change.shape == of_base.shape else change).float()
 
 
 def _scaled(name: str, rows: Tensor, scales: Tensor, path: Path) -> Tensor:
     if rows.dtype != torch.int8 or rows.ndim != 2 or scales.shape != rows.shape[:1]:
-        raise WeightsError(f"{path}: {name}{_ROWS} and {name}{_SCALES} are no rows of int8 and their scales")
+        raise WeightsError(f"{path}: {name}{_ROWS} and {name}{_SCALES} are not rows of int8 and their scales")
     return rows.float() * scales.float()[:, None]
 
 

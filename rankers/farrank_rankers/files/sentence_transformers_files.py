@@ -1,4 +1,4 @@
-"""What sentence-transformers' files say beside a transformer's own: pooling, prompts, activations."""
+"""Settings in sentence-transformers' files besides the transformer's own: pooling, prompts, activations."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ from farrank_rankers.files.saved_modules import (
 )
 from farrank_rankers.json_values import read_json, read_value
 
-# Functions of torch that increase: a logit before them ranks as the value behind them does.
+# Increasing functions of torch: logits rank like the values of these functions.
 _INCREASING = frozenset(
     """
     CELU ELU Hardsigmoid Hardtanh Identity LeakyReLU LogSigmoid LogSoftmax ReLU ReLU6 SELU Sigmoid Softmax
@@ -30,7 +30,7 @@ _INCREASING = frozenset(
 def cross_encoder_options(files: ModelFiles) -> CrossEncoderOptions:
     """Read the prompt before queries, and check that the logits rank as the published scores do.
 
-    Raises: SourceError naming the file and the key that is damaged or cannot be followed.
+    Raises: SourceError naming the file and the key that is damaged or not supported.
     """
     _check_activation(files, read_config(files.folder))
     return CrossEncoderOptions(query_prefix=default_prompt(files.folder))
@@ -39,8 +39,8 @@ def cross_encoder_options(files: ModelFiles) -> CrossEncoderOptions:
 def _check_activation(files: ModelFiles, config: Mapping[str, Any]) -> None:
     """Refuse a cross-encoder whose activation changes the order of its logits.
 
-    Newer releases of sentence-transformers name it in their own file, 4 in config.json, those before by
-    another key. A function outside torch would be a folder's code: sentence-transformers passes over it, too.
+    Newer releases of sentence-transformers name it in their own file, 4 in config.json, earlier ones with
+    another key. A function outside torch would be a folder's code, which sentence-transformers ignores, too.
     """
     own = files.config.get("sentence_transformers")
     named = {
@@ -67,7 +67,7 @@ def _check_activation(files: ModelFiles, config: Mapping[str, Any]) -> None:
 def biencoder_options(files: ModelFiles) -> BiEncoderOptions:
     """Read pooling, normalization and prompts.
 
-    Raises: SourceError naming the file and the part that a bi-encoder here does not have.
+    Raises: SourceError naming the file and the part that is not supported.
     """
     folder = files.folder
     modules, kinds = listed_modules(folder), module_kinds(folder)
@@ -105,7 +105,7 @@ def biencoder_options(files: ModelFiles) -> BiEncoderOptions:
 def _check_lowercasing(files: ModelFiles) -> None:
     path = files.transformer / "sentence_bert_config.json"
     if path.is_file() and read_json(path).get("do_lower_case"):
-        # Outside the tokenizer it would have to happen before offsets are taken.
+        # Outside the tokenizer, lowercasing would shift offsets.
         normalizer = read_json(files.transformer / "tokenizer.json").get("normalizer") or {}
         if not normalizer.get("lowercase"):
             raise SourceError(f"{path}: do_lower_case is true, but tokenizer.json does not lowercase")
@@ -114,7 +114,7 @@ def _check_lowercasing(files: ModelFiles) -> None:
 def _pooling(config: dict[str, Any], folder: Path) -> Pooling:
     prefix = "pooling_mode_"
     modes = {name.removeprefix(prefix) for name, on in config.items() if on is True and prefix in name}
-    named = config.get("pooling_mode")  # newer releases name the one mode
+    named = config.get("pooling_mode")  # newer releases name the only mode
     if modes == {"mean_tokens"} or named == "mean":
         return "mean"
     if modes == {"cls_token"} or named == "cls":

@@ -1,4 +1,4 @@
-"""Rankers with a random head: to be trained, or measured where only speed matters."""
+"""Rankers with a random head, for training, or for measurements of speed."""
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -17,7 +17,7 @@ from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
 from farrank_rankers.spec import family_options
 
-# How the aggregators' BERT is built, which a spec does not say: a checkpoint must agree.
+# Fixed properties of the aggregators' BERT, which a spec does not have: a checkpoint must match.
 _BUILT_WITH = {
     "model_type": "bert",
     "hidden_act": "gelu",
@@ -66,16 +66,14 @@ def new_ranker(
     """Put a family's untrained head on a backbone: a folder, a hub name, or "embedded".
 
     The folder needs config.json and tokenizer files. Its weights are used unless `pretrained` is false; all
-    else is random and depends on the seed alone. `options` are the family's, or changes of its defaults. A
-    cross-encoder gets one label. A family whose aggregator is made of transformers may be given a folder or
-    name for each (PARADE's `aggregator_backbone`, late interaction's `interaction_backbone`), whose size and
-    weights it takes.
-    Raises: SourceError, WeightsError or SpecError, each naming what is wrong; TypeError if there is no such
-    limit.
+    other weights are random and depend only on the seed. `options` are the family's, or changes of its
+    defaults. A cross-encoder gets one label. The transformers of an aggregator may each have a folder or name
+    (PARADE's `aggregator_backbone`, late interaction's `interaction_backbone`), for their size and weights.
+    Raises: SourceError, WeightsError or SpecError, each naming the problem; TypeError for an unknown limit.
     """
     refuse_unknown(limits, Limits)
     files, budget = open_files(backbone, download=download)
-    # By the option that holds its size; the aggregator's module has the same name.
+    # By the option with its size; the aggregator's module has the same name.
     parts: dict[str, ModelFiles] = {}
     for option, keyword, source in (
         ("transformer", "aggregator_backbone", aggregator_backbone),

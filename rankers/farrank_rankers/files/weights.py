@@ -1,4 +1,4 @@
-"""Weights from safetensors files, and only from those, into modules that are built without any."""
+"""Weights from safetensors files, and only from those, into modules built without weights."""
 
 import hashlib
 import threading
@@ -28,7 +28,7 @@ INDEX = "model.safetensors.index.json"
 
 
 def load_published(reader: Reader, files: ModelFiles) -> Ranker:
-    """Build a ranker around a published model's weights; what the model lacks stays without memory.
+    """Build a ranker around a published model's weights; missing weights stay without memory.
 
     Raises: WeightsError if weights are damaged or do not fit.
     """
@@ -39,10 +39,10 @@ def load_published(reader: Reader, files: ModelFiles) -> Ranker:
 
 
 def fill_own(ranker: Ranker, files: ModelFiles) -> None:
-    """Copy what a family's encoder has beside the backbone, as far as a published checkpoint holds it.
+    """Copy the weights of a family's encoder besides the backbone, if a published checkpoint has them.
 
-    Raises: WeightsError naming the file, the tensor and what was expected; SpecError if the ranker names what
-    the checkpoint's tokenizer does not have.
+    Raises: WeightsError naming the file, the tensor and what was expected; SpecError if the ranker names a
+    token that the checkpoint's tokenizer does not have.
     """
     targets = ranker.encoder.state_dict(keep_vars=True)
     if not any(not name.startswith("backbone.") for name in targets):
@@ -53,13 +53,13 @@ def fill_own(ranker: Ranker, files: ModelFiles) -> None:
 
 
 def build_empty(reader: Reader, files: ModelFiles) -> Ranker:
-    """Build a ranker whose weights have shapes and no memory yet."""
+    """Build a ranker whose weights have shapes but no memory."""
     with without_weights():
         return build(reader, dict(files.config), seed=0)
 
 
 def build(reader: Reader, config: dict[str, Any], seed: int) -> Ranker:
-    """Build a ranker with random weights that depend on the seed alone.
+    """Build a ranker with random weights that depend only on the seed.
 
     Raises: SourceError if transformers cannot build the backbone, SpecError if the family cannot.
     """
@@ -69,25 +69,26 @@ def build(reader: Reader, config: dict[str, Any], seed: int) -> Ranker:
             return Ranker(reader, config)
         except RankerError:
             raise
-        except Exception as error:  # a size that makes no model may fail anywhere in transformers and torch
+        except Exception as error:  # an impossible size may fail anywhere in transformers and torch
             raise SourceError(f"config.json of {reader.spec.backbone} cannot be built: {error}") from error
 
 
 @contextmanager
 def without_weights() -> Iterator[None]:
-    """Build modules whose parameters have shapes and no memory, until `fill` puts tensors there.
+    """Build modules whose parameters have shapes but no memory until `fill` assigns tensors.
 
-    Buffers are made as ever: what a module computes for itself, such as rotary frequencies, is in no file.
+    Buffers are built normally: no file has the values that a module computes, such as rotary frequencies.
     """
     building = threading.get_ident()
 
     def emptied(module: nn.Module, name: str, parameter: Tensor | None) -> Tensor | None:
-        # The hook is called for modules of all threads. A tied parameter comes twice and must stay itself.
+        # The hook is called for modules of all threads. A tied parameter comes twice and must stay the same
+        # object.
         if parameter is None or parameter.is_meta or threading.get_ident() != building:
             return None
         return nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
 
-    # torch registers what the hook returns, although its annotation says that hooks return nothing.
+    # torch registers the hook's result, although its annotation says that hooks return nothing.
     hook = register_module_parameter_registration_hook(emptied)  # type: ignore[arg-type]
     try:
         yield
@@ -96,10 +97,10 @@ def without_weights() -> Iterator[None]:
 
 
 def place(module: nn.Module, device: torch.device, dtype: torch.dtype, *, copy: bool = False) -> None:
-    """Move weights to a device and a float type, one tensor at a time to save memory.
+    """Move weights to a device and dtype, one tensor at a time to save memory.
 
-    Buffers that are in no file keep their type: rotary frequencies in bf16 would mix up distant positions.
-    With `copy`, tensors that already fit are copied, too, into memory of their own.
+    Buffers that are in no file keep their dtype: rotary frequencies in bf16 would confuse distant positions.
+    With `copy`, tensors with the right device and dtype are copied, too.
     """
     weights = {id(tensor) for tensor in module.state_dict(keep_vars=True).values()}
     for tensor in chain(module.parameters(), module.buffers()):
@@ -108,9 +109,9 @@ def place(module: nn.Module, device: torch.device, dtype: torch.dtype, *, copy: 
 
 
 def fill_published(backbone: nn.Module, files: ModelFiles, *, new_head: bool = False) -> None:
-    """Copy a published checkpoint into the backbone that its config.json asks for.
+    """Copy a published checkpoint into the backbone of its config.json.
 
-    With `new_head`, what no base model has may be missing.
+    With `new_head`, the head's weights may be missing.
     Raises: WeightsError naming the file, the tensor and what was expected.
     """
     path = files.transformer / FILE
@@ -125,14 +126,14 @@ def fill_published(backbone: nn.Module, files: ModelFiles, *, new_head: bool = F
 
 
 def fill_backbone(backbone: nn.Module, folder: Path, *, new_head: bool = False) -> None:
-    """Copy a checkpoint into a transformers model; with `new_head`, what no base model has may be missing.
+    """Copy a checkpoint into a transformers model; with `new_head`, the head's weights may be missing.
 
-    A base model reads the checkpoint of a model with a head and the other way round; old names of LayerNorm's
-    tensors are understood. Tensors that the model has no use for (another task's head) are passed over.
+    A base model reads the checkpoint of a model with a head, and vice versa; old names of LayerNorm's tensors
+    are supported. Tensors that the model does not have (another task's head) are ignored.
     Raises: WeightsError naming the file, the tensor and what was expected.
     """
     tensors = {}
-    for name, tensor in read_weights(folder).items():  # names of TensorFlow's become torch's
+    for name, tensor in read_weights(folder).items():  # TensorFlow's names become torch's
         modern = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
             "LayerNorm.beta", "LayerNorm.bias"
         )
@@ -157,9 +158,9 @@ def fill_backbone(backbone: nn.Module, folder: Path, *, new_head: bool = False) 
 def fill(
     module: nn.Module, tensors: Mapping[str, Tensor], source: Path, published: Callable[[str], str] = str
 ) -> None:
-    """Put tensors into the module's of the same name, which must all be there, and nothing else.
+    """Copy tensors into the module's tensors of the same names, which must match exactly.
 
-    `published` gives the name that a tensor has in the source, where that is another.
+    `published` gives a tensor's name in the source, if that differs.
     Raises: WeightsError naming `source`, the tensor and what was expected.
     """
     wanted = distinct(module)
@@ -173,7 +174,7 @@ def fill(
 
 
 def copy(name: str, tensor: Tensor, target: Tensor, source: Path) -> None:
-    """Copy one tensor; a target without memory becomes the tensor itself, wherever modules hold it.
+    """Copy one tensor; a target without memory is replaced by the tensor itself in all modules.
 
     Raises: WeightsError naming `source`, the tensor and what was expected.
     """
@@ -193,14 +194,14 @@ def copy(name: str, tensor: Tensor, target: Tensor, source: Path) -> None:
 
 
 def distinct(module: nn.Module) -> dict[str, Tensor]:
-    """Name a module's tensors, one name for those that are the same (tied embeddings)."""
+    """List the names of a module's tensors, one name for tied tensors (embeddings)."""
     seen: dict[int, str] = {}
     named = module.state_dict(keep_vars=True)
     return {name: tensor for name, tensor in named.items() if seen.setdefault(id(tensor), name) == name}
 
 
-# Where exporters put graphs beside weights, or in their place. Those whose names say their precision are
-# served without being named.
+# The places where exporters put graphs, next to weights or instead of them. Graphs whose names have their
+# precision are served without `export_file`.
 _GRAPHS = ("*.onnx", "onnx/*.onnx", "openvino/*.xml")
 
 
@@ -221,14 +222,14 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     for path in (folder / Path(shard).name for shard in shards):
         if not path.is_file():
             pickled = ", ".join(sorted(item.name for item in folder.glob("*.bin")))
-            hint = f"; {pickled} is not opened, for pickles can run code: convert it" if pickled else ""
+            hint = f"; {pickled} is not opened, because pickles can run code: convert it" if pickled else ""
             raise WeightsError(f"{path} is missing{hint or _hint_at_graphs(folder)}")
         tensors |= read_tensors(path)
     return tensors
 
 
 def _hint_at_graphs(folder: Path) -> str:
-    """Say how the graphs there can be served; nothing if there are none."""
+    """Say how a folder's graphs can be served; empty if there are none."""
     graphs = sorted(path for each in _GRAPHS for path in folder.glob(each))
     pointers = [path for path in graphs if is_pointer(path)]
     if pointers:
@@ -237,12 +238,12 @@ def _hint_at_graphs(folder: Path) -> str:
     return f"; of {names} one can be named by export_file" if names else ""
 
 
-# Among what a safetensors file says of itself: `Ranker.weights_digest` of the ranker that it holds.
+# The key in a safetensors file's metadata of its ranker's `Ranker.weights_digest`.
 DIGEST = "farrank_weights_digest"
 
 
 def said_digest(path: Path) -> str | None:
-    """Read the digest of the weights that a file was written with; None if it has none, or is not there.
+    """Read the digest of the weights in a file's metadata; None if it has none, or does not exist.
 
     Raises: WeightsError naming the file if it is damaged.
     """
@@ -253,7 +254,7 @@ def said_digest(path: Path) -> str | None:
 
 
 def check_weights(ranker: Ranker, folder: Path) -> None:
-    """Hold weights that were read to what their file says of them; each must be a finite number.
+    """Check weights against the digest in their file; each must be a finite number.
 
     Raises: WeightsError naming the file, and the tensor that is wrong.
     """
@@ -265,14 +266,14 @@ def check_weights(ranker: Ranker, folder: Path) -> None:
             f"written with {digest}; copy it anew"
         )
     for name, tensor in distinct(ranker).items():
-        # Where a sum is finite, all of its terms are, and a sum is ten times as fast.
+        # If a sum is finite, so are its terms, and a sum is ten times as fast.
         if tensor.is_floating_point() and not (tensor.sum().isfinite() or tensor.isfinite().all()):
             named = path if path.is_file() else folder
-            raise WeightsError(f"{named}: tensor {name} has values that are no finite numbers")
+            raise WeightsError(f"{named}: tensor {name} has values that are not finite numbers")
 
 
 def check_blob(path: Path) -> None:
-    """Hold a file of the hub's cache to its name there. Raises: WeightsError naming the file."""
+    """Check a file of the hub's cache against its name there. Raises: WeightsError naming the file."""
     uploaded = hub_checksum(path)
     if uploaded is None:
         return
@@ -286,13 +287,13 @@ def check_blob(path: Path) -> None:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Say of a weights file that cannot be read that it is damaged. Raises: WeightsError naming it."""
+    """Convert errors of reading a weights file. Raises: WeightsError naming it."""
     if is_pointer(path):
         raise WeightsError(pointer_message(path))
     try:
         yield
     except (SafetensorError, OSError, ValueError) as error:
-        raise WeightsError(f"{path} is damaged or no safetensors file: {error}") from error
+        raise WeightsError(f"{path} is damaged or not a safetensors file: {error}") from error
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -303,12 +304,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def write_weights(tensors: Mapping[str, Tensor], path: Path, digest: str | None = None) -> None:
-    """Write tensors to a file, in place of the one that stands there, with a ranker's `digest` of them.
+    """Write tensors to a file, replacing an existing one, with a ranker's `digest` of them.
 
     Raises: WeightsError naming the file if it cannot be written.
     """
     try:
-        # safetensors makes a file that only its owner may read. Python's has the umask's permissions.
+        # safetensors makes a file that only its owner may read. A file of Python's has the umask's
+        # permissions.
         path.unlink(missing_ok=True)
         path.touch()
         permissions = path.stat().st_mode

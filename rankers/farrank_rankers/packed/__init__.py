@@ -1,1 +1,1 @@
-"""Encoders on streams: the tokens of all inputs end to end, none of them padding."""
+"""Encoders on streams: the tokens of all inputs end to end, without padding."""

@@ -1,7 +1,7 @@
-"""Which blocks of pairs FlexAttention must compute, found from inputs' lengths, and listed as it reads them.
+"""The blocks of pairs that FlexAttention must compute, found from inputs' lengths, in its own format.
 
 FlexAttention could find them by evaluating the mask for every pair: more than 4 billion in a stream of 65,536
-tokens. The host knows where the inputs lie, and they are few.
+tokens. The host knows the places of the inputs, of which there are few.
 """
 
 from typing import NamedTuple
@@ -23,7 +23,7 @@ Flags = NDArray[np.bool_]
 class Touched(NamedTuple):
     """Blocks of pairs: rows are blocks of queries, columns blocks of keys.
 
-    In blocks of `partly` some pairs see each other, and the mask says which; in those of `wholly` all do.
+    In blocks of `partly` some pairs see each other, by the mask; in those of `wholly` all do.
     Shapes: (Q, K) each.
     """
 
@@ -41,9 +41,9 @@ def touched_blocks(asking: tuple[int, ...], seen: tuple[int, ...], pattern: Patt
     blocks = cuts[:-1] // BLOCK  # (N,)
     places, ends = cuts[:-1] - offsets[inputs], cuts[1:] - offsets[inputs]  # (N,) each, within their inputs
     own, other = asks[inputs], sees[inputs]  # (N,) each, the lengths of their inputs
-    begins = (np.cumsum(sees) - sees)[inputs]  # (N,), where those seen begin in their stream
+    begins = (np.cumsum(sees) - sees)[inputs]  # (N,), where the keys seen begin in their stream
     shape = (int(-(-asks.sum() // BLOCK)), int(-(-sees.sum() // BLOCK)))
-    # Which places of its input a piece may see, from here to before there; they may lie beyond it.
+    # The places of its input that a piece may see, a half-open range, which may extend beyond the input.
     nothing = np.zeros_like(other)
     spans = [(nothing, other)]
     if pattern.window is not None:
@@ -61,7 +61,7 @@ def touched_blocks(asking: tuple[int, ...], seen: tuple[int, ...], pattern: Patt
         touched |= _marked(blocks[some], (begins + first)[some] // BLOCK, behind, shape)
     wholly = np.zeros(shape, dtype=bool)
     if pattern.sees is None:
-        # Behind itself the first token of a block sees the fewest, before itself the last.
+        # The first token of a block sees the fewest tokens after it, the last token the fewest before it.
         first, end = nothing, np.minimum(other, places + 1) if pattern.causal else other
         if pattern.window is not None:
             first = np.maximum(first, ends - 1 - pattern.window)
@@ -74,7 +74,7 @@ def touched_blocks(asking: tuple[int, ...], seen: tuple[int, ...], pattern: Patt
 
 def _marked(rows: Numbers, first: Numbers, behind: Numbers, shape: tuple[int, int]) -> Flags:
     """Mark a range of every row named; a row may be named several times. Shapes: (N,) each -> `shape`."""
-    # A row is named at most once for each of its tokens, three times over.
+    # A row is named at most three times for each of its tokens.
     edges = np.zeros((shape[0], shape[1] + 1), dtype=np.int16)
     np.add.at(edges, (rows, first), 1)
     np.add.at(edges, (rows, behind), -1)
@@ -105,8 +105,8 @@ class BlockLists(NamedTuple):
 
 
 def _listed(flags: Flags) -> NDArray[np.int32]:
-    """Write down each row's count, then its blocks. Shapes: (Q, K) -> (Q, 1 + K), Q and K at least 2."""
-    # torch compiles anew for dimensions of 1; rows of no block are none.
+    """Write each row's count, then its blocks. Shapes: (Q, K) -> (Q, 1 + K), Q and K at least 2."""
+    # torch would recompile for dimensions of 1; rows without blocks are ignored.
     rows, columns = (max(2, size) for size in flags.shape)
     listed = np.zeros((rows, 1 + columns), dtype=np.int32)
     row, column = np.nonzero(flags)

@@ -1,4 +1,4 @@
-"""Choose the attention kernels for a device once, at the start, and say which and why."""
+"""Choose the attention kernels for a device once, at the start, with the reason."""
 
 from functools import cached_property
 from typing import NamedTuple
@@ -15,7 +15,7 @@ OLDEST_CAPABILITY = (8, 0)
 
 
 class Chosen(NamedTuple):
-    """Attention for a device; `name` goes into reports, `missing` says why it is not a faster one."""
+    """Attention for a device; `name` is for reports, `missing` is the reason that it is not a faster one."""
 
     attention: Attention
     name: str
@@ -23,9 +23,9 @@ class Chosen(NamedTuple):
 
 
 class FusedAttention:
-    """Give every pattern to the fastest kernel that takes it; FlexAttention is imported when it is needed.
+    """Pass every pattern to the fastest kernel that supports it; FlexAttention is imported only if needed.
 
-    Raises: AttentionAbsent at the first pattern that needs FlexAttention, where it cannot be compiled.
+    Raises: AttentionAbsent at the first pattern that needs FlexAttention, if it cannot be compiled.
     """
 
     def __init__(self, flash: Attention, takes_slopes: bool) -> None:
@@ -48,7 +48,7 @@ class FusedAttention:
 def choose_attention(device: torch.device, dtype: torch.dtype) -> Chosen:
     """Choose attention for streams in `dtype` on a device.
 
-    Raises: AttentionAbsent if a GPU has none: it must be given padded batches.
+    Raises: AttentionAbsent if a GPU has none: it needs padded batches.
     """
     if device.type != "cuda":
         return Chosen(plain_attention, "plain", "packing gains nothing without a GPU")

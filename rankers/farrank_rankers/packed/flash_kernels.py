@@ -1,7 +1,7 @@
 """Flash kernels for streams: those of the flash_attn package, and torch's own.
 
-Both take half precision, and patterns without masks or scores of their own. flash_attn knows ALiBi's slopes,
-torch's kernel does not.
+Both support half precision, and patterns without their own masks or scores. flash_attn supports ALiBi's
+slopes, torch's kernel does not.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ HALF_PRECISION = (torch.float16, torch.bfloat16)
 HEAD_MULTIPLE = 8
 
 FLASH_ATTN = "flash_attn"
-# The first release that takes slopes, and the first that was never tried.
+# The first release that supports slopes, and the first untested one.
 OLDEST, TOO_NEW = (2, 4), (3,)
 
 TORCH_VARLEN = "torch's variable-length attention"
@@ -29,12 +29,12 @@ ANY_DISTANCE = -1
 
 
 class FlashAttention:
-    """The flash_attn package as a `pattern.Attention`: every token, causally, near, and with ALiBi's slopes.
+    """The flash_attn package as a `pattern.Attention`: full, causal and windowed, with ALiBi's slopes.
 
-    ALiBi is flash_attn's own: -slope · |i + U - T - j| within an input of T tokens that ask and U that are
-    seen, which is the distance between two tokens where T = U, causal or not.
-    Raises: AttentionAbsent if the package is not installed, of a release that is not served, or does not
-    load; ValueError for a dtype or a pattern it cannot take.
+    ALiBi is flash_attn's: -slope · |i + U - T - j| within an input of T queries and U keys, which is the
+    distance between two tokens if T = U, causal or not.
+    Raises: AttentionAbsent if the package is not installed, of an unsupported release, or does not load;
+    ValueError for an unsupported dtype or pattern.
     """
 
     def __init__(self) -> None:
@@ -61,14 +61,13 @@ class FlashAttention:
 
 
 class VarlenAttention:
-    """torch's own variable-length kernel as a `pattern.Attention`: every token, causally, and near.
+    """torch's own variable-length kernel as a `pattern.Attention`: full, causal and windowed.
 
-    Raises: AttentionAbsent if this torch's kernel is too old; ValueError for a dtype or a pattern it cannot
-    take.
+    Raises: AttentionAbsent if this torch's kernel is too old; ValueError for an unsupported dtype or pattern.
     """
 
     def __init__(self, kernel: Callable[..., Any] | None = None, shares_heads: bool | None = None) -> None:
-        # Here, for it brings the compiler with it: two seconds of a start that hardly any device needs.
+        # Imported here because it imports the compiler: two seconds of a start, needed by few devices.
         from torch.nn.attention.varlen import varlen_attn
 
         # Up to torch 2.10 without window_size and scale (pytorch/pytorch#172245), up to 2.11 without
@@ -111,10 +110,10 @@ class VarlenAttention:
 
 
 def is_for_flash(pattern: Pattern, heads: Heads, takes_slopes: bool) -> bool:
-    """Whether a flash kernel takes a pattern.
+    """Whether a flash kernel supports a pattern.
 
-    Flash kernels put the last token that asks beside the last one that is seen, `Pattern` the first beside
-    the first: with inputs of different lengths they serve only patterns that do not look at places.
+    Flash kernels align the last query with the last key, `Pattern` the first with the first: with inputs of
+    different lengths they support only patterns that do not depend on places.
     """
     if pattern.is_general or (pattern.slopes is not None and not takes_slopes):
         return False
@@ -122,13 +121,13 @@ def is_for_flash(pattern: Pattern, heads: Heads, takes_slopes: bool) -> bool:
 
 
 def _window(pattern: Pattern) -> tuple[int, int]:
-    """Say how many tokens before and behind itself a token sees, as both kernels count them."""
+    """Give the numbers of tokens that a token sees before and after itself, as both kernels count them."""
     reach = ANY_DISTANCE if pattern.window is None else pattern.window
     return reach, 0 if pattern.causal else reach
 
 
 def _check(heads: Heads, pattern: Pattern, kernel: str) -> None:
-    """Refuse what flash kernels cannot take, before they are called."""
+    """Refuse arguments that flash kernels do not support."""
     if heads.query.dtype not in HALF_PRECISION:
         raise ValueError(f"query is in {heads.query.dtype}; {kernel} takes only float16 and bfloat16")
     if pattern.is_general:
@@ -138,7 +137,7 @@ def _check(heads: Heads, pattern: Pattern, kernel: str) -> None:
 
 
 def _installed() -> tuple[str, Callable[..., Any]]:
-    """Read which release of flash_attn is installed, and import its kernel if that is served."""
+    """Read the installed release of flash_attn, and import its kernel if it is supported."""
     try:
         installed = version(FLASH_ATTN)
     except PackageNotFoundError:
@@ -150,5 +149,5 @@ def _installed() -> tuple[str, Callable[..., Any]]:
     try:
         return installed, import_module(FLASH_ATTN).flash_attn_varlen_func
     except (ImportError, OSError, AttributeError) as error:
-        # A package built for another torch: these are the linker's words.
+        # A package built for another torch: this is the linker's message.
         raise AttentionAbsent(f"{FLASH_ATTN} {installed} does not load: {error}") from error

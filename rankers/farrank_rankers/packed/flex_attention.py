@@ -1,4 +1,4 @@
-"""FlexAttention: the kernel for every pattern, also for those with a mask or scores of their own."""
+"""FlexAttention: the kernel for every pattern, including those with their own mask or scores."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ from farrank_rankers.packed.stream import InputBounds
 
 
 class Standing(NamedTuple):
-    """Where each query's input lies among the keys: its first key, the one behind its last, its own place.
+    """For each query, its input's range of keys (first, end) and its own place.
 
     Shapes: (T,) int32 each.
     """
@@ -43,10 +43,10 @@ class Standing(NamedTuple):
         return cls(first, of_tokens(seen.offsets[1:]), first + within)
 
 
-# Triton's matrix product takes no head narrower than this.
+# Triton's matrix product needs heads at least this wide.
 NARROWEST = 16
-# The kernel is compiled once for each way to mask and score, number of heads, width and dtype. Beyond torch's
-# own limit of 8 a layer would fail.
+# The kernel is compiled once for each combination of mask, scores, number of heads, width and dtype. A layer
+# beyond torch's own limit of 8 would fail.
 COMPILED_FORMS = 64
 
 TRITON = "triton"
@@ -76,21 +76,21 @@ def check_compiler() -> None:
 def compiled_kernel() -> Callable[..., Any]:
     """Compile FlexAttention for streams of any length, once for the process.
 
-    As one graph: uncompiled, it would write out the scores of every pair of tokens in the stream.
+    As one graph: uncompiled, it would store the scores of every pair of tokens in the stream.
     """
     limits = torch._dynamo.config
     limits.recompile_limit = max(limits.recompile_limit, COMPILED_FORMS)
     return torch.compile(flex_attention, dynamic=True, fullgraph=True)
 
 
-# What layers share that attend within the same inputs; it lives as long as their bounds.
+# Shared by layers that attend within the same inputs; it lives as long as their bounds.
 Prepared = tuple[Standing, dict[Kind, BlockLists]]
 
 
 class FlexAttention:
-    """Attention of any pattern, in one kernel over the stream; block lists are made once for a stream.
+    """Attention of any pattern, in one kernel over the stream; block lists are made once per stream.
 
-    `kernel` is `flex_attention`, compiled; tests on a CPU hand it over uncompiled.
+    `kernel` is the compiled `flex_attention`; tests on a CPU pass it uncompiled.
     """
 
     def __init__(self, kernel: Callable[..., Any] | None = None) -> None:
@@ -118,7 +118,7 @@ class FlexAttention:
             BLOCK_SIZE=BLOCK,
             mask_mod=_mask(pattern, standing),
             seq_lengths=(sum(asking.lengths), sum(seen.lengths)),
-            # Only gradients need them.
+            # Only gradients need blocks by key.
             compute_q_blocks=False,
         )
         mixed: Tensor = self._kernel(
@@ -127,17 +127,17 @@ class FlexAttention:
             block_mask=block_mask,
             scale=scale,
             enable_gqa=query.shape[1] != key.shape[1],
-            # The kernel for short queries would be one more to compile, and streams are hardly ever so short.
+            # The kernel for short queries would have to be compiled, too, and streams are rarely that short.
             kernel_options={"FORCE_USE_FLEX_ATTENTION": True},
         )  # (1, A, T, D)
         return mixed[0, ..., :width].transpose(0, 1)
 
 
 def _mask(pattern: Pattern, standing: Standing) -> Mask:
-    """Let tokens of one input see each other, as far as the pattern does."""
+    """Let tokens of one input see each other, as the pattern allows."""
     first, behind, place = standing
     causal, sees = pattern.causal, pattern.sees
-    # On the device: a mask that is compiled for every window must hold no number.
+    # On the device: a mask compiled for every window must not contain a number.
     window = None if pattern.window is None else place.new_full((), pattern.window)
 
     def mask(batch: Tensor, head: Tensor, asks: Tensor, seen: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ def _mask(pattern: Pattern, standing: Standing) -> Mask:
 
 
 def _score(pattern: Pattern, standing: Standing) -> Score | None:
-    """Score as the pattern does, slopes before its own scores."""
+    """Change scores by the pattern, first by slopes, then by its own function."""
     slopes, rescored, place = pattern.slopes, pattern.rescored, standing.place
     if slopes is None:
         return rescored

@@ -1,4 +1,4 @@
-"""What a packed backbone is, and the parts that its layers are made of."""
+"""Packed backbones, and the parts of their layers."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -9,17 +9,17 @@ from torch import Tensor, nn
 from farrank_rankers.packed.pattern import EVERY_TOKEN, Attention, Heads, Pattern
 from farrank_rankers.packed.stream import TokenStream
 
-# A function of tensors (T, …) that treats each token by itself, and what turns one into another that does the
-# same. Attention stays outside: its kernels are fast as they are, and read lengths that no graph should hold.
+# A function of tensors (T, …) that treats each token separately, and a function that compiles it. Attention
+# is not compiled with it: its kernels are fast already, and read lengths that no graph should contain.
 PositionWise = Callable[..., Any]
 Compile = Callable[[PositionWise], PositionWise]
 
 
 class Reading(NamedTuple):
-    """What a packed backbone is given: a stream, its tokens' positions, and a kernel for attention.
+    """The arguments of a packed backbone: a stream, its tokens' positions, and a kernel for attention.
 
-    With `hidden_states` the states of the embeddings and of every layer are wanted as well; with
-    `first_tokens` the last layer may compute each input's first token only.
+    With `hidden_states` the output also has the states of the embeddings and of every layer; with
+    `first_tokens` the last layer may compute only each input's first token.
     Shapes: positions (T,), as the backbone numbers them.
     """
 
@@ -30,7 +30,7 @@ class Reading(NamedTuple):
     first_tokens: bool = False
 
     def attend(self, heads: Sequence[Tensor], pattern: Pattern, scale: float | None = None) -> Tensor:
-        """Let tokens attend to those of their input, by queries, keys and values.
+        """Let tokens attend to those of their input, with queries, keys and values.
 
         Shapes: (T, A, D), (T, B, D), (T, B, D) -> (T, A, D).
         """
@@ -40,9 +40,9 @@ class Reading(NamedTuple):
 
 
 class PackedOutput(NamedTuple):
-    """What `Encoder.read` reads of transformers' outputs, and the stream whose tokens have these vectors.
+    """The outputs that `Encoder.read` reads, and the stream whose tokens have these vectors.
 
-    `tokens` is the stream that was given, or that of its first tokens.
+    `tokens` is the input stream, or that of its first tokens.
     Shapes: last_hidden_state (T, H); hidden_states, if wanted, likewise, of embeddings and layers; logits
     (P, labels), of classifiers only.
     """
@@ -53,30 +53,30 @@ class PackedOutput(NamedTuple):
     logits: Tensor | None = None
 
 
-# A backbone that reads a stream, on the weights of the one that reads padded batches. It is for inference:
-# whatever mode its modules are in, no attention weight is dropped.
+# A backbone that reads a stream, with the weights of the one that reads padded batches. It is for inference:
+# attention has no dropout, even if its modules are in training mode.
 PackedBackbone = Callable[[Reading], PackedOutput]
 
 
 def as_written(function: PositionWise) -> PositionWise:
-    """Leave a function to be run line by line."""
+    """Return a function uncompiled."""
     return function
 
 
 def compiled(function: PositionWise) -> PositionWise:
-    """Have torch compile a function at its first call, for any number of tokens, once for all layers."""
+    """Let torch compile a function at its first call, for any number of tokens, once for all layers."""
     return torch.compile(function, dynamic=True, fullgraph=True)
 
 
 class FusedLinear:
     """Several linear layers over the same input as one matrix product.
 
-    The layers' weights become views of one matrix, so that nothing is stored twice; some may have a bias and
-    others none. Move or convert the layers before, never afterwards: that would part them from the matrix.
+    The layers' weights become views of one matrix, so that nothing is stored twice; only some may have a
+    bias. Move or convert the layers before, never afterwards: that would separate them from the matrix.
     Shapes: (T, H) -> (T, the layers' outputs together).
     """
 
-    # Tensors made in inference mode could never be trained again.
+    # Tensors made in inference mode could never be trained.
     @torch.inference_mode(mode=False)
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         self.weight = torch.cat([layer.weight.detach() for layer in layers])  # (O, H)
@@ -94,21 +94,20 @@ class FusedLinear:
             start = rows.stop
 
     def __call__(self, hidden: Tensor, rows: slice = slice(None)) -> Tensor:
-        """Apply the matrix, or some of its rows. Shapes: (T, H) -> (T, number of rows)."""
+        """Multiply by the matrix, or by some of its rows. Shapes: (T, H) -> (T, number of rows)."""
         bias = None if self.bias is None else self.bias[rows]
         return nn.functional.linear(hidden, self.weight[rows], bias)
 
 
 def are_plain(layers: Iterable[Any]) -> bool:
-    """Whether layers are linear and nothing more: neither quantised, nor parametrised, nor adapted."""
+    """Whether layers are plain linear layers: neither quantised, nor parametrised, nor adapted."""
     return all(type(layer) is nn.Linear and type(layer.weight) is nn.Parameter for layer in layers)
 
 
 class LayerParts(NamedTuple):
-    """A layer taken apart: what makes queries, keys and values, and what each token goes through afterwards.
+    """The parts of a layer: projections of queries, keys and values, and the computation after attention.
 
-    A single projection makes all three. `rest` is given what attention mixed and what the layer read, (T, H)
-    each.
+    A single projection makes all three. `rest` takes attention's output and the layer's input, (T, H) each.
     """
 
     projections: Sequence[nn.Linear]
@@ -117,7 +116,7 @@ class LayerParts(NamedTuple):
 
 
 class PackedLayer:
-    """A layer that attends, then treats each token by itself. Shapes: (T, H) -> (T, H)."""
+    """A layer that attends, then treats each token separately. Shapes: (T, H) -> (T, H)."""
 
     def __init__(self, layer: Any, parts: LayerParts, compile_by: Compile) -> None:
         self.layer = layer
@@ -130,7 +129,7 @@ class PackedLayer:
         return self.rest(self.mixed(hidden, given, shared).flatten(1), hidden)
 
     def mixed(self, hidden: Tensor, given: Reading, shared: Any) -> Tensor:
-        """Attend, by the pattern that all layers share. Shapes: (T, H) -> (T, A, D)."""
+        """Attend with the pattern that all layers share. Shapes: (T, H) -> (T, A, D)."""
         return given.attend(self.projected(hidden).view(len(hidden), 3, self.heads, -1).unbind(1), shared)
 
     def first(self, hidden: Tensor, given: Reading, shared: Any) -> PackedOutput:
@@ -147,8 +146,8 @@ class PackedLayer:
 class PackedTransformer:
     """A packed backbone on a transformers model's weights, which must be on their device already.
 
-    Base of the architectures' own, whose layers and embeddings may be BERT's or not. `compile_by` is given
-    what the layers do token by token.
+    Base of the architectures' packed backbones; embeddings are BERT's by default. `compile_by` compiles the
+    layers' computations per token.
     """
 
     layer_class = PackedLayer
@@ -163,16 +162,16 @@ class PackedTransformer:
 
     @classmethod
     def serves(cls, model: Any) -> bool:
-        """Whether a model of the architecture computes what the packed form does: a variant may not."""
+        """Whether a model of the architecture computes the same as the packed form: a variant may not."""
         return all(are_plain(cls.parts(layer).projections) for layer in model.get_submodule(cls.layers_at))
 
     @staticmethod
     def parts(layer: Any) -> LayerParts:
-        """Take a layer apart."""
+        """Split a layer into its parts."""
         raise NotImplementedError
 
     def embedded(self, given: Reading) -> Tensor:
-        """Make what the first layer reads, of embeddings as BERT has them. Shapes: T tokens -> (T, H)."""
+        """Compute the first layer's input from embeddings like BERT's. Shapes: T tokens -> (T, H)."""
         stream = given.stream
         return self.model.embeddings(
             input_ids=stream.input_ids[None],
@@ -181,11 +180,11 @@ class PackedTransformer:
         )[0]
 
     def shared(self, given: Reading, hidden: Tensor) -> Any:
-        """Make what all layers' attention is given: a pattern, if they are plain layers."""
+        """Make the argument shared by all layers' attention: a pattern, for plain layers."""
         return EVERY_TOKEN
 
     def ends_in_firsts(self, shared: Any) -> bool:
-        """Whether the last layer can compute first tokens alone: if they see all others there."""
+        """Whether the last layer can compute only first tokens, which it can if they see all others."""
         return shared is EVERY_TOKEN
 
     def __call__(self, given: Reading) -> PackedOutput:

@@ -1,4 +1,4 @@
-"""Which tokens of an input see each other, and how much: one description for every kernel."""
+"""Attention patterns: which tokens of an input see each other, and how strongly, for every kernel."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,22 +10,22 @@ from torch.nn.functional import pad
 from farrank_rankers.packed.stream import InputBounds
 
 # Called with batch (always 0), head, and the places in the stream of the query's token and of the key's,
-# tensors of any shapes that fit together: a fused kernel evaluates single pairs, a plain one all at once.
+# tensors of any broadcastable shapes: a fused kernel evaluates single pairs, a plain one all at once.
 # Fused kernels evaluate pairs of different inputs, too, and ignore the result.
 Mask = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-# The same, with a pair's score in front.
+# The same with a pair's score as the first argument.
 Score = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pattern:
-    """What attention within an input does beyond softmax(q·k / √D): by itself every token sees all.
+    """The changes to attention with softmax(q·k / √D) within an input; by default every token sees all.
 
-    `causal`: a token sees none behind it. `window`: it sees those at most so many tokens away. `slopes`, (A,)
-    fp32: a head's scores fall by its slope with every token between two (ALiBi). `sees` and `rescored` say
-    the rest; only general kernels take them. `near` promises that `sees` is false for tokens more than so
-    many places apart, unless one of the two is among the first `far_seen` or the last `far_seen_last` of its
-    input.
+    `causal`: a token sees no later tokens. `window`: it sees tokens at most this far away. `slopes`, (A,)
+    fp32: a head's scores fall by its slope with each token of distance (ALiBi). `sees` and `rescored`
+    describe other changes; only general kernels support them. `near` promises that `sees` is false for tokens
+    further apart than this number of places, unless one of the two is among the first `far_seen` or the last
+    `far_seen_last` of its input.
     """
 
     causal: bool = False
@@ -39,25 +39,25 @@ class Pattern:
 
     @property
     def is_general(self) -> bool:
-        """Whether only a general kernel serves it."""
+        """Whether only a general kernel supports the pattern."""
         return self.sees is not None or self.rescored is not None
 
     @property
     def is_placed(self) -> bool:
-        """Whether it matters at which places of their inputs tokens stand."""
+        """Whether the pattern depends on tokens' places in their inputs."""
         return self.causal or self.window is not None or self.slopes is not None
 
 
 def counting_places(pattern: Pattern, places: Tensor) -> Pattern:
-    """Count a window in places of the input, where padding that was left out of the stream has some, too.
+    """Count a window in places of the input, which include padding that the stream leaves out.
 
-    A pattern without a window stays as it is.
+    A pattern without a window does not change.
 
     Shapes: places (T,).
     """
     if pattern.window is None:
         return pattern
-    reach = places.new_full((), pattern.window)  # a mask that is compiled for every window holds no number
+    reach = places.new_full((), pattern.window)  # a mask compiled for every window contains no number
 
     def sees(batch: Tensor, head: Tensor, own: Tensor, other: Tensor) -> Tensor:
         return (places[own] - places[other]).abs() <= reach
@@ -70,11 +70,10 @@ CAUSAL = Pattern(causal=True)
 
 
 class Heads(NamedTuple):
-    """Queries of a stream's inputs, and keys and values of the same inputs or of as many in another stream.
+    """Queries of a stream's inputs; keys and values of the same inputs or of as many in another stream.
 
-    `asking` divides the queries into inputs, `seen` the keys and values. There may be fewer heads of keys and
-    values than of queries, each shared by as many queries' heads in turn. Scores are scaled by 1/√D, or by
-    `scale`.
+    `asking` divides the queries into inputs, `seen` the keys and values. Keys and values may have fewer heads
+    than queries; consecutive heads of queries then share one. Scores are scaled by 1/√D, or by `scale`.
     Shapes: query (T, A, D), key and value (U, B, D), B dividing A.
     """
 
@@ -86,9 +85,9 @@ class Heads(NamedTuple):
     scale: float | None = None
 
     def padded(self, multiple: int) -> "Heads":
-        """Put zeros behind every head up to a multiple of so many values; they change no score.
+        """Pad every head with zeros to a multiple of this number of values; they change no score.
 
-        The scale, which the width would change, is written down.
+        The scale is made explicit, because it would follow the new width.
         """
         width = self.query.shape[-1]
         missing = -width % multiple

@@ -1,4 +1,4 @@
-"""Attention input by input, on any device: slow, and the reference for the fast kernels."""
+"""Attention input by input, on any device: slow; the reference for the fast kernels."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from farrank_rankers.packed.pattern import Heads, Pattern
 
 
 def plain_attention(heads: Heads, pattern: Pattern) -> Tensor:
-    """Attend as `pattern.Attention` says. Shapes: query (T, A, D), key and value (U, B, D) -> (T, A, D)."""
+    """Attend as a `pattern.Attention`. Shapes: query (T, A, D), key and value (U, B, D) -> (T, A, D)."""
     mixed = []
     starts = (0, 0)
     queries = torch.split(heads.query, list(heads.asking.lengths))
@@ -31,8 +31,8 @@ def plain_attention(heads: Heads, pattern: Pattern) -> Tensor:
     return torch.cat(mixed)
 
 
-# Queries that attend together to all keys that one of them sees. Fewer would be many small products, more
-# would compute too many scores in vain.
+# Queries per block, which attends to all keys that one of its queries sees. Smaller blocks need many small
+# products, larger ones compute too many unused scores.
 BLOCK = 128
 
 
@@ -55,7 +55,7 @@ def _near(
 
 
 def _weights(scores: Tensor, starts: tuple[int, int], pattern: Pattern) -> Tensor:
-    """Turn scores into attention weights as a pattern says. Shapes: (A, L, M) -> (A, L, M)."""
+    """Convert scores to attention weights by a pattern. Shapes: (A, L, M) -> (A, L, M)."""
     heads, asking, seen = (torch.arange(size, device=scores.device) for size in scores.shape)
     batch, head = torch.zeros_like(heads[:1]), heads[:, None, None]  # (1,), (A, 1, 1)
     if pattern.slopes is not None:
@@ -64,7 +64,7 @@ def _weights(scores: Tensor, starts: tuple[int, int], pattern: Pattern) -> Tenso
     own, other = asking[:, None] + starts[0], seen + starts[1]  # (L, 1), (M,), places in the streams
     if pattern.rescored is not None:
         scores = pattern.rescored(scores, batch, head, own, other)  # (A, L, M)
-    # Behind what changes scores, which may make finite ones of infinite ones.
+    # After changes of scores, which might make infinite scores finite.
     if pattern.causal:
         scores = scores.masked_fill(seen > asking[:, None], -torch.inf)
     if pattern.window is not None:

@@ -1,4 +1,4 @@
-"""A stream: the tokens of several inputs end to end, and what families take out of it."""
+"""Streams: the tokens of several inputs end to end, and the layout of their values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Packing(NamedTuple):
 
 
 def pack(inputs: Sequence[EncoderInput]) -> Packing:
-    """Put inputs end to end; padding inside them is left out, the tokens behind it keep their places.
+    """Concatenate inputs; padding inside them is left out, but later tokens keep their places.
 
     Raises: ValueError if there is no input.
     """
@@ -50,10 +50,10 @@ def uploaded(values: NDArray[Any], device: torch.device) -> Tensor:
     return (on_host.pin_memory() if device.type == "cuda" else on_host).to(device, non_blocking=True)
 
 
-# Weakly referenced: FlexAttention keeps what it made for a stream until its bounds are gone.
+# Weakly referenceable: FlexAttention caches block lists of a stream as long as its bounds exist.
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class InputBounds:
-    """Where the inputs of a stream begin and end, on the device and on the host.
+    """The beginnings and ends of a stream's inputs, on the device and on the host.
 
     Shapes: offsets (P + 1,) int32, from 0 to T; lengths P, none of them 0.
     """
@@ -71,9 +71,9 @@ class InputBounds:
 class TokenStream:
     """Tokens of P inputs; a layout (`farrank_rankers.features`) of values (T, F…).
 
-    `places` number an input's tokens from 0. Padding inside an input is counted there, but has no token in
-    the stream; `is_dense` says that there is none. `inputs` say which input a token belongs to. `host_roles`
-    are a copy of the roles on the host, to count tokens without waiting for a GPU.
+    `places` number an input's tokens from 0. They count padding inside an input, which has no token in the
+    stream; `is_dense`: there is no such padding. `inputs` are the numbers of tokens' inputs. `host_roles` are
+    a copy of the roles on the host, to count tokens without waiting for a GPU.
     Shapes: input_ids, token_type_ids, places, inputs, host_roles (T,) int32, roles (T,) int64.
     """
 
@@ -88,7 +88,7 @@ class TokenStream:
 
     @classmethod
     def of(cls, tokens: Tensor, offsets: Tensor, packing: Packing) -> "TokenStream":
-        """Name the parts of a packing after its copy to a device. Shapes: tokens (5, T), offsets (P + 1,)."""
+        """Make a stream from a packing's copy on a device. Shapes: tokens (5, T), offsets (P + 1,)."""
         input_ids, roles, token_type_ids, places, inputs = tokens.unbind()  # (T,) each
         last = packing.tokens[3, packing.offsets[1:] - 1]  # (P,)
         return cls(
@@ -108,7 +108,7 @@ class TokenStream:
         return np.cumsum((0, *self.bounds.lengths[:-1]))
 
     def firsts(self) -> "TokenStream":
-        """Give the stream of each input's first token. Shapes: P tokens of P inputs."""
+        """Make the stream of the inputs' first tokens. Shapes: P tokens of P inputs."""
         begins, count = self.bounds.offsets[:-1], len(self.bounds.lengths)
         offsets = torch.arange(count + 1, dtype=begins.dtype, device=begins.device)
         return TokenStream(
@@ -132,19 +132,19 @@ class TokenStream:
 
     def mean(self, values: Tensor) -> Tensor:
         """Shapes: (T, H) -> (P, H)."""
-        # "Unsafe" leaves out checks that would have to wait for the device.
+        # "Unsafe" omits checks that would wait for the device.
         return torch.segment_reduce(values, "mean", offsets=self.bounds.offsets, unsafe=True)
 
     def leading(self, values: Tensor, count: int) -> Tensor:
         """Shapes: (T, F…) -> (P, count, F…)."""
-        # One slot more for all tokens beyond `count`; it is cut off.
+        # An additional slot for all tokens beyond `count`; it is cut off.
         slots = self.inputs * (count + 1) + self.places.clamp(max=count)  # (T,)
         taken = values.new_zeros(len(self.bounds.lengths) * (count + 1), *values.shape[1:])
         taken = taken.index_copy(0, slots.long(), values)
         return taken.reshape(-1, count + 1, *values.shape[1:])[:, :count].contiguous()
 
     def rows(self, features: Features) -> list[Features]:
-        """Take features apart, one for each input; those of tokens are views of the stream's."""
+        """Split features by input; those of tokens are views of the stream's."""
         if features.roles is None or features.roles.dim() > 1:
             return features.rows()
         lengths = list(self.bounds.lengths)

@@ -428,7 +428,7 @@ def test_a_folder_that_does_not_say_what_to_ask_is_refused(made: MakeLanguageMod
         folder / "modules.json",
         [{"path": "", "type": "x.Transformer"}, {"path": "1_LogitScore", "type": "x.LogitScore"}],
     )
-    with pytest.raises(SourceError, match="nothing says what the model is asked"):
+    with pytest.raises(SourceError, match="the model has no prompt"):
         open_reader(folder)
     with pytest.raises(SpecError, match="instruction"):
         open_reader(made("gemma"), instruction="Find it.")

@@ -111,7 +111,7 @@ def test_a_large_new_matrix_is_kept_in_int8(base: Path, tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"weight\.rows has no other part, .*weight\.scales"):
         open_ranker(tmp_path / "small")
     save_file({**kept, f"{name}.scales": torch.ones(3)}, tmp_path / "small" / WEIGHTS)
-    with pytest.raises(WeightsError, match="are no rows of int8 and their scales"):
+    with pytest.raises(WeightsError, match="are not rows of int8 and their scales"):
         open_ranker(tmp_path / "small")
 
 
@@ -188,7 +188,7 @@ def test_a_damaged_difference_is_named(folder: Path) -> None:
     with pytest.raises(WeightsError, match=f"has no weights for {head}"):
         open_ranker(folder)
     (folder / WEIGHTS).unlink()
-    with pytest.raises(WeightsError, match=r"difference\.safetensors is damaged or no safetensors file"):
+    with pytest.raises(WeightsError, match=r"difference\.safetensors is damaged or not a safetensors file"):
         open_ranker(folder)
 
 

@@ -324,7 +324,7 @@ def test_tables_of_model2vec(tmp_path: Path) -> None:
         with pytest.raises(WeightsError, match=f"model.safetensors: tensor {name} "):
             open_ranker(tmp_path)
     save_file({"other": torch.rand(3)}, path)
-    with pytest.raises(SourceError, match=r"model.safetensors is no table of static embeddings"):
+    with pytest.raises(SourceError, match=r"model.safetensors is not a table of static embeddings"):
         open_reader(tmp_path)
     path.unlink()
     with pytest.raises(SourceError, match=r"model.safetensors is missing"):

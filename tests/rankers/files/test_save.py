@@ -158,7 +158,7 @@ def test_weights_that_do_not_fit_are_named(
 def test_a_truncated_file_is_named(artifact: Path, size: int) -> None:
     path = artifact / "model.safetensors"
     path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(WeightsError, match=r"model\.safetensors is damaged or no safetensors file"):
+    with pytest.raises(WeightsError, match=r"model\.safetensors is damaged or not a safetensors file"):
         open_ranker(artifact)
 
 
@@ -188,7 +188,7 @@ def test_weights_that_are_no_finite_numbers_are_refused(artifact: Path, value: f
     tensors[name][100, 3] = value
     save_file(tensors, path)
     with pytest.raises(
-        WeightsError, match=rf"model\.safetensors: tensor {name} has values that are no finite"
+        WeightsError, match=rf"model\.safetensors: tensor {name} has values that are not finite"
     ):
         open_ranker(artifact)
 
@@ -219,7 +219,7 @@ def test_a_blob_of_the_hubs_cache_is_held_to_its_name(cross_encoder: Path, tmp_p
 
 def test_pickles_are_never_opened(artifact: Path) -> None:
     (artifact / "model.safetensors").rename(artifact / "pytorch_model.bin")
-    message = r"model\.safetensors is missing; pytorch_model\.bin is not opened, for pickles can run code"
+    message = r"model\.safetensors is missing; pytorch_model\.bin is not opened, because pickles can run code"
     with pytest.raises(WeightsError, match=message):
         open_ranker(artifact)
 

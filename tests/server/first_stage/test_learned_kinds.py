@@ -455,7 +455,7 @@ async def test_what_cannot_weigh_queries_is_found_before_the_start(
         check_indexes(FirstStageConfig(indexes=indexes))
     nothing, headless = caught.value.problems
     assert nothing.startswith("first_stage.indexes.nothing.tokenizer: ")
-    assert "is no folder" in nothing
+    assert "is neither a folder" in nothing
     assert headless.startswith("first_stage.indexes.headless.query: ")
     assert "architectures are BertModel; one must be a ForMaskedLM" in headless
     # A head that was never saved would be drawn at random.
