@@ -40,6 +40,11 @@ _NO_BOUND = 2**31 - 1
 # gRPC's set of compression algorithms, of which the first bit is "none".
 _NO_COMPRESSION = 1
 
+# Bytes of requests that gRPC's core takes on a connection before the server reads them, as it does when
+# there is room. Left to itself, the core enlarges this with the speed of the connection, and requests that
+# wait for room take megabytes each. A request that is read may send all of its bytes at once.
+WINDOW_BYTES = 512 * 2**10
+
 # What a connection beyond its age still carries may go on for so long.
 AGED_CONNECTION_S = 3600.0
 
@@ -93,6 +98,8 @@ class GrpcListener:
                 ("grpc.server.max_pending_requests_hard_limit", _NO_BOUND),
                 # The core unpacks a whole message before anybody can look at it: 1 MB may become 1 GB.
                 ("grpc.compression_enabled_algorithms_bitset", _NO_COMPRESSION),
+                ("grpc.http2.bdp_probe", 0),
+                ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
                 ("grpc.server_handshake_timeout_ms", round(HANDSHAKE_S * 1000)),
                 *_age_options(config.max_connection_age_s),
             ],
