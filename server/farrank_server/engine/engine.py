@@ -28,9 +28,6 @@ from farrank_server.errors import DeadlineExceeded, NotFound, Reason, Unavailabl
 from farrank_server.metrics import Metrics
 from farrank_server.telemetry.call_record import current
 
-# The family whose rankers make one vector of a query, and of each chunk, that an index can hold.
-BI_ENCODER = "biencoder"
-
 # Until measured: what one tokenizer thread reads, in characters per second.
 INITIAL_READING_PER_S = 1_000_000.0
 
@@ -230,7 +227,7 @@ class Engine:
 
     def bi_encoder(self, name: str) -> LoadedRanker:
         """Find a ranker that makes one vector of a query. Raises: NotFound listing those that do."""
-        known = [each.name for each in self.loaded.values() if each.spec.family == BI_ENCODER]
+        known = [each.name for each in self.loaded.values() if each.spec.similarity is not None]
         if name not in known:
             listed = ", ".join(known) or "none"
             raise NotFound(f"no bi-encoder {name[:100]!r} here; known are: {listed}")

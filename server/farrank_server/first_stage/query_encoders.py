@@ -87,7 +87,7 @@ class OwnEncoders:
             only = replace(self._config, rankers={name: self._config.rankers[name]})
             (scorer,) = load_rankers(only, DocumentCache(0))
             (loaded, *others) = scorer.members
-            if others or loaded.spec.family != "biencoder":
+            if others or loaded.spec.similarity is None:
                 raise ConfigError(f"ranker {name!r} is no bi-encoder")
             self._loaded[name] = loaded
         return self._loaded[name]

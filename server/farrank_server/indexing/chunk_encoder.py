@@ -21,7 +21,6 @@ from farrank_server.stores.encodings_store import EncodedText
 # On a CPU batches of so many positions are encoded fastest: twice as many leave its cache, and a quarter are
 # no work for all its cores.
 BATCH_POSITIONS = 4096
-FAMILY = "biencoder"
 
 
 class ChunkEncoder:
@@ -44,10 +43,10 @@ class ChunkEncoder:
             source, Overrides(max_document_tokens=max_document_tokens), precision=chosen
         )
         self._spec: RankerSpec = self._served.reader.spec
-        if self._spec.family != FAMILY:
+        if self._spec.similarity is None:
             self._served.runtime.close()
             raise ConfigError(
-                f"{source}: is of family {self._spec.family}; only a {FAMILY} encodes chunks alone"
+                f"{source}: is of family {self._spec.family}; only a bi-encoder encodes chunks alone"
             )
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="farrank-reader")
         self._positions = max(BATCH_POSITIONS, self._served.reader.max_input_tokens)

@@ -152,7 +152,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
 
 
 def test_only_a_bi_encoder_encodes(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is of family maxp; only a biencoder"):
+    with pytest.raises(ConfigError, match="is of family maxp; only a bi-encoder"):
         ChunkEncoder("embedded:maxp")
 
 
