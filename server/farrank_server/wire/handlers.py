@@ -5,14 +5,13 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
 import grpc
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from farrank_server.access.callers import Caller, account_of_peer
-from farrank_server.access.keys import Header
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.errors import (
     DeadlineExceeded,
@@ -30,11 +29,11 @@ from farrank_server.service.receiving import ReceivingBudget
 from farrank_server.service.unread import Unread, UnreadAnswers
 from farrank_server.service.validate import too_large
 from farrank_server.telemetry.call_record import REQUEST_ID, begin
+from farrank_server.wire.metadata import Context, bounded_metadata, header_in
 
 # gRPC's own key for a server's wish when to be called again (gRFC A6); its clients honour it.
 RETRY_KEY = "grpc-retry-pushback-ms"
 
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Trailing = tuple[tuple[str, str], ...]
 Method = Callable[[Any, float | None, Caller], Awaitable[Message]]
 
@@ -108,7 +107,7 @@ def _handler(
             assert task is not None
             task.add_done_callback(partial(_removed, unread, sent))
 
-        header = header_of(context)
+        header = header_in(await bounded_metadata(context))
         its_id = ((REQUEST_ID, begin(header(REQUEST_ID)).request_id),)
         context.set_trailing_metadata(its_id)
         entry = guard.enter(header, context.peer())
@@ -146,16 +145,6 @@ def _handler(
 
 def _removed(unread: UnreadAnswers, sent: Unread, _: "asyncio.Task[Any]") -> None:
     unread.remove(sent)
-
-
-def header_of(context: Context) -> Header:
-    """Return the function that reads a call's metadata by name."""
-
-    def header(key: str) -> str | None:
-        metadata = context.invocation_metadata() or ()
-        return next((value for name, value in metadata if name == key and isinstance(value, str)), None)
-
-    return header
 
 
 async def refuse(context: Context, error: FarrankError, trailing: Trailing = ()) -> NoReturn:

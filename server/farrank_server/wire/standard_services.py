@@ -25,7 +25,8 @@ from farrank_server.access.keys import Keys
 from farrank_server.errors import DeadlineExceeded, FarrankError, InvalidArgument, ResourceExhausted
 from farrank_server.service.fields import SMALL_BYTES
 from farrank_server.service.open_calls import OpenCalls
-from farrank_server.wire.handlers import Context, header_of, refuse
+from farrank_server.wire.handlers import refuse
+from farrank_server.wire.metadata import Context, bounded_metadata, header_in, metadata_of
 
 # A client that checks health holds a watch on each of its connections, a proxy some for its clients.
 MOST_WATCHES = 4096
@@ -117,7 +118,7 @@ class Health:
             return False
         if self._keys is None or service not in self._ranker_names:
             return True
-        entry = self._keys.identify(header_of(context))
+        entry = self._keys.identify(header_in(metadata_of(context)))
         return entry.refusal is None and entry.caller.may_rank(service.rpartition("/")[2])
 
     def report_load(self, backlog_s: Callable[[], float]) -> None:
@@ -262,6 +263,7 @@ async def _read(kind: type[Request], data: bytes | FarrankError, context: Contex
 
 async def _let_in(places: OpenCalls, context: Context) -> None:
     """Take a place for a call, or end it."""
+    await bounded_metadata(context)
     refusal = places.enter(context.peer())
     if refusal is not None:
         refusal.retry_after_ms = _RETRY_AFTER_MS
