@@ -66,7 +66,7 @@ class Aggregator(nn.Module, Generic[State]):
     def chunk_scores(self, state: State, chunk_mask: Tensor, scores: Tensor) -> Tensor:
         """Compute how much each document's score falls without each of its chunks.
 
-        A family whose chunks have scores or weights of their own returns those instead. A document's only
+        A family whose chunks have their own scores or weights returns those instead. A document's only
         chunk cannot be left out: its effect is 0.
         Shapes: chunk_mask (D, C), scores (D,) -> (D, C).
         """
@@ -101,7 +101,7 @@ class Aggregator(nn.Module, Generic[State]):
 
 
 class ChunkScoreAggregator(Aggregator[Tensor]):
-    """Base of aggregators whose chunks have scores of their own: `interact` returns them, (D, C).
+    """Base of aggregators whose chunks have their own scores: `interact` returns them, (D, C).
 
     The document's score is that of the first chunk, or the mean, maximum or sum of all.
     """

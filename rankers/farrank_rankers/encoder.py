@@ -99,7 +99,7 @@ class Encoder(nn.Module):
     def read(self, output: Any, tokens: Layout) -> Features:
         """Make features of the backbone's output, whose token vectors have the layout `tokens`.
 
-        Shapes: last_hidden_state (…, H), each of hidden_states likewise, logits (P, labels)
+        Shapes: last_hidden_state (…, H), each of hidden_states (…, H), logits (P, labels)
         -> (P, F), or (…, F…) with roles.
         """
         raise NotImplementedError
@@ -107,7 +107,7 @@ class Encoder(nn.Module):
     def stepped(self, places: Tensor, lengths: Tensor) -> Tensor:
         """Number the tokens of short inputs in steps; this depends on an input's length, not on its batch.
 
-        Shapes: places (…), counted from 0, and the lengths of the inputs they are in, likewise -> (…).
+        Shapes: places (…), counted from 0, and the lengths of their inputs (…) -> (…).
         Source: Zhu et al., "LongEmbed", EMNLP 2024.
         """
         positions = self.facts.max_positions

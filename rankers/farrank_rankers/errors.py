@@ -5,7 +5,7 @@ RankerError
 ├── SourceError (ValueError)    a folder or hub name holds no ranker that can be opened
 │   ├── WeightsError            a weights file is damaged, does not fit its model or cannot be written
 │   └── ExportError             an export is missing, damaged, stale or cannot be made
-├── AttentionAbsent             no fused attention runs here, or not one asked for
+├── AttentionAbsent             no fused attention runs here, or not the given one
 └── ReadingStopped              the caller stopped the reading of a long text
 """
 
@@ -35,7 +35,7 @@ class ExportError(SourceError):
 
 
 class AttentionAbsent(RankerError):
-    """No fused attention runs here, or not the one asked for; the message says what is missing."""
+    """No fused attention runs here, or not the given one; the message says what is missing."""
 
 
 class ReadingStopped(RankerError):

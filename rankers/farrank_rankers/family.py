@@ -189,7 +189,7 @@ class YesNoOptions(CrossEncoderOptions):
         if self.query_prefix:
             raise SpecError(
                 f"query_prefix is {self.query_prefix!r}; it must be empty: "
-                "the template says what stands before a query"
+                "the template has the text before a query"
             )
         object.__setattr__(self, "template", tuple(self.template))
         whole = "".join(self.template)
@@ -197,13 +197,13 @@ class YesNoOptions(CrossEncoderOptions):
             if whole.count(place) != 1:
                 raise SpecError(f"template has {place} {whole.count(place)} times; it must have it once")
         if whole.index(DOCUMENT) < whole.index(QUERY):
-            raise SpecError(f"template has {DOCUMENT} before {QUERY}; it must stand behind")
+            raise SpecError(f"template has {DOCUMENT} before {QUERY}; it must come after it")
         if not any(part.endswith(DOCUMENT) for part in self.template):
             raise SpecError(
-                f"template has text behind {DOCUMENT} in the same part; it must be a part of its own"
+                f"template has text after {DOCUMENT} in the same part; it must be a separate part"
             )
         if INSTRUCTION in whole[whole.index(QUERY) :] or whole.count(INSTRUCTION) > 1:
-            raise SpecError(f"template has {INSTRUCTION} more than once or behind {QUERY}")
+            raise SpecError(f"template has {INSTRUCTION} more than once or after {QUERY}")
         if self.instruction and INSTRUCTION not in whole:
             raise SpecError(f"instruction is {self.instruction!r}; the template has no {INSTRUCTION} for it")
         (line,) = [line for line in "\n".join(self.template).split("\n") if INSTRUCTION in line] or [""]
@@ -245,7 +245,7 @@ class BiEncoderOptions(Options):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One family's row: how its texts are read, and where its classes are. No other place has its name.
+    """One family's row: how its texts are read, and where its classes are. Its name is written nowhere else.
 
     `encoder` and `aggregator` name a class as "module:Class"; a module that begins with a dot is in
     `farrank_rankers.families`. The classes are subclasses of `encoder.Encoder` and `aggregate.Aggregator`,

@@ -1,6 +1,6 @@
 """transformers, imported without libraries for features that are not used here.
 
-The modules of this room import transformers from here. All other code imports rankers first.
+The modules of this package import transformers from here. All other code imports this package first.
 """
 
 import sys

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
-# How Qwen2 and 3, and Llama 3, split words: a space begins a match, and none goes on over it.
+# The patterns with which Qwen2, Qwen3 and Llama 3 split words: a space begins a match, and no match contains
+# one later.
 _SPACES_BEGIN = frozenset(
     rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{number}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

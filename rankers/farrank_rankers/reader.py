@@ -130,8 +130,7 @@ class Reader:
 
         With `count_tokens` the rest is tokenized, too, to count the tokens that were cut. `should_stop` is
         called between two pieces of a long text.
-        Raises: ReadingStopped if it returns true; ValueError if the text has a lone surrogate or max_chunks <
-        1.
+        Raises: ReadingStopped if it returns true; ValueError for a lone surrogate or max_chunks < 1.
         """
         limit = readable_tokens(self.spec.chunking, max_chunks)
         return self.tokenizer.read(

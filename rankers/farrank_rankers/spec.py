@@ -191,7 +191,7 @@ def content_version(
 def encodings_version(
     spec: RankerSpec, files: TokenizerFiles, config: Mapping[str, Any], weights_digest: str
 ) -> str:
-    """Hash as `content_version` does, whatever the limit on a document's tokens.
+    """Hash as `content_version` does, without the limit on a document's tokens.
 
     Rankers that differ only in this limit have the same version here: a chunk's vector does not depend on it.
     """

@@ -1,4 +1,4 @@
-"""Which runtime serves a ranker: the one that is configured, or the fastest that can."""
+"""Choice of a ranker's runtime: the configured one, or the fastest that can serve it."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 class Candidate:
     """A runtime and the export that it would serve, Farrank's or a published one.
 
-    torch has no export, it runs the ranker itself. `by_report`: a published graph is tried so early because
-    it was measured to be close.
+    torch has no export, because it runs the ranker itself. `by_report`: a published graph is tried this early
+    because its measured parity is within its bound.
     """
 
     runtime: str
@@ -47,7 +47,7 @@ class Candidate:
     by_report: bool = False
 
     def __str__(self) -> str:
-        """Name both: "openvino with onnx-int8", "onnx with onnx/model_O3.onnx"."""
+        """The names of both: "openvino with onnx-int8", "onnx with onnx/model_O3.onnx"."""
         if self.export is None:
             return f"{self.runtime} {self.precision}"
         name = self.export.manifest.name if isinstance(self.export, Export) else str(self.export)
@@ -56,10 +56,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A model's published graphs, the preferred first, and what was measured of them.
+    """A model's published graphs, the preferred first, and their measurements.
 
-    `named`: the configuration names the only one. `weights`: the model's own may serve, too. `opened` are
-    those that were read so far, by name: several runtimes may be tried on one.
+    `named`: the configuration names the only one. `weights`: the model's own weights may serve, too. `opened`
+    are the graphs read so far, by name: several runtimes may be tried with one.
     """
 
     files: Sequence[PublishedFile] = ()
@@ -76,11 +76,11 @@ class Published:
             for each in self.files
             if each.format in forms and _served_in(each, runtime, precision, self.named)
         ]
-        # OpenVINO's own before those that it converts.
+        # OpenVINO's own graphs before those that it converts.
         return sorted(found, key=lambda each: each.format != runtime)
 
     def was_close(self, file: PublishedFile, runtime: str, precision: Precision) -> bool:
-        """Tell whether a graph was measured to be close. Whether it changed since is not looked at."""
+        """Whether a graph's measured parity is within its bound; changes of its file are not checked."""
         return any(
             (each.file, each.runtime, each.precision, each.beyond) == (file.file, runtime, precision, None)
             for each in self.measured
@@ -91,7 +91,7 @@ def _served_in(file: PublishedFile, runtime: str, precision: Precision, named: b
     if runtime != "openvino":
         return file.precision == precision
     if file.format == "onnx":
-        # What is optimised or quantized for ONNX Runtime is full of its own operators.
+        # Graphs optimised or quantized for ONNX Runtime have many of its own operators.
         return precision in ("fp32", "bf16") and (named or file.path.stem == "model")
     return precision == "int8" if file.precision == "int8" else precision in ("fp32", "bf16")
 
@@ -103,10 +103,10 @@ NOTHING_PUBLISHED = Published()
 class ServableRanker:
     """A ranker with its runtime loaded.
 
-    `version` is the ranker's, whichever runtime serves it; a published graph's is that of its own files.
-    `encodings_version` is the same for rankers that differ in the limit on a document's tokens alone.
-    `reason` says in a line why this runtime does. `parity` says how close an export's scores are to those of
-    torch in fp32; None for torch, and for a published graph that nobody measured.
+    `version` is the ranker's, independent of the runtime; a published graph's is that of its own files.
+    `encodings_version` is the same for rankers that differ only in the limit on a document's tokens.
+    `reason` is the reason for this runtime, in a line. `parity` compares an export's scores with those of
+    torch in fp32; None for torch, and for a published graph that was not measured.
     """
 
     reader: Reader
@@ -127,12 +127,12 @@ def open_ranker_runtime(
     placement: Placement | None = None,
     export_file: str | None = None,
 ) -> ServableRanker:
-    """Open a ranker with the runtime asked for; AUTO takes the fastest, of any precision that is exported.
+    """Open a ranker with the given runtime; AUTO takes the fastest, in any exported precision.
 
-    Of a published model's graphs AUTO takes those of fp32 and those that were measured to be close; others
-    where their `precision` is asked for, or the model has no weights. `export_file` names the one to serve.
-    Serving an export never reads the ranker's weights. Only torch packs batches.
-    Raises: RuntimeAbsent, PrecisionAbsent, PackingAbsent, DeviceAbsent, saying what helps; SourceError,
+    Among a published model's graphs AUTO takes those in fp32 and those with a measured parity within the
+    bound; it takes others if their `precision` is configured, or if the model has no weights. `export_file`
+    names the graph to serve. Serving an export never reads the ranker's weights. Only torch packs batches.
+    Raises: RuntimeAbsent, PrecisionAbsent, PackingAbsent, DeviceAbsent, each with a remedy; SourceError,
     WeightsError if the ranker cannot be opened, ExportError if an export is damaged or stale, SpecError if
     an override does not fit.
     """
@@ -150,7 +150,7 @@ def open_ranker_runtime(
     device: DeviceType = "cpu" if choose_device(placement.device).type == "cpu" else "cuda"
     exports: list[Export] = []
     published = NOTHING_PUBLISHED
-    if runtime != "torch":  # which can serve a ranker whose exports are damaged
+    if runtime != "torch":  # torch can serve a ranker whose exports are damaged
         location = locate(
             source,
             revision=overrides.get("revision"),
@@ -160,7 +160,7 @@ def open_ranker_runtime(
         exports = find_exports(location.folder) if (location.folder / SPEC_FILE).is_file() else []
         if not lists_members(location.folder):
             published = _published(ModelFiles.find(location), export_file)
-        if published.named and location.revision:  # all that was asked for is here now
+        if published.named and location.revision:  # its files are in the cache now
             overrides = overrides | Overrides(download=False, revision=location.revision)
         if published.named:
             published = _as_it_is(published, source, overrides)
@@ -168,10 +168,10 @@ def open_ranker_runtime(
     if not found:
         raise _nothing_to_serve(source, device, exports, runtime, precision, published)
     unusable: dict[str, str] = {}
-    for candidate in found:  # grows while it is gone through
+    for candidate in found:  # grows during the loop
         passed_over: tuple[type[Exception], ...] = (RuntimeAbsent, PrecisionAbsent, SpecError)
         if isinstance(candidate.export, PublishedFile) and not published.named:
-            passed_over += (ExportError,)  # nobody here meant it to be served
+            passed_over += (ExportError,)  # its user did not choose it
         try:
             check_here(candidate.runtime, candidate.precision, placement)
             others = [f"{other} ({why})" for other, why in unusable.items() if other != str(candidate)]
@@ -181,8 +181,8 @@ def open_ranker_runtime(
             found.append(replace(candidate, by_report=False))
             unusable[str(candidate)] = str(error)
         except passed_over as error:
-            # What was named is never replaced; otherwise the last candidate's error is the answer.
-            # Of published graphs for one runtime there may be several.
+            # A named graph or runtime is never replaced; otherwise the last candidate's error is raised. A
+            # runtime may have several published graphs.
             is_last = candidate is found[-1]
             if is_last or not (runtime == AUTO or isinstance(candidate.export, PublishedFile)):
                 raise
@@ -191,11 +191,11 @@ def open_ranker_runtime(
 
 
 class _ChangedSinceMeasured(Exception):
-    """The report because of which a published graph was to be served is of another file."""
+    """The report that selected a published graph is of another file."""
 
 
 def _published(files: ModelFiles, export_file: str | None) -> Published:
-    """Find a model's published graphs, the one that is named or those for this processor."""
+    """Find a model's published graphs: the named one, or those for this processor."""
     if export_file is not None:
         return Published((named_published(files, export_file),), read_measured(files.folder), True, False)
     here = processor_instructions()
@@ -207,7 +207,7 @@ def _published(files: ModelFiles, export_file: str | None) -> Published:
 
 
 def _as_it_is(published: Published, source: str, overrides: Overrides) -> Published:
-    """Read the graph that is named: what it is in counts, whatever its name says.
+    """Read the named graph: its real precision counts, not that of its name.
 
     Raises: as `open_published`.
     """
@@ -226,10 +226,10 @@ def candidates(
     precision: Precision | None,
     published: Published = NOTHING_PUBLISHED,
 ) -> Iterator[Candidate]:
-    """List what could serve a ranker on a type of device, the fastest first.
+    """List the candidates for a ranker on a type of device, the fastest first.
 
-    Published graphs come last, unless their precision or one of them was asked for, they are exact by their
-    precision, or were measured to be close. On a GPU torch itself computes in bf16, which keeps fewer bits
+    Published graphs come last, unless they or their precision are configured, their precision is exact, or
+    their measured parity is within the bound. On a GPU torch itself computes in bf16, which has fewer bits
     than fp16.
     """
     exact = ("fp32", "fp16") if device == "cuda" else ("fp32",)
@@ -313,7 +313,7 @@ def _open_published(
     stored = "" if opened.graph.stored_as in _SAID.get(opened.graph.precision, ()) else opened.graph.stored_as
     said = f", weights stored as {stored}" if stored else ""
     if measured is None:
-        said += "; parity unknown: it was not measured beside the weights"
+        said += "; parity unknown: it was not compared with the weights"
     elif measured.beyond:
         said += f"; beyond its bound: {measured.beyond}"
     return ServableRanker(
@@ -327,7 +327,7 @@ def _open_published(
     )
 
 
-# The types that weights of a precision are stored in.
+# The dtypes in which weights of a precision are stored.
 _SAID = {
     "fp32": ("float", "f32"),
     "fp16": ("float16",),
@@ -336,7 +336,7 @@ _SAID = {
 
 
 def _reason(candidate: Candidate, is_named: bool, unusable: Sequence[str]) -> str:
-    """Say in a line why a candidate was chosen."""
+    """Write the reason for a candidate in a line."""
     if is_named:
         reason, better = f"{candidate}, as configured", "preferred"
     else:
@@ -352,7 +352,7 @@ def _nothing_to_serve(
     precision: Precision | None,
     published: Published,
 ) -> RuntimeAbsent | PrecisionAbsent:
-    """Say what is missing, and what would help."""
+    """Write the error with the missing part and the remedy."""
     served = {each for name, each in fastest_first(device) if runtime in (AUTO, name)}
     if not served:
         return RuntimeAbsent(f"{runtime} does not run on {device}; try --device cpu")
@@ -383,6 +383,6 @@ def _nothing_to_serve(
 
 
 def _enumerated(precisions: Collection[Precision]) -> str:
-    """Write "fp32, fp16 and int8"."""
+    """Join names: "fp32, fp16 and int8"."""
     *others, last = [each for each in get_args(Precision) if each in precisions]
     return f"{', '.join(others)} and {last}" if others else last

@@ -1,4 +1,4 @@
-"""How many cores this process has, for its threads."""
+"""The number of cores for this process's threads."""
 
 import os
 from pathlib import Path
@@ -7,9 +7,9 @@ CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def usable_cores(quota_file: Path = CGROUP_QUOTA) -> int:
-    """Count the cores that this process may really use: its affinity, capped by its container's quota.
+    """Count the cores that this process may use: its affinity, capped by its container's quota.
 
-    A container limited to two cores of a 64-core host sees 64; that many threads would take turns on two.
+    A container limited to two cores of a 64-core host sees 64; 64 threads would share two cores.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:

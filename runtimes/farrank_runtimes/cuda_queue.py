@@ -1,8 +1,8 @@
-"""How a GPU gets its batches: CUDA streams, pinned memory for the tokens, and one batch begun ahead.
+"""Batches on a GPU: CUDA streams, pinned memory for the tokens, and one batch begun ahead.
 
-All rankers on a device share its streams. Encoding has one of its own: batches run in the order in which
-they were begun, whichever ranker's they are, and nothing else waits behind them. Copies of the next batch
-and aggregators have other streams. The server puts features together on the thread's current stream.
+All rankers on a device share its streams. Encoding has its own stream: batches of all rankers run in the
+order in which they were begun, and no other work waits for them. Copies of the next batch and aggregators
+have other streams. The server combines features on the thread's current stream.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ from farrank_runtimes.runtime import Encoding
 
 @dataclass(frozen=True, slots=True)
 class DeviceStreams:
-    """A device's streams; waiting kernels of the aggregator go before those of batches."""
+    """A device's streams; waiting kernels of the aggregator have priority over those of batches."""
 
     encoding: torch.cuda.Stream
     copies: torch.cuda.Stream
@@ -31,17 +31,17 @@ class DeviceStreams:
 
 @cache
 def streams_of(device: torch.device) -> DeviceStreams:
-    """Give a CUDA device's streams, the same ones at every call."""
-    stream: Callable[..., torch.cuda.Stream] = torch.cuda.Stream  # torch leaves it without annotations
+    """Return a CUDA device's streams, the same at every call."""
+    stream: Callable[..., torch.cuda.Stream] = torch.cuda.Stream  # torch has no annotations for it
     return DeviceStreams(stream(device), stream(device), stream(device, priority=-1))
 
 
 @contextmanager
 def beside(device: torch.device) -> Iterator[None]:
-    """Run what is inside on the aggregator's stream, after what is on the current one; a CPU has only one.
+    """Run the block on the aggregator's stream, after the work on the current stream; a CPU has only one.
 
-    The current stream goes on when that is done. So each may read and free what the other makes: memory that
-    goes back to its stream is not written again before it was read.
+    The current stream continues when the block's work is done. So each stream may read and free the other's
+    tensors: freed memory is not written again before it was read.
     """
     if device.type != "cuda":
         yield
@@ -56,9 +56,9 @@ def beside(device: torch.device) -> Iterator[None]:
 
 
 def handed_over(features: Features, device: torch.device) -> Features:
-    """Tell torch that features that another stream has finished are read on the current one from now on.
+    """Record in torch that the current stream will read features that another stream has computed.
 
-    Their memory belongs to the other stream: freed, it would go to that stream's next batch at once, before
+    Their memory belongs to the other stream: once freed, that stream's next batch could overwrite it before
     the current stream has read it.
     """
     if device.type == "cuda":
@@ -69,12 +69,12 @@ def handed_over(features: Features, device: torch.device) -> Features:
     return features
 
 
-# 128 bytes of int32: every row begins where a warp's reads begin, and where compiled kernels expect it.
+# 128 bytes of int32: every row has the alignment of a warp's reads, which compiled kernels expect.
 ALIGNED = 32
 
 
 class Stage:
-    """Room for one batch's tokens, in pinned memory and on the device; it grows with the largest batch."""
+    """Buffers for one batch's tokens, in pinned memory and on the device; they grow if needed."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -83,13 +83,13 @@ class Stage:
         self._last: torch.cuda.Event | None = None
 
     def take(self, end: torch.cuda.Event) -> None:
-        """Wait for the batch that had the stage, which may still read it; `end` is that of the next one."""
+        """Wait for the batch that had the stage and may still read it; `end` is the next batch's."""
         if self._last is not None:
             self._last.synchronize()
         self._last = end
 
     def upload(self, packing: Packing) -> tuple[Tensor, Tensor]:
-        """Begin one copy of all that the device needs, on the current stream; give views of it there.
+        """Begin one copy of all inputs of the device, on the current stream; return views of it there.
 
         Shapes: -> tokens (5, T), offsets (P + 1,), int32.
         """
@@ -99,7 +99,7 @@ class Stage:
         size = start + rows * width
         if size > len(self._host):
             room = 1 << (size - 1).bit_length()  # by doubling: pinning memory takes milliseconds
-            # Both or neither: memory may end between the two.
+            # Both or neither: memory may run out between the two.
             self._host, self._there = (
                 torch.empty(room, dtype=torch.int32, pin_memory=self._device.type == "cuda"),
                 torch.empty(room, dtype=torch.int32, device=self._device),
@@ -121,11 +121,11 @@ Encode = Callable[[TokenStream], Features]
 
 
 class CudaFeed:
-    """For a GPU: tokens are copied while the batch before is encoded, and nobody waits before rows are read.
+    """For a GPU: tokens are copied during the encoding of the previous batch, and only `rows` waits.
 
-    There are two stages, for the batch that runs and for the one that is brought; a third batch waits for the
-    end of the first. Made when the weights are where they stay: they came, and were fused, on the stream of
-    whoever loaded them.
+    There are two stages, one for the running batch and one for the batch being copied; a third batch waits
+    for the end of the first. Make the queue after the weights are loaded and fused, which happens on the
+    loading thread's stream.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -135,11 +135,11 @@ class CudaFeed:
         torch.cuda.synchronize(device)
 
     def begin(self, packing: Packing, encode: Encode) -> Encoding:
-        """Queue a batch behind the last one."""
+        """Queue a batch after the last one."""
         stage, encoding = next(self._stages), self._streams.encoding
         timed_event: Callable[..., torch.cuda.Event] = partial(torch.cuda.Event, enable_timing=True)
         start = timed_event()
-        # Blocking: a thread that waits for it sleeps, and leaves the core to the tokenizers.
+        # Blocking: a waiting thread sleeps, and leaves its core to the tokenizers.
         end = timed_event(blocking=True)
         stage.take(end)
         try:
@@ -153,7 +153,7 @@ class CudaFeed:
                 stream = TokenStream.of(tokens, offsets, packing)
                 features = encode(stream)
         finally:
-            # What was begun of a batch that failed half-way runs on, and reads the stage.
+            # The begun part of a failed batch continues to run and reads the stage.
             end.record(encoding)
         return Queued(features, stream, start, end, self._device)
 
@@ -169,15 +169,15 @@ class Queued:
     device: torch.device
 
     def rows(self) -> list[Features]:
-        """Wait until it is done, whatever is queued behind it; give each input's features."""
+        """Wait until it is done, but not for later batches; return each input's features."""
         with device_failures():
             self.end.synchronize()
             return self.stream.rows(handed_over(self.features, self.device))
 
     def device_s(self) -> float:
-        """Say how long it was encoded; waiting behind another batch does not count.
+        """Return the time of its encoding; waiting for another batch does not count.
 
-        All batches of a device run in one stream, so a batch starts when the one before has ended. Idle time
-        within a batch, when the host is late, counts.
+        All batches of a device run in one stream, so a batch starts when the previous one has ended. Idle
+        time within a batch, when the host is late, counts.
         """
         return float(self.start.elapsed_time(self.end)) / 1e3

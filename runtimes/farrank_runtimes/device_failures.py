@@ -1,4 +1,4 @@
-"""What libraries raise when the device, not the model, is at fault."""
+"""Exceptions of libraries that are failures of the device, not of the model."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,8 +7,8 @@ import torch
 
 from farrank_runtimes.runtime import DeviceLost, OutOfMemory, forget_locals
 
-# Most libraries say it in words only. In lower case: what the allocators of torch, ONNX Runtime and OpenVINO
-# say, then CUDA, cuBLAS, which allocates beside torch, and TensorRT.
+# Most libraries signal it only in messages. In lower case: messages of the allocators of torch, ONNX Runtime
+# and OpenVINO, then of CUDA, of cuBLAS, which allocates outside torch, and of TensorRT.
 _OUT_OF_MEMORY = (
     "out of memory",
     "outofmemory",
@@ -24,7 +24,7 @@ _DEVICE_LOST = ("cuda error", "cuda failure", "triton error [cuda]", "cudnn fail
 
 @contextmanager
 def device_failures() -> Iterator[None]:
-    """Translate failures of the device. When memory ran out, the failed batch's is free again.
+    """Translate failures of the device. After an OutOfMemory the failed batch's memory is free.
 
     Raises: OutOfMemory, DeviceLost.
     """
@@ -32,7 +32,7 @@ def device_failures() -> Iterator[None]:
         yield
     except (OutOfMemory, DeviceLost):
         raise
-    # ONNX Runtime's exceptions have no base but this one.
+    # ONNX Runtime's exceptions have no other base.
     except Exception as error:
         message = str(error).strip()
         out_of_memory = isinstance(error, (MemoryError, torch.OutOfMemoryError))
@@ -47,5 +47,5 @@ def device_failures() -> Iterator[None]:
 def _free_batch(error: Exception) -> None:
     forget_locals(error)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        # What torch keeps was cut for the batch that did not fit; in one piece again, it may fit others.
+        # torch's cached memory was split for the failed batch; returned and unsplit, it may fit others.
         torch.cuda.empty_cache()

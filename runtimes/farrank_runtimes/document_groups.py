@@ -1,4 +1,4 @@
-"""From the features of chunks to scores of documents, in memory that is bounded.
+"""Scoring of documents from the features of their chunks, in bounded memory.
 
 Chunks are kept until their document is complete, gathered, and documents are scored in groups that fit.
 """
@@ -23,12 +23,12 @@ Aggregate = Callable[[Features, Tensor, Features | None], tuple[list[float], lis
 
 @dataclass(frozen=True, slots=True)
 class GroupLimit:
-    """How large a group of documents may be, each padded to the largest of them.
+    """The limits of a group of documents, which are padded to the largest of them.
 
-    `feature_bytes` bounds their vectors. `positions` bounds what the aggregator works on: for token vectors,
-    a document's tokens with the query's beside those of each chunk; for chunk vectors, the square of its
-    chunks, since evidence may read a document again without each of them. A document beyond either is a group
-    of its own.
+    `feature_bytes` limits their vectors. `positions` limits the aggregator's work: for token vectors it
+    counts a document's tokens and the query's for each chunk; for chunk vectors, the square of the chunks,
+    because evidence may read a document again without each of them. A document beyond a limit is a separate
+    group.
     """
 
     feature_bytes: int
@@ -36,11 +36,11 @@ class GroupLimit:
 
 
 def kept(row: Features, *, on_host: bool) -> Features:
-    """Copy an input's features into memory of their own, to stay until their document is complete.
+    """Copy an input's features to separate memory, until their document is complete.
 
-    A row may be a view of its whole batch, which would stay with it. If the device has no room, the copy is
-    in host memory even without `on_host`.
-    Raises: OutOfMemory if the host has no room either; DeviceLost.
+    A row may be a view that keeps its whole batch in memory. If the device's memory is full, the copy is in
+    host memory even without `on_host`.
+    Raises: OutOfMemory if the host's memory is full, too; DeviceLost.
     """
     with device_failures():
         if not on_host:
@@ -50,7 +50,7 @@ def kept(row: Features, *, on_host: bool) -> Features:
 
 
 def _apart(row: Features) -> Features:
-    """Copy what is a view of more."""
+    """Copy a tensor that is a view of a larger one."""
     shared = row.vectors.untyped_storage().nbytes() > row.vectors.nbytes
     if not shared:
         return row
@@ -58,7 +58,7 @@ def _apart(row: Features) -> Features:
 
 
 def gathered(chunks: Sequence[Features]) -> Features:
-    """Put the features of a document's chunks together, in host memory if one of them is there.
+    """Stack the features of a document's chunks, in host memory if one of them is there.
 
     Shapes: C times (F,), or (S, F…) with roles (S,) -> (C, F), or (C, S, F…) with roles (C, S).
     Raises: OutOfMemory, DeviceLost.
@@ -77,7 +77,7 @@ def score_in_groups(
     device: torch.device,
     limit: GroupLimit,
 ) -> DocumentScores:
-    """Score documents as `Runtime.score` does, group by group; one that does not fit is scored in halves.
+    """Score documents as `Runtime.score` does, group by group; a group that does not fit is scored in halves.
 
     Raises: OutOfMemory if a document alone does not fit; DeviceLost.
     """
@@ -92,7 +92,7 @@ def score_in_groups(
             if len(some) == 1:
                 raise
             middle = group.start + len(some) // 2
-            # They run when this handler, which holds the tensors of the failed group, has ended.
+            # The halves run after this handler, which holds the tensors of the failed group.
             waiting.extendleft([slice(middle, group.stop), slice(group.start, middle)])
             found.halved_groups += 1
         else:
@@ -124,7 +124,7 @@ def groups(
     largest: tuple[int, ...] = (0, 0, 0, 0)
     for position, document in enumerate(documents):
         size = _size(document, None if queries is None else queries[position])
-        grown = tuple(map(max, largest, size))  # what padding makes of them
+        grown = tuple(map(max, largest, size))  # the sizes after padding
         if position > start and not _fits(position - start + 1, grown, limit):
             yield slice(start, position)
             start, grown = position, size

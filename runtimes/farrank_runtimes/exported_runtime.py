@@ -1,4 +1,4 @@
-"""An exported ranker as a runtime: its two graphs, whichever library has loaded them."""
+"""The runtime of an exported ranker's two graphs, for every library."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -16,8 +16,8 @@ from farrank_runtimes.graph_files import BeginGraph, BegunGraph, EncoderGraph, G
 from farrank_runtimes.loaded_runtime import Encode, LoadedRuntime
 from farrank_runtimes.runtime import Encoded
 
-# A graph has no loop: all that it computes for a group of documents is in memory at once. Neural Model 1
-# makes 380 MB of so many positions, late interaction, 384 wide, 350 MB.
+# A graph has no loop: all its values for a group of documents are in memory at once. For this number of
+# positions, Neural Model 1 needs 380 MB, and late interaction of width 384 needs 350 MB.
 GROUP_LIMIT = GroupLimit(feature_bytes=2**26, positions=2**13)
 
 
@@ -61,10 +61,10 @@ def _begin(begin: BeginGraph, pad: Pad, step: int, inputs: Sequence[EncoderInput
 
 
 def in_two(lengths: Sequence[int], step: int) -> list[list[int]]:
-    """Part a batch into its longest inputs and the others, so that both take about as long.
+    """Divide a batch into its longest inputs and the others, so that both take about the same time.
 
-    Each is padded to its own longest input, and to a multiple of `step`. One input alone is one part.
-    Gives places in `lengths`, the longest inputs' first.
+    Each part is padded to its own longest input, and to a multiple of `step`. A single input is one part.
+    Returns indices of `lengths`, those of the longest inputs first.
     """
     order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
     if len(order) == 1:
@@ -80,13 +80,13 @@ def in_two(lengths: Sequence[int], step: int) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodingInParts:
-    """A batch whose parts are on their way; each part has the places of its inputs in the batch."""
+    """A batch whose parts are in flight; each part has the indices of its inputs in the batch."""
 
     begun: BegunGraph
     parts: Sequence[Sequence[int]]
 
     def rows(self) -> list[Features]:
-        """Wait until all parts are done; give each input's features, in the order of the batch."""
+        """Wait until all parts are done; return each input's features, in the order of the batch."""
         with device_failures():
             found: dict[int, Features] = {}
             for places, outputs in zip(self.parts, self.begun.outputs(), strict=True):
@@ -94,7 +94,7 @@ class EncodingInParts:
             return [found[place] for place in range(len(found))]
 
     def device_s(self) -> float:
-        """Say how long the device was busy with it."""
+        """Return the time that the device was busy with it."""
         return self.begun.device_s()
 
 

@@ -1,4 +1,4 @@
-"""An export's graphs: their files, and what a library makes of them."""
+"""An export's graphs: their files, and their interface when a library has loaded them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from farrank_rankers.exports.export_folder import Exported
 from farrank_rankers.family import Aggregation
 from farrank_runtimes.runtime import Capabilities, Precision
 
-if TYPE_CHECKING:  # configuration is read without torch
+if TYPE_CHECKING:  # configuration is read without importing torch
     from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class GraphFiles:
-    """An export's two graphs as a runtime opens them.
+    """The files of an export's two graphs.
 
-    `longest_input`, in tokens, and `pad_id` are the reader's. `inputs` names what the encoder's graph takes.
-    `similarity` is there for bi-encoders whose vectors are compared without the aggregator's graph.
+    `longest_input`, in tokens, and `pad_id` are the reader's. `inputs` names the inputs of the encoder's
+    graph. `similarity` is set for bi-encoders whose vectors are compared without the aggregator's graph.
     """
 
     encoder: Path
@@ -31,7 +31,7 @@ class GraphFiles:
 
     @classmethod
     def of(cls, exported: Exported, runtime: str) -> "GraphFiles":
-        """Take a runtime's files out of an opened export."""
+        """Get a runtime's files from an opened export."""
         export, reader = exported.export, exported.reader
         return cls(
             encoder=export.path("encoder", runtime),
@@ -49,28 +49,28 @@ RunGraph = Callable[[Mapping[str, "Tensor"]], list["Tensor"]]
 
 
 class BegunGraph(Protocol):
-    """A graph at work on the parts of a batch."""
+    """A graph's run on the parts of a batch."""
 
     def outputs(self) -> "list[list[Tensor]]":
-        """Wait until all are done; give the outputs of each, in the graph's order.
+        """Wait until all are done; return the outputs of each, in the graph's order.
 
         Raises: OutOfMemory, DeviceLost.
         """
         ...
 
     def device_s(self) -> float:
-        """Say how long the device was busy with them; asked after `outputs`."""
+        """Return the time that the device was busy with them; called after `outputs`."""
         ...
 
 
-# Begins a loaded graph on the parts of a batch, behind what was begun before, and waits for nothing.
+# Begins a loaded graph on the parts of a batch, after earlier batches, without waiting.
 # Raises: OutOfMemory, DeviceLost.
 BeginGraph = Callable[[Sequence[Mapping[str, "Tensor"]]], BegunGraph]
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderGraph:
-    """A loaded encoder: `run` waits for a batch. `begin` is there where `capabilities` say `queued`."""
+    """A loaded encoder: `run` waits for a batch. `begin` is set if `capabilities` are `queued`."""
 
     run: RunGraph
     capabilities: Capabilities

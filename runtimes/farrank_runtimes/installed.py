@@ -1,4 +1,4 @@
-"""What of the runtimes, GPUs and attention kernels is installed here, and why not the rest."""
+"""The installed runtimes, GPUs and attention kernels, and the reasons that others are missing."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from farrank_runtimes.runtime_table import RUNTIMES, DeviceType, check_here, ins
 class FoundRuntime:
     """A runtime. `version` is its library's, None if that is not installed.
 
-    `serves` gives the precisions that it can serve here by type of device, `missing` says why it serves
-    no others and what helps.
+    `serves` gives the precisions that it can serve here by type of device; `missing` says why it serves no
+    others, with the remedy.
     """
 
     name: str
@@ -29,7 +29,7 @@ class FoundRuntime:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU that torch can use; `compute_capability` as NVIDIA writes it, memory in bytes."""
+    """A GPU that torch can use; `compute_capability` in NVIDIA's form, memory in bytes."""
 
     name: str
     memory: int
@@ -38,7 +38,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """`driver` and `cuda` are releases, the latter torch's; `missing` says why there is no device."""
+    """`driver` and `cuda` are releases, the latter of torch; `missing` says why there is no device."""
 
     driver: str | None
     cuda: str | None
@@ -56,7 +56,7 @@ class FoundKernel:
 
 
 def find_runtimes(devices: Sequence[DeviceType]) -> list[FoundRuntime]:
-    """Try every runtime on these types of devices, with every precision that it may serve there."""
+    """Check every runtime on these types of devices, with every precision that it may serve there."""
     return [_runtime(name, devices) for name in RUNTIMES]
 
 
@@ -74,7 +74,7 @@ def _runtime(name: str, devices: Sequence[DeviceType]) -> FoundRuntime:
                 able.append(precision)
             except (RuntimeAbsent, PrecisionAbsent, DeviceAbsent) as absent:
                 missing.append(str(absent))
-            except (ImportError, OSError) as error:  # these are the linker's words
+            except (ImportError, OSError) as error:  # this is the linker's message
                 missing.append(f"does not load: {error}")
         if able:
             serves[device] = tuple(able)

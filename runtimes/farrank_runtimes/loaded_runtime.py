@@ -1,4 +1,4 @@
-"""A ranker that is loaded onto its device, whichever library runs it; and the first batches that it runs."""
+"""A ranker loaded onto its device with any library, and its warm-up batches."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -22,9 +22,9 @@ Encode = Callable[[Sequence[EncoderInput]], Encoding]
 
 @dataclass(eq=False)
 class LoadedRuntime:
-    """A `Runtime` made of its two parts, which alone hold weights. `_longest_input` is in tokens.
+    """A `Runtime` made of its two parts, which have all weights. `_longest_input` is in tokens.
 
-    `_similarity` is there for bi-encoders whose vectors are compared without the aggregator.
+    `_similarity` is set for bi-encoders whose vectors are compared without the aggregator.
     """
 
     _encode: Encode
@@ -36,7 +36,7 @@ class LoadedRuntime:
 
     def encode(self, inputs: Sequence[EncoderInput]) -> Encoding:
         """Begin the heavy part. Raises: ValueError if there is no input; OutOfMemory, DeviceLost."""
-        # Around the whole of it: a padded batch and its features' rows take the host's memory, too.
+        # Around the whole call: a padded batch and its features' rows need the host's memory, too.
         with device_failures():
             return self._encode(inputs)
 
@@ -50,11 +50,11 @@ class LoadedRuntime:
         return score_in_groups(self._aggregate, documents, queries, device=device, limit=self._limit)
 
     def warm_up(self) -> float:
-        """Run batches of the shapes to come; return the measured speed in tokens per second."""
+        """Run batches of typical shapes; return the measured speed in tokens per second."""
         return measure_speed(self.encode, self._longest_input, self._capabilities.max_batch_tokens)
 
     def capabilities(self) -> Capabilities:
-        """What runs where."""
+        """The runtime's properties."""
         return self._capabilities
 
     def close(self) -> None:
@@ -64,17 +64,17 @@ class LoadedRuntime:
 
 
 SHORT_INPUT = 16
-# How often a batch of long inputs is run to learn the speed, and for how long one more may be begun.
+# The number of measured batches of long inputs, and the time within which another may begin.
 LONG_RUNS, LONG_RUNS_S = 3, 10.0
 
-# How many inputs of 15 tokens are in the streams that kernels are compiled with: 600 tokens, then 60, because
-# FlexAttention has another kernel below 128. 600 tokens are 5 blocks, which is no model's size. torch takes
-# sizes that are equal by chance for one size, and would compile again for the first real stream.
+# Numbers of inputs of 15 tokens in the streams that kernels are compiled with: 600 tokens, then 60, because
+# FlexAttention has another kernel below 128. 600 tokens are 5 blocks, which is not a size of any model. torch
+# takes sizes that are equal by chance for the same, and would recompile for the first real stream.
 COMPILED_INPUTS = (40, 4)
 
 
 def query_input(*, padded: bool) -> EncoderInput:
-    """Make an input of 15 tokens; if `padded`, one more, padding behind the query as `pad_query_to` asks."""
+    """Make an input of 15 tokens; if `padded`, with padding after the query, as by `pad_query_to`."""
     query = (Role.QUERY, Role.PADDING) if padded else (Role.QUERY,)
     front = (Role.SPECIAL, *query, Role.SPECIAL)
     roles = np.array(front + (Role.DOCUMENT,) * 12, dtype=np.int32)
@@ -84,8 +84,8 @@ def query_input(*, padded: bool) -> EncoderInput:
 def measure_speed(encode: Encode, longest_input: int, max_batch_tokens: int) -> float:
     """Run full batches of short and of long inputs; return the best speed seen, in tokens per second.
 
-    The best, not the mean: whatever else the machine does during a start must not make admission timid. Long
-    ones are run again only while that is soon done: of 8,192 tokens one may take a minute on a CPU.
+    The best, not the mean: other work of the machine during a start must not lower the admission limit. Long
+    inputs are run again only while that is quick: one of 8,192 tokens may take a minute on a CPU.
     Raises: OutOfMemory if not even one input fits.
     """
     short, long = (
@@ -101,7 +101,7 @@ def measure_speed(encode: Encode, longest_input: int, max_batch_tokens: int) -> 
 
 
 def even_batch(rows: int, length: int) -> list[EncoderInput]:
-    """Make a batch of equal inputs of so many tokens."""
+    """Make a batch of equal inputs of this number of tokens."""
     roles = np.full(length, Role.DOCUMENT, dtype=np.int32)
     roles[0] = Role.SPECIAL
     return [EncoderInput(np.ones_like(roles), roles, np.zeros_like(roles))] * rows
@@ -117,5 +117,5 @@ def _speed(encode: Encode, inputs: Sequence[EncoderInput]) -> float:
             raise
     else:
         return sum(each.tokens for each in inputs) / (time.perf_counter() - started_s)
-    # After the handler, which held the failed batch.
+    # After the handler, which holds the failed batch.
     return _speed(encode, inputs[: len(inputs) // 2])

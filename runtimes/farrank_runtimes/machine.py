@@ -1,6 +1,6 @@
-"""What decides how fast rankers run on this machine: its processor, its memory, its GPUs' driver.
+"""The facts of this machine that determine rankers' speed: its processor, its memory, its GPUs' driver.
 
-The kernel is asked, and no package: it can be told before any is installed. Systems but Linux say less.
+They are read from the kernel, so that no package needs to be installed. Systems other than Linux give fewer.
 """
 
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from farrank_runtimes.cores import usable_cores
 
-# What rankers' arithmetic gains from, and how the kernel writes it: any of these words.
+# Instructions that speed up rankers, and the kernel's words for them, any of which counts.
 INSTRUCTIONS: Mapping[str, tuple[str, ...]] = {
     "avx2": ("avx2",),
     "avx512": ("avx512f",),
@@ -26,13 +26,13 @@ INSTRUCTIONS: Mapping[str, tuple[str, ...]] = {
     "sve": ("sve",),
 }
 
-# Where a container's bound of memory stands: of the second version of control groups, and of the first.
+# The files of a container's memory limit: of control groups version 2, and of version 1.
 _MEMORY_LIMITS = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """`cores` are those that this process may use; `present` those that the machine has."""
+    """`cores` counts the cores that this process may use; `present` those of the machine."""
 
     model: str
     architecture: str
@@ -43,7 +43,7 @@ class Processor:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """In bytes. `limit` is the container's, None if it has none; None for what the system does not say."""
+    """In bytes. `limit` is the container's, None without one; values unknown to the system are None."""
 
     total: int | None
     available: int | None
@@ -66,7 +66,7 @@ def processor(root: Path = Path("/")) -> Processor:
 
 
 def memory(root: Path = Path("/")) -> Memory:
-    """Describe the memory, and what of it a container leaves."""
+    """Describe the memory, and the container's limit."""
     said = _read(root / "proc/meminfo")
 
     def bytes_of(key: str) -> int | None:
@@ -75,13 +75,13 @@ def memory(root: Path = Path("/")) -> Memory:
 
     total = bytes_of("MemTotal")
     limits = [int(text) for name in _MEMORY_LIMITS if (text := _read(root / name).strip()).isdigit()]
-    # Without a bound the first version says the largest number that it can.
+    # Without a limit, version 1 gives the largest possible number.
     limit = min((each for each in limits if total is None or each < total), default=None)
     return Memory(total, bytes_of("MemAvailable"), limit)
 
 
 def nvidia_driver(root: Path = Path("/")) -> str | None:
-    """Name the release of NVIDIA's driver; None if none is loaded."""
+    """Return the release of NVIDIA's driver; None if none is loaded."""
     found = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", _read(root / "proc/driver/nvidia/version"))
     return found[1] if found else None
 

@@ -38,9 +38,9 @@ INSTALL: Mapping[Provider, str] = {
 
 
 def check_provider(provider: Provider) -> None:
-    """Look whether ONNX Runtime is installed, and built with a provider.
+    """Check that ONNX Runtime is installed, and built with a provider.
 
-    Raises: RuntimeAbsent with the command that installs what is absent.
+    Raises: RuntimeAbsent with the command that installs the missing package.
     """
     try:
         import onnxruntime
@@ -62,7 +62,7 @@ def cuda_options(device_index: int) -> Mapping[str, str]:
 def open_session(
     graph: Path, providers: Mapping[Provider, Mapping[str, str]], threads: int
 ) -> "onnxruntime.InferenceSession":
-    """Load a graph onto the first of the providers; the others take what it cannot run.
+    """Load a graph onto the first of the providers; the others run the operators that it cannot.
 
     Raises: RuntimeAbsent if one of them could not be loaded.
     """
@@ -71,7 +71,7 @@ def open_session(
     import onnxruntime
 
     if first != "cpu":
-        # CUDA's and TensorRT's libraries are in their wheels, where the dynamic linker does not look.
+        # CUDA's and TensorRT's libraries are in their wheels, where the dynamic linker does not find them.
         onnxruntime.preload_dlls()
         if first == "tensorrt" and importlib.util.find_spec("tensorrt_libs"):
             importlib.import_module("tensorrt_libs")
@@ -85,7 +85,8 @@ def open_session(
     session.disable_fallback()
     loaded = session.get_providers()
     for name in (NAMES[provider] for provider in providers):
-        # A provider whose libraries are not found is left out, with only a line on standard error.
+        # ONNX Runtime leaves out a provider whose libraries are not found, with only a line on standard
+        # error.
         if name not in loaded:
             raise RuntimeAbsent(
                 f"{name} is built in, but its libraries could not be loaded (standard error says which); "
@@ -100,13 +101,13 @@ def _session_options(threads: int) -> "onnxruntime.SessionOptions":
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    # Between batches the cores belong to tokenizers and sockets. Beside other processes spinning slows even
-    # the batches: MiniLM-L6 took 15% longer with it on a busy machine of 2 cores.
+    # Between batches, tokenizers and sockets need the cores. Next to other processes spinning slows even the
+    # batches: MiniLM-L6 took 15% longer with it on a busy machine of 2 cores.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # A pattern is kept for every shape, and there is no end of shapes here: after 60 batches MiniLM-L6 took
-    # 365 MiB with patterns and 247 without, and was no slower.
+    # A memory pattern is stored for every shape, and the number of shapes is unlimited here: after 60 batches
+    # MiniLM-L6 took 365 MiB with patterns and 247 without, at the same speed.
     options.enable_mem_pattern = False
-    # Log nothing: warnings are about nodes that run on the CPU on purpose, and errors are raised anyway.
+    # Log nothing: warnings are about nodes that run on the CPU on purpose, and errors are raised.
     options.log_severity_level = 4
     return options
 
@@ -117,7 +118,7 @@ _NUMPY = {torch.int64: np.int64, torch.float32: np.float32, torch.bool: np.bool_
 class OnnxGraph:
     """A loaded graph. Inputs that the exporter found unused, and left out of the graph, are ignored.
 
-    It gives the outputs that are named, in that order; else all of them.
+    It returns the named outputs, in that order; without names all of them.
     """
 
     def __init__(
@@ -138,7 +139,7 @@ class OnnxGraph:
         session never writes to them again.
         Raises: OutOfMemory, DeviceLost.
         """
-        # Held until the run is over: the session only knows addresses.
+        # Referenced until the run is over: the session only has addresses.
         contiguous = {name: inputs[name].contiguous() for name in self._inputs}
         with device_failures():
             if self._device.type == "cuda":
@@ -156,7 +157,7 @@ class OnnxGraph:
 
 
 def check(precision: Precision, placement: Placement) -> None:
-    """Look whether ONNX Runtime has a provider for the device, which takes any precision.
+    """Check that ONNX Runtime has a provider for the device; it supports any precision.
 
     Raises: DeviceAbsent; RuntimeAbsent with the command that installs what is missing.
     """
@@ -175,12 +176,12 @@ def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
 def open_encoder(
     graph: Path, precision: Precision, placement: Placement, outputs: Sequence[str] | None = None
 ) -> EncoderGraph:
-    """Load a graph that encodes; of its `outputs` those that are named, else all.
+    """Load an encoder's graph with the named `outputs`, or all.
 
     Raises: as `open_graphs`.
     """
     device = choose_device(placement.device)
-    # A CPU's kernels take fp32; casts stand around them.
+    # A CPU's kernels compute in fp32, between casts.
     casts = device.type == "cpu" and precision == "fp16"
     computed_in = "fp32 between fp16 values" if casts else precision
     runs = Capabilities(

@@ -1,4 +1,4 @@
-"""OpenVINO on an exported ranker's two graphs, on the CPU: batches in two parts, one behind the other."""
+"""OpenVINO on an exported ranker's two graphs, on the CPU: batches are run in two parts and queued."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -31,10 +31,10 @@ FloatType = Literal["f32", "bf16"]
 
 
 class OpenVinoGraph:
-    """A graph compiled for the CPU; its floating-point arithmetic is in `float_type`.
+    """A graph compiled for the CPU, with floating-point arithmetic in `float_type`.
 
-    Each of several `streams` has its share of the threads and runs a batch of its own. It gives the outputs
-    that are named, in that order; else all of them.
+    Each of several `streams` has its share of the threads and runs a separate batch. The graph returns the
+    named outputs, in that order; without names all of them.
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class OpenVinoGraph:
         self._outputs = outputs
         self._loaded = _identity(path)
         self._options = {
-            # Without it, OpenVINO rounds to whatever the processor computes in.
+            # Without it, OpenVINO may round to a lower precision of the processor.
             "INFERENCE_PRECISION_HINT": float_type,
             "INFERENCE_NUM_THREADS": threads,
             "PERFORMANCE_HINT": "LATENCY" if streams == 1 else "THROUGHPUT",
             "NUM_STREAMS": streams,
-            # Pinned, two servers on one machine would share the first cores.
+            # With pinning, two servers on one machine would share the first cores.
             "ENABLE_CPU_PINNING": False,
         }
         self._requests_ahead = 2 * streams
@@ -65,15 +65,15 @@ class OpenVinoGraph:
     def run(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
         """Run the graph. Outputs are copies, in its order.
 
-        Raises: OutOfMemory; DeviceLost if the graph must be compiled anew and its file is gone.
+        Raises: OutOfMemory; DeviceLost if the graph must be recompiled and its file is gone.
         """
         return self.begin(inputs).outputs()
 
     def begin(self, inputs: Mapping[str, Tensor]) -> "GraphRequest":
-        """Begin the graph on a batch, in the first stream that has nothing to do. Raises: as `run` does."""
+        """Begin the graph on a batch, in the first idle stream. Raises: as `run`."""
         with device_failures():
             compiled = self._compiled or self._compile_again()
-            # Requests are made beforehand: making one waits for what runs.
+            # Requests are made in advance, because making one waits for running ones.
             request = self._requests.pop() if self._requests else compiled.create_infer_request()
             outputs = range(len(compiled.outputs)) if self._outputs is None else self._outputs
             try:
@@ -83,14 +83,14 @@ class OpenVinoGraph:
                 raise
 
     def take_back(self, compiled: "openvino.CompiledModel", request: "openvino.InferRequest") -> None:
-        """Keep a request that ended well for a later batch."""
+        """Keep a successful request for a later batch."""
         if compiled is self._compiled:
             self._requests.append(request)
 
     def forget(self, compiled: "openvino.CompiledModel") -> None:
-        """Compile anew for the next batch.
+        """Recompile for the next batch.
 
-        A model that failed halfway keeps shapes of the failed batch, and the next batch would fail too.
+        A model that failed halfway keeps shapes of the failed batch, and the next batch would fail, too.
         """
         if compiled is self._compiled:
             self._compiled = None
@@ -100,7 +100,7 @@ class OpenVinoGraph:
         import openvino
 
         core = openvino.Core()
-        # Weights that are mapped would change, or end the process, with their file.
+        # Mapped weights would change with their file, or end the process if it is truncated.
         core.set_property({"ENABLE_MMAP": False})
         compiled = core.compile_model(str(self._path), "CPU", self._options)
         self._requests = [compiled.create_infer_request() for _ in range(self._requests_ahead)]
@@ -118,7 +118,7 @@ class OpenVinoGraph:
 
 
 class GraphRequest:
-    """A graph at work on a batch. Begun when this is made."""
+    """A graph's run on a batch, which begins at construction."""
 
     def __init__(
         self,
@@ -130,26 +130,26 @@ class GraphRequest:
     ) -> None:
         self._graph, self._compiled, self._request, self._outputs = graph, compiled, request, outputs
         self.began_s = self.ended_s = time.perf_counter()
-        # Not infer(): it hides failures and returns the outputs of before.
+        # Not infer(): it hides failures and returns earlier outputs.
         request.start_async(list(arrays), share_inputs=True)
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is done, well or not."""
+        """Whether it is done, with or without success."""
         try:
             return bool(self._request.wait_for(0))
-        except Exception:  # its failure, which `outputs` tells
+        except Exception:  # its failure, which `outputs` raises
             return True
 
     def outputs(self) -> list[Tensor]:
-        """Wait until it is done; give copies of the outputs. Asked once. Raises: OutOfMemory, DeviceLost."""
+        """Wait until it is done; return copies of the outputs, once. Raises: OutOfMemory, DeviceLost."""
         with device_failures():
             try:
                 self._request.wait()
             except Exception:
                 self._graph.forget(self._compiled)
                 raise
-            # From its beginning to its end, whenever that is asked for.
+            # From its beginning to its end, independent of the time of this call.
             self.ended_s = self.began_s + self._request.latency / 1e3
             found = [torch.from_numpy(_output(self._request, each).data.copy()) for each in self._outputs]
             self._graph.take_back(self._compiled, self._request)
@@ -158,7 +158,7 @@ class GraphRequest:
 
 def by_place(compiled: "openvino.CompiledModel", inputs: Mapping[str, Tensor]) -> list[Any]:
     """Give the arrays of named inputs in the graph's order."""
-    # An input has the names of all tensors that turned out to be the same, in no particular order.
+    # An input has the names of all tensors that OpenVINO merged, in no particular order.
     names = [next(name for name in item.names if name in inputs) for item in compiled.inputs]
     return [inputs[name].contiguous().numpy() for name in names]
 
@@ -168,17 +168,17 @@ def _output(request: "openvino.InferRequest", which: int | str) -> "openvino.Ten
 
 
 def _identity(path: Path) -> tuple[int, int, int]:
-    """Tell a file from one that replaces it."""
+    """Identify a file, to notice its replacement."""
     status = path.stat()
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class TwoStreams:
-    """Runs batches in two parts, each on half of the threads, and begins the next batch behind them.
+    """Runs batches in two parts, each on half of the threads, and queues the next batch.
 
-    Threads that share a batch wait for each other at every layer, whichever of them the machine has just held
-    up. Streams wait for nothing: one that is done with its part takes up the next batch's. One part alone, as
-    of a small call, has all threads if nothing else runs.
+    Threads that share a batch wait at every layer for the slowest, which the machine may have delayed.
+    Streams do not wait: a stream that is done with its part begins with the next batch. A single part, for
+    example of a small call, has all threads if nothing else runs.
     """
 
     def __init__(self, whole: OpenVinoGraph, halves: OpenVinoGraph) -> None:
@@ -194,20 +194,20 @@ class TwoStreams:
 
 
 class _CpuTime:
-    """When the last batch ended, whichever ranker's it was: `perf_counter` seconds."""
+    """The end of the last batch of any ranker, in `perf_counter` seconds."""
 
     ended_s = 0.0
 
 
 class BatchInStreams:
-    """A batch's parts on their way."""
+    """A batch's parts in flight."""
 
     def __init__(self, requests: Sequence[GraphRequest]) -> None:
         self._requests = requests
         self._device_s = 0.0
 
     def outputs(self) -> list[list[Tensor]]:
-        """Wait until all have ended, also where one fails. Shapes: (P, L) each -> (P, …) each."""
+        """Wait until all have ended, even if one fails. Shapes: (P, L) each -> (P, …) each."""
         found: list[list[Tensor]] = []
         failed: list[Exception] = []
         for request in self._requests:
@@ -224,26 +224,26 @@ class BatchInStreams:
         return found
 
     def device_s(self) -> float:
-        """Say how long it took since it began, or since the batch before it ended; 0 if it ended first."""
+        """Return the time from its beginning, or from the end of the previous batch; 0 if it ended first."""
         return self._device_s
 
 
 INSTALL = "pip install 'farrank[openvino]'"
 
 
-# In bf16 and int8 a batch of so many times the tokens takes no longer than one in fp32, and what an operator
-# costs beside its arithmetic counts less: MiniLM-L6 in int8 scores 5% more pairs a second in batches of 2,048
-# tokens than in those of 1,024, and no more in larger ones.
+# The factor of a batch's tokens in bf16 and int8, at which it takes no longer than one in fp32. The overhead
+# of operators then counts less: MiniLM-L6 in int8 scores 5% more pairs per second in batches of 2,048 tokens
+# than in those of 1,024, and no more in larger ones.
 REDUCED_TIMES = 2
 
 
-# Kernels are made for every shape that is new, which takes as long as a good part of a batch. In steps of 16
-# a few tens of lengths come again and again, at 3% more positions, and the kernels are faster.
+# Kernels are compiled for every new shape, which takes a considerable part of a batch's time. With steps of
+# 16 a few dozen lengths recur, with 3% more positions, and the kernels are faster.
 LENGTH_STEP = 16
 
 
 def check(precision: Precision, placement: Placement) -> None:
-    """Look whether OpenVINO is installed, and whether the processor computes in a precision.
+    """Check that OpenVINO is installed, and that the processor computes in a precision.
 
     Raises: RuntimeAbsent with the command that installs OpenVINO; PrecisionAbsent.
     """
@@ -257,9 +257,9 @@ def check(precision: Precision, placement: Placement) -> None:
 def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
     """Load an export's graphs, ONNX files or OpenVINO's own.
 
-    The aggregator computes in fp32. What is not int8 in an int8 encoder is bf16 where the processor has it.
+    The aggregator computes in fp32. The rest of an int8 encoder is bf16 if the processor supports it.
     Raises: RuntimeAbsent with the command that installs OpenVINO; DeviceAbsent for any device but the CPU;
-    PrecisionAbsent if the processor lacks what was asked for.
+    PrecisionAbsent if the processor does not support the precision.
     """
     encoder = open_encoder(files.encoder, files.precision, placement)
     run_aggregator = OpenVinoGraph(files.aggregator, "f32", placement.threads or usable_cores()).run
@@ -269,7 +269,7 @@ def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
 def open_encoder(
     graph: Path, precision: Precision, placement: Placement, outputs: Sequence[str] | None = None
 ) -> EncoderGraph:
-    """Load a graph that encodes; of its `outputs` those that are named, else all.
+    """Load an encoder's graph with the named `outputs`, or all.
 
     Raises: as `open_graphs`.
     """
@@ -278,7 +278,7 @@ def open_encoder(
         raise DeviceAbsent(f"{placement.device!r} is not supported by OpenVINO here; use cpu")
     float_type = float_type_for(precision)
     threads = placement.threads or usable_cores()
-    # An int8 encoder rounds twice, and says so.
+    # An int8 encoder rounds twice, and its name says so.
     served = "int8+bf16" if (precision, float_type) == ("int8", "bf16") else precision
     tokens = batch_tokens(torch.device("cpu")) * (1 if float_type == "f32" else REDUCED_TIMES)
     runs = Capabilities("openvino", "cpu", served, tokens, queued=threads > 1, length_step=LENGTH_STEP)
@@ -290,7 +290,7 @@ def open_encoder(
 
 
 def float_type_for(precision: Precision) -> FloatType:
-    """Name the floating-point arithmetic that serves a precision here. Raises: PrecisionAbsent."""
+    """Choose the floating-point arithmetic for a precision here. Raises: PrecisionAbsent."""
     if precision == "fp32":
         return "f32"
     if precision == "int8":
@@ -306,10 +306,10 @@ def float_type_for(precision: Precision) -> FloatType:
 
 
 def computes_bf16() -> bool:
-    """Tell whether the processor multiplies in bf16.
+    """Whether the processor multiplies in bf16.
 
-    OpenVINO's OPTIMIZATION_CAPABILITIES list BF16 for every processor with AVX-512, also where it would be
-    simulated in more time than fp32 takes.
+    OpenVINO's OPTIMIZATION_CAPABILITIES list BF16 for every processor with AVX-512, even if it is emulated,
+    slower than fp32.
     """
     capabilities = torch.cpu.get_capabilities()
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))

@@ -1,4 +1,4 @@
-"""What is really in a published graph, read from its file before anything serves it."""
+"""The real content of a published graph, read from its file before it is served."""
 
 import hashlib
 import math
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import onnx
     import openvino
 
-# A dimension's size; None where it is free.
+# A dimension's size; None if it is free.
 Shape = tuple[int | None, ...]
 
 
@@ -26,7 +26,7 @@ Shape = tuple[int | None, ...]
 class Value:
     """An input or output: its type by ONNX's names in lower case ("int64", "float"), a shape of None for any.
 
-    `place` is its place among the graph's inputs or outputs.
+    `place` is its index among the graph's inputs or outputs.
     """
 
     type: str
@@ -36,11 +36,11 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class PublishedGraph:
-    """A graph's inputs and outputs in their order, and all of the files that it is made of.
+    """A graph's inputs and outputs in their order, and all of its files.
 
-    `precision` is what its arithmetic is in, and `stored_as` what most of its weights are stored in.
-    `operators_of` names the domains of operators beyond ONNX's own ("com.microsoft"), and `opset` the version
-    of ONNX's own, None for OpenVINO.
+    `precision` is that of its arithmetic, and `stored_as` that of most of its stored weights. `operators_of`
+    names the domains of operators other than ONNX's ("com.microsoft"); `opset` is the version of ONNX's
+    operators, None for OpenVINO.
     """
 
     file: PublishedFile
@@ -56,7 +56,7 @@ class PublishedGraph:
     def digest(self) -> str:
         """Hash names and content of all of its files to 32 hexadecimal digits; each is read once.
 
-        Raises: ExportError naming a file of the hub's cache that is not what was uploaded.
+        Raises: ExportError naming a file of the hub's cache that differs from the uploaded one.
         """
         digest = hashlib.blake2b(digest_size=16)
         for path in sorted(self.files):
@@ -64,30 +64,30 @@ class PublishedGraph:
             if found != (hub_checksum(path) or found):
                 raise ExportError(
                     f"{path} is damaged: {path.resolve()} has the SHA-256 {found}; delete it, and download "
-                    "it anew"
+                    "it again"
                 )
             digest.update(f"{path.relative_to(self.file.folder).as_posix()} {found}\n".encode())
         return digest.hexdigest()
 
 
 def read_graph(file: PublishedFile) -> PublishedGraph:
-    """Read what a published graph takes, gives and consists of.
+    """Read a published graph's inputs, outputs and files.
 
-    Raises: ExportError naming the file and what is wrong with it; RuntimeAbsent with the command that
-    installs what reads it.
+    Raises: ExportError naming the file and its problem; RuntimeAbsent with the command that installs the
+    package that reads it.
     """
-    # Whoever opens a pipe waits for its other end.
+    # Opening a pipe would wait for its other end.
     if not file.path.is_file():
-        raise ExportError(f"{file.path} is no file, or a link to none")
+        raise ExportError(f"{file.path} is not a file, or is a broken link")
     try:
         return _read_onnx(file) if file.format == "onnx" else _read_openvino(file)
     except ExportError:
         raise
-    except ValueError as error:  # a type or a number in it that there is not
+    except ValueError as error:  # it has an unknown type or number
         raise ExportError(f"{file.path} is damaged: {error}") from error
 
 
-# Operators that only quantized graphs have.
+# Operators of quantized graphs only.
 _QUANTIZED = ("QLinear", "QGemm", "MatMulInteger", "ConvInteger", "DynamicQuantize", "DequantizeLinear")
 
 
@@ -99,15 +99,15 @@ def _read_onnx(file: PublishedFile) -> PublishedGraph:
             f"reading {file.path} needs the package onnx, which is not installed; pip install 'farrank[onnx]'"
         ) from error
     try:
-        # Weights that lie in files of their own stay there.
+        # Weights in separate files are not loaded.
         model = onnx.load(str(file.path), load_external_data=False)
         onnx_types: Any = onnx.TensorProto.DataType
         if not model.graph.node:
             raise ValueError("it has no operators")
     except OSError as error:
         raise ExportError(f"{file.path} cannot be read: {error.strerror}") from error
-    except Exception as error:  # protobuf's decoders have no base but this one
-        raise ExportError(f"{file.path} is damaged, or no ONNX model: {error}") from error
+    except Exception as error:  # protobuf's decoders have no other base
+        raise ExportError(f"{file.path} is damaged or not an ONNX model: {error}") from error
     opset = next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), None)
     if opset is None:
         raise ExportError(f"{file.path} names no opset of ONNX; a model names the version of its operators")
@@ -122,7 +122,7 @@ def _read_onnx(file: PublishedFile) -> PublishedGraph:
     quantized = any(word in node.op_type for node in nodes for word in _QUANTIZED)
     low_bits = any("MatMulNBits" in node.op_type or "MatMulBnb4" in node.op_type for node in nodes)
     if low_bits:
-        raise ExportError(f"{file.path} has weights of 4 bits, which is no precision that is served")
+        raise ExportError(f"{file.path} has weights of 4 bits, a precision that is not supported")
     floats = {name: size for name, size in stored.items() if name in ("float", "float16", "bfloat16")}
     most = max(floats, key=lambda name: floats[name], default="float")
     if most == "bfloat16" and not quantized:
@@ -173,7 +173,7 @@ def _tensors(graph: "onnx.GraphProto") -> Iterator["onnx.TensorProto"]:
 
 
 def _external(file: PublishedFile, tensors: "Iterable[onnx.TensorProto]") -> list[Path]:
-    """List the files that weights lie in beside the graph's own.
+    """List the files with weights besides the graph's own.
 
     Raises: ExportError naming the file that is missing, too short or elsewhere, and the tensor that needs it.
     """
@@ -185,7 +185,7 @@ def _external(file: PublishedFile, tensors: "Iterable[onnx.TensorProto]") -> lis
         location, end = said.get("location", ""), int(said.get("offset", 0)) + int(said.get("length", 0))
         if not location or PurePosixPath(location).is_absolute() or ".." in PurePosixPath(location).parts:
             raise ExportError(
-                f"{file.path}: the weight {tensor.name} lies in {location!r}; it must lie in a file beside it"
+                f"{file.path}: the weight {tensor.name} is in {location!r}; it must be in a file next to it"
             )
         needed[location] = max(needed.get(location, (0, "")), (end, tensor.name))
     for location, (end, name) in needed.items():
@@ -213,7 +213,7 @@ def _read_openvino(file: PublishedFile) -> PublishedGraph:
     try:
         model = openvino.Core().read_model(str(file.path))
     except RuntimeError as error:
-        raise ExportError(f"{file.path} is damaged, or no OpenVINO model: {_first_line(error)}") from error
+        raise ExportError(f"{file.path} is damaged or not an OpenVINO model: {_first_line(error)}") from error
     stored: dict[str, int] = {}
     quantized = False
     for node in model.get_ordered_ops():
@@ -224,12 +224,12 @@ def _read_openvino(file: PublishedFile) -> PublishedGraph:
             stored[name] = stored.get(name, 0) + math.prod(node.get_output_shape(0))
     most = max(stored, key=lambda name: stored[name], default="f32")
     if most in ("i4", "u4", "nf4"):
-        raise ExportError(f"{file.path} has weights of 4 bits, which is no precision that is served")
+        raise ExportError(f"{file.path} has weights of 4 bits, a precision that is not supported")
     return PublishedGraph(
         file=file,
         inputs=_ports(model.inputs),
         outputs=_ports(model.outputs),
-        # Weights of fp16 are made fp32 when they are loaded.
+        # Weights in fp16 are converted to fp32 when loaded.
         precision="int8" if quantized or most in ("i8", "u8") else "fp32",
         stored_as=most,
         files=(file.path, weights),
@@ -247,7 +247,7 @@ def _ports(ports: "list[openvino.Output]") -> dict[str, Value]:
         extents = None
         if not shape.rank.is_dynamic:
             extents = tuple(each.get_length() if each.is_static else None for each in shape)
-        # A port may have several names, or none: all of them are the same value.
+        # A port may have several names for the same value, or none.
         names = sorted(port.get_names()) or [f"output {place}"]
         for name in names:
             found[name] = Value(_TYPES.get(kind, kind), extents, place)

@@ -1,7 +1,7 @@
-"""A published graph as a runtime: what it is given, what is read of what it gives, and torch behind it.
+"""The runtime of a published graph: its inputs, the output that is read, and torch after it.
 
-What follows the encoder of a cross-encoder or bi-encoder holds no weights: logits are taken apart, tokens
-pooled, chunks aggregated by the families' own code.
+The steps after the encoder of a cross-encoder or bi-encoder have no weights: the families' own code splits
+logits, pools tokens and aggregates chunks.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,12 +38,12 @@ from farrank_runtimes.runtime import (
 )
 from farrank_runtimes.runtime_table import RUNTIMES, PublishedRuntime
 
-# What may be given to a graph. Any other input would have to be guessed.
+# The inputs that a graph may have. Any other would have to be guessed.
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
-# What is read, the first that is there. Vectors of tokens are pooled as the model's own files say.
+# The output to read is the first of these. Vectors of tokens are pooled as the model's own files say.
 _LOGITS = ("logits",)
 _VECTORS = ("token_embeddings", "last_hidden_state", "sentence_embedding")
-# Their attention depends on which tokens are the query's, or on the longest input: a graph has one fixed.
+# Their attention depends on the query's tokens, or on the longest input; in a graph it is fixed.
 OWN_ATTENTION = frozenset({"longformer", "big_bird"})
 
 
@@ -51,8 +51,8 @@ OWN_ATTENTION = frozenset({"longformer", "big_bird"})
 class OpenedPublished:
     """A published graph with its ranker's reader and versions, which are those of its files.
 
-    `output` is the one that is read, of `shape`, where None is any size: (P, labels), (P, L, H) or (P, H).
-    `measured_as` is the version without overrides, by which measurements of the graph are kept.
+    `output` is the output to read, of `shape`, in which None means any size: (P, labels), (P, L, H) or (P,
+    H). `measured_as` is the version without overrides, under which measurements of the graph are stored.
     """
 
     graph: PublishedGraph
@@ -65,21 +65,21 @@ class OpenedPublished:
     shape: Shape
 
     def aggregator(self) -> Aggregator[Any]:
-        """Build what follows the encoder."""
+        """Build the aggregator."""
         kind = SimilarityAggregator if self.reader.spec.plan == "dual" else LogitAggregator
         return kind(self.reader.spec, self.config).eval()
 
     @property
     def evidence(self) -> EvidenceKind:
-        """What chunk scores mean."""
+        """The meaning of chunk scores."""
         return self.aggregator().evidence
 
 
 def open_published(file: PublishedFile, source: str, overrides: Overrides) -> OpenedPublished:
-    """Read and check a published graph, each of its files once; no weights of the model's are read.
+    """Read and check a published graph, each of its files once; the model's weights are not read.
 
-    Raises: ExportError naming the file, what is wrong and what was expected; SpecError if an override does
-    not fit the graph; RuntimeAbsent if nothing here reads it.
+    Raises: ExportError naming the file, the problem and what was expected; SpecError if an override does not
+    fit the graph; RuntimeAbsent if no installed package reads it.
     """
     reader, files = reader_and_files(source, overrides)
     made_for, _ = reader_and_files(
@@ -96,7 +96,7 @@ def open_published(file: PublishedFile, source: str, overrides: Overrides) -> Op
 
 
 def _checked(graph: PublishedGraph, reader: Reader, config: Mapping[str, Any]) -> tuple[str, Shape]:
-    """Compare a graph with what the ranker gives and reads; return the output to read, and its shape."""
+    """Compare a graph with the ranker's inputs and outputs; return the output to read, and its shape."""
     path, spec = graph.file.path, reader.spec
     if reader.backbone.architecture in OWN_ATTENTION:
         raise ExportError(
@@ -108,7 +108,7 @@ def _checked(graph: PublishedGraph, reader: Reader, config: Mapping[str, Any]) -
             raise ExportError(f"{path} has no input {name}; it has {_named(graph.inputs)}")
     for name, value in graph.inputs.items():
         if name not in INPUTS:
-            raise ExportError(f"{path} asks for the input {name}; only {', '.join(INPUTS)} can be given")
+            raise ExportError(f"{path} needs the input {name}; only {', '.join(INPUTS)} can be given")
         if value.type != "int64":
             raise ExportError(f"{path}: input {name} is {value.type}; it must be int64")
         _check_shape(path, "input", name, value, (None, None))
@@ -148,14 +148,14 @@ def _named(values: Mapping[str, Value]) -> str:
 
 
 def _uses_token_types(reader: Reader) -> bool:
-    """Look whether an input of this reader's has a token type other than 0."""
+    """Whether an input of this reader has a token type other than 0."""
     (chunk,) = reader.split(reader.read_document("text"), max_chunks=1)
     dual = reader.spec.plan == "dual"
     return bool(reader.chunk_input(None if dual else reader.read_query("query"), chunk).token_type_ids.any())
 
 
 def _check_shape(path: Path, what: str, name: str, value: Value, expected: Shape) -> None:
-    """Refuse another number of dimensions, one that is fixed and must be free, and another size."""
+    """Refuse a wrong number of dimensions, a fixed dimension that must be free, and a wrong size."""
     if value.shape is None:
         return
     form = "(" + ", ".join("any" if size is None else str(size) for size in expected) + ")"
@@ -173,9 +173,9 @@ def _check_shape(path: Path, what: str, name: str, value: Value, expected: Shape
 
 
 def check_servable(opened: OpenedPublished, runtime: str, precision: Precision) -> None:
-    """Look whether a runtime can serve a graph as it turned out to be, on this processor.
+    """Check that a runtime can serve a graph with its real content, on this processor.
 
-    Raises: PrecisionAbsent or RuntimeAbsent, saying what helps.
+    Raises: PrecisionAbsent or RuntimeAbsent, with a remedy.
     """
     graph, file = opened.graph, opened.graph.file
     if file.format not in RUNTIMES[runtime].published:
@@ -203,8 +203,8 @@ def open_published_runtime(
 ) -> Runtime:
     """Load a published graph, and run it once.
 
-    Raises: as `check_servable`, RuntimeAbsent also if the runtime refuses the graph; ExportError if it gives
-    something else than it declares; DeviceAbsent, OutOfMemory, DeviceLost.
+    Raises: as `check_servable`, RuntimeAbsent also if the runtime refuses the graph; ExportError if its
+    output differs from its declaration; DeviceAbsent, OutOfMemory, DeviceLost.
     """
     check_servable(opened, runtime, precision)
     graph, reader = opened.graph, opened.reader
@@ -213,7 +213,7 @@ def open_published_runtime(
         loaded = module.open_encoder(graph.file.path, precision, placement, [opened.output])
     except (RuntimeAbsent, PrecisionAbsent, DeviceAbsent):
         raise
-    except Exception as error:  # ONNX Runtime's exceptions have no base but this one
+    except Exception as error:  # ONNX Runtime's exceptions have no other base
         raise _refused(graph, runtime, "loaded", error) from error
     _try(loaded.run, opened, runtime)
     files = GraphFiles(
@@ -230,9 +230,9 @@ def open_published_runtime(
 
 
 def _try(run: RunGraph, opened: OpenedPublished, runtime: str) -> None:
-    """Run a batch of inputs of different lengths: inside, a graph may be of fixed sizes that it does not say.
+    """Run a batch of inputs of different lengths, because a graph may have undeclared fixed sizes inside.
 
-    Raises: RuntimeAbsent if it fails; ExportError if its output is of another shape; OutOfMemory, DeviceLost.
+    Raises: RuntimeAbsent if it fails; ExportError if its output has another shape; OutOfMemory, DeviceLost.
     """
     graph, reader = opened.graph, opened.reader
     query = None if reader.spec.plan == "dual" else reader.read_query("a query")
@@ -265,7 +265,7 @@ def _refused(graph: PublishedGraph, runtime: str, done: str, error: Exception) -
     return RuntimeAbsent(f"{graph.file.path}{opset} cannot be {done} by {runtime} here: {reason}")
 
 
-# Makes features of an output and the roles of what was encoded.
+# Makes features from an output and the inputs' roles.
 Reading = Callable[[Tensor, Tensor], Features]
 
 
@@ -279,7 +279,7 @@ def _reading(opened: OpenedPublished) -> Reading:
 
 
 def _encoder(loaded: EncoderGraph, read: Reading, first_position: int) -> EncoderGraph:
-    """Make an encoder, input_ids, roles, token_type_ids (P, L) each -> vectors (P, F), of a loaded graph."""
+    """Make an encoder from a loaded graph: input_ids, roles, token_type_ids (P, L) each -> vectors (P, F)."""
 
     def run(batch: Mapping[str, Tensor]) -> list[Tensor]:
         return _vectors(loaded.run(_given(batch, first_position)), batch["roles"], read)
@@ -297,19 +297,19 @@ def _encoder(loaded: EncoderGraph, read: Reading, first_position: int) -> Encode
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _BegunEncoder:
-    """A published graph at work on a batch in parts, of roles (P, L) each."""
+    """A published graph's run on a batch in parts, of roles (P, L) each."""
 
     begun: BegunGraph
     roles: Sequence[Tensor]
     read: Reading
 
     def outputs(self) -> list[list[Tensor]]:
-        """Wait for the graph; give each part's vectors (P, F)."""
+        """Wait for the graph; return each part's vectors (P, F)."""
         parts = zip(self.begun.outputs(), self.roles, strict=True)
         return [_vectors(outputs, roles, self.read) for outputs, roles in parts]
 
     def device_s(self) -> float:
-        """Say how long the graph took."""
+        """Return the time that the graph took."""
         return self.begun.device_s()
 
 
@@ -321,7 +321,7 @@ def _vectors(outputs: Sequence[Tensor], roles: Tensor, read: Reading) -> list[Te
 
 
 def _given(batch: Mapping[str, Tensor], first_position: int) -> Mapping[str, Tensor]:
-    """Make what may be given to a graph. Shapes: input_ids, roles, token_type_ids (P, L) each -> (P, L)."""
+    """Make the possible inputs of a graph. Shapes: input_ids, roles, token_type_ids (P, L) each -> (P, L)."""
     roles = batch["roles"]
     places = torch.arange(first_position, first_position + roles.shape[1])  # (L,)
     return {

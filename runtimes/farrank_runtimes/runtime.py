@@ -1,6 +1,6 @@
-"""What every runtime offers, and how one says that it cannot be had or that its device failed.
+"""The interface of every runtime, and the exceptions of missing runtimes and failed devices.
 
-Free of torch, so that reading a configuration takes no seconds.
+Without torch, so that reading a configuration is fast.
 """
 
 from collections.abc import Sequence
@@ -19,19 +19,19 @@ AnyError = TypeVar("AnyError", bound=BaseException)
 
 
 class RuntimeAbsent(Exception):
-    """The runtime is not installed, or has nothing to serve; the message says what helps."""
+    """The runtime is not installed, or has no export to serve; the message has the remedy."""
 
 
 class DeviceAbsent(Exception):
-    """The device that was asked for is not on this machine."""
+    """The configured device is not on this machine."""
 
 
 class PrecisionAbsent(Exception):
-    """The precision that was asked for cannot be had; the message says which can."""
+    """The configured precision is not available; the message names those that are."""
 
 
 class PackingAbsent(Exception):
-    """Packed batches were asked for and cannot be had; the message says why."""
+    """Packed batches were configured but are not available; the message says why."""
 
 
 class OutOfMemory(Exception):
@@ -39,13 +39,13 @@ class OutOfMemory(Exception):
 
 
 class DeviceLost(Exception):
-    """The device no longer answers; only a freshly loaded runtime can go on."""
+    """The device no longer answers; only a newly loaded runtime can continue."""
 
 
 def forget_locals(error: AnyError) -> AnyError:
-    """Empty the frames that an error, and what caused it, went through; where it went can still be logged.
+    """Clear the frames in the traceback of an error and its causes; the traceback can still be logged.
 
-    They hold every tensor that was alive when a batch failed, and its halves may need that memory.
+    They reference all tensors of a failed batch, whose halves may need that memory.
     """
     cause: BaseException | None = error
     while cause is not None:
@@ -56,10 +56,10 @@ def forget_locals(error: AnyError) -> AnyError:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where and how a runtime computes. None: chosen for the machine.
+    """A runtime's device and settings. None: chosen for the machine.
 
-    `packing` and `compile` are for torch alone. `packing` says whether a batch's inputs are put end to end or
-    padded to the longest; with `compile`, torch compiles what packed layers do between two attentions.
+    Only torch has `packing` and `compile`. `packing` chooses between inputs end to end and inputs padded to
+    the longest; with `compile`, torch compiles packed layers' computations between two attentions.
     """
 
     device: str | None = None
@@ -71,13 +71,12 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a loaded runtime runs on, as ListRankers reports it. It never changes.
+    """A loaded runtime's properties, as ListRankers reports them. They never change.
 
-    `precision` is what the encoder really computes in. `packed`: inputs are put end to end, so a batch may
-    mix lengths freely. `queued`: `encode` returns when a batch has only begun, and the next one may be begun
-    behind it. `max_kept_bytes`: how many bytes of features of incomplete documents the device has room for;
-    None if the device is the host. `length_step`: padded batches are as long as a multiple of it, so that
-    fewer shapes come.
+    `precision` is the encoder's real precision of computation. `packed`: inputs are put end to end, so a
+    batch may mix lengths freely. `queued`: `encode` returns when a batch has only begun, and the next one may
+    be queued. `max_kept_bytes`: the device's room for features of incomplete documents; None if the device is
+    the host. `length_step`: padded batches have a multiple of it as length, so that there are fewer shapes.
     """
 
     runtime: str
@@ -94,7 +93,7 @@ class Capabilities:
 class DocumentScores:
     """The scores of D documents, and the evidence of each one's C chunks. Shapes: (D,), D times (C,).
 
-    `halved_groups` counts the groups of documents that did not fit into memory and were scored in halves.
+    `halved_groups` counts groups of documents that did not fit into memory and were scored in halves.
     """
 
     scores: list[float]
@@ -103,35 +102,35 @@ class DocumentScores:
 
 
 class Encoding(Protocol):
-    """A batch on its way through the device."""
+    """A batch in flight on the device."""
 
     def rows(self) -> "list[Features]":
-        """Wait until the batch is done; give each input's features, in fp32 on the runtime's device.
+        """Wait until the batch is done; return each input's features, in fp32 on the runtime's device.
 
-        Rows may be views of the whole batch; `document_groups.kept` makes one that can stay.
+        Rows may be views of the whole batch; `document_groups.kept` copies one to keep.
         Shapes: P times (F,), or (S, F…) with roles (S,).
         Raises: OutOfMemory, DeviceLost.
         """
         ...
 
     def device_s(self) -> float:
-        """Say how long the device was busy with the batch; asked after `rows`."""
+        """Return the time that the device was busy with the batch; called after `rows`."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
-    """A batch that was done as soon as it was begun."""
+    """A batch that was already done when `encode` returned."""
 
     features: "list[Features]"
     seconds: float
 
     def rows(self) -> "list[Features]":
-        """Give each input's features."""
+        """Return each input's features."""
         return self.features
 
     def device_s(self) -> float:
-        """Say how long the batch took."""
+        """Return the time that the batch took."""
         return self.seconds
 
 
@@ -148,10 +147,10 @@ class Runtime(Protocol):
     def score(
         self, documents: "Sequence[Features]", queries: "Sequence[Features] | None" = None
     ) -> DocumentScores:
-        """Run the light part on any number of documents, as many at a time as fit into memory.
+        """Run the light part on any number of documents, in groups that fit into memory.
 
-        Features may be on the device or in host memory; a bi-encoder's may be fp16. `queries`, which only
-        rankers of plan dual have, gives one for each document.
+        Features may be on the device or in host memory; a bi-encoder's may be fp16. `queries`, only for
+        rankers of plan dual, has one per document.
         Shapes: documents D times (C, F), or (C, S, F…) with roles (C, S), each with its own C and S; queries
         D times (F,), or (S, F…) with roles (S,).
         Raises: OutOfMemory if a document alone does not fit; DeviceLost.
@@ -159,22 +158,22 @@ class Runtime(Protocol):
         ...
 
     def warm_up(self) -> float:
-        """Run batches of the shapes to come; return the measured speed in tokens per second."""
+        """Run batches of typical shapes; return the measured speed in tokens per second."""
         ...
 
     def capabilities(self) -> Capabilities:
-        """Say what runs where; also after `close`."""
+        """Return the properties; also after `close`."""
         ...
 
     def close(self) -> None:
-        """Free weights and memory, whatever state the device is in; nothing more can be encoded or scored.
+        """Free weights and memory, in any state of the device; afterwards nothing can be encoded or scored.
 
-        A lost device gets a fresh runtime: closing the old one first keeps the weights from being in memory
+        Close the runtime of a lost device before a new one is loaded, so that the weights are not in memory
         twice. Never raises; may be called again.
         """
         ...
 
 
 def closed(*_: object, **__: object) -> NoReturn:
-    """Stand in for what a closed runtime has let go of."""
+    """Replaces the parts of a closed runtime."""
     raise RuntimeError("this runtime is closed")

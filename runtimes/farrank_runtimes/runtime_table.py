@@ -1,4 +1,4 @@
-"""The runtimes that Farrank has, a row for each.
+"""Farrank's runtimes, a row for each.
 
 A new runtime is one module and one row here; another package can put its own row into RUNTIMES. A module is
 imported when its runtime is first considered, and with it the runtime's library.
@@ -20,7 +20,7 @@ from farrank_runtimes.runtime import Placement, Precision, Runtime, RuntimeAbsen
 
 DeviceType = Literal["cpu", "cuda"]
 
-# Stands for the fastest runtime that can serve a ranker.
+# Means the fastest runtime that can serve a ranker.
 AUTO = "auto"
 
 
@@ -35,22 +35,22 @@ class ExportRuntime(Protocol):
 
 
 class PublishedRuntime(Protocol):
-    """What a module has beside that serves published graphs, too."""
+    """The additional function of a module that also serves published graphs."""
 
     def open_encoder(
         self, graph: Path, precision: Precision, placement: Placement, outputs: Sequence[str]
     ) -> EncoderGraph:
-        """Load a graph that gives the outputs that are named."""
+        """Load a graph with the named outputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeRow:
-    """A runtime: its module, the exports that it reads, and how early it is tried.
+    """A runtime: its module, the exports that it reads, and its rank.
 
-    `reads` is None for torch, which runs the ranker itself. `published` are the forms of others' graphs that
-    it reads by a function of its own, `open_encoder`. `ranks` gives the precisions that it serves on a
-    type of device, each with a rank: of everything that could serve a ranker, the lowest rank is taken.
-    `packages` may each bring its library.
+    `reads` is None for torch, which runs the ranker itself. `published` are the formats of others' graphs
+    that it reads with `open_encoder`. `ranks` gives the precisions that it serves on a type of device, each
+    with a rank: among all candidates for a ranker, the lowest rank is chosen. Each of `packages` contains its
+    library.
     """
 
     module: str
@@ -60,12 +60,12 @@ class RuntimeRow:
     packages: tuple[str, ...] = ()
 
     def load(self) -> ExportRuntime:
-        """Import the module, which import_module cannot know to be one."""
+        """Import the module, with the type that import_module cannot give."""
         return cast(ExportRuntime, import_module(self.module))
 
 
 # Ranks on a CPU follow measured speed (decision 0012). On a GPU they are a guess: tensor cores before fp32.
-# What ranks behind torch's first precision is served only if it is asked for by name.
+# Candidates with a rank after torch's first precision are served only by name.
 RUNTIMES: dict[str, RuntimeRow] = {
     "torch": RuntimeRow(
         "farrank_runtimes.torch_runtime",
@@ -107,7 +107,7 @@ def fastest_first(device: DeviceType) -> list[tuple[str, Precision]]:
 
 
 def readers_of(form: ExportFormat, precision: Precision) -> tuple[str, ...]:
-    """Name the runtimes that read an export of a format and precision, on whichever device."""
+    """List the runtimes that read an export of a format and precision, on any device."""
     return tuple(
         name
         for name, row in RUNTIMES.items()
@@ -116,7 +116,7 @@ def readers_of(form: ExportFormat, precision: Precision) -> tuple[str, ...]:
 
 
 def installed_version(runtime: str) -> str | None:
-    """Say which release of a runtime's library is installed; None if none is."""
+    """Return the installed release of a runtime's library; None if there is none."""
     for package in RUNTIMES[runtime].packages:
         with suppress(PackageNotFoundError):
             return version(package)
@@ -124,14 +124,14 @@ def installed_version(runtime: str) -> str | None:
 
 
 def check_here(runtime: str, precision: Precision, placement: Placement) -> None:
-    """Look whether a runtime is installed, and serves a precision on this machine.
+    """Check that a runtime is installed, and serves a precision on this machine.
 
-    Raises: RuntimeAbsent, PrecisionAbsent, DeviceAbsent, saying what helps.
+    Raises: RuntimeAbsent, PrecisionAbsent, DeviceAbsent, each with a remedy.
     """
     if runtime not in RUNTIMES:
         raise RuntimeAbsent(f"there is no runtime {runtime!r}; known are {', '.join(RUNTIMES)}")
     row = RUNTIMES[runtime]
-    if row.reads is not None:  # torch is always here
+    if row.reads is not None:  # torch is always installed
         row.load().check(precision, placement)
 
 

@@ -1,7 +1,7 @@
-"""Bi-encoders' scores of chunk vectors, without padding documents to the longest.
+"""Bi-encoders' scores from chunk vectors, without padding documents to the longest.
 
-An index's stores give a call the vectors of thousands of chunks. In a padded batch of documents, one long
-document makes all others as long, and copies take most of the time.
+An index's stores give a call the vectors of thousands of chunks. A padded batch of documents would make all
+documents as long as the longest, and copies would take most of the time.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from farrank_runtimes.runtime import DocumentScores
 def score_similarities(
     documents: Sequence[Features], queries: Sequence[Features], aggregation: Aggregation
 ) -> DocumentScores:
-    """Score documents by their chunks' inner products with each one's query: first, mean, maximum or sum.
+    """Score documents by their chunks' inner products with the document's query: first, mean, maximum or sum.
 
     Scores and evidence are those of `SimilarityAggregator`, to rounding. Products are computed in fp32.
     Shapes: documents (C, H) each, queries (H,) each.
@@ -28,7 +28,7 @@ def score_similarities(
     if not documents:
         return DocumentScores([], [])
     with torch.inference_mode(), device_failures():
-        # Caches and stores keep vectors in host memory, and a query is encoded on the device.
+        # Caches and stores have vectors in host memory, but a query is encoded on the device.
         where = {document.vectors.device for document in documents}
         on = where.pop() if len(where) == 1 else torch.device("cpu")
         moved = {id(query): query.vectors.to(on) for query in queries}

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 ENGINES = "engines"
 
-# An engine holds a copy of the weights for each group of lengths, and takes a minute to build.
+# An engine has a copy of the weights for each group of lengths, and takes a minute to build.
 MOST_GROUPS = 4
 SHORTEST_LIMIT = 64
 
@@ -42,17 +42,17 @@ class LengthGroup:
 
     @property
     def name(self) -> str:
-        """Name the folder of the group's engine; engine files are named after the graph that groups share."""
+        """Name the folder of the group's engine; engine files have the graph's name, which groups share."""
         return f"{self.shortest}-{self.longest}x{self.rows}"
 
 
 def length_groups(longest_input: int, max_batch_tokens: int) -> tuple[LengthGroup, ...]:
     """Divide the lengths of inputs into groups, each half as long as the next; the shortest first.
 
-    A profile is a box, from 1 × shortest to rows × longest, and an engine takes the memory of its far corner.
-    One box for all lengths would have room for as many of the longest inputs as a batch may have of the
-    shortest. Within a group no length is twice another, so a box is at most twice the batcher's budget. The
-    first group also takes all shorter inputs; batches with more rows than its box are run in pieces.
+    A profile is a box, from 1 × shortest to rows × longest, and an engine needs the memory of its largest
+    corner. One box for all lengths would reserve the longest length for the number of the shortest inputs in
+    a batch. Within a group no length is twice another, so a box is at most twice the batcher's budget. The
+    first group also has all shorter inputs; batches with more rows than its box are run in pieces.
     """
     groups: list[LengthGroup] = []
     longest = longest_input
@@ -83,8 +83,8 @@ def tensorrt_options(
 ) -> Mapping[str, str]:
     """Options of the TensorRT provider, with the profile, for a session that serves one group of lengths.
 
-    `engines` is the folder of the group's engine; all groups share a timing cache beside it. None: neither is
-    kept.
+    `engines` is the folder of the group's engine; all groups share a timing cache next to it. None: neither
+    is stored.
     """
     options = {"device_id": str(device_index)}
     options |= {f"trt_{each}_enable": str(precision == each) for each in ("fp16", "bf16", "int8")}
@@ -108,7 +108,7 @@ def tensorrt_options(
 def run_grouped(graphs: Mapping[LengthGroup, RunGraph], inputs: Mapping[str, Tensor]) -> list[Tensor]:
     """Run a batch in the session of its group of lengths, in pieces if it has more rows than the profile.
 
-    One session with several profiles would do, but ONNX Runtime's provider stays on the first profile
+    One session with several profiles would suffice, but ONNX Runtime's provider stays on the first profile
     (microsoft/onnxruntime#31624).
     Shapes: (P, L) each -> (P, …) each.
     Raises: ValueError if L is beyond the last group; OutOfMemory, DeviceLost.
@@ -123,12 +123,12 @@ def run_grouped(graphs: Mapping[LengthGroup, RunGraph], inputs: Mapping[str, Ten
 
 
 def joined(parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-    """Put the outputs of a batch's parts together. Shapes: (P1, …), (P2, …), … each -> (P, …) each."""
+    """Concatenate the outputs of a batch's parts. Shapes: (P1, …), (P2, …), … each -> (P, …) each."""
     return [torch.cat(outputs) if len(outputs) > 1 else outputs[0] for outputs in zip(*parts, strict=True)]
 
 
 def check(precision: Precision, placement: Placement) -> None:
-    """Look whether TensorRT is installed and has a CUDA device; it takes any precision.
+    """Check that TensorRT is installed and has a CUDA device; it supports any precision.
 
     Raises: RuntimeAbsent with the command that installs what is missing; DeviceAbsent.
     """
@@ -141,7 +141,7 @@ def check(precision: Precision, placement: Placement) -> None:
 def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
     """Load an export's graphs, the encoder's as TensorRT engines, which take minutes to build the first time.
 
-    Engines are built for the batcher's budget and kept beside the graph, in `engines/`.
+    Engines are built for the batcher's budget and stored next to the graph, in `engines/`.
     Raises: DeviceAbsent; RuntimeAbsent with the command that installs what is missing.
     """
     check(files.precision, placement)
@@ -169,7 +169,7 @@ def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
 def engine_folder(encoder: Path, precision: Precision, device: torch.device) -> str:
     """Name the folder for engines of a graph on this machine.
 
-    It tells apart what the provider does not compare when it finds an engine in its cache.
+    Its name contains the properties that the provider does not compare for an engine in its cache.
     """
     major, minor = torch.cuda.get_device_capability(device)
     key = {
@@ -178,7 +178,7 @@ def engine_folder(encoder: Path, precision: Precision, device: torch.device) -> 
         "gpu": torch.cuda.get_device_name(device),
         "compute_capability": f"{major}{minor}",
         "onnxruntime": _version("onnxruntime-gpu"),
-        # The wheel in which ONNX Runtime's provider finds TensorRT. Where TensorRT comes from elsewhere, it
+        # The wheel in which ONNX Runtime's provider finds TensorRT. If TensorRT comes from elsewhere, it
         # refuses engines of another version itself.
         "tensorrt": _version("tensorrt-cu13-libs"),
     }
@@ -194,7 +194,7 @@ def _version(wheel: str) -> str:
 
 
 def _writable(folder: Path) -> Path | None:
-    """Make the folder of an engine; None if the artifact is read-only, so that each start builds it anew."""
+    """Make the folder of an engine; None if the artifact is read-only: each start rebuilds the engine."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -40,7 +40,7 @@ from farrank_runtimes.runtime import (
     Runtime,
 )
 
-# What documents that are scored together may take, by type of device. A GPU has the room, and would be idle
+# Limits of documents that are scored together, by type of device. A GPU has the memory, and would be idle
 # with one document at a time.
 GROUP_BYTES = {"cpu": 128 * 2**20, "cuda": 2**30}
 
@@ -48,7 +48,7 @@ _DTYPES: Mapping[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch
 
 
 def dtype_of(precision: Precision) -> torch.dtype:
-    """Give torch's own type. Raises: PrecisionAbsent for precisions that only exports have."""
+    """Return torch's dtype. Raises: PrecisionAbsent for precisions that only exports have."""
     if precision not in _DTYPES:
         raise PrecisionAbsent(f"torch serves {' and '.join(_DTYPES)}, not {precision}")
     return _DTYPES[precision]
@@ -59,8 +59,8 @@ class TorchRuntime(LoadedRuntime):
 
     The encoder computes in `precision` (None: bf16 on a GPU, else fp32). The aggregator computes in fp32: it
     is light, and its sums and softmaxes over chunks are where rounding would change a ranking. On a CPU both
-    use `threads`, None for as many as the process may use. `compile_by` says what is done with the functions
-    of packed layers, `compiled` or `as_written`; padded batches run as written.
+    use `threads`, None for as many as the process may use. `compile_by` is applied to the functions of packed
+    layers: `compiled` or `as_written`; padded batches run as written.
     Raises: DeviceAbsent; PrecisionAbsent for precisions that only exports have; SourceError if batches are to
     be packed and the backbone has no packed form.
     """
@@ -110,9 +110,9 @@ class TorchRuntime(LoadedRuntime):
         self._pads_queries = bool(ranker.spec.pad_query_to)
 
     def warm_up(self) -> float:
-        """Run batches of the shapes to come; return the measured speed in tokens per second."""
+        """Run batches of typical shapes; return the measured speed in tokens per second."""
         if self._capabilities.packed:
-            # With padding inside queries, tokens are further apart than in the stream: other kernels.
+            # With padding inside queries, places differ from the stream's, which needs other kernels.
             for padded in (False, True) if self._pads_queries else (False,):
                 for count in COMPILED_INPUTS:
                     self.encode([query_input(padded=padded)] * count).rows()
@@ -131,7 +131,8 @@ def padded_encode(ranker: Ranker, device: torch.device) -> Encode:
         started_s = time.perf_counter()
         with torch.inference_mode():
             features = ranker.encoder.infer(*map(to_device, batch))
-            # A family may return a view, such as [CLS] of all positions: kept, it would keep all of them.
+            # A family may return a view, such as [CLS] of all positions, which would keep all of them in
+            # memory.
             features = features._replace(vectors=features.vectors.float().contiguous())
             if device.type == "cuda":
                 torch.cuda.current_stream(device).synchronize()
@@ -141,7 +142,7 @@ def padded_encode(ranker: Ranker, device: torch.device) -> Encode:
 
 
 def packed_encode(ranker: Ranker, device: torch.device, attention: Attention, compile_by: Compile) -> Encode:
-    """Encode streams of tokens: nothing is padded, and a GPU has its next batch in time.
+    """Encode streams of tokens without padding; a GPU has its next batch in time.
 
     Raises: SourceError if the backbone has no packed form.
     """
@@ -173,7 +174,7 @@ def _aggregate(
     chunk_mask: Tensor,
     query: Features | None,
 ) -> tuple[list[float], list[list[float]]]:
-    """Aggregate, on a GPU beside the batch that is being encoded.
+    """Aggregate, on a GPU in parallel with the batch that is being encoded.
 
     Shapes: (D, C, …), (D, C), (D, …) -> scores (D,), chunk scores (D, C).
     """
@@ -183,11 +184,11 @@ def _aggregate(
 
 
 def open_torch(ranker: Ranker, precision: Precision, placement: Placement) -> tuple[Runtime, str]:
-    """Put a ranker on its device, packed where a fused kernel and its backbone allow; say which in words.
+    """Put a ranker on its device, packed if a fused kernel and its backbone allow; also return the reason.
 
-    Attention without a fused kernel takes input after input and gains nothing with most backbones, so it must
-    be asked for there.
-    Raises: DeviceAbsent, PrecisionAbsent; PackingAbsent if packed batches are asked for and impossible.
+    Attention without a fused kernel computes input by input and gains nothing with most backbones, so packing
+    must be configured there.
+    Raises: DeviceAbsent, PrecisionAbsent; PackingAbsent if packed batches are configured and impossible.
     """
     where = (precision, placement.device, placement.threads)
     if placement.packing == "padded":
@@ -197,14 +198,14 @@ def open_torch(ranker: Ranker, precision: Precision, placement: Placement) -> tu
         chosen = choose_attention(device, dtype_of(precision))
         gains = forms_of(ranker.encoder.facts.architecture).packs_unfused
         if chosen.attention is plain_attention and placement.packing == "auto" and not gains:
-            if device.type == "cpu":  # no CPU has a fused kernel: that needs no explanation at every start
+            if device.type == "cpu":  # no CPU has a fused kernel, so the reason is left out
                 return TorchRuntime(ranker, *where), "padded batches"
             raise AttentionAbsent(chosen.missing)
         compile_by = compiled if placement.compile else as_written
         packed = TorchRuntime(ranker, *where, attention=chosen.attention, compile_by=compile_by)
     except (AttentionAbsent, SourceError) as error:
         if placement.packing == "packed":
-            raise PackingAbsent(f"packed batches cannot be had: {error}") from error
+            raise PackingAbsent(f"packed batches are not available: {error}") from error
         return TorchRuntime(ranker, *where), f"padded batches ({error})"
     missing = f" ({chosen.missing})" if chosen.missing and not gains else ""
     return packed, f"packed batches, {chosen.name} attention{missing}"

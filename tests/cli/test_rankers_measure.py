@@ -108,7 +108,7 @@ def test_int8_serves_unasked_once_it_was_measured_to_be_close_and_never_beyond_i
         (changed / other).unlink()
     alone = reason(changed)
     assert alone.startswith("onnx with onnx/model_quantized.onnx,")
-    assert alone.endswith("parity unknown: it was not measured beside the weights")
+    assert alone.endswith("parity unknown: it was not compared with the weights")
     assert "changed since" not in alone
     write_measured(folder, [replace(each, beyond="kendall_tau is 0.1") for each in measured])
     with pytest.raises(
@@ -151,4 +151,4 @@ def test_what_cannot_be_measured_or_read_is_said(
     (folder / MEASURED).write_text('{"format": 1, "measured": [], "digest": "0"}')
     outcome = farrank("rankers", "exports", folder)
     assert outcome.exit_code == 2
-    assert f"{folder / MEASURED} was changed since it was written" in outcome.err
+    assert f"{folder / MEASURED} has changed since it was written" in outcome.err

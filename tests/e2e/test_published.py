@@ -88,7 +88,7 @@ async def test_the_catalog_says_which_graph_serves_and_that_its_parity_is_unknow
     assert (cross.runtime, cross.precision, cross.parity) == ("openvino", "fp32", None)
     assert cross.runtime_reason == (
         "openvino with openvino/openvino_model.xml, the fastest that can serve this ranker here; "
-        "parity unknown: it was not measured beside the weights"
+        "parity unknown: it was not compared with the weights"
     )
     assert (named.runtime, named.precision) == ("onnx", "int8")
     assert "onnx with onnx/model_quantized.onnx, as configured" in named.runtime_reason

@@ -368,13 +368,13 @@ def with_an_offset_that_is_no_number(folder: Path) -> None:
         (of_fixed_shape, r"onnx/model\.onnx: dimension 0 of input input_ids is fixed at 2; it must be free"),
         (of_more_labels, r"dimension 1 of output logits is of size 2; it must be 1, .*\(any, 1\)"),
         (of_hidden_states, r"onnx/model\.onnx has no output logits; it has last_hidden_state"),
-        (cut_short, r"onnx/model\.onnx is damaged, or no ONNX model"),
+        (cut_short, r"onnx/model\.onnx is damaged or not an ONNX model"),
         (without_its_weights, r"onnx/model\.onnx_data is missing, where .*model\.onnx has its weight"),
         (with_weights_cut_short, r"model\.onnx_data is damaged: it has \d+ bytes, and the weight"),
-        (with_weights_elsewhere, r"lies in '\.\./weights'; it must lie in a file beside it"),
+        (with_weights_elsewhere, r"is in '\.\./weights'; it must be in a file next to it"),
         (of_a_later_opset, r"onnx/model\.onnx is of opset 999; versions up to \d+ are known here"),
         (with_an_unknown_operator, r"onnx/model\.onnx \(opset 17\) cannot be loaded by onnx here: .*Unheard"),
-        (with_another_input, r"asks for the input past_key_values; only input_ids, attention_mask"),
+        (with_another_input, r"needs the input past_key_values; only input_ids, attention_mask"),
     ],
 )
 def test_what_cannot_be_served_is_said(tmp_path: Path, change: Change, said: str) -> None:
@@ -410,7 +410,7 @@ def test_a_graph_that_is_no_file_is_said_and_not_waited_for(
     put(tmp_path / place)
     served = opened(tmp_path)
     assert served.runtime.capabilities().runtime == "torch"
-    assert f"{place} is no file, or a link to none" in served.reason
+    assert f"{place} is not a file, or is a broken link" in served.reason
 
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 133466304\n"

@@ -87,7 +87,9 @@ def test_a_backbone_without_a_packed_form_is_padded(
     runtime, form = open_torch(open_ranker(tiny_rankers["maxp"]), "fp32", cpu("auto"))
     assert not runtime.capabilities().packed
     assert form == "padded batches (this backbone of type 'bert' reads only padded batches)"
-    with pytest.raises(PackingAbsent, match=r"^packed batches cannot be had: this backbone of type 'bert'"):
+    with pytest.raises(
+        PackingAbsent, match=r"^packed batches are not available: this backbone of type 'bert'"
+    ):
         open_torch(open_ranker(tiny_rankers["maxp"]), "fp32", cpu("packed"))
 
 

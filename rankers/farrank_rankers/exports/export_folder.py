@@ -51,9 +51,9 @@ NO_ENSEMBLES = "an ensemble has no model of its own; export each of its members"
 
 
 def cache_folder() -> Path:
-    """The folder in which exports are cached for later starts: `exports` in the cache folder.
+    """The folder of files cached for later starts; exports are in its subfolder `exports`.
 
-    The cache folder is `FARRANK_CACHE`, else `farrank` in `XDG_CACHE_HOME`, else `~/.cache/farrank`.
+    It is `FARRANK_CACHE`, else `farrank` in `XDG_CACHE_HOME`, else `~/.cache/farrank`.
     """
     if own := os.environ.get("FARRANK_CACHE"):
         return Path(own)
@@ -107,7 +107,7 @@ class Export:
             if (path.exists() or path.suffix != _WEIGHTS) and checksum(path) != expected:
                 raise ExportError(
                     f"{self.folder} is stale: {path} changed since; farrank export {artifact} --format "
-                    f"{manifest.format} --precision {manifest.precision} --force makes it anew"
+                    f"{manifest.format} --precision {manifest.precision} --force exports it again"
                 )
 
     def path(self, graph: str, runtime: str) -> Path:
@@ -138,7 +138,7 @@ def writing_export(artifact: Path, name: str, *, replace: bool = False) -> Itera
     Raises: ExportError if the folder is not an artifact, or the export exists and must not be replaced.
     """
     if not (artifact / SPEC_FILE).is_file():
-        raise ExportError(f"{artifact} is no artifact: it has no {SPEC_FILE}")
+        raise ExportError(f"{artifact} is not an artifact: it has no {SPEC_FILE}")
     exports = artifact / EXPORTS
     place = exports / name
 

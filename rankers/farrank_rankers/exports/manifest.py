@@ -177,7 +177,7 @@ class ExportManifest:
             for name in names:
                 path = PurePosixPath(name)
                 if path.is_absolute() or ".." in path.parts or not path.parts:
-                    raise ExportError(f"{key}: {name!r} is no file inside the folder")
+                    raise ExportError(f"{key}: {name!r} is not a file inside the folder")
         unchecked = sorted(set(named) - set(self.checksums))
         if unchecked:
             raise ExportError(f"checksums lacks {unchecked[0]}, which graphs names")
@@ -209,7 +209,7 @@ class ExportManifest:
                 f"manifest_version is {found!r}; this version of Farrank reads {MANIFEST_VERSION}: "
                 "export the ranker again"
             )
-        anew = "farrank export --force makes it anew"
+        anew = "farrank export --force exports it again"
         if DIGEST not in values:
             raise ExportError(f"the manifest lacks the key {DIGEST}; {anew}")
         digest, expected = values.pop(DIGEST), sealed(values)[DIGEST]

@@ -40,11 +40,11 @@ def read_measured(folder: Path) -> list[MeasuredFile]:
     if not path.is_file():
         return []
     values = read_json(path)
-    anew = f"delete it, and farrank rankers measure {folder} makes it anew"
+    anew = f"delete it, and farrank rankers measure {folder} measures again"
     if values.pop("format", None) != _FORMAT or not isinstance(values.get("measured"), list):
-        raise ExportError(f"{path} is of no format that this version of Farrank reads; {anew}")
+        raise ExportError(f"{path} has a format that this version of Farrank does not read; {anew}")
     if values.pop(DIGEST, None) != sealed(values)[DIGEST]:
-        raise ExportError(f"{path} was changed since it was written; {anew}")
+        raise ExportError(f"{path} has changed since it was written; {anew}")
     return [read_fields(MeasuredFile, each, str(path), ExportError) for each in values["measured"]]
 
 

@@ -51,10 +51,12 @@ class Overrides(Limits, total=False):
 
     family: the aggregation of a cross-encoder's or bi-encoder's chunk scores, by the names firstp (the
     first), avgp (mean, disjoint chunks), maxp and sump (maximum and sum, sliding windows), and longp (one
-    chunk, as long as the backbone allows). instruction: the instruction in the prompt of a language model
-    that answers. query_prefix, document_prefix: texts before each query and document ("query: "), for a
-    bi-encoder; before each query, for a cross-encoder. They replace those of its folder. truncate_dim: the
-    number of first dimensions to keep of a bi-encoder's vectors. revision, download: for names on the hub.
+    chunk, as long as the backbone allows).
+    instruction: the instruction in the prompt of a language model that answers.
+    query_prefix, document_prefix: texts before each query and document ("query: "), for a bi-encoder; before
+    each query, for a cross-encoder. They replace those of its folder.
+    truncate_dim: the number of first dimensions to keep of a bi-encoder's vectors.
+    revision, download: for names on the hub.
     """
 
     family: str | None

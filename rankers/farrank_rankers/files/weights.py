@@ -263,7 +263,7 @@ def check_weights(ranker: Ranker, folder: Path) -> None:
     if digest is not None and digest != ranker.weights_digest:
         raise WeightsError(
             f"{path} is damaged: its weights have the digest {ranker.weights_digest}, and were "
-            f"written with {digest}; copy it anew"
+            f"written with {digest}; copy it again"
         )
     for name, tensor in distinct(ranker).items():
         # If a sum is finite, so are its terms, and a sum is ten times as fast.
@@ -281,7 +281,7 @@ def check_blob(path: Path) -> None:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != uploaded:
         raise WeightsError(
-            f"{path} is damaged: {path.resolve()} has the SHA-256 {found}; delete it, and download it anew"
+            f"{path} is damaged: {path.resolve()} has the SHA-256 {found}; delete it, and download it again"
         )
 
 
@@ -316,5 +316,5 @@ def write_weights(tensors: Mapping[str, Tensor], path: Path, digest: str | None 
         permissions = path.stat().st_mode
         save_file(dict(tensors), path, None if digest is None else {DIGEST: digest})
         path.chmod(permissions)
-    except (OSError, SafetensorError) as error:  # safetensors has an error of its own for a full disk
+    except (OSError, SafetensorError) as error:  # safetensors has its own error for a full disk
         raise WeightsError(f"{path} cannot be written: {error}") from error

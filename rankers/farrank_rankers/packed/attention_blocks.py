@@ -34,7 +34,7 @@ class Touched(NamedTuple):
 def touched_blocks(asking: tuple[int, ...], seen: tuple[int, ...], pattern: Pattern) -> Touched:
     """Find the blocks with pairs that `pattern` lets see each other, in inputs of these lengths."""
     asks, sees = np.asarray(asking, dtype=np.int64), np.asarray(seen, dtype=np.int64)
-    # Pieces, N of them: inputs are cut where blocks begin, so that each lies in one block and in one input.
+    # Pieces, N of them: inputs are cut where blocks begin, so that each is in one block and in one input.
     offsets = np.concatenate(([0], np.cumsum(asks)))  # (P + 1,)
     cuts = np.union1d(offsets, np.arange(0, offsets[-1], BLOCK))  # (N + 1,)
     inputs = np.searchsorted(offsets, cuts[:-1], side="right") - 1  # (N,)
@@ -82,7 +82,7 @@ def _marked(rows: Numbers, first: Numbers, behind: Numbers, shape: tuple[int, in
 
 
 class BlockLists(NamedTuple):
-    """Blocks of each row, ascending, on the device; no `wholly` where a pattern has a mask of its own.
+    """Blocks of each row, ascending, on the device; no `wholly` if a pattern has its own mask.
 
     Shapes: counts (1, 1, Q), partly, wholly (1, 1, Q, K), int32.
     """

@@ -131,7 +131,7 @@ def _check(heads: Heads, pattern: Pattern, kernel: str) -> None:
     if heads.query.dtype not in HALF_PRECISION:
         raise ValueError(f"query is in {heads.query.dtype}; {kernel} takes only float16 and bfloat16")
     if pattern.is_general:
-        raise ValueError(f"pattern has a mask or scores of its own; {kernel} takes neither")
+        raise ValueError(f"pattern has its own mask or scores; {kernel} takes neither")
     if not is_for_flash(pattern, heads, takes_slopes=True):
         raise ValueError(f"asking and seen differ in length; {kernel} counts places from their ends")
 

@@ -43,8 +43,8 @@ class PackedOutput(NamedTuple):
     """The outputs that `Encoder.read` reads, and the stream whose tokens have these vectors.
 
     `tokens` is the input stream, or that of its first tokens.
-    Shapes: last_hidden_state (T, H); hidden_states, if wanted, likewise, of embeddings and layers; logits
-    (P, labels), of classifiers only.
+    Shapes: last_hidden_state (T, H); hidden_states, if requested, (T, H) each, of embeddings and layers;
+    logits (P, labels), of classifiers only.
     """
 
     tokens: TokenStream

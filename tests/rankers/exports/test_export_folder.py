@@ -115,7 +115,7 @@ def test_a_folder_that_cannot_be_read_is_named(artifact: Path, monkeypatch: pyte
 
 def test_only_an_artifact_holds_exports(tmp_path: Path) -> None:
     with (
-        pytest.raises(ExportError, match=r"is no artifact: it has no ranker\.json"),
+        pytest.raises(ExportError, match=r"is not an artifact: it has no ranker\.json"),
         writing_export(tmp_path, "onnx-fp32"),
     ):
         pass

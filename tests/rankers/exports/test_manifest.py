@@ -65,10 +65,10 @@ def set_at(values: Any, path: str, value: Any) -> None:
         ("graphs/encoder", None, "graphs lacks the key encoder"),
         ("graphs/encoder/inputs", "all", "graphs.encoder.inputs is 'all'; it must be a list"),
         ("graphs/encoder/shape", 3, "graphs.encoder has the unknown key shape"),
-        ("graphs/encoder/file", "../encoder.onnx", "'../encoder.onnx' is no file inside the folder"),
+        ("graphs/encoder/file", "../encoder.onnx", "'../encoder.onnx' is not a file inside the folder"),
         ("graphs/encoder/file", "other.onnx", "checksums lacks other.onnx, which graphs names"),
         ("checksums/encoder.xml", None, "checksums lacks encoder.xml, which graphs names"),
-        ("sources//etc/passwd", "0", "is no file inside the folder"),
+        ("sources//etc/passwd", "0", "is not a file inside the folder"),
         ("parity/0/spread", "wide", r"parity\[0\].spread is 'wide'; it must be a number"),
         ("parity/0/bound", None, r"parity\[0\] lacks the key bound"),
         ("parity/0/max_difference", math.nan, r"parity\[0\].max_difference must be a finite number"),
@@ -139,7 +139,7 @@ def test_a_manifest_that_was_changed_is_refused_with_its_name(
     values = json.loads(file.read_text())
     set_at(values, path, value)
     file.write_text(json.dumps(values))
-    with pytest.raises(ExportError, match=r"it was changed since .*; farrank export --force makes") as raised:
+    with pytest.raises(ExportError, match=r"changed since .*; farrank export --force exports") as raised:
         Export.read(file.parent)
     assert str(raised.value).startswith(f"{file}: ")
 

@@ -97,7 +97,7 @@ def test_what_it_cannot_take_is_refused(stand_in: StandIn) -> None:
     with pytest.raises(ValueError, match=r"^query is in torch.float32; flash_attn takes only float16"):
         heads.through(FlashAttention(), EVERY_TOKEN)
     half = heads.to(torch.float16)
-    with pytest.raises(ValueError, match=r"^pattern has a mask or scores of its own; flash_attn takes"):
+    with pytest.raises(ValueError, match=r"^pattern has its own mask or scores; flash_attn takes"):
         half.through(FlashAttention(), rescored(half))
     for placed in (CAUSAL, alibi(half), Pattern(window=3)):
         with pytest.raises(ValueError, match=r"^asking and seen differ in length; flash_attn counts places"):

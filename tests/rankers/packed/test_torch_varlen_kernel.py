@@ -98,7 +98,7 @@ def test_patterns_of_other_kernels_are_refused() -> None:
     heads = RandomHeads.random((5,)).to(torch.bfloat16)
     with pytest.raises(ValueError, match=r"^pattern has slopes; .* takes none$"):
         heads.through(VarlenAttention(), alibi(heads))
-    with pytest.raises(ValueError, match=r"^pattern has a mask or scores of its own; .* takes neither$"):
+    with pytest.raises(ValueError, match=r"^pattern has its own mask or scores; .* takes neither$"):
         heads.through(VarlenAttention(), rescored(heads))
 
 
