@@ -107,6 +107,9 @@ class Metrics:
         )
         for why in ("handshake", "headers", "malformed", "room", "refused", "files"):
             self.http_connections_ended.labels(why)
+        self.grpc_connections_ended = counter(
+            "grpc_connections_ended_total", "gRPC connections ended because few files were left", ""
+        )
         self.unread_ended = counter(
             "unread_connections_ended_total", "Connections ended over an answer that was not read", "door"
         )

@@ -31,6 +31,7 @@ from farrank_server.service.indexes import Indexes, OpenIndexes
 from farrank_server.service.methods import SERVICE, RerankService
 from farrank_server.service.receiving import ReceivingBudget
 from farrank_server.service.unread import UnreadAnswers
+from farrank_server.wire.few_files import keep_files_free
 from farrank_server.wire.handlers import handlers
 from farrank_server.wire.standard_services import LIVENESS
 
@@ -207,6 +208,9 @@ class Replica:
             self._door.protect(self.keys)
         self._door.show_open(self.metrics)
         await self._door.open(handlers(service, guard(Door.GRPC), config.limits, unread, receiving))
+        if self._door.port:
+            checking = asyncio.create_task(keep_files_free(self._door.port, self.metrics))
+            opened.callback(checking.cancel)
         if self._http:
             from farrank_server.http.door import HttpDoor
 

@@ -28,6 +28,7 @@ sys.exit(main(sys.argv[1:]))
 """
 GREEDY = "127.0.0.2"
 HALF_HEADERS = b"POST /rerank HTTP/1.1\r\nHost: a\r\n"
+HTTP2_BEGINS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 # What the server logs about itself while the connections are there.
 MOST_LINES = 10
 ANSWERED_S = 60.0
@@ -86,4 +87,19 @@ def test_half_headers_on_more_connections_than_files_shut_nobody_out(
         assert open_now <= metric_of(server, "farrank_http_connections_limit") == FILES // 2
         assert metric_of(server, "farrank_http_connections_ended_total", why="files") == 0
         assert metric_of(server, "farrank_http_connections_ended_total", why="room") > CONNECTIONS - FILES
+        assert log.read_bytes().count(b"\n") - before <= MOST_LINES
+
+
+def test_more_grpc_connections_than_files_shut_nobody_out(
+    server: SpawnedServer, log: Path, metric_of: Callable[..., float]
+) -> None:
+    before = log.read_bytes().count(b"\n")
+    host, _, port = server.address.rpartition(":")
+    with ExitStack() as opened:
+        for _ in range(CONNECTIONS):
+            connection = socket.create_connection((host, int(port)), source_address=(GREEDY, 0))
+            opened.enter_context(connection).sendall(HTTP2_BEGINS)
+        assert is_healthy_over_grpc(server)
+        assert is_healthy_over_http(server)
+        assert metric_of(server, "farrank_grpc_connections_ended_total") > CONNECTIONS - FILES
         assert log.read_bytes().count(b"\n") - before <= MOST_LINES

@@ -1,0 +1,94 @@
+"""Ends gRPC connections before they take the last files that the process may open.
+
+gRPC accepts every connection. Without this, a caller that only connects takes the files that probes, metrics,
+HTTP and other callers of gRPC need.
+"""
+
+import asyncio
+import heapq
+import logging
+import os
+import resource
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from farrank_server.access.callers import account_of_peer
+from farrank_server.metrics import Metrics
+from farrank_server.service.connections import peer_name
+from farrank_server.telemetry.line_rate import LineRate
+
+log = logging.getLogger(__name__)
+
+CHECK_EVERY_S = 0.5
+
+# Shares of the files that the process may open: above the first, connections are ended down to the second.
+FEW = 0.85
+ENOUGH = 0.7
+
+# gRPC keeps connections for this share of the files, whatever has opened the others.
+KEPT = 0.1
+
+
+async def keep_files_free(port: int, metrics: Metrics) -> None:
+    """Check until cancelled. `port` is gRPC's. The caller with most connections loses its newest first."""
+    rate = LineRate()
+    while True:
+        await asyncio.sleep(CHECK_EVERY_S)
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        taken = _lowest_free(most)
+        if most == resource.RLIM_INFINITY or taken < FEW * most:
+            continue
+        ended = await asyncio.to_thread(end_newest, port, most, taken - int(ENOUGH * most))
+        metrics.grpc_connections_ended.inc(ended)
+        if ended and (left_out := rate.left_out("ended")) is not None:
+            log.warning(
+                "%d gRPC connections are ended, of callers with many: %d of %d files are open "
+                "(%d such lines were left out)",
+                *(ended, taken, most, left_out),
+            )
+
+
+def _lowest_free(most: int) -> int:
+    """The lowest number that no open file has: all below are taken. `most` if all are."""
+    try:
+        file = os.open(os.devnull, os.O_RDONLY)
+    except OSError:
+        return most
+    os.close(file)
+    return file
+
+
+def end_newest(port: int, files: int, number: int) -> int:
+    """End up to `number` connections with a port, of callers with the most; return how many were ended."""
+    connections: dict[str, list[tuple[int, str]]] = {}
+    # A list of the open files would take one more.
+    for file in range(files):
+        with suppress(OSError), _socket_of(file) as found:
+            if found.family in (socket.AF_INET, socket.AF_INET6) and found.getsockname()[1] == port:
+                peer = peer_name(*found.getpeername()[:2])
+                connections.setdefault(account_of_peer(peer).name, []).append((file, peer))
+    largest = [(-len(those), name) for name, those in connections.items()]
+    heapq.heapify(largest)
+    left = min(number, sum(map(len, connections.values())) - int(KEPT * files))
+    ended = 0
+    while ended < left:
+        count, name = heapq.heappop(largest)
+        file, peer = connections[name].pop()
+        heapq.heappush(largest, (count + 1, name))
+        with suppress(OSError), _socket_of(file) as found:
+            # The number may be another file's by now.
+            if peer_name(*found.getpeername()[:2]) == peer:
+                found.shutdown(socket.SHUT_RDWR)
+        ended += 1
+    return ended
+
+
+@contextmanager
+def _socket_of(file: int) -> Iterator[socket.socket]:
+    """The socket that is open by a number, and stays open. Raises: OSError if there is none."""
+    found = socket.socket(fileno=file)
+    try:
+        yield found
+    finally:
+        found.detach()
