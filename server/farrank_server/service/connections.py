@@ -29,11 +29,18 @@ def end_connection(peer: str) -> asyncio.Future[bool]:
 def _end(peer: str) -> bool:
     for name in os.listdir(DESCRIPTORS):
         # Some are closed meanwhile, most are no sockets.
-        with suppress(OSError, ValueError), socket.socket(fileno=os.dup(int(name))) as found:
+        with suppress(OSError, ValueError):
             # The copy is of the same connection, whatever its number stands for by now.
-            if _peer_of(found) == peer:
-                found.shutdown(socket.SHUT_RDWR)
-                return True
+            copy = os.dup(int(name))
+            try:
+                found = socket.socket(fileno=copy)
+            except OSError:
+                os.close(copy)
+                continue
+            with found:
+                if _peer_of(found) == peer:
+                    found.shutdown(socket.SHUT_RDWR)
+                    return True
     log.debug("the connection with %s had ended before", peer)
     return False
 
