@@ -1,1 +1,1 @@
-"""The HTTP door: what clients say is translated, and the methods answer that answer through gRPC."""
+"""The HTTP endpoint: it translates requests for the methods that also answer gRPC."""

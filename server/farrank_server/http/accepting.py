@@ -1,7 +1,7 @@
-"""Accepts HTTP connections within bounds: of all, of each caller, and of the process's open files.
+"""Accepts HTTP connections within limits: in total, per caller and by the process's open files.
 
-asyncio's own server takes every connection, gives a handshake a minute, and logs a traceback for each that it
-cannot take for want of files.
+asyncio's own server takes every connection, allows a handshake one minute, and logs a traceback for each
+connection that it cannot accept because files are short.
 """
 
 import asyncio
@@ -21,19 +21,19 @@ from farrank_server.service.connections import peer_name
 
 log = logging.getLogger(__name__)
 
-# All connections; fewer where the process may have few files open: half of those belong to the rest of it.
+# Limit on all connections. If the process may open few files, at most this share of them is for connections.
 MOST_CONNECTIONS = 4096
 SHARE_OF_FILES = 0.5
 
-# How long a TLS handshake may take, and how long a peer may take to agree to the end of a connection.
+# Time limits: of a TLS handshake, and for the peer's part in closing a TLS connection.
 HANDSHAKE_S = 10.0
 TLS_END_S = 5.0
 
-# After a failure to accept for want of files or memory, and between two lines of the log about it.
+# Wait after a failure to accept for lack of files or memory, and time between two log lines about it.
 RETRY_S = 0.2
 LOG_EVERY_S = 60.0
 
-# Accepted at once before others have a turn.
+# Connections accepted in a row before the event loop runs other tasks.
 AT_ONCE = 64
 
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -49,10 +49,11 @@ class _Accepted:
 
 
 class Acceptor:
-    """Stands for a server of asyncio's: accepts from a listening socket until closed.
+    """Replaces asyncio's server: accepts from a listening socket until closed.
 
-    Without room a new connection takes the place of the one of its caller that has waited longest for a
-    request to be complete; where there is none, it is ended at once. Belongs to the event loop.
+    When all connections are taken, a new one replaces a waiting connection of the caller that holds the most.
+    A caller above its share loses one of its own. The one waiting longest for a complete request ends.
+    If none waits, the new one is refused. Belongs to the event loop.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Acceptor:
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         few = MOST_CONNECTIONS if files == resource.RLIM_INFINITY else int(files * SHARE_OF_FILES)
         self._room = SharedRoom(min(MOST_CONNECTIONS, few))
-        # By caller, those that are in no call, the longest waiting first.
+        # Connections without a call in flight, by caller; the longest waiting first.
         self._waiting: dict[Account, dict[_Accepted, None]] = {}
         self._all: set[_Accepted] = set()
         self._logged_s: float | None = None
@@ -79,15 +80,15 @@ class Acceptor:
         self._accepting = asyncio.create_task(self._accept())
 
     def close(self) -> None:
-        """Accept no more; what is connected stays."""
+        """Stop accepting; open connections stay."""
         self._accepting.cancel()
 
     async def wait_closed(self) -> None:
-        """Wait until nothing is accepted any more."""
+        """Wait until the accepting task has ended."""
         await asyncio.wait((self._accepting,))
 
     def abort(self) -> None:
-        """End every connection that is left."""
+        """End every open connection."""
         for each in list(self._all):
             self._end(each)
 
@@ -97,13 +98,13 @@ class Acceptor:
             try:
                 accepted, address = await loop.sock_accept(self._listening)
             except OSError as error:
-                # Others: a connection that ended before it was taken.
+                # Any other error means that the connection ended before it was accepted.
                 if error.errno in _NO_ROOM:
                     self._report_no_room(error)
                     await asyncio.sleep(RETRY_S)
                 continue
             self._take(accepted, address)
-            # One that waits is taken without a turn of the loop.
+            # `sock_accept` does not yield to the event loop while a connection is ready.
             taken += 1
             if taken % AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -132,7 +133,7 @@ class Acceptor:
             )
             await connection.lost.wait()
         except OSError:
-            # Failed, late or given up by its caller; a failure of TLS is an OSError, too.
+            # The handshake failed, took too long or was aborted by the peer. TLS errors are OSErrors, too.
             self._metrics.http_connections_ended.labels("handshake").inc()
         finally:
             self._room.take(-1, accepted.account)
@@ -149,7 +150,7 @@ class Acceptor:
             del self._waiting[accepted.account]
 
     def _make_room(self, account: Account) -> bool:
-        """Say whether there is room for a connection, which may have been made by ending another one."""
+        """Return whether a new connection has room. This may end another connection."""
         victims = account
         if self._room.is_full_for(1):
             victims = max(self._waiting, key=self._room.of, default=account)
@@ -171,11 +172,11 @@ class Acceptor:
         if transport is not None:
             transport.abort()
         elif accepted.task is not None:
-            # In its handshake.
+            # The handshake is still running.
             accepted.task.cancel()
 
     def _report_no_room(self, error: OSError) -> None:
-        """Make room for the next one, and log it, rarely."""
+        """Make room for the next connection; log at a limited rate."""
         largest = max(self._waiting, key=self._room.of, default=None)
         if largest is None or not self._end_oldest(largest, "files"):
             self._metrics.http_connections_ended.labels("files").inc()

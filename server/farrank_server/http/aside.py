@@ -1,4 +1,4 @@
-"""Threads for bodies and answers that are too long for the event loop, shared fairly by caller."""
+"""Threads for reading and writing long bodies, shared fairly by caller."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,18 +11,18 @@ from farrank_server.errors import DeadlineExceeded
 
 Value = TypeVar("Value")
 
-# A body of this size is read within some 10 ms; one of the largest size takes a fifth of a second.
+# A body of this size is read within about 10 ms; one of the largest size takes about 200 ms.
 SMALL_BYTES = 2**20
 
-# How far a caller may be ahead of its share of a thread before others go first, in seconds of work.
+# Seconds of work by which a caller may exceed its share of a thread before others go first.
 QUANTUM_S = 0.02
 
 
 class Aside:
-    """One thread for what has at most `SMALL_BYTES`, and one for what is larger.
+    """One thread for work on at most `SMALL_BYTES`, and one for larger work.
 
-    The work holds the interpreter's lock: more threads would not make it faster. With two, what is small
-    never waits for what is large. Belongs to the event loop.
+    The work holds the interpreter's lock, so more threads would not make it faster. With two threads, small
+    work never waits for large work. Belongs to the event loop.
     """
 
     def __init__(self) -> None:
@@ -37,10 +37,10 @@ class Aside:
     async def run(
         self, account: Account, size: int, work: Callable[[], Value], deadline_s: float | None = None
     ) -> Value:
-        """Do a caller's work on `size` bytes when its turn has come; return its result.
+        """Wait for the caller's turn, run its work on `size` bytes, and return the result.
 
-        Raises: DeadlineExceeded if its turn has not come by `deadline_s`, a time of the loop's clock; what
-        `work` raises.
+        Raises: DeadlineExceeded if the turn has not come by `deadline_s`, a time of the loop's clock; any
+        error of `work`.
         """
         slots = self._small if size <= SMALL_BYTES else self._large
         try:
@@ -50,5 +50,5 @@ class Aside:
             raise DeadlineExceeded("the deadline passed before the request was read") from None
         working = asyncio.get_running_loop().run_in_executor(self._threads, work)
         working.add_done_callback(lambda _: give_back())
-        # A thread cannot be stopped in its work: that keeps its turn when nobody waits for it any more.
+        # A running thread cannot be stopped: it keeps its slot even if the caller has stopped waiting.
         return await asyncio.shield(working)

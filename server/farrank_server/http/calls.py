@@ -1,7 +1,7 @@
-"""One HTTP request from its headers to its answer: what every dialect shares.
+"""One HTTP request from its headers to its answer: the part that all dialects share.
 
-A dialect turns a body into the protobuf request of a method, and that method's answer into a response. In
-between a call is the same as through gRPC: the same checks, limits, admission, counting and scores.
+A dialect turns a body into the protobuf request of a method, and the method's answer into a response. Between
+the two, a call takes the same path as through gRPC: the same checks, limits, admission, counting and scores.
 """
 
 import asyncio
@@ -48,19 +48,19 @@ Value = TypeVar("Value")
 
 PROTO = "application/proto"
 
-# Reading a larger body may take longer than a trip to another thread, and would hold up every other call.
+# Reading a larger body on the event loop may take longer than a trip to another thread, and delays all calls.
 INLINE_BYTES = 65_536
 
-# Writing an answer takes about as long as reading a body of 16 times its size: it holds many small messages.
+# Writing an answer takes as long as reading a body of about 16 times its size: it holds many small messages.
 ANSWER_COSTS = 16
 
-# So many gzip members are unpacked; clients send one.
+# Limit on the members of a gzip body; clients send one.
 MOST_MEMBERS = 32
 
-# A large answer is sent in pieces of so many bytes.
+# Size of the pieces in which a large answer is sent.
 PIECE_BYTES = 65_536
 
-# The status of an answer that nobody reads any more; nginx's own.
+# The status that is logged when the caller has disconnected; nginx uses the same.
 CALLER_GONE = 499
 
 
@@ -76,11 +76,11 @@ class Dialect(Protocol):
     def write(self, answer: Any) -> Response:
         """Turn the method's answer into a response.
 
-        Raises: InvalidArgument if the caller does not want what was found.
+        Raises: InvalidArgument if the caller does not accept the result.
         """
 
     def refuse(self, error: FarrankError) -> Response:
-        """Turn an error into a response, whether or not anything was read."""
+        """Turn an error into a response. This also works before anything was read."""
 
 
 STATUSES = {
@@ -105,9 +105,9 @@ def status_of(error: FarrankError) -> int:
 
 
 def refusal_headers(error: FarrankError) -> dict[str, str]:
-    """When to come back, if that helps: in seconds, and in milliseconds for clients that know these.
+    """The headers that say when to retry, in seconds, and in milliseconds for clients that know these.
 
-    Without a key that holds: how to show one (RFC 6750).
+    For a missing or invalid API key: the header that says how to send one (RFC 6750).
     """
     if isinstance(error, Unauthenticated):
         invalid = "" if error.why == "missing" else ', error="invalid_token"'
@@ -122,7 +122,7 @@ def refusal_headers(error: FarrankError) -> dict[str, str]:
 
 
 class HttpCalls:
-    """Answers HTTP requests by the methods of the service. Belongs to the event loop that made it."""
+    """Answers HTTP requests by the methods of the service. Belongs to the event loop that created it."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class HttpCalls:
         self._receiving = receiving
         self._service = service
         self._guard = guard
-        # As over gRPC: those in flight, and as many that arrive or are unread.
+        # As over gRPC: the calls in flight, and as many requests that arrive or have unread answers.
         self._open_requests = OpenCalls(
             "HTTP requests", 2 * limits.max_concurrent_calls, limit="max_concurrent_calls"
         )
@@ -154,7 +154,7 @@ class HttpCalls:
         peer = _peer(request)
         entry = self._guard.enter(request.headers.get, peer)
         account = entry.caller.account
-        # Nothing is read of a caller that is refused.
+        # The body of a refused caller is not read.
         refusal = entry.refusal or self._open_requests.enter(peer, account)
         if refusal is not None:
             return await self._refused(method, entry, refusal, dialect)
@@ -193,7 +193,7 @@ class HttpCalls:
         write: Callable[[Caller], Response],
         refuse: Callable[[FarrankError], Response],
     ) -> Response:
-        """Answer a request for what stands here already, which `write` tells a caller who may come in."""
+        """Answer a request from data that is at hand: `write` builds the response for an allowed caller."""
 
         async def behave(_: Any) -> Response:
             return write(entry.caller)
@@ -218,9 +218,9 @@ class HttpCalls:
         return int(said) / 1000
 
     async def _body(self, request: Request, deadline_s: float, account: Account, held: ExitStack) -> bytes:
-        """Read a body piece by piece, within the bounds of bytes and time. `held` gets the room for it.
+        """Read a body piece by piece, within the limits of bytes and time. `held` receives its reserved room.
 
-        Raises: TooLarge, Unimplemented, DeadlineExceeded; ResourceExhausted if there is no room for it.
+        Raises: TooLarge, Unimplemented, DeadlineExceeded; ResourceExhausted if there is no room for the body.
         """
         limit = self._limits.max_request_bytes
         said = request.headers.get("content-length", "")
@@ -241,7 +241,7 @@ class HttpCalls:
             raise
         except TimeoutError:
             raise DeadlineExceeded("the deadline passed before the request was read") from None
-        # Connect's clients may say gzip and send nothing.
+        # Connect's clients may declare gzip and send an empty body.
         if body and is_packed:
             body = await self._unpacked(body, account, deadline_s)
         room.shrink(len(body))
@@ -249,9 +249,9 @@ class HttpCalls:
 
     async def _pieces(self, request: Request, size: int) -> bytes:
         limit, most_s = self._limits.max_request_bytes, self._receiving.arrival_s(size)
-        # Its bytes are handed over without another copy.
+        # `getvalue` returns the bytes of a BytesIO without a copy.
         body = BytesIO()
-        # A deadline of the caller's, however late, does not lengthen this.
+        # The time to arrive is limited even if the caller's deadline is later.
         try:
             async with asyncio.timeout(most_s):
                 async for piece in request.stream():
@@ -268,7 +268,7 @@ class HttpCalls:
 
     async def _unpacked(self, packed: bytes, account: Account, deadline_s: float) -> bytes:
         limit = self._limits.max_request_bytes
-        # Its bytes do not say how large it is. One that turns out to be large begins again among those.
+        # The unpacked size is unknown. A body that exceeds the small size starts again among the large ones.
         for most in (min(SMALL_BYTES, limit), limit):
             if len(packed) <= most:
                 unpack = partial(_unzipped, packed, most)
@@ -280,7 +280,7 @@ class HttpCalls:
     async def _done(
         self, account: Account, size: int, work: Callable[[], Value], deadline_s: float | None = None
     ) -> Value:
-        """Do a piece of work; what is long on another thread, so that it does not hold up the event loop."""
+        """Do a piece of work; long work runs on another thread, so that it does not block the event loop."""
         return work() if size <= INLINE_BYTES else await self._aside.run(account, size, work, deadline_s)
 
 
@@ -290,7 +290,7 @@ def media_type(request: Request) -> str:
 
 
 def _check_origin(request: Request) -> None:
-    """Refuse what the pages of every origin can send: browsers ask first before they send JSON.
+    """Refuse media types that a page of any origin may send without the browser's preflight request.
 
     Raises: Unimplemented.
     """
@@ -304,9 +304,9 @@ def _peer(request: Request) -> str:
 
 
 class _Paced(Response):
-    """A large answer, of which no more is handed on than its caller has room for.
+    """A large answer, sent no faster than its caller reads it.
 
-    In one piece it would all stand in the connection's buffer, where nobody waits for it any more.
+    In one piece the whole answer would lie in the connection's buffer, outside the count of unread answers.
     """
 
     def __init__(self, whole: Response, unread: UnreadAnswers, noted: Unread) -> None:
@@ -317,7 +317,7 @@ class _Paced(Response):
         self._noted = noted
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it piece by piece: uvicorn waits while the connection's buffer is full."""
+        """Send the answer piece by piece: uvicorn waits while the connection's buffer is full."""
         start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         try:
             await send(start)
@@ -326,7 +326,7 @@ class _Paced(Response):
                 body, more = bytes(self.body[at:end]), end < len(self.body)
                 await send({"type": "http.response.body", "body": body, "more_body": more})
         except asyncio.CancelledError:
-            # The server ends, and nothing else can be said behind half an answer.
+            # The server ends, and half an answer cannot be followed by an error.
             await end_connection(self._noted.connection)
             await _until_gone(receive)
         finally:
@@ -334,14 +334,14 @@ class _Paced(Response):
 
 
 def _unzipped(body: bytes, most: int) -> bytes | None:
-    """Unpack a gzip body; return None if it becomes more than `most` bytes.
+    """Unpack a gzip body; return None if it unpacks to more than `most` bytes.
 
-    Raises: InvalidArgument if it is none, or ends early.
+    Raises: InvalidArgument if the body is not gzip, or ends early.
     """
     unpacked: list[bytes] = []
     room = most + 1
     try:
-        # It may be of several members, one behind the other. What follows one is copied each time.
+        # A body may have several members in a row. `unused_data` copies the rest each time.
         while body:
             if len(unpacked) == MOST_MEMBERS:
                 raise InvalidArgument(f"request: has more than {MOST_MEMBERS} gzip members")
@@ -361,7 +361,7 @@ def _unzipped(body: bytes, most: int) -> bytes | None:
 async def _while_there(
     receive: Receive, answering: Coroutine[Any, Any, Response | FarrankError]
 ) -> Response | FarrankError:
-    """Await an answer while its caller is there; once it has gone, cancel what is done for it."""
+    """Await an answer; cancel its work if the caller disconnects."""
     call = asyncio.create_task(answering)
     watch = asyncio.create_task(_until_gone(receive))
     watch.add_done_callback(lambda _: call.cancel())

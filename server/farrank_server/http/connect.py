@@ -25,7 +25,7 @@ from farrank_server.service.methods import SERVICE
 
 
 def routes(calls: HttpCalls) -> list[Route]:
-    """The methods, each at `/farrank.v1.RerankService/METHOD`, and an answer for names that are none."""
+    """The methods, each at `/farrank.v1.RerankService/METHOD`, and an answer for unknown method names."""
     prefix = f"/{SERVICE.full_name}"
     return [
         *(
@@ -55,7 +55,7 @@ async def _unknown(request: Request) -> Response:
 
 
 def refuse(error: FarrankError) -> Response:
-    """Say an error as Connect does, to clients of both kinds."""
+    """Write an error in Connect's form, for JSON and protobuf clients."""
     status = 501 if isinstance(error, Unimplemented) else status_of(error)
     return _failure(status, error.code.name.lower(), error.message, refusal_headers(error))
 
@@ -72,14 +72,14 @@ class JsonExchange:
         self.refuse = refuse
 
     def read(self, body: bytes, limits: LimitsConfig, caller: Caller) -> Message:
-        """Read a message. An empty body is an empty message, for curl's sake.
+        """Read a message. An empty body is an empty message, which is convenient with curl.
 
         Raises: InvalidArgument naming the field.
         """
         return message_of_json(body or b"{}", self._message, limits)
 
     def write(self, answer: Message) -> Response:
-        """Write a message with the fields that hold 0: `index` of the first document is one."""
+        """Write a message, including fields that are 0, such as `index` of the first document."""
         tree: dict[str, Any] = json_format.MessageToDict(answer, always_print_fields_with_no_presence=True)
         return Response(to_json(tree), media_type=JSON)
 

@@ -1,7 +1,7 @@
-"""One HTTP connection: how long it may wait for its peer, when it ends, and that its caller learns so.
+"""One HTTP connection: how long it may wait for its peer, and when and how it ends.
 
-uvicorn's protocol reads requests and writes answers. A connection that just closes loses the request that is
-on its way, so the last answer says `Connection: close`.
+uvicorn's protocol reads requests and writes answers. Closing without notice would lose a request that is on
+its way, so the last answer says `Connection: close`.
 """
 
 import asyncio
@@ -25,16 +25,16 @@ from farrank_server.telemetry.line_rate import LineRate
 
 log = logging.getLogger(__name__)
 
-# As gRPC does, the age differs by up to a tenth: connections that began together do not end together.
+# As in gRPC, the maximum age varies by up to a tenth: connections that began together do not end together.
 AGE_JITTER = 0.1
 
-# From the first byte of a request, or the connection's beginning, to the end of its headers.
+# Time limit from the first byte of a request, or the start of the connection, to the end of the headers.
 HEADERS_S = 10.0
 
-# Longer than clients keep an idle connection: a server that closes first makes some of their calls fail.
+# Longer than clients keep an idle connection: if the server closed first, some of their calls would fail.
 KEEP_ALIVE_S = 75
 
-# How long a peer may take to read what the buffers cannot hold, and the end of its last answer.
+# Time limit for a peer to read the data that exceeds the buffers, and the end of its last answer.
 UNREAD_S = 60.0
 
 # A connection without a request may send one for this long after the endpoint stopped accepting.
@@ -48,7 +48,7 @@ DROP_S = 30.0
 
 
 class Phase(Enum):
-    """What a connection waits for."""
+    """The event that a connection waits for."""
 
     HEADERS = auto()
     CALL = auto()
@@ -57,7 +57,7 @@ class Phase(Enum):
 
     @property
     def most_s(self) -> float | None:
-        """How long it may last; None: as long as the call's own bounds say."""
+        """The time limit of the phase; None if the call's own limits apply."""
         times_s = {
             Phase.HEADERS: HEADERS_S,
             Phase.NEXT_REQUEST: KEEP_ALIVE_S,
@@ -67,12 +67,12 @@ class Phase(Enum):
 
     @property
     def is_for_request(self) -> bool:
-        """Whether no call is lost with a connection that ends now."""
+        """Whether closing the connection in this phase loses no call."""
         return self in (Phase.HEADERS, Phase.NEXT_REQUEST)
 
 
 class Rules:
-    """What holds for all connections of an endpoint. Connections older than `max_age_s` seconds end."""
+    """The rules for all connections of an endpoint. Connections older than `max_age_s` seconds end."""
 
     def __init__(self, max_age_s: float | None, max_request_bytes: int) -> None:
         self.is_draining = False
@@ -97,33 +97,33 @@ class Connection(H11Protocol):
         self._timer: asyncio.TimerHandle | None = None
         # Set when the connection has ended.
         self.lost = asyncio.Event()
-        # Told when it begins and ends to wait for a request.
+        # Called when the connection begins to wait for a request, and when it stops waiting.
         self.on_wait: Callable[[bool], None] = lambda waits: None
 
     @property
     def is_idle(self) -> bool:
-        """Whether it had its answer and sent nothing since."""
+        """Whether the connection has had its answer and has sent nothing since."""
         return self._phase is Phase.NEXT_REQUEST
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """Begin to wait for headers."""
+        """Start the time limit for headers."""
         super().connection_made(transport)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
-        """Read on."""
+        """Read the bytes and start the time limit of the new phase."""
         super().data_received(data)
         self._watch()
 
     def send_400_response(self, msg: str) -> None:
-        """Say why a request is refused, and end the connection: the next may begin anywhere."""
+        """Say why a request is refused, and end the connection: the start of the next request is unknown."""
         error = self._reader.refusal
         assert error is not None
         self._rules.count_end("malformed")
         why = str(error) if isinstance(error, Refused) else "is not HTTP/1.1"
         if (left_out := self._rules.line_rate.left_out(why)) is not None:
             log.info("an HTTP request was refused: %s (%d more in the last minute)", why, left_out)
-        # Otherwise an answer has begun.
+        # In other states an answer has begun already.
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             message = f"request: {str(error)[:200]}"
             text = to_json({"message": message, "detail": message})
@@ -134,21 +134,21 @@ class Connection(H11Protocol):
         self.transport.close()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, which may be there."""
+        """Wait for the next request, of which bytes may have arrived already."""
         super().on_response_complete()
-        # The time of this phase is ours: uvicorn's stops when a byte comes, whatever comes after it.
+        # This class limits the phase's time. uvicorn's own timer stops at the first byte that arrives.
         self._unset_keepalive_if_required()
         self._watch()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Note the end."""
+        """Stop the timer and note that the connection has ended."""
         super().connection_lost(error)
         if self._timer is not None:
             self._timer.cancel()
         self.lost.set()
 
     def _watch(self) -> None:
-        """Give the phase that begins its time; one that goes on gets no more."""
+        """Start the time limit of a new phase; a phase that continues keeps its limit."""
         phase = self._now()
         if phase is self._phase:
             return
@@ -174,11 +174,11 @@ class Connection(H11Protocol):
             return
         if phase is Phase.HEADERS:
             self._rules.count_end("headers")
-        # A peer that does not read would hold up a close, too.
+        # `close` would wait for a peer that does not read.
         self.transport.abort()
 
     def shutdown(self) -> None:
-        """End with the answer in flight; at once if idle. A new connection may still send its request."""
+        """End after the answer in flight, or at once if idle. A new connection may still send its request."""
         if self.is_idle or (self.cycle is not None and not self.cycle.response_complete):
             super().shutdown()
         else:
@@ -214,7 +214,7 @@ class Connection(H11Protocol):
         await self._application(scope, receive, send_on)
 
     async def _read_on(self) -> None:
-        """Wait until the peer has read what the buffers hold; end the connection if it does not."""
+        """Wait until the peer has read the buffered data; end the connection if it does not in time."""
         try:
             async with asyncio.timeout(UNREAD_S):
                 await self.flow.drain()
@@ -222,9 +222,9 @@ class Connection(H11Protocol):
             self.transport.abort()
 
     async def _drop_rest(self, receive: Receive) -> None:
-        """Read the rest of a request that has its answer; if that is too much, end the connection."""
+        """Read the rest of a request that is answered already; end the connection if the rest is too long."""
         left = self._rules.most_dropped_bytes
-        # Cancelled: the server ends, and the answer is complete but for its end.
+        # Cancelled when the server ends; the answer is then complete except for its end.
         with suppress(TimeoutError, asyncio.CancelledError):
             async with asyncio.timeout(DROP_S):
                 while left >= 0:

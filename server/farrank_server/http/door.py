@@ -1,4 +1,4 @@
-"""The application behind the HTTP socket: which path leads where, and what other paths are told."""
+"""The application behind the HTTP socket: its routes, and the answer for unknown paths."""
 
 import asyncio
 import math
@@ -37,7 +37,7 @@ EXPOSED = (
 
 
 class HttpDoor:
-    """An ASGI application over a service. `serving` is what load balancers are told at `/health`."""
+    """An ASGI application over a service. `/health` reports `serving` to load balancers."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class HttpDoor:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, whatever it asks for, with its id."""
+        """Answer one request and add its id to the response."""
         name = REQUEST_ID.encode()
         given = next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)
         its_id = (name, begin(given).request_id.encode())
@@ -90,16 +90,16 @@ class HttpDoor:
         try:
             await self._app(scope, receive, send)
         except asyncio.CancelledError:
-            # The server ends, and what it still waited for is given up. uvicorn would log that as a bug.
+            # The server ends and cancels pending calls. uvicorn would log the cancellation as a bug.
             ended = Unavailable("the server ended before the call was done", reason=Reason.DRAINING)
             await connect.refuse(ended)(scope, receive, send)
 
     def close(self) -> None:
-        """Stop the thread that reads and writes what is long."""
+        """Stop the threads that read and write long bodies."""
         self._calls.close()
 
     def is_followed(self) -> bool:
-        """Whether somebody has asked for the health lately, and so may still send calls."""
+        """Whether anyone has asked for the health lately, and may therefore still send calls."""
         return time.monotonic() - self._health_asked_s < LATELY_S
 
     async def _health(self, request: Request) -> Response:
@@ -111,7 +111,7 @@ class HttpDoor:
 
 
 async def _nowhere(request: Request, error: Exception) -> Response:
-    """Say that there is no such path, or that it does not take this method."""
+    """Answer that the path does not exist, or does not take this method."""
     assert isinstance(error, HTTPException)
     what = f"{request.method} {request.url.path[:200]}"
     message = f"{what}: {'no such path here' if error.status_code == 404 else error.detail.lower()}"

@@ -1,4 +1,4 @@
-"""JSON in and out, as all dialects read and write it."""
+"""Reads and writes JSON for all dialects."""
 
 import time
 from collections.abc import Iterator
@@ -18,24 +18,25 @@ JSON = "application/json"
 to_json = msgspec.json.Encoder().encode
 
 
-# The fields of all dialects that hold documents. They are decoded one by one.
+# The fields of all dialects that hold documents. Their entries are decoded one by one.
 _LISTS = ("documents", "texts", "text_2")
 
-# Values are counted in so many bytes at a time; other threads run in between.
+# Values are counted in blocks of this size; other threads run between two blocks.
 _BLOCK_BYTES = 2**20
 
-# One key and one value stand between two commas, each in two quotation marks.
+# At most one key and one value lie between two commas, each in two quotation marks.
 _QUOTES_OF_A_VALUE = 4
 
-# The longest way to write a byte: \u0041.
+# The longest JSON form of one byte: \u0041.
 _ESCAPED_BYTES = 6
 
 
 def decoded(body: bytes, kind: type[Body], limits: LimitsConfig) -> Body:
     """Read JSON as a type; fields that the type does not have are ignored.
 
-    Of a large body the values are counted first, and it is read in parts. Each holds the interpreter's lock
-    for some milliseconds; the pauses between them are the event loop's: read it on another thread.
+    The values of a large body are counted first, and the body is read in parts. Each part holds the
+    interpreter's lock for some milliseconds; other threads run in the pauses. Do not call this on the event
+    loop's thread.
     Raises: InvalidArgument that names the place.
     """
     if len(body) <= SMALL_BYTES:
@@ -60,7 +61,7 @@ def decoded(body: bytes, kind: type[Body], limits: LimitsConfig) -> Body:
                 time.sleep(PAUSE_S)
             read_bytes += len(memoryview(entry))
             check_length(f"{name}[{number}]", entry, "max_document_bytes", limits)
-            # As the type has it: what an entry may be, it knows alone.
+            # The type alone knows what an entry may be, so the entry is decoded as a list of one in it.
             alone = _decoded(b'{"%s":[%s]}' % (name.encode(), entry), kind, number)
             entries += getattr(alone, name)
         setattr(read, name, entries)
@@ -68,7 +69,7 @@ def decoded(body: bytes, kind: type[Body], limits: LimitsConfig) -> Body:
 
 
 def check_values(body: bytes, limits: LimitsConfig) -> None:
-    """Count the values of JSON in its bytes, no further than the limits allow, before each becomes an object.
+    """Count the values of JSON in its bytes, up to the limit, before each becomes an object.
 
     Raises: InvalidArgument.
     """
@@ -77,7 +78,7 @@ def check_values(body: bytes, limits: LimitsConfig) -> None:
     is_text, rest = False, b""
     for at in range(0, len(body), _BLOCK_BYTES):
         block = rest + body[at : at + _BLOCK_BYTES]
-        # What is escaped ends no text. Half of an escape is left to the next block.
+        # An escaped quotation mark does not end a text. Half of an escape is left for the next block.
         block = block.replace(b"\\\\", b"").replace(b'\\"', b"")
         rest = b"\\" if block.endswith(b"\\") else b""
         quotes += block.count(b'"')
@@ -94,7 +95,7 @@ def check_values(body: bytes, limits: LimitsConfig) -> None:
 
 
 def check_length(field: str, raw: msgspec.Raw, limit: str, limits: LimitsConfig) -> None:
-    """Refuse a value that is too long however it is written, before it is decoded."""
+    """Refuse a value before it is decoded if it is too long in every possible encoding."""
     written = memoryview(raw)
     if len(written) <= SMALL_BYTES:
         return
@@ -108,7 +109,7 @@ def check_length(field: str, raw: msgspec.Raw, limit: str, limits: LimitsConfig)
 
 
 def _decoded(body: bytes | msgspec.Raw, kind: type[Body], number: int = 0) -> Body:
-    """Read JSON as a type; `number` is that of the only entry of a list."""
+    """Read JSON as a type. `number` is the index that errors give for the only entry of a list."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
@@ -124,9 +125,9 @@ def _decoded(body: bytes | msgspec.Raw, kind: type[Body], number: int = 0) -> Bo
 
 
 def json_of(value: object, field: str) -> str:
-    """Write a value that came in a field as JSON again, its characters as they are.
+    """Write a value that was read from a field as JSON again, without escaping its characters.
 
-    Raises: InvalidArgument if it nests too deep: what could just be read may be too deep to be written.
+    Raises: InvalidArgument if it nests too deep: a value that could be read may be too deep to write.
     """
     try:
         return to_json(value).decode()
@@ -136,7 +137,7 @@ def json_of(value: object, field: str) -> str:
 
 @contextmanager
 def saying_what_is_no_text() -> Iterator[None]:
-    """Refuse half of a surrogate pair: JSON can say it, no text can hold it."""
+    """Refuse half of a surrogate pair: JSON can express it, but a text cannot hold it."""
     try:
         yield
     except UnicodeEncodeError as error:

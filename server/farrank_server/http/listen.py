@@ -17,12 +17,12 @@ from farrank_server.http.door import HttpDoor
 from farrank_server.listen import bound_socket, host_and_port
 from farrank_server.metrics import Metrics
 
-# Connections that wait to be taken while the event loop is busy.
+# Limit on connections that wait to be accepted while the event loop is busy.
 BACKLOG = 2048
 
 
 class HttpListener:
-    """An HTTP server. The port is bound at once, as gRPC's is; calls are answered from `open` on.
+    """An HTTP server. The port is bound at once, as gRPC's is; calls are answered after `open`.
 
     Raises: ConfigError if the address cannot be bound or a certificate cannot be used.
     """
@@ -38,7 +38,7 @@ class HttpListener:
         self._certificates = certificates
         self._rules = Rules(config.max_connection_age_s, limits.max_request_bytes)
         self._socket = bound_socket("listen.http.port", config.host, port)
-        # Two that are bound and do not listen yet could have the same port.
+        # Two sockets that are bound and do not listen yet could share a port.
         self._socket.listen(BACKLOG)
         self.port: int = self._socket.getsockname()[1]
         self._metrics = Metrics()
@@ -46,12 +46,12 @@ class HttpListener:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL of the endpoint."""
         scheme = "https" if self._config.tls else "http"
         return f"{scheme}://{host_and_port(self._config.host, self.port)}"
 
     def show_open(self, metrics: Metrics) -> None:
-        """Show from now on how many connections are open, and count those that are ended or refused."""
+        """Export the number of open connections, and count those that are ended or refused."""
         self._metrics = metrics
         self._rules.count_end = lambda why: metrics.http_connections_ended.labels(why).inc()
 
@@ -71,7 +71,7 @@ class HttpListener:
                 server_header=False,
                 access_log=False,
                 log_config=None,
-                # Its warnings, one for each request that is wrong, come without a rate.
+                # uvicorn logs a warning for each malformed request, without a rate limit.
                 log_level=logging.ERROR,
                 backlog=BACKLOG,
                 timeout_keep_alive=KEEP_ALIVE_S,
@@ -88,24 +88,24 @@ class HttpListener:
         self.report(serving=True)
 
     def report(self, *, serving: bool) -> None:
-        """Tell load balancers whether to send calls here; `report_not_serving` has the last word."""
+        """Tell load balancers whether to send calls here; after `report_not_serving` always not."""
         if self._opened:
             self._opened[0].serving = serving and not self._rules.is_draining
 
     def report_not_serving(self) -> None:
-        """Tell load balancers, and each caller with its next answer, to go elsewhere; calls are answered."""
+        """Tell load balancers, and each caller with its next answer, to go elsewhere; still answer calls."""
         self._rules.is_draining = True
         self.report(serving=False)
 
     def is_followed(self) -> bool:
-        """Whether a connection is open, or somebody asked for the health lately."""
+        """Whether a connection is open, or anyone has asked for the health lately."""
         if self._opened is None:
             return False
         door, server, _ = self._opened
         return bool(server.server_state.connections) or door.is_followed()
 
     def end_idle(self) -> None:
-        """End connections that had their answers and bring no request."""
+        """End connections that have had their answers and send no request."""
         if self._opened is not None:
             self._opened[1].end_idle()
 
@@ -124,7 +124,7 @@ class HttpListener:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server with our connections. It leaves signals alone and says when it listens."""
+    """uvicorn's server with our connections. It leaves signals alone and sets `listening` when it listens."""
 
     def __init__(self, rules: Rules, metrics: Metrics, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -141,7 +141,7 @@ class _Server(uvicorn.Server):
             return Connection(self.config, self.server_state, self._rules)
 
         self.acceptor = Acceptor(listening, self.config.ssl, connection, self._metrics)
-        # It has what uvicorn asks of a server.
+        # The acceptor has the methods that uvicorn calls on a server.
         self.servers = [self.acceptor]  # type: ignore[list-item]
         self.started = True
         self.listening.set()

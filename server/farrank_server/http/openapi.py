@@ -1,4 +1,4 @@
-"""What the HTTP door takes and answers, as OpenAPI 3.1 and as a plain page."""
+"""Describes the HTTP endpoint's requests and answers, as OpenAPI 3.1 and as a plain page."""
 
 from collections.abc import Iterator
 from html import escape
@@ -52,7 +52,7 @@ def describe() -> Schema:
         },
         "paths": {**_dialects(), **_contract(), **_descriptions()},
         "components": {"schemas": components, "securitySchemes": _KEYS},
-        # Whether a server asks for one is its operator's choice.
+        # The description is the same for servers that require an API key and for those that do not.
         "security": [{}, *({name: []} for name in _KEYS)],
     }
 
@@ -275,7 +275,7 @@ _SCALARS: dict[int, Schema] = {
     FieldDescriptor.TYPE_STRING: {"type": "string"},
     FieldDescriptor.TYPE_INT32: {"type": "integer"},
     FieldDescriptor.TYPE_UINT32: _COUNT,
-    # protobuf's JSON writes 64 bits as text, and reads both.
+    # protobuf's JSON writes 64-bit integers as text, and reads both forms.
     FieldDescriptor.TYPE_UINT64: {"type": ["string", "integer"]},
     FieldDescriptor.TYPE_FLOAT: _SCORE,
     FieldDescriptor.TYPE_DOUBLE: _SCORE,
@@ -323,7 +323,7 @@ def _field(field: FieldDescriptor) -> Schema:
 
 
 def _page(described: Schema) -> str:
-    """The operations with their examples, for people."""
+    """The operations with their examples as an HTML page."""
     parts = ["<!doctype html><html lang='en'><meta charset='utf-8'><title>Farrank: HTTP</title><h1>HTTP</h1>"]
     parts.append("<p>The same as <a href='/openapi.json'>OpenAPI 3.1</a>.</p>")
     for path, operations in described["paths"].items():

@@ -1,8 +1,8 @@
-"""The contract's messages in protobuf's JSON mapping, read without a pass over each character of a text.
+"""Reads the contract's messages from protobuf's JSON mapping, without a pass over each character of a text.
 
-`json_format` looks at every character: 50 ms for 1.4 MB. Here messages and texts are read by msgspec, as the
-descriptor has them, and every other value is left to `json_format`. Nothing is dropped: a field that the
-message does not have is refused, and so is one that comes twice.
+`json_format` looks at every character: 50 ms for 1.4 MB. Here msgspec reads messages and texts by the
+descriptor, and `json_format` reads every other value. Nothing is dropped: a field that the message does not
+have is refused, and so is a field that occurs twice.
 
 Source: https://protobuf.dev/programming-guides/json
 """
@@ -41,7 +41,7 @@ def message_of_json(body: bytes, kind: type[Read], limits: LimitsConfig) -> Read
 
 
 class _Name:
-    """A key of an object. No two are equal: a dict of them keeps those that come twice."""
+    """A key of an object. No two keys are equal, so that a dict of them keeps duplicate names."""
 
     __slots__ = ("text",)
 
@@ -56,7 +56,7 @@ _anything = msgspec.json.Decoder(Any)
 
 
 def _read(value: msgspec.Raw, message: Message, path: str, limits: LimitsConfig, pauses: bool) -> None:
-    """Fill a message from an object. `pauses`: other threads run between some MB of entries."""
+    """Fill a message from an object. With `pauses`, other threads run after each few MB of entries."""
     kind = cast(Descriptor, message.DESCRIPTOR)
     known = _fields(kind)
     seen: set[str] = set()
@@ -77,7 +77,7 @@ def _read(value: msgspec.Raw, message: Message, path: str, limits: LimitsConfig,
             entries = getattr(message, field.name)
             for number, (entry, its) in enumerate(_each(inner, place, limits, pauses)):
                 filled = entries.add()
-                # The request is refused for its number of entries, when all else has been checked.
+                # The request is refused for its number of entries only after all other checks.
                 if number < limits.max_documents:
                     _read(entry, filled, its, limits, pauses)
         elif bytes(memoryview(inner)) == b"null":
@@ -96,7 +96,7 @@ def _fields(message: Descriptor) -> dict[str, FieldDescriptor]:
 
 
 def _is_ours(field: FieldDescriptor) -> bool:
-    """Whether a field is read here: messages of the contract, alone or in a list, and single texts."""
+    """Whether a field is read here: messages of the contract, single or repeated, and single texts."""
     inner = field.message_type
     if inner is None:
         return field.type == FieldDescriptor.TYPE_STRING and not field.is_repeated
@@ -125,11 +125,11 @@ def _each(
 
 
 def _convert(field: FieldDescriptor, value: msgspec.Raw, message: Message, path: str) -> None:
-    """Read a value as the mapping has it: numbers may come as text, values of an enum by name or number."""
+    """Read a value by protobuf's mapping: numbers may come as text, enum values as name or number."""
     try:
         json_format.ParseDict({field.json_name: _decoded(_anything, value, path)}, message)
     except (json_format.ParseError, ValueError) as error:
-        # The library's words may hold the whole value.
+        # The library's message may contain the whole value.
         raise InvalidArgument(f"{path}: is not as it must be: {str(error)[:300]}") from None
 
 

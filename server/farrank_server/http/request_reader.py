@@ -1,7 +1,7 @@
-"""Reads HTTP requests, and refuses those that another reader, as a proxy, could read in another way.
+"""Reads HTTP requests, and refuses those that another reader, such as a proxy, could read differently.
 
-h11 takes line feeds without a carriage return, folded headers, and both lengths of a body in one request.
-With these a caller behind a proxy can hide one request in another (RFC 9112, 11.2).
+h11 accepts line feeds without a carriage return, folded headers, and both kinds of body length in one
+request. A caller behind a proxy can use these to hide one request in another (RFC 9112, 11.2).
 """
 
 import re
@@ -10,11 +10,11 @@ from typing import Any
 import h11
 from h11._receivebuffer import ReceiveBuffer
 
-# The request line and all headers together, and the trailers of a chunked body.
+# Limits on the request line and all headers together, and on the trailers of a chunked body.
 MOST_HEADER_BYTES = 65_536
 MOST_HEADERS = 100
 
-# Request Header Fields Too Large.
+# The HTTP status "Request Header Fields Too Large".
 TOO_LARGE = 431
 
 _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
@@ -22,11 +22,11 @@ _FOLD = re.compile(rb"\n[ \t]")
 
 
 class Refused(h11.RemoteProtocolError):
-    """A request that is refused here and not by h11. The message holds no words of the caller's."""
+    """A request that this module refuses, not h11. The message quotes nothing from the request."""
 
 
 class RequestReader(h11.Connection):
-    """h11's end of a connection, at a server. `refusal` says why the last request was refused."""
+    """The server's end of a connection in h11. `refusal` says why the last request was refused."""
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER, MOST_HEADER_BYTES)
@@ -34,7 +34,7 @@ class RequestReader(h11.Connection):
         self.refusal: h11.RemoteProtocolError | None = None
 
     def next_event(self) -> Any:
-        """Read on. Raises: RemoteProtocolError, after which the connection should be closed."""
+        """Return the next event. Raises: RemoteProtocolError, after which the connection should be closed."""
         try:
             event = super().next_event()
             if isinstance(event, h11.Request):
@@ -61,10 +61,10 @@ def _too_long() -> Refused:
 
 
 class _Lines(ReceiveBuffer):
-    """Bytes that were received, and of which lines are taken: of a request's head, or of trailers."""
+    """The buffer of received bytes from which h11 takes the lines of headers and trailers."""
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
-        """Take all lines up to an empty one, if it is there. Raises: Refused."""
+        """Take all lines up to an empty one, if there is one; otherwise return None. Raises: Refused."""
         before = bytes(self)
         lines = super().maybe_extract_lines()
         if lines is None:

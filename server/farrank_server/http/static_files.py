@@ -1,4 +1,4 @@
-"""The door's own page: files of this package, each at its path, `index.html` at `/`."""
+"""The endpoint's own page: files of this package, each at its path, `index.html` at `/`."""
 
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ from starlette.staticfiles import StaticFiles
 
 PAGE = Path(__file__).parent / "page"
 
-# Nothing but what this server serves is loaded or run, and no other page may frame this one.
+# A browser loads and runs only files of this server, and no other page may frame this one.
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -19,7 +19,7 @@ SECURITY_HEADERS = {
 
 
 def page_routes() -> list[Route]:
-    """A route for each file: what is no file here leads nowhere, whatever the path says."""
+    """One route for each file of the package. No other path leads to a file."""
     files = StaticFiles(directory=PAGE)
     names = sorted(path.relative_to(PAGE).as_posix() for path in PAGE.rglob("*") if path.is_file())
     return [Route("/" if name == "index.html" else f"/{name}", partial(_get, files, name)) for name in names]
@@ -28,6 +28,6 @@ def page_routes() -> list[Route]:
 async def _get(files: StaticFiles, name: str, request: Request) -> Response:
     response = await files.get_response(name, request.scope)
     response.headers.update(SECURITY_HEADERS)
-    # Asked anew each time, and answered by 304 while it is the same.
+    # Browsers ask each time, and get 304 while the file is unchanged.
     response.headers["Cache-Control"] = "no-cache"
     return response

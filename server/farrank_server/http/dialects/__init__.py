@@ -1,1 +1,1 @@
-"""The shapes in which clients of other rerankers ask, each translated to the contract and back."""
+"""The APIs of other rerankers, each translated to the contract and back."""

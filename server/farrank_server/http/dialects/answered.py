@@ -1,4 +1,4 @@
-"""What every shape says of an answer: what was cut, where the time went, which passages count."""
+"""The parts of an answer that all shapes share: warnings, headers with timings, and passages."""
 
 from collections.abc import Iterable
 
@@ -6,15 +6,15 @@ from farrank.v1 import rerank_pb2 as pb
 from farrank_server.errors import InvalidArgument
 from farrank_server.http.dialects.asked import Asked
 
-# Enough to see what is wrong; a thousand lines would only be long.
+# Enough to see the problem; a thousand lines would only be long.
 MAX_WARNINGS = 20
 
-# What Cohere's clients expect where they set none.
+# The default of Cohere's API.
 DEFAULT_THRESHOLD = 0.1
 
 
 def check_whole(asked: Asked, answer: pb.RerankResponse) -> None:
-    """Refuse to answer from a part of a text where the caller said that none may be left out.
+    """Refuse to answer from a part of a text if the caller does not allow a part to be left out.
 
     Raises: InvalidArgument.
     """
@@ -30,7 +30,7 @@ def check_whole(asked: Asked, answer: pb.RerankResponse) -> None:
 
 
 def warnings_of(answer: pb.RerankResponse) -> list[str]:
-    """Say in plain words what was not read."""
+    """Say how many tokens of the query and of each document were not read."""
     cut = sorted((each.index, each.tokens_cut) for each in answer.results if each.characters_cut)
     warnings = [f"{tokens} tokens of document {index} were not read" for index, tokens in cut]
     if answer.query_tokens_cut:
@@ -42,7 +42,7 @@ def warnings_of(answer: pb.RerankResponse) -> list[str]:
 
 
 def headers_of(asked: Asked, answer: pb.RerankResponse) -> dict[str, str]:
-    """What was not read, and times in milliseconds as TEI's clients know them."""
+    """Headers with the number of unread tokens, and times in milliseconds as TEI's clients know them."""
     timings = answer.timings
     cut = answer.query_tokens_cut + sum(each.tokens_cut for each in answer.results)
     device = asked.scorer.members[0].capabilities.device
@@ -68,11 +68,11 @@ def best_of(asked: Asked, answer: pb.RerankResponse) -> Iterable[pb.Result]:
 
 
 def spans_of(asked: Asked, result: pb.Result) -> list[dict[str, float]]:
-    """The passages of a document that count, best first, none over another and none below the threshold.
+    """The passages that count in a document, best first, without overlaps, and none below the threshold.
 
-    Scores lie between 0 and 1 as the document's does. A chunk that has a score of its own has that. Attention
-    and leave-one-out are shares of one score: the strongest chunk gets the document's score, others their
-    share of it.
+    Scores lie between 0 and 1, as the document's score does. A chunk with a score of its own keeps it.
+    Attention and leave-one-out are shares of one score: the strongest chunk gets the document's score, and
+    others get their share of it.
     """
     wanted = asked.body.relevant_spans
     assert wanted is not None

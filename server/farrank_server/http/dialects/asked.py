@@ -1,4 +1,4 @@
-"""What a client asks in any of the shapes, and how it becomes the contract's request."""
+"""A client's request in any of the shapes, and its translation to the contract's request."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class RerankBody(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request as understood: `given` are its documents as they came, `texts` what is read of them."""
+    """An understood request: `given` holds its documents as they came, `texts` the text read of each."""
 
     body: RerankBody
     scorer: Scorer
@@ -61,17 +61,17 @@ class Asked:
 
     @property
     def wants_spans(self) -> bool:
-        """Whether each document's passages are asked for."""
+        """Whether the client asks for each document's passages."""
         spans = self.body.relevant_spans
         return spans is not None and spans.mode != "disabled"
 
     @property
     def returns_documents(self) -> bool:
-        """Whether each result is to hold its document."""
+        """Whether each result includes its document."""
         return bool(self.body.return_documents or self.body.return_text)
 
     def request(self) -> pb.RerankRequest:
-        """The contract's request, for all documents: what was cut of those beyond top_n is told, too.
+        """The contract's request, for all documents: cuts in documents beyond top_n are reported, too.
 
         Raises: InvalidArgument naming the field.
         """
@@ -90,7 +90,7 @@ class Asked:
             return request
 
     def _max_chunks(self) -> int:
-        """How many chunks may be read of a document: 0 if the request does not say."""
+        """The limit on chunks of a document; 0 if the request has none."""
         body = self.body
         limits = []
         chunking = self.scorer.members[0].spec.chunking
@@ -126,7 +126,7 @@ def understand(body: RerankBody, models: Models, caller: Caller) -> Asked:
 
 
 def _check_untaken(body: RerankBody, scorer: Scorer) -> None:
-    """Refuse fields that would change scores here and cannot: without them another question is answered."""
+    """Refuse fields that would change scores and cannot: ignoring them would answer another question."""
     if body.instruction:
         raise InvalidArgument("instruction: cannot be set by a request; rankers.NAME.instruction does")
     most = max(each.spec.max_query_tokens for each in scorer.members)
@@ -137,7 +137,7 @@ def _check_untaken(body: RerankBody, scorer: Scorer) -> None:
 
 
 def _text_of(document: dict[str, Any], index: int, body: RerankBody) -> str:
-    """The text of a document that came as an object: its `text`, or the fields to rank by, in their order."""
+    """The text of a document that is an object: its `text`, or the fields to rank by, in their order."""
     fields = body.rank_fields or ["text"]
     if missing := [name for name in fields if document.get(name) is None]:
         raise InvalidArgument(f"documents[{index}]: has no {missing[0][:100]!r}")
@@ -151,5 +151,5 @@ def _text_of(document: dict[str, Any], index: int, body: RerankBody) -> str:
 def _at_least(least: int, name: str, value: int) -> int:
     if value < least:
         raise InvalidArgument(f"{name}: is {value}; it must be {least} or more")
-    # The contract's numbers have 32 bits, and no request holds so many of anything.
+    # The contract's integers have 32 bits, and no request holds as many of anything.
     return min(value, 2**31 - 1)

@@ -1,4 +1,4 @@
-"""TEI's `/info`, by which its clients see what they talk to: the default ranker, and the limits of a call."""
+"""TEI's `/info`: describes the default ranker and the limits of a call to TEI's clients."""
 
 from importlib import metadata
 from typing import Any
@@ -14,12 +14,12 @@ from farrank_server.http.calls import HttpCalls
 from farrank_server.http.dialects.models import Models
 from farrank_server.http.dialects.shapes import Tei, json_response
 
-# As torch, and so TEI, calls them.
+# The names that torch uses, and therefore TEI.
 _DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
 def routes(config: ServerConfig, calls: HttpCalls, models: Models) -> list[Route]:
-    """The path of the description."""
+    """The route of the description."""
 
     def write(caller: Caller) -> Response:
         return json_response(200, describe(config, models, caller), {})
@@ -34,9 +34,9 @@ def routes(config: ServerConfig, calls: HttpCalls, models: Models) -> list[Route
 
 
 def describe(config: ServerConfig, models: Models, caller: Caller) -> dict[str, Any]:
-    """Describe the caller's default ranker in TEI's words; what does not exist here is null.
+    """Describe the caller's default ranker with TEI's fields; a field without an equivalent is null.
 
-    Raises: PermissionDenied if the caller may use none.
+    Raises: PermissionDenied if the caller may use no ranker.
     """
     scorer = models.ranker(None, caller)
     first = scorer.members[0]

@@ -1,4 +1,4 @@
-"""Which ranker a client means by the name of a model."""
+"""Finds the ranker that a client means by the name of a model."""
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -8,10 +8,10 @@ from farrank_server.engine.rankers.loaded import Scorer
 
 
 class Models:
-    """The rankers by their own names, and by the names of models that clients ask for without knowing them.
+    """The rankers by their own names, and by the model names that clients of other services send.
 
-    `rankers` begins with the default one. `aliases` are patterns with `*`, each with a ranker's
-    name; the empty name is the default ranker's.
+    `rankers` begins with the default one. `aliases` maps patterns with `*` to a ranker's name; an empty name
+    means the default ranker.
     """
 
     def __init__(self, rankers: Mapping[str, Scorer], aliases: Mapping[str, str]) -> None:
@@ -19,9 +19,9 @@ class Models:
         self._aliases = aliases
 
     def ranker(self, model: str | None, caller: Caller) -> Scorer:
-        """Find the ranker of a model, as this caller may use them; of none, the default one.
+        """Find the ranker of a model among those that the caller may use; without a model, the default one.
 
-        Raises: NotFound listing the known names, or for a key that may use some alone PermissionDenied.
+        Raises: NotFound with the known names; PermissionDenied instead for a key that may use only some.
         """
         name = model or ""
         usable, default = caller.rankers(self._rankers), caller.default_ranker(self._rankers)

@@ -1,4 +1,4 @@
-"""The paths of other rerankers, and by which shape a request at them is answered."""
+"""The paths of other rerankers' APIs, and the shape in which requests at each are answered."""
 
 from functools import partial
 
@@ -19,7 +19,7 @@ from farrank_server.http.dialects.models import Models
 from farrank_server.http.dialects.shapes import Shape, Superset, Tei, Voyage, json_response
 from farrank_server.http.json_bodies import decoded
 
-# /v1/v1 and /v1/v2: clients that add the version to an address that has one already.
+# /v1/v1 and /v1/v2 serve clients that add the version to an address that has one already.
 PATHS: dict[str, Shape] = {
     **dict.fromkeys(("/rerank", "/v2/rerank", "/v1/v2/rerank"), Superset()),
     **dict.fromkeys(("/v1/rerank", "/v1/v1/rerank"), Superset("1")),
@@ -30,7 +30,7 @@ PATHS: dict[str, Shape] = {
 
 
 def routes(calls: HttpCalls, models: Models) -> list[Route]:
-    """All paths at which documents are reranked or scored."""
+    """The routes at which documents are reranked or scored."""
 
     async def post(shape: Shape, request: Request) -> Response:
         return await calls.answer(request, "Rerank", Exchange(models, shape))
@@ -41,12 +41,12 @@ def routes(calls: HttpCalls, models: Models) -> list[Route]:
     ]
 
 
-# What was not understood may be long.
+# Limit on the bytes in which the shape of an invalid body is guessed; the body may be long.
 GUESSED_FROM_BYTES = 65_536
 
 
 class Exchange:
-    """One request and its answer. Fields decide on the shape, and the path where they do not."""
+    """One request and its answer. The request's fields decide on the shape; otherwise the path does."""
 
     def __init__(self, models: Models, shape: Shape) -> None:
         self._models = models
@@ -54,14 +54,14 @@ class Exchange:
         self._asked: Asked | None = None
 
     def read(self, body: bytes, limits: LimitsConfig, caller: Caller) -> pb.RerankRequest:
-        """Understand a request.
+        """Turn a body into the contract's request.
 
         Raises: InvalidArgument naming the field; NotFound or PermissionDenied if there is no such model.
         """
         try:
             asked = decoded(body, RerankBody, limits)
         except InvalidArgument:
-            # Nothing is understood; the words that the client would understand can still be guessed.
+            # The body is invalid, but guessing its shape lets the client understand the error.
             if body.find(b'"texts"', 0, GUESSED_FROM_BYTES) >= 0:
                 self._shape = Tei()
             raise
@@ -73,14 +73,14 @@ class Exchange:
         return self._asked.request()
 
     def write(self, answer: pb.RerankResponse) -> Response:
-        """Say the answer in the client's shape.
+        """Write the answer in the client's shape.
 
-        Raises: InvalidArgument if the client does not want what was cut.
+        Raises: InvalidArgument if a text was cut and the client does not allow that.
         """
         assert self._asked is not None
         check_whole(self._asked, answer)
         return json_response(200, self._shape.answer(self._asked, answer), headers_of(self._asked, answer))
 
     def refuse(self, error: FarrankError) -> Response:
-        """Say an error in the client's shape."""
+        """Write an error in the client's shape."""
         return self._shape.refuse(error, self._asked)

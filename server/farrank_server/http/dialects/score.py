@@ -1,4 +1,4 @@
-"""vLLM's `/score`: the scores of pairs in the order in which they came, without a ranking.
+"""vLLM's `/score`: the scores of pairs in the order of the request, without a ranking.
 
 Source: vLLM's OpenAI-compatible server (score API).
 """
@@ -40,7 +40,7 @@ class ScoreBody(msgspec.Struct):
 
 
 def routes(calls: HttpCalls, models: Models) -> list[Route]:
-    """The paths at which pairs are scored."""
+    """The routes at which pairs are scored."""
 
     async def post(request: Request) -> Response:
         return await calls.answer(request, "Rerank", Exchange(models))
@@ -49,14 +49,14 @@ def routes(calls: HttpCalls, models: Models) -> list[Route]:
 
 
 class Exchange:
-    """One request and its answer. Pairs have one query in common: that is what a call takes."""
+    """One request and its answer. All pairs share one query, as in a call of the contract."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
         self._asked: Asked | None = None
 
     def read(self, body: bytes, limits: LimitsConfig, caller: Caller) -> pb.RerankRequest:
-        """Understand a request.
+        """Turn a body into the contract's request.
 
         Raises: InvalidArgument naming the field; NotFound or PermissionDenied if there is no such model.
         """
@@ -83,7 +83,7 @@ class Exchange:
         return self._asked.request()
 
     def write(self, answer: pb.RerankResponse) -> Response:
-        """Say the scores in the order of the texts."""
+        """Write the scores in the order of the texts."""
         assert self._asked is not None
         tokens = answer.usage.tokens
         told = {
@@ -100,5 +100,5 @@ class Exchange:
         return json_response(200, told, headers_of(self._asked, answer))
 
     def refuse(self, error: FarrankError) -> Response:
-        """Say an error as the other routes of vLLM do."""
+        """Write an error as vLLM's other routes do."""
         return Superset().refuse(error, self._asked)

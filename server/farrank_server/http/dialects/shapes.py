@@ -1,4 +1,4 @@
-"""How each family of clients reads an answer and an error. What none of them asked for stands in no result.
+"""Writes answers and errors as each family of clients reads them. Results hold no field of another family.
 
 Sources: Cohere's OpenAPI (cohere-ai/cohere-developer-experience), huggingface/text-embeddings-inference
 (router/src/http), the protocols of vLLM and Infinity, the voyageai SDK.
@@ -20,13 +20,13 @@ from farrank_server.http.json_bodies import JSON, to_json
 
 
 class Shape(Protocol):
-    """One family's way to read answers and errors."""
+    """Answers and errors in the form that one family of clients reads."""
 
     def answer(self, asked: Asked, answer: pb.RerankResponse) -> Any:
-        """What the JSON of an answer holds."""
+        """The content of an answer's JSON."""
 
     def refuse(self, error: FarrankError, asked: Asked | None) -> Response:
-        """The response to an error; `asked` is None where nothing was understood."""
+        """The response to an error; `asked` is None if the request was not understood."""
 
 
 def json_response(status: int, told: Any, headers: dict[str, str]) -> Response:
@@ -35,9 +35,9 @@ def json_response(status: int, told: Any, headers: dict[str, str]) -> Response:
 
 
 class Superset:
-    """Cohere's shape (v1 and v2) with what Jina, vLLM and Infinity add: their clients read the same answer.
+    """Cohere's shape (v1 and v2) with the additions of Jina, vLLM and Infinity; all their clients read it.
 
-    Infinity's clients want a result's document as a text, the others as an object.
+    Infinity's clients expect a result's document as a text, the others as an object.
     """
 
     def __init__(self, version: str = "2", *, documents_are_texts: bool = False) -> None:
@@ -45,7 +45,7 @@ class Superset:
         self._documents_are_texts = documents_are_texts
 
     def answer(self, asked: Asked, answer: pb.RerankResponse) -> Any:
-        """Results with `relevance_score`; `meta` holds Cohere's billing and what was not read."""
+        """Results with `relevance_score`; `meta` holds Cohere's billing and warnings about unread tokens."""
         tokens = answer.usage.tokens
         meta = {
             "api_version": {"version": self._version},
@@ -74,7 +74,7 @@ class Superset:
         return told
 
     def refuse(self, error: FarrankError, asked: Asked | None) -> Response:
-        """The message where each client looks for it."""
+        """An error with its message in each field where one of the clients looks for it."""
         status, message = status_of(error), error.message
         kind = "".join(word.title() for word in error.code.name.split("_"))
         reason = {"message": message, "type": kind, "param": None, "code": status}
@@ -87,15 +87,15 @@ def _object_of(asked: Asked, index: int, text: str) -> dict[str, Any]:
     if isinstance(given, str):
         return {"text": text}
     own = given.get("text")
-    # Clients read `text` as a text: null or a number of the caller's own would break them.
+    # Clients read `text` as a text: null or a number in the caller's own field would break them.
     return {**given, "text": own if isinstance(own, str) else text}
 
 
 class Voyage:
-    """Voyage's shape: `data` instead of results, documents as texts."""
+    """Voyage's shape: `data` instead of `results`, documents as texts."""
 
     def answer(self, asked: Asked, answer: pb.RerankResponse) -> Any:
-        """A list of data."""
+        """An object with the results in `data`."""
         data = []
         for each in best_of(asked, answer):
             told: dict[str, Any] = {"index": each.index, "relevance_score": each.score}
@@ -110,13 +110,13 @@ class Voyage:
         }
 
     def refuse(self, error: FarrankError, asked: Asked | None) -> Response:
-        """A detail."""
+        """An error with its message in `detail`."""
         return json_response(status_of(error), {"detail": error.message}, refusal_headers(error))
 
 
 _TEI_TYPES = {
     grpc.StatusCode.INVALID_ARGUMENT: (422, "Validation"),
-    # TEI says 401 without a body; its clients know no type for it.
+    # TEI answers 401 without a body; its clients know no error type for it.
     grpc.StatusCode.UNAUTHENTICATED: (401, "Validation"),
     grpc.StatusCode.PERMISSION_DENIED: (403, "Validation"),
     grpc.StatusCode.NOT_FOUND: (404, "Validation"),
@@ -133,7 +133,7 @@ class Tei:
     """text-embeddings-inference's shape: a bare list of all texts, best first."""
 
     def answer(self, asked: Asked, answer: pb.RerankResponse) -> Any:
-        """A bare list."""
+        """A bare list of results."""
         return [
             {"index": each.index, "score": each.score}
             | ({"text": asked.texts[each.index]} if asked.returns_documents else {})
@@ -141,7 +141,7 @@ class Tei:
         ]
 
     def refuse(self, error: FarrankError, asked: Asked | None) -> Response:
-        """An error with one of TEI's types."""
+        """An error with one of TEI's error types."""
         status, kind = _TEI_TYPES[error.code]
         if isinstance(error, TooLarge):
             status = 413

@@ -1,4 +1,4 @@
-// The page: what is asked, what came, what is read; each change is shown by the elements it concerns.
+// The page: holds the question, the answers and the open passage, and passes each change to its elements.
 
 import "./elements/call-figures.mjs";
 import "./elements/code-panel.mjs";
@@ -24,17 +24,17 @@ const own = only("own-documents");
 const board = only("ranking-board");
 const reader = only("passage-reader");
 
-// Encoding documents anew takes a while; before that, nobody needs to be told why.
+// After this time the page explains why a call takes long: documents may have to be encoded first.
 const PATIENCE_MS = 1500;
 const TICK_MS = 100;
 
-/** What the server holds; null until it said so. */
+/** The server's rankers and indexes; null until it has listed them. */
 let catalog = null;
-/** What was asked last, as the address says it. */
+/** The last question, in the form of the address. */
 let asked = { ...NOTHING_ASKED };
-/** What came: for side `a`, and `b` where two are compared, `{ranker, request, method, answer, raw, waitedMs}`. */
+/** The answers: side `a`, and `b` if two rankers are compared, `{ranker, request, method, answer, raw, waitedMs}`. */
 let came = {};
-/** The documents that were asked about; one's own may have changed since. */
+/** The documents of the last call; the user's own may have changed since. */
 let brought = null;
 let running = new AbortController();
 
@@ -88,7 +88,7 @@ function fillForm() {
   showSource();
 }
 
-/** Choose what the address says, even if the server lists no such thing: it then says what it has. */
+/** Choose the address's value even if the server lists no such thing: the call's error then lists the known ones. */
 function choose(select, value) {
   if (value !== "" && ![...select.options].some((option) => option.value === value)) {
     select.append(make("option", { value }, value));
@@ -152,7 +152,7 @@ function key(event) {
   event.preventDefault();
 }
 
-/** Ask the server, of one ranker after the other: they would slow each other down. */
+/** Call the server with one ranker after the other: parallel calls would slow each other down. */
 async function ask({ keepPlace = false } = {}) {
   running.abort();
   const controller = new AbortController();
@@ -201,7 +201,7 @@ function clear() {
 
 let ticking = 0;
 
-/** Show that it is worked on, and since when; returns what ends it. */
+/** Show that a call runs and for how long; returns a function that ends the display. */
 function showProgress(rankers) {
   const began = performance.now();
   const show = () => {
@@ -237,7 +237,7 @@ function showProblem(error, again) {
   at("problem").hidden = false;
 }
 
-/** Where the key goes that the server asks for. */
+/** A form for the API key that the server requires. */
 function keyForm(again) {
   const field = make("input", { type: "password", "aria-label": "API key", autocomplete: "off", spellcheck: "false" });
   const shown = make("form", {}, field, " ", make("button", { type: "submit" }, "Show this key"));

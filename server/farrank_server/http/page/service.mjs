@@ -3,7 +3,7 @@
 // The first calls on an index encode its documents, which may take long.
 const TIMEOUT_MS = 120_000;
 
-/** A call that failed: Connect's code, or `unreachable` or `unreadable`; in how many ms to ask again, if told. */
+/** A failed call: Connect's code, `unreachable` or `unreadable`; `retryAfterMs` is null if the server gives none. */
 export class CallError extends Error {
   constructor(code, message, retryAfterMs = null) {
     super(message);
@@ -12,18 +12,18 @@ export class CallError extends Error {
   }
 }
 
-/** The API key to show; in this page's memory alone, and gone with it. */
+/** The API key, kept only in this page's memory. */
 let key = "";
 
-/** Show a key with every call from now on. */
+/** Send a key with every later call. */
 export function showKey(given) {
   key = given;
 }
 
 /**
- * Call a method with a request in protobuf's JSON; returns its answer, and in ms how long the caller waited.
+ * Call a method with a request in protobuf's JSON; returns its answer, and how long the caller waited in ms.
  *
- * Raises: CallError; AbortError where `signal` ended it, and the server then stops working on it.
+ * Raises: CallError; AbortError if `signal` ended the call, after which the server stops working on it.
  */
 export async function call(method, request, signal) {
   const began = performance.now();

@@ -1,9 +1,9 @@
-// Light, dark, or as the system has it.
+// The theme: light, dark or the system's.
 
 const THEMES = ["system", "light", "dark"];
 const KEY = "farrank-theme";
 
-/** Show the theme that was chosen last, and let a button choose the next. */
+/** Show the theme that was chosen last, and let a button switch to the next. */
 export function startTheme(button) {
   let theme = remembered();
   const show = () => {
@@ -16,7 +16,7 @@ export function startTheme(button) {
     try {
       localStorage.setItem(KEY, theme);
     } catch {
-      // A browser that keeps nothing shows it until the page is left.
+      // Without storage the choice lasts until the page is left.
     }
   });
   show();

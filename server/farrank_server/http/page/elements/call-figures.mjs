@@ -1,9 +1,9 @@
-// <call-figures>: where the time of a call went, and how alike two orders are.
+// <call-figures>: the time that a call spent in each stage, and how alike two orders are.
 
 import { counted, duration, whole } from "../model/wording.mjs";
 import { make } from "./make.mjs";
 
-/** Shows answers `{title, answer, waitedMs}`, and `alike`: `{with, tau, overlap}`. */
+/** Shows answers `{title, answer, waitedMs}`, and `alike`: `{title, tau, overlap}`. */
 export class CallFigures extends HTMLElement {
   show(calls, alike) {
     const longest = Math.max(...calls.flatMap(({ answer }) => [answer.totalMs, ...answer.stages.map((each) => each.ms)]));

@@ -1,8 +1,8 @@
-// <code-panel>: the same call from elsewhere, and the answer as it came.
+// <code-panel>: code for the same call from other programs, and the answer as it came.
 
 import { button, make } from "./make.mjs";
 
-/** Shows tabs `{name, shown, whole, note}`: `shown` is looked at, `whole()` is copied. */
+/** Shows tabs `{name, shown, whole, note}`: `shown` is displayed, the result of `whole()` is copied. */
 export class CodePanel extends HTMLElement {
   show(tabs) {
     const code = make("pre", { id: "code", tabindex: "0", role: "tabpanel" });
@@ -39,13 +39,13 @@ export class CodePanel extends HTMLElement {
   }
 }
 
-/** Copy a text; whether that was possible. */
+/** Copy a text; returns whether that worked. */
 async function copied(text) {
   try {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    // Browsers offer the clipboard to pages from https and localhost alone; the old way works elsewhere.
+    // Browsers offer the clipboard only to pages from https and localhost; `execCommand` works elsewhere.
     const area = make("textarea", { class: "unseen" });
     area.value = text;
     document.body.append(area);

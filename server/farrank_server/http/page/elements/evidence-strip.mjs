@@ -1,4 +1,4 @@
-// <evidence-strip>: a document's whole length, its chunks coloured by evidence, what was not read hatched.
+// <evidence-strip>: a document's whole length, its chunks coloured by evidence, its unread part hatched.
 
 import { strip } from "../model/strip.mjs";
 import { passage, unread } from "../model/wording.mjs";
@@ -6,7 +6,7 @@ import { make, tell } from "./make.mjs";
 
 let made = 0;
 
-/** A list of passages that one chooses from with the pointer or the arrow keys. Tells `passage` `{index, chunk}`. */
+/** A list of passages to choose from with the pointer or the arrow keys. Emits `passage` `{index, chunk}`. */
 export class EvidenceStrip extends HTMLElement {
   #document;
   #active = -1;
@@ -21,7 +21,7 @@ export class EvidenceStrip extends HTMLElement {
     this.addEventListener("focus", () => this.#activate(this.#active < 0 ? this.#first() : this.#active));
   }
 
-  /** Show a document's chunks in a range of evidence; `to` ends the strip before the document does. */
+  /** Show a document's chunks coloured by a range of evidence; `to` ends the strip before the document's end. */
   show(document, range, to = document.length) {
     this.#document = document;
     this.#active = -1;
@@ -55,7 +55,7 @@ export class EvidenceStrip extends HTMLElement {
     this.setAttribute("aria-label", `Evidence along ${document.name}${cut ? `; ${cut}` : ""}`);
   }
 
-  /** Mark a chunk as the one that is read; -1 for none. */
+  /** Mark a chunk as the open one; -1 for none. */
   select(chunk) {
     this.#options.forEach((option, place) => option.setAttribute("aria-selected", String(place === chunk)));
     if (chunk >= 0) this.#active = chunk;

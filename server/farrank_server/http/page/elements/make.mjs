@@ -1,13 +1,13 @@
-// Elements are made here and nowhere else: what comes from a server or a user only ever becomes text.
+// The page creates elements only here: data from a server or a user always becomes text, never markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element with attributes (null: left out, true: empty) and children, which are nodes or become text. */
+/** Create an element with attributes (null: left out, true: empty) and children (nodes, or values shown as text). */
 export function make(tag, attributes = {}, ...children) {
   return filled(document.createElement(tag), attributes, children);
 }
 
-/** The same for SVG. */
+/** Create an SVG element in the same way. */
 export function drawn(tag, attributes = {}, ...children) {
   return filled(document.createElementNS(SVG, tag), attributes, children);
 }
@@ -20,14 +20,14 @@ function filled(element, attributes, children) {
   return element;
 }
 
-/** A button that does something. */
+/** Create a button with a click handler. */
 export function button(text, attributes, onClick) {
   const made = make("button", { type: "button", ...attributes }, text);
   made.addEventListener("click", onClick);
   return made;
 }
 
-/** Tell who listens further up. */
+/** Emit an event that bubbles up. */
 export function tell(element, what, detail) {
   element.dispatchEvent(new CustomEvent(what, { bubbles: true, detail }));
 }

@@ -1,11 +1,11 @@
-// <own-documents>: documents of one's own, pasted or dropped.
+// <own-documents>: the user's own documents, pasted or dropped.
 
 import { NoDocument, readDocuments, withDocuments } from "../model/documents.mjs";
 import { codePoints } from "../model/offsets.mjs";
 import { counted } from "../model/wording.mjs";
 import { button, make, tell } from "./make.mjs";
 
-/** Holds `documents`, `{id, name, text}` each. Tells `documents` when they change. */
+/** Holds `documents`, `{id, name, text}` each. Emits `documents` when they change. */
 export class OwnDocuments extends HTMLElement {
   #documents = [];
   #pasted = 0;
@@ -43,7 +43,7 @@ export class OwnDocuments extends HTMLElement {
     return this.#documents;
   }
 
-  /** Take what stands in the field, if anything does; whether it could be read. */
+  /** Take the text in the field, if there is any; returns false if it could not be read. */
   takePasted() {
     if (this.#area.value.trim() === "") return true;
     const added = this.#add(this.#area.value, `pasted ${this.#pasted + 1}`);
@@ -54,7 +54,7 @@ export class OwnDocuments extends HTMLElement {
     return added;
   }
 
-  /** Take files, each a document or a list of them. */
+  /** Take files, each with one document or a list of them. */
   async addFiles(files) {
     for (const file of files) {
       const text = await file.text();
@@ -65,7 +65,7 @@ export class OwnDocuments extends HTMLElement {
   #add(given, source, isJson = null) {
     this.#problem.textContent = "";
     try {
-      // A file of plain text is one document, whatever lines it holds.
+      // A plain text file is one document, even if it has lines of `---` or JSON.
       const read = isJson === false ? [{ id: source, name: source, text: given }] : readDocuments(given, source);
       this.#documents = withDocuments(this.#documents, read);
     } catch (error) {

@@ -6,14 +6,14 @@ import { passage, score, unread, whole } from "../model/wording.mjs";
 import "./evidence-strip.mjs";
 import { button, make, tell } from "./make.mjs";
 
-// What is seen of the text before a passage.
+// Height of the text that stays visible above a passage.
 const CONTEXT_PX = 72;
 
-// A scroll has settled when nothing moved for so many frames; whoever scrolls on is not held back for longer.
+// A scroll has settled when nothing has moved for QUIET_FRAMES. It ends after MAX_FRAMES in any case.
 const QUIET_FRAMES = 6;
 const MAX_FRAMES = 40;
 
-/** Tells `passage` `{side, index, chunk}`, `close`, and `neighbour` `{by}` for the document above or below. */
+/** Emits `passage` `{side, index, chunk}`, `close`, and `neighbour` `{by}` for the document above or below. */
 export class PassageReader extends HTMLElement {
   #document = null;
   #side = "";
@@ -30,7 +30,7 @@ export class PassageReader extends HTMLElement {
       event.stopImmediatePropagation();
       this.#go(event.detail.chunk);
     });
-    // Who scrolls by hand is not to be scrolled back.
+    // After the user has scrolled, the page does not scroll back.
     for (const by of ["wheel", "touchmove", "pointerdown", "keydown"]) {
       this.addEventListener(by, () => (this.#awaited = null), { passive: true });
     }
@@ -40,7 +40,7 @@ export class PassageReader extends HTMLElement {
     return this.#document !== null;
   }
 
-  /** Open a document at one of its chunks. `rank` says where it stands. */
+  /** Open a document at one of its chunks. `rank` is its rank in the answer. */
   show({ side, document, range, chunk, rank }) {
     if (this.#document !== document || this.#side !== side) this.#open(side, document, range, rank);
     this.#at(chunk);
@@ -52,12 +52,12 @@ export class PassageReader extends HTMLElement {
     this.replaceChildren();
   }
 
-  /** Put the focus where reading begins. */
+  /** Put the focus on the text. */
   focusText() {
     this.#text?.focus({ preventScroll: true });
   }
 
-  /** Do what a key means; whether it meant something. */
+  /** Do the action of a key; returns whether it has one. */
   key(key) {
     const { length } = this.#document.chunks;
     if (key === "Escape") tell(this, "close");
@@ -159,7 +159,7 @@ export class PassageReader extends HTMLElement {
     const spans = this.#spans[chunk] ?? [];
     for (const span of spans) {
       span.classList.add("current");
-      // A block that is not laid out is as high as was guessed: places in it are not where they will be.
+      // The height of a block that is not laid out is an estimate, and so are the positions in it.
       span.parentElement.classList.add("opened");
     }
     for (const each of this.#strips) each.select(chunk);
@@ -169,7 +169,7 @@ export class PassageReader extends HTMLElement {
     else this.#text.scrollTop = 0;
   }
 
-  /** Bring a passage into sight. Not by scrollIntoView, which scrolls the page, too. */
+  /** Scroll to a passage. scrollIntoView would also scroll the page. */
   #scrollTo(span) {
     const text = this.#text;
     const scroll = () => {
@@ -178,7 +178,7 @@ export class PassageReader extends HTMLElement {
       text.scrollTop += by;
       return text.scrollTop !== before;
     };
-    // What a scroll brings near is laid out in the frames after it, and is then longer or shorter than was guessed.
+    // The browser lays out nearby blocks in the frames after a scroll, which changes their estimated heights.
     let quiet = 0;
     let frames = 0;
     const settle = () => {

@@ -8,8 +8,8 @@ import "./evidence-strip.mjs";
 import { button, drawn, make, tell } from "./make.mjs";
 
 /**
- * Shows columns `{side, title, documents, rangeOf}`, `side` being `first`, `a` or `b`; a column of the first stage
- * has no evidence. Tells `passage` `{side, index, chunk}` for what is chosen.
+ * Shows columns `{side, title, documents, rangeOf}`; `side` is `first`, `a` or `b`; a column of the first stage
+ * has no evidence. Emits `passage` `{side, index, chunk}` for a chosen passage.
  */
 export class RankingBoard extends HTMLElement {
   connectedCallback() {
@@ -37,7 +37,7 @@ export class RankingBoard extends HTMLElement {
     );
   }
 
-  /** Mark what is read: a document of a side, and one of its chunks. */
+  /** Mark the open document of a side, and one of its chunks. */
   select(side, index, chunk) {
     for (const row of this.querySelectorAll("li")) {
       const isIt = row.parentElement.parentElement.dataset.side === side && row.dataset.index === String(index);

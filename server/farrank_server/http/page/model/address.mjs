@@ -1,8 +1,8 @@
-// What is asked and what is looked at, as the page's address says it.
+// The question and the open passage in the page's address.
 
 export const NOTHING_ASKED = { query: "", source: "index", index: "", k: null, a: "", b: "", scale: "", document: null, chunk: null };
 
-/** Read the part of an address behind its `?`. What is no number there is left out. */
+/** Read the part of an address behind its `?`. A count that is not a number in range becomes null. */
 export function readAddress(search) {
   const said = new URLSearchParams(search);
   return {
@@ -18,7 +18,7 @@ export function readAddress(search) {
   };
 }
 
-/** Write it; what is as it is by default is left out. */
+/** Write the part behind the `?`; defaults are left out. */
 export function writeAddress(asked) {
   const said = new URLSearchParams();
   const add = (name, value) => value !== "" && value !== null && said.set(name, String(value));

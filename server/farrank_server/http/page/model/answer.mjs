@@ -1,4 +1,4 @@
-// An answer of Rerank or SearchAndRerank, in protobuf's JSON, becomes what the page shows.
+// Turns an answer of Rerank or SearchAndRerank, in protobuf's JSON, into the data that the page shows.
 
 import { codePoints } from "./offsets.mjs";
 
@@ -17,10 +17,10 @@ const STAGES = [
 ];
 
 /**
- * Read an answer. `brought` are the documents of a Rerank, `{id, name, text}` each, in the order of the request.
+ * Read an answer. `brought` holds the documents of a Rerank, `{id, name, text}` each, in the order of the request.
  *
- * Places are in code points. `rank` and `firstRank` count from 1; `index` names a document, since ids may be empty.
- * `length` is exact where the text is there, else as much as the answer lets one know.
+ * Positions are in code points. `rank` and `firstRank` count from 1; `index` identifies a document, since ids may
+ * be empty. `length` is exact if the text is known, otherwise the smallest length that the answer implies.
  */
 export function readAnswer(answer, brought = null) {
   const documents = (answer.results ?? []).map((result, place) => readResult(result, place, brought));
@@ -84,7 +84,7 @@ function decidingChunk(chunks, deciding) {
   return chunks.findIndex((chunk) => chunk.start === deciding.start && chunk.end === deciding.end);
 }
 
-// 64-bit integers and what is no number come as strings; what is 0 may not come at all.
+// 64-bit integers and values such as NaN come as strings; a field that is 0 may be absent.
 function number(value) {
   const read = Number(value ?? 0);
   return Number.isFinite(read) ? read : 0;

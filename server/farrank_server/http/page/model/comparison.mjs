@@ -1,9 +1,9 @@
-// Two orders of the same documents: who moved where, and how alike the orders are.
+// Compares two orders of the same documents: how far each document moved, and how alike the orders are.
 
 /**
- * How much each document of `after` moved since `before`, as a map from its index: up is positive, null is new.
+ * How far each document of `after` moved since `before`, as a map from its index: up is positive, new is null.
  *
- * Both are lists of indexes of documents, best first.
+ * Both are lists of document indexes, best first.
  */
 export function moves(before, after) {
   const places = new Map(before.map((index, place) => [index, place]));
@@ -11,8 +11,8 @@ export function moves(before, after) {
 }
 
 /**
- * Kendall's tau-b of two lists of numbers that belong together: 1 the same order, -1 the reverse. NaN where
- * one of them holds but one value.
+ * Kendall's tau-b of two lists of paired numbers: 1 for the same order, -1 for the reverse. NaN if all numbers
+ * of a list are equal.
  *
  * Source: Kendall, The treatment of ties in ranking problems, Biometrika 1945.
  */
@@ -41,7 +41,7 @@ export function overlap(before, after, k = 10) {
   return { shared, of: Math.min(k, Math.max(before.length, after.length)) };
 }
 
-/** Tau-b and overlap of two answers' orders, over the documents that both hold. */
+/** Tau-b over the documents in both answers, and the overlap of their orders. */
 export function compare(one, other) {
   const scores = new Map(one.documents.map((document) => [document.index, document.score]));
   const both = other.documents.filter((document) => scores.has(document.index));
@@ -58,7 +58,7 @@ export function compare(one, other) {
 export function compareWithFirstStage(answer) {
   const first = indexes(answer).sort((one, other) => one - other);
   return {
-    // The place decides in the first stage's order, and has no ties.
+    // The first stage's order is that of the indexes, which has no ties.
     tau: kendallTau(
       answer.documents.map((document) => -document.index),
       answer.documents.map((document) => document.score),

@@ -1,14 +1,14 @@
-// Documents of one's own, from what is pasted or dropped.
+// Reads the user's own documents from pasted text or dropped files.
 
-/** What is given is no document; the message says which and why. */
+/** The text holds no valid document; the message says where and why. */
 export class NoDocument extends Error {}
 
 /**
  * Read documents, `{id, name, text}` each, from a text.
  *
- * JSON (a list of texts or of objects) and JSON lines (an object a line, `{"id", "title", "text"}`) are taken as
- * such; anything else is plain text, several documents where lines of `---` part them. `source` names those without
- * an id. Raises: NoDocument.
+ * JSON (a list of texts or of objects) and JSON lines (one object a line, `{"id", "title", "text"}`) are recognized;
+ * any other text is plain text, in which lines of `---` separate documents. Documents without an id are named
+ * after `source`. Raises: NoDocument.
  */
 export function readDocuments(given, source) {
   const items = jsonList(given) ?? jsonLines(given);
@@ -69,7 +69,7 @@ function numbered(source, place, count) {
   return count > 1 ? `${source}, ${place + 1}` : source;
 }
 
-/** Add documents behind others; an id that is taken gets a number, since ids are unique in a request. */
+/** Append documents; an id that is taken gets a number, since ids are unique in a request. */
 export function withDocuments(before, added) {
   const taken = new Set(before.map((document) => document.id));
   const all = [...before];

@@ -2,7 +2,7 @@
 
 const ASTRAL = /[\ud800-\udbff][\udc00-\udfff]/;
 
-/** How many code points a text has. */
+/** The number of code points in a text. */
 export function codePoints(text) {
   if (!ASTRAL.test(text)) return text.length;
   let count = 0;
@@ -11,9 +11,9 @@ export function codePoints(text) {
 }
 
 /**
- * A function from places in code points to places in UTF-16 units, for these places and no others.
+ * A function from positions in code points to positions in UTF-16 units, for the given positions only.
  *
- * One pass over the text; a place beyond its end becomes its end.
+ * It takes one pass over the text; a position beyond the text's end becomes the end.
  */
 export function unitsAt(text, places) {
   if (!ASTRAL.test(text)) return (place) => Math.min(place, text.length);

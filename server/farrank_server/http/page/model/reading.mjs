@@ -1,15 +1,15 @@
-// A document's text cut into blocks of runs, so that a reader can colour what was read and lay out what is seen.
+// Cuts a document's text into blocks of runs, so that the reader can colour the read part and lay out visible blocks.
 
 import { unitsAt } from "./offsets.mjs";
 
-// Blocks that are out of sight are not laid out: this is how long they are, in UTF-16 units.
+// Length of a block in UTF-16 units. Blocks out of sight are not laid out.
 export const BLOCK_UNITS = 6000;
 
 /**
  * Blocks of a text, each a list of runs `{start, end, chunks, read}` in UTF-16 units, without a gap.
  *
- * A run lies in the same chunks from its start to its end: `chunks` are their numbers, more than one where
- * windows overlap. `read` is false from the first character that the ranker did not read.
+ * A run lies in the same chunks from its start to its end: `chunks` holds their numbers, several where windows
+ * overlap. `read` is false from the first character that the ranker did not read.
  */
 export function blocks(document, blockUnits = BLOCK_UNITS) {
   const { text } = document;
@@ -46,7 +46,7 @@ export function blocks(document, blockUnits = BLOCK_UNITS) {
   return made;
 }
 
-/** Where blocks end: behind a line where there is one, else behind a word, else between two characters. */
+/** The ends of blocks: after a line if possible, otherwise after a word, otherwise between two characters. */
 function blockEnds(text, blockUnits) {
   const ends = [];
   let start = 0;
@@ -55,7 +55,7 @@ function blockEnds(text, blockUnits) {
     let end = text.lastIndexOf("\n", limit - 1) + 1;
     if (end <= start) end = text.lastIndexOf(" ", limit - 1) + 1;
     if (end <= start) end = limit;
-    // Not between the halves of a pair.
+    // Do not separate the halves of a surrogate pair.
     if (isLowSurrogate(text.charCodeAt(end))) end += 1;
     ends.push(end);
     start = end;
@@ -68,11 +68,11 @@ function isLowSurrogate(unit) {
   return unit >= 0xdc00 && unit <= 0xdfff;
 }
 
-/** The beginning of a document's chunk in one line, at most `limit` code points long. */
+/** The beginning of a chunk in one line, at most `limit` code points long. */
 export function excerpt(document, chunk, limit = 240) {
   const passage = document.chunks[chunk];
   if (document.text === null || !passage) return "";
-  // White space is folded: what is taken is longer than what is shown.
+  // White space is folded, so more is taken than is shown.
   const end = Math.min(passage.end, passage.start + 4 * limit);
   const unit = unitsAt(document.text, [passage.start, end]);
   const folded = document.text.slice(unit(passage.start), unit(end)).replace(/\s+/gu, " ").trim();

@@ -1,6 +1,6 @@
-// What is asked becomes a request of a method, in protobuf's JSON.
+// Turns a question into a request of a method, in protobuf's JSON.
 
-/** `{method, request}` of what is asked of one ranker. `documents` are one's own, where these are asked about. */
+/** `{method, request}` of a question to one ranker. `documents` are the user's own, used if the source is `own`. */
 export function requestOf(asked, ranker, documents) {
   const options = {
     returnChunkScores: true,

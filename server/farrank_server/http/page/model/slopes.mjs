@@ -1,9 +1,9 @@
-// The lines between two columns of rows of one height.
+// The lines between two columns whose rows have the same height.
 
 /**
- * For each document in both columns a line: `{index, from, to, move, path}`, rows counted from 0.
+ * One line for each document in both columns: `{index, from, to, move, path}`; rows count from 0.
  *
- * `before` and `after` are lists of indexes; the drawing is `width` wide and `rowHeight` a row, in pixels.
+ * `before` and `after` are lists of indexes; the drawing is `width` wide, and each row `rowHeight` high, in pixels.
  */
 export function slopes(before, after, rowHeight, width) {
   const rows = new Map(before.map((index, row) => [index, row]));

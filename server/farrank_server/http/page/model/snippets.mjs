@@ -1,11 +1,11 @@
-// The same call from a shell and from Python.
+// Code for the same call from a shell and from Python.
 
 /** A text in a shell's single quotes. */
 function quoted(text) {
   return `'${text.replaceAll("'", `'\\''`)}'`;
 }
 
-/** `curl` for a method of the contract; `base` is the server's address without a slash at its end. */
+/** `curl` for a method of the contract; `base` is the server's address without a trailing slash. */
 export function curl(base, method, request) {
   const body = JSON.stringify(request, null, 2);
   return `curl --silent --show-error --header 'Content-Type: application/json' \\
@@ -14,10 +14,10 @@ export function curl(base, method, request) {
 `;
 }
 
-// What JSON writes as a text, Python reads as the same text.
+// Python reads a text literal of JSON as the same text.
 const python = (value) => JSON.stringify(value);
 
-/** Farrank's own client, which speaks gRPC. */
+/** Code for Farrank's own client, which uses gRPC. */
 export function pythonClient(host, asked, ranker, documents) {
   const scale = asked.scale === "sigmoid" ? ", score_scale=ScoreScale.SIGMOID" : "";
   const options = `${ranker ? `, ranker=${python(ranker)}` : ""}${scale}`;
@@ -43,7 +43,7 @@ ${call}for result in ranking.results:
 `;
 }
 
-/** Cohere's SDK. Its API brings documents and searches none: of a search, the candidates are brought. */
+/** Code for Cohere's SDK. Its API cannot search: after a search, the snippet sends the candidates as documents. */
 export function cohere(base, asked, ranker, documents) {
   return `import cohere
 
@@ -57,7 +57,7 @@ for result in answer.results:
 `;
 }
 
-/** Documents with their texts cut to be looked at, not sent. */
+/** Documents with shortened texts, for display only. */
 export function shortened(documents, limit = 160) {
   return documents.map((document) => {
     const points = Array.from(document.text.slice(0, 2 * limit + 2));

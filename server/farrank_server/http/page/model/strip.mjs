@@ -1,14 +1,14 @@
-// Where along a document its chunks lie and how strong each is: shares of its length, steps of colour.
+// The position of each chunk along a document as a share of its length, and its strength as a step of colour.
 
-/** Steps of colour; 0 is the weakest. */
+/** The number of colours; step 0 is the weakest. */
 export const STEPS = 6;
 
 /**
  * The ranges of evidence that colour the documents of an answer: a function from a document to `[low, high]`.
  *
- * Scores of chunks and what leaving one out costs compare between the documents of one query: all share a range.
- * Weights of attention sum to 1 within a document, so many chunks mean small weights: each has its own range. What
- * is not above 0 counts neither as attention nor as a loss, so these begin at 0.
+ * Chunk scores and leave-one-out losses are comparable between the documents of one query: all share a range.
+ * Attention weights sum to 1 within a document, so many chunks mean small weights: each document has its own range.
+ * Attention and losses of 0 or less do not count as evidence, so their ranges begin at 0.
  */
 export function ranges(evidence, documents) {
   const of = (chunks) => {
@@ -23,7 +23,7 @@ export function ranges(evidence, documents) {
   return () => shared;
 }
 
-/** The step of a score in a range, 0 to STEPS - 1. Where all are equal, all are strongest. */
+/** The step of a score in a range, 0 to STEPS - 1. If all scores are equal and positive, all are strongest. */
 export function stepOf(score, [low, high]) {
   if (high <= low) return score >= high && score > 0 ? STEPS - 1 : 0;
   const share = (score - low) / (high - low);
@@ -31,10 +31,10 @@ export function stepOf(score, [low, high]) {
 }
 
 /**
- * The strip of a document, from `from` to `to` (code points; by default all of it).
+ * The strip of a document, from `from` to `to` (code points; by default the whole document).
  *
- * `chunks` lie at their true offsets, `left` and `width` as shares of the strip; `over` orders those that overlap,
- * the strongest on top. `tail` is what was not read, null if all was.
+ * `chunks` lie at their true offsets, `left` and `width` as shares of the strip; `over` stacks overlapping chunks,
+ * the strongest on top. `tail` is the unread part, null if all was read.
  */
 export function strip(document, range, from = 0, to = document.length) {
   const whole = Math.max(1, to - from);
@@ -55,10 +55,10 @@ export function strip(document, range, from = 0, to = document.length) {
   return { chunks, tail: document.charactersCut > 0 && left < 1 ? { left, width: 1 - left } : null };
 }
 
-// Below this share of a document, what was read is too narrow to be told apart in a strip of its whole length.
+// Below this share of a document, the read part is too narrow to show its chunks in a strip of the whole length.
 const NARROW = 0.4;
 
-/** Whether the read part deserves a strip of its own, enlarged. */
+/** Whether the read part gets an enlarged strip of its own. */
 export function deservesEnlarging(document) {
   return document.charactersCut > 0 && document.read < NARROW * document.length;
 }

@@ -1,4 +1,4 @@
-// What the page says: numbers, moves, passages, errors, and what evidence means.
+// The page's words: numbers, moves, passages, errors, and the meaning of evidence.
 
 const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
@@ -7,7 +7,7 @@ export function whole(value) {
   return WHOLE.format(value);
 }
 
-/** A score with as many digits as tell scores apart. */
+/** A score with enough digits to distinguish scores. */
 export function score(value) {
   const digits = Math.abs(value) >= 100 ? 1 : Math.abs(value) >= 10 ? 2 : 3;
   return value.toFixed(digits).replace("-", "−");
@@ -24,7 +24,7 @@ export function counted(count, what) {
   return `${whole(count)} ${what}${count === 1 ? "" : "s"}`;
 }
 
-/** How far a document moved: `{kind, sign, text}`, the text for who cannot see the sign. */
+/** How far a document moved: `{kind, sign, text}`; screen readers read the text instead of the sign. */
 export function moved(move) {
   if (move === null) return { kind: "new", sign: "new", text: "not in the other order" };
   if (move > 0) return { kind: "up", sign: `▲${move}`, text: `up ${counted(move, "place")}` };
@@ -48,12 +48,12 @@ const MEANINGS = {
   none: { name: "none", text: "No document of this answer has a passage: there was nothing to read." },
 };
 
-/** What the evidence of an answer is called, and means. */
+/** The name and the meaning of an answer's kind of evidence. */
 export function meaning(evidence) {
   return MEANINGS[evidence];
 }
 
-/** One passage in words: what stands for its colour. */
+/** One passage in words, as a label for its coloured area. */
 export function passage(document, chunk) {
   const { start, end, score: value } = document.chunks[chunk];
   const role = chunk === document.deciding ? ", the deciding one" : "";
@@ -61,7 +61,7 @@ export function passage(document, chunk) {
   return `${of}: evidence ${score(value)}, characters ${whole(start)} to ${whole(end)}`;
 }
 
-/** What of a document was not read; empty if all was. The count of tokens is the server's estimate. */
+/** How much of a document was not read; empty if all was read. The token count is the server's estimate. */
 export function unread(document) {
   if (document.charactersCut === 0) return "";
   const share = Math.round((100 * document.charactersCut) / Math.max(1, document.length));
@@ -82,7 +82,7 @@ const HEADLINES = {
   unreadable: "The answer cannot be read",
 };
 
-/** An error as a headline; what the server said goes below it. */
+/** A headline for an error; the server's message is shown below it. */
 export function headline(code) {
   return HEADLINES[code] ?? "The call failed";
 }
