@@ -1,1 +1,1 @@
-"""The stages between wire and device: admission, tokenizing, queue, device."""
+"""The stages between wire and device: admission, tokenization, queue, device."""

@@ -1,4 +1,4 @@
-"""A call on its way through the engine: what was asked, how far it is, and what is answered."""
+"""The records of a call in the engine: its request, its progress and its result."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -19,16 +19,17 @@ from farrank_server.engine.spans import Cut, Spans
 from farrank_server.engine.stored import NOTHING, Source, Sources
 from farrank_server.telemetry.call_record import NO_CALL, CallRecord
 
-# A text's score differs in the seventh digit with its place in a batch. Rounded, equal documents are equal
-# again, and keep the order they came in.
+# A text's score depends on its place in a batch from the seventh digit on. After rounding, equal documents
+# have equal scores and keep the order in which they came.
 SCORE_DECIMALS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document to score: it brings its text, or stands at a place in what is kept beside an index, or both.
+    """A document to score. It has a text, or a place among the data stored with an index, or both.
 
-    Where the sources have what a ranker needs, its text is not looked at. `characters`: the text's length.
+    A ranker reads the text only if the sources lack the data that it needs. `characters` is the text's
+    length.
     """
 
     characters: int
@@ -37,27 +38,27 @@ class Document:
     place: int = 0
 
     def source(self, ranker: str) -> Source:
-        """What a ranker reads instead of the text."""
+        """The stored data that a ranker reads instead of the text."""
         return NOTHING if self.sources is None else self.sources.of[ranker]
 
     @property
     def key(self) -> str:
-        """What tells it from every other document: its text, or else its index and place."""
+        """A string that identifies the document: its text, or else its index and place."""
         if self.text is not None:
             return self.text
         assert self.sources is not None, "a document without a text stands in an index"
-        # Half a surrogate pair: no text that came over the wire can be the same.
+        # Starts with half a surrogate pair, which no text from the wire can contain.
         return f"\ud800{self.sources.stores.index_id}/{self.place}"
 
 
 def brought(texts: Iterable[str]) -> tuple[Document, ...]:
-    """Make documents of their texts alone."""
+    """Make documents from texts alone."""
     return tuple(Document(len(text), text) for text in texts)
 
 
 @dataclass(frozen=True, slots=True)
 class RerankCall:
-    """A validated request, however it came in. Times are seconds of `time.monotonic`."""
+    """A validated request of any protocol. Times are seconds of `time.monotonic`."""
 
     ranker: str
     query: str
@@ -72,7 +73,7 @@ class RerankCall:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoredDocument:
-    """A document's score, and the evidence of each of its chunks. Shapes: chunk_scores (C,), spans (C, 2)."""
+    """A document's score and the evidence of each chunk. Shapes: chunk_scores (C,), spans (C, 2)."""
 
     score: float
     chunk_scores: tuple[float, ...]
@@ -81,18 +82,18 @@ class ScoredDocument:
 
     @property
     def deciding_chunk(self) -> int:
-        """The chunk with the strongest evidence, the first of equals."""
+        """The chunk with the strongest evidence; the first one if several are equal."""
         return self.chunk_scores.index(max(self.chunk_scores))
 
 
 @dataclass(slots=True)
 class Tally:
-    """What was read of a call, what ran on the device for it, and where its time went.
+    """Counts of the tokens and chunks of a call, of its work on the device, and of the time it took.
 
-    `tokens` are those of all encoder inputs, whether or not the cache had what they become: the same call
-    costs the same. `cached_tokens` of them needed no encoding.
-    `queue_ns`: the longest that an input waited, also on the device behind another batch. `inference_ns`:
-    what the batches that held its inputs took, each from its start on the device, summed.
+    `tokens` counts all encoder inputs, including those whose result was cached: a repeated call costs the
+    same. `cached_tokens` is the part that needed no encoding.
+    `queue_ns` is the longest wait of an input, including its wait on the device behind another batch.
+    `inference_ns` is the summed time of the batches that held its inputs, each from its start on the device.
     """
 
     tokens: int = 0
@@ -113,22 +114,23 @@ class Tally:
         return Tally(*map(add, _figures(self), _figures(other)))
 
 
-# Not `astuple`, which copies deeply: slices are added up on the event loop.
+# `astuple` would copy deeply, and the event loop adds up one tally per slice.
 _figures = attrgetter(*(each.name for each in fields(Tally)))
 
 
 @dataclass(frozen=True, slots=True)
 class RerankResult:
-    """The answer to a call. `documents` stand in the call's order, one each."""
+    """The answer to a call: one scored document for each document of the call, in the call's order."""
 
     documents: tuple[ScoredDocument, ...]
     tally: Tally
 
 
 def mean_of_members(results: Sequence[RerankResult]) -> RerankResult:
-    """Join what an ensemble's members found of the same documents, and add up what it cost.
+    """Average the scores of an ensemble's members for the same documents, and add up the costs.
 
-    The first member's chunks are the evidence. Members read and wait at the same time: that is not added up.
+    The first member's chunks are the evidence. Members read and wait at the same time, so the maximum of
+    these times counts and not their sum.
     """
     documents = []
     for each in zip(*(result.documents for result in results), strict=True):
@@ -147,7 +149,7 @@ def mean_of_members(results: Sequence[RerankResult]) -> RerankResult:
 class ActiveCall:
     """One ranker's part of an admitted call, from its admission to its answer.
 
-    `finished` belongs to the event loop; other threads use `settle`. What follows it belongs to the device's
+    `finished` belongs to the event loop; other threads use `settle`. The fields after it belong to the device
     thread.
     """
 
@@ -165,23 +167,23 @@ class ActiveCall:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether anybody still waits for it. Any thread may ask."""
+        """Whether the caller still waits for the answer. Any thread may ask."""
         return not self.finished.done()
 
     @property
     def is_query_alone(self) -> bool:
-        """Whether nothing but the query's own vector is wanted: there is no document to score."""
+        """Whether the call wants only the query's vector: it has no document to score."""
         return not self.call.documents
 
     @property
     def is_answered(self) -> bool:
-        """Whether every document has its score. The event loop may ask."""
+        """Whether every document has its score. Only the event loop may ask."""
         return self.finished.done() and not self.finished.cancelled() and self.finished.exception() is None
 
     def ready_with(self, document: "PendingDocument") -> list["PendingDocument"]:
-        """Say which documents can be scored now that all chunks of this one are encoded.
+        """Return the documents that can be scored now that all chunks of this one are encoded.
 
-        A dual ranker's must wait for the query.
+        A document of a dual ranker must wait for the query.
         """
         if self.ranker.is_dual and self.query_features is None:
             self.waiting_for_query.append(document)
@@ -189,23 +191,23 @@ class ActiveCall:
         return [document]
 
     def query_arrived(self, features: Features) -> list["PendingDocument"]:
-        """Keep the encoded query; say which documents waited for it alone."""
+        """Keep the encoded query and return the documents that waited only for it."""
         self.query_features = features
         waited, self.waiting_for_query = self.waiting_for_query, []
         return waited
 
     def score(self, document: "PendingDocument", score: float, chunk_scores: Sequence[float]) -> bool:
-        """Take in a document's score; say whether every document has its score now."""
+        """Store a document's score. Returns whether every document has its score now."""
         evidence = tuple(np.round(chunk_scores, SCORE_DECIMALS).tolist())
         score = round(score, SCORE_DECIMALS)
         self.results[document.index] = ScoredDocument(score, evidence, document.spans, document.cut)
         return len(self.results) == len(self.call.documents)
 
     def settle(self, error: Exception | None = None) -> None:
-        """Say, from any thread, that every document has its score, or why the call will not be answered."""
+        """Finish the call, from any thread: every document has its score, or the call fails with `error`."""
 
         def settle() -> None:
-            # The caller may have gone, or another stage have failed the call first.
+            # The caller may have gone, or another stage may have failed the call first.
             if self.finished.done():
                 return
             if error is None:
@@ -216,9 +218,9 @@ class ActiveCall:
         self.finished.get_loop().call_soon_threadsafe(settle)
 
     def close(self) -> None:
-        """Let stages that still work on the call see that nobody waits for it any more."""
+        """Mark the call as unwanted, so that stages that still work on it stop."""
         if not self.finished.cancel() and not self.finished.cancelled():
-            # Failed by one stage while another's error was on its way: asked for, or asyncio complains.
+            # It may have failed. Read its error, or asyncio logs that it was never retrieved.
             self.finished.exception()
 
 
@@ -226,9 +228,9 @@ class ActiveCall:
 class PendingDocument:
     """A document whose chunks are being encoded.
 
-    `features` has a place for each chunk; `tokens` are those of its encoder inputs; `kept_bytes` of the
-    features are in the device's memory. `whole` holds all of them at once when they came from the cache or
-    from beside the index.
+    `features` has a place for each chunk. `tokens` counts the tokens of its encoder inputs. `kept_bytes` is
+    the size of the features kept in the device's memory. `whole` holds all features at once if they came from
+    the cache or from the index.
     """
 
     call: ActiveCall
@@ -244,7 +246,7 @@ class PendingDocument:
 
 @dataclass(slots=True, eq=False)
 class QueuedInput(Queued):
-    """One encoder input of a call: a chunk of a document, or (plan dual) the query."""
+    """One encoder input of a call: a chunk of a document, or the query (plan dual only)."""
 
     call: ActiveCall
     input: EncoderInput

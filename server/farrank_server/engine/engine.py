@@ -1,4 +1,4 @@
-"""A validated call in, scores out: every stage between the sockets and the device, wired together."""
+"""The engine takes a validated call and returns scores. It connects all stages between sockets and device."""
 
 import asyncio
 import time
@@ -28,19 +28,19 @@ from farrank_server.errors import DeadlineExceeded, NotFound, Reason, Unavailabl
 from farrank_server.metrics import Metrics
 from farrank_server.telemetry.call_record import current
 
-# Until measured: what one tokenizer thread reads, in characters per second.
+# The assumed speed of one tokenizer thread before any measurement, in characters per second.
 INITIAL_READING_PER_S = 1_000_000.0
 
-# Below this many characters, hashing texts costs less than a trip to another thread.
+# Below this many characters, hashing the texts costs less than a switch to another thread.
 INLINE_HASH_CHARACTERS = 100_000
 
 
 class Engine:
-    """Everything online but the sockets. Belongs to the event loop that made it.
+    """Everything online except the sockets. Belongs to the event loop that created it.
 
-    `rankers`: all by name in their configured order, members behind their ensemble. `device` is the thread
-    that loaded them. Once `lost` is set, the device cannot be brought back and every call is refused, or too
-    many tokenizer threads hang: a new process is needed.
+    `rankers` holds all rankers by name in their configured order; the members of an ensemble follow it.
+    `device` is the thread that loaded the rankers. `lost` is set when the device cannot be brought back, so
+    that every call is refused, or when too many tokenizer threads hang. Only a new process helps then.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Engine:
         self._show_state(cache)
 
     def scorer(self, name: str) -> Scorer:
-        """Find a ranker; the empty name is the default one's.
+        """Find a ranker. The empty name stands for the default ranker.
 
         Raises: NotFound listing the known rankers.
         """
@@ -90,10 +90,11 @@ class Engine:
 
     @contextmanager
     def reserve(self, call: RerankCall, coming: Sequence[Document]) -> Iterator[Reservation]:
-        """Keep a place for a call whose documents are still to be found.
+        """Reserve capacity for a call whose documents are still to be found.
 
-        `coming` are about as long as these will be, and stand where they will stand. For a ranker with a
-        document cache no tokens are reserved: which texts it holds is not known yet.
+        `coming` are placeholders for these documents: about as long, and at the same places in the call. For
+        a ranker with a document cache no tokens are reserved, because it is not yet known which texts the
+        cache holds.
         Raises: as `Reservations.admit`; NotFound.
         """
         self.device.check_ready()
@@ -109,16 +110,16 @@ class Engine:
         reserved: Reservation | None = None,
         on_admitted: Callable[[], None] | None = None,
     ) -> RerankResult:
-        """Score all documents of a call, which takes the place of what was reserved for it.
+        """Score all documents of a call. Its admission replaces the reservation `reserved`.
 
-        `on_admitted` is called once the call is admitted, and its texts are counted.
-        Raises: the errors of `farrank_server.errors`; CancelledError if the caller has gone. Either way
-        nothing of the call reaches the device any more.
+        `on_admitted` is called as soon as the call is admitted and its texts are counted.
+        Raises: the errors of `farrank_server.errors`; CancelledError if the caller has gone. In both cases
+        nothing more of the call reaches the device.
         """
         members = self.scorer(call.ranker).members
         self.device.check_ready()
         known = [await self._known(member, call) for member in members]
-        # As one: a call is admitted or refused whole, and its texts are held once for all members.
+        # One admission for all members: a call is admitted or refused as a whole, and its texts count once.
         reservation = self._admit(_claim(call, members, call.documents, known), reserved)
         try:
             if on_admitted is not None:
@@ -130,7 +131,7 @@ class Engine:
                 for member, its in zip(members, known, strict=True)
             ]
             try:
-                # The first to fail ends the others.
+                # The first member that fails cancels the others.
                 return mean_of_members(await asyncio.gather(*scoring))
             finally:
                 for task in scoring:
@@ -143,7 +144,11 @@ class Engine:
             self._give_back(reservation)
 
     def _give_back(self, reservation: Reservation) -> None:
-        """Give back a call's place; if it was left, that of its texts once no thread reads them any more."""
+        """Release the reservation of a call.
+
+        If tokenizer threads still read texts of an abandoned call, the room of its texts is released only
+        when they have finished.
+        """
         turns = self._tokenizers.left_behind(reservation)
         if not turns:
             self._reservations.release(reservation)
@@ -159,7 +164,7 @@ class Engine:
         waiting.add_done_callback(give_back)
 
     def expected_tokens(self, call: RerankCall, documents: Sequence[Document]) -> int:
-        """Guess what a call will count as its tokens, from the lengths of its documents."""
+        """Estimate from the lengths of its documents how many tokens a call will have."""
         lengths = [document.characters for document in documents]
         return sum(
             member.estimate(call.query, lengths, call.max_chunks).tokens
@@ -167,9 +172,10 @@ class Engine:
         )
 
     def backlog_s(self) -> float:
-        """Say for how many seconds the device has work: what is admitted and not yet encoded.
+        """Return the device's backlog in seconds: all work that is admitted and not yet encoded.
 
-        The finished part of the running batch does not count: it tells two busy replicas apart.
+        The finished part of the running batch is subtracted, so that the figure can tell two busy replicas
+        apart.
         """
         admitted_s = sum(
             self._reservations.outstanding_tokens(name) / ranker.tokens_per_s()
@@ -178,9 +184,9 @@ class Engine:
         return max(0.0, admitted_s - self.device.loop.watchdog.done_s())
 
     async def check_query(self, call: RerankCall) -> None:
-        """Refuse a query that a call without documents would be refused for, if it had any.
+        """Check the query of a call that has no documents, as a call with documents would be checked.
 
-        Raises: InvalidArgument if it holds no token for a ranker of the call.
+        Raises: InvalidArgument if the query holds no token for a ranker of the call.
         """
         for member in self.scorer(call.ranker).members:
             await self._tokenizers.check_query(member, call)
@@ -188,10 +194,10 @@ class Engine:
     async def encode_query(
         self, ranker: str, query: str, deadline_s: float, account: Account = NOBODY
     ) -> NDArray[np.float32]:
-        """Make a bi-encoder's vector of a query, in turn with all else on the device.
+        """Encode a query with a bi-encoder, in turn with all other work on the device.
 
-        Nothing is reserved for it: the call that searches with it has its place, and a query is short. One of
-        more than `max_query_tokens` is cut, as it is for scoring. Shapes: -> (H,).
+        Nothing is reserved for it: the search call that needs the vector is admitted already, and a query is
+        short. A query longer than `max_query_tokens` is cut, as it is for scoring. Shapes: -> (H,).
         Raises: NotFound if there is no bi-encoder of that name; otherwise as `rerank`.
         """
         encoder = self.bi_encoder(ranker)
@@ -226,7 +232,10 @@ class Engine:
         return vector
 
     def bi_encoder(self, name: str) -> LoadedRanker:
-        """Find a ranker that makes one vector of a query. Raises: NotFound listing those that do."""
+        """Find a bi-encoder: a ranker that makes one vector of a query.
+
+        Raises: NotFound listing the known bi-encoders.
+        """
         known = [each.name for each in self.loaded.values() if each.spec.similarity is not None]
         if name not in known:
             listed = ", ".join(known) or "none"
@@ -236,7 +245,7 @@ class Engine:
     async def _score(
         self, ranker: LoadedRanker, call: RerankCall, known: KnownDocuments, reservation: Reservation
     ) -> RerankResult:
-        """Score all documents with one ranker; once more if the device fails and takes them with it."""
+        """Score all documents with one ranker. Repeat it once if the call fails because the device failed."""
         try:
             return await self._score_once(ranker, call, known, reservation)
         except Unavailable as error:
@@ -248,7 +257,10 @@ class Engine:
         return await self._score_once(ranker, call, known, reservation)
 
     async def _brought_back(self, ranker: LoadedRanker, call: RerankCall) -> None:
-        """Wait for the device, which took a call with it. Raises: as `brought_back`; DeadlineExceeded."""
+        """Wait until a failed device is back, to run a call again.
+
+        Raises: as `Device.brought_back`; DeadlineExceeded.
+        """
         try:
             async with asyncio.timeout_at(call.deadline_s):
                 await self.device.brought_back()
@@ -279,7 +291,7 @@ class Engine:
         except TimeoutError:
             raise DeadlineExceeded("the deadline passed before all documents were scored") from None
         except ReadingStopped:
-            # Another stage has failed the call: its error is the answer.
+            # Another stage has failed the call. Awaiting `finished` raises its error.
             await active.finished
             raise
         finally:
@@ -287,15 +299,15 @@ class Engine:
             active.close()
         documents = tuple(active.results[index] for index in range(len(call.documents)))
         result = RerankResult(documents, read + active.tally)
-        # Once the answer is on its way: nobody waits for the counters.
+        # Count after the answer is on its way: no caller has to wait for the counters.
         priority, exemplar = call.account.priority, call.record.exemplar()
         self._loop.call_soon(self._metrics.count_answer, ranker, result, priority, exemplar)
         return result
 
     async def drain(self, timeout_s: float) -> bool:
-        """Refuse new calls and wait for those inside; what is not done in time is answered UNAVAILABLE.
+        """Refuse new calls and wait for those in flight; calls unfinished after `timeout_s` get UNAVAILABLE.
 
-        Returns whether all were answered in full.
+        Returns whether all calls were answered in full.
         """
         if await self.gate.drain(timeout_s):
             return True
@@ -303,7 +315,7 @@ class Engine:
         return False
 
     def close(self) -> None:
-        """Stop the threads; calls still waiting are not answered."""
+        """Stop the threads. Pending calls get no answer."""
         self._tokenizers.close()
         self.device.stop()
 
@@ -311,13 +323,14 @@ class Engine:
         try:
             return self._reservations.admit(claim, time.monotonic(), instead_of=reserved)
         except DeadlineExceeded:
-            # The measured speed may be wrong, and while calls are refused for it nothing else corrects it.
+            # The measured speed may be wrong. While calls are refused because of it, only a new measurement
+            # corrects it.
             for work in claim.work:
                 self.device.doubt(self.loaded[work.ranker])
             raise
 
     async def _known(self, ranker: LoadedRanker, call: RerankCall) -> KnownDocuments:
-        """Look up which documents of a call need no encoding."""
+        """Find the documents of a call that need no encoding: their encodings are cached or stored."""
         cache = ranker.cache
         if cache is None:
             return KnownDocuments()
@@ -363,9 +376,10 @@ def _claim(
     documents: Sequence[Document],
     known: Sequence[KnownDocuments] | None = None,
 ) -> Claim:
-    """Say what a call asks for: its texts are held once, and read by each member that has nothing better.
+    """Compute the claim of a call.
 
-    `known` is None while the texts are not known: nothing is asked for a member with a cache.
+    Its texts are held once. Each member reads them unless it has cached or stored encodings or stored tokens.
+    `known` is None while the texts are not known; a member with a cache then claims no tokens.
     """
     work: list[Work] = []
     unread = 0

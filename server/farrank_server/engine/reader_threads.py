@@ -1,4 +1,4 @@
-"""The threads that read texts, in fair turns. One that hangs keeps neither others nor the process waiting."""
+"""The tokenizer threads, which serve accounts fairly. A hung thread blocks neither others nor the exit."""
 
 import threading
 import time
@@ -13,14 +13,14 @@ from farrank_server.batching.fair_order import NOBODY, Account
 from farrank_server.batching.fair_queue import FairQueue
 from farrank_server.engine.admission.reservations import READING_QUANTUM_S
 
-# A piece of a text takes milliseconds, the slowest that was ever measured a tenth of a second: a thread that
-# is at one for so long does not come back.
+# A piece of a text takes milliseconds; the slowest ever measured took a tenth of a second. A thread that
+# needs this long for one piece does not come back.
 HANG_AFTER_S = 30.0
 
-# How often somebody looks.
+# The interval between two checks.
 TICK_S = 1.0
 
-# How long ending waits for all threads together. Nobody waits for what they read any more.
+# How long shutdown waits for all threads together. No caller needs their results any more.
 STOP_GRACE_S = 1.0
 
 P = ParamSpec("P")
@@ -37,14 +37,14 @@ class Work:
 
 
 class ReaderHung(Exception):
-    """A thread was at one piece of work for far too long, and was given up."""
+    """A thread took far too long for one piece of work and was given up."""
 
 
 class ReaderThreads(Executor):
-    """A pool of daemon threads that take work from one queue, in the fair order of those it is done for.
+    """A pool of daemon threads that take work from one queue, in fair order among accounts.
 
-    `concurrent.futures.ThreadPoolExecutor` can neither replace a thread nor let a process end that has a hung
-    one: it waits for each of its threads when the interpreter ends.
+    `concurrent.futures.ThreadPoolExecutor` cannot replace a thread. It also waits for each of its threads
+    when the interpreter exits, so that a hung one would keep the process alive.
     """
 
     def __init__(self, threads: int) -> None:
@@ -54,11 +54,11 @@ class ReaderThreads(Executor):
         self._is_shut = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run a function for nobody in particular. Raises: as `submit_for`."""
+        """Run a function that belongs to no account. Raises: as `submit_for`."""
         return self.submit_for(NOBODY, lambda: fn(*args, **kwargs))
 
     def submit_for(self, account: Account, run: Callable[[], T]) -> Future[T]:
-        """Run a function for an account, after what was given before for it.
+        """Run a function for an account, after the functions submitted for it before.
 
         Raises: RuntimeError after `shutdown`.
         """
@@ -69,9 +69,9 @@ class ReaderThreads(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the threads after what was given, or after what they are at.
+        """End the threads after all submitted work, or with `cancel_futures` after the work that is running.
 
-        With `wait`, those that have not ended after `STOP_GRACE_S` are left behind.
+        With `wait`, threads that have not ended after `STOP_GRACE_S` are left running.
         """
         self._is_shut = True
         for left in self._queue.end(drop=cancel_futures):
@@ -82,15 +82,15 @@ class ReaderThreads(Executor):
 
     @property
     def hung(self) -> int:
-        """How many threads were given up and have not come back."""
+        """The number of threads that were given up and are still running."""
         self._hung = [reader for reader in self._hung if reader.thread.is_alive()]
         return len(self._hung)
 
     def give_up_hung(self, elapsed_s: float) -> int:
-        """Replace the threads that hang, and fail what they are at; `elapsed_s` since this was asked before.
+        """Replace the hung threads and fail their work. Returns how many threads hung.
 
-        A late look counts for at most two: in a process that was suspended nothing hangs. Returns how many
-        there were.
+        `elapsed_s` is the time since the last call. At most two ticks of it count: after a suspension of the
+        process no thread has hung.
         """
         hung = [reader for reader in self._readers if reader.looked_at(min(elapsed_s, 2 * TICK_S))]
         for reader in hung:
@@ -102,7 +102,7 @@ class ReaderThreads(Executor):
 
 
 class _ThreadsQueue:
-    """A `FairQueue` for threads, which wait at it for work."""
+    """A `FairQueue` on which threads block until there is work."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -110,13 +110,13 @@ class _ThreadsQueue:
         self._has_ended = False
 
     def put(self, work: Work) -> None:
-        """Leave work for a thread."""
+        """Add work for a thread."""
         with self._changed:
             self._waiting.put(work.account, work)
             self._changed.notify()
 
     def get(self) -> Work | None:
-        """Wait for work, and take that which goes next; None when no more will come."""
+        """Wait for the next work and take it. Returns None when no more will come."""
         with self._changed:
             while not self._waiting:
                 if self._has_ended:
@@ -125,12 +125,12 @@ class _ThreadsQueue:
             return self._waiting.take()[1]
 
     def done(self, work: Work, seconds: float) -> None:
-        """Note that work which was taken is done, and how long it took."""
+        """Record that work taken from the queue is done, and how long it took."""
         with self._changed:
             self._waiting.done(work.account, seconds)
 
     def end(self, *, drop: bool) -> list[Work]:
-        """Let threads end once nothing waits; with `drop`, give back what does."""
+        """Let threads end once the queue is empty. With `drop`, empty it now and return the dropped work."""
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()
@@ -138,7 +138,7 @@ class _ThreadsQueue:
 
 
 class _Reader:
-    """A thread, what it is at, and for how long somebody has seen it at that."""
+    """A thread, its current work, and how long the checks have seen it at that work."""
 
     def __init__(self, queue: _ThreadsQueue) -> None:
         self._queue = queue
@@ -150,7 +150,7 @@ class _Reader:
         self.thread.start()
 
     def looked_at(self, elapsed_s: float) -> bool:
-        """Look what it is at; say whether it hangs."""
+        """Check the thread's current work. Returns whether the thread hangs."""
         at = self._at
         if at is None or at is not self._seen_at:
             self._seen_at, self._seen_s = at, 0.0
@@ -159,7 +159,7 @@ class _Reader:
         return self._seen_s > HANG_AFTER_S
 
     def give_up(self) -> None:
-        """Fail what it is at, and let it end when it comes back."""
+        """Fail the current work. The thread ends when the work returns."""
         self._given_up = True
         if self._seen_at is not None:
             with suppress(InvalidStateError):
@@ -174,7 +174,7 @@ class _Reader:
             started_s = perf_counter()
             _do(work.future, work.run)
             self._queue.done(work, perf_counter() - started_s)
-            # Nothing is kept of a call until the next one comes.
+            # Keep no reference to a call while the thread waits for the next one.
             self._at = None
             del work
 
@@ -182,13 +182,13 @@ class _Reader:
 def _do(future: Future[Any], run: Callable[[], Any]) -> None:
     if not future.set_running_or_notify_cancel():
         return
-    # It may have been failed meanwhile, by who gave its thread up.
+    # `give_up` may have failed the future meanwhile.
     with suppress(InvalidStateError):
         try:
             result = run()
         except BaseException as error:
             future.set_exception(error)
-            # Else the error holds this frame, which holds the future, which holds the error.
+            # Otherwise the error holds this frame, the frame the future, and the future the error.
             del future
         else:
             future.set_result(result)

@@ -1,4 +1,4 @@
-"""Which part of a document was read, and which was not."""
+"""The part of a document that was read, and the part that was not."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,10 @@ Spans = NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What of a text was not read. `tokens` is an estimate unless the call asked for the count; 0 if none."""
+    """The part of a text that was not read.
+
+    `tokens` is 0 if nothing was cut. It is an estimate unless the call asked for the exact count.
+    """
 
     characters: int = 0
     tokens: int = 0

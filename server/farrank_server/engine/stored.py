@@ -1,4 +1,4 @@
-"""What is kept beside an index, as the engine reads it: documents' tokens, and encodings of their chunks."""
+"""Data stored with an index as the engine reads it: documents' tokens and encodings of their chunks."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class StoredTokens(Protocol):
     """The tokens of all documents of an index. Thread-safe."""
 
     def read(self, place: int, limit: int) -> TokenizedText:
-        """Give what tokenizing the text would: its first `limit` tokens, and how many it has."""
+        """Return the same as tokenizing the text: its first `limit` tokens and its number of tokens."""
         ...
 
 
@@ -24,63 +24,63 @@ class StoredEncodings(Protocol):
     """The encodings of all chunks of an index's documents. Thread-safe."""
 
     def read(self, place: int) -> "EncodedDocument":
-        """Give what encoding all chunks of the document would."""
+        """Return the same as encoding all chunks of the document."""
         ...
 
 
 class DocumentStores(Protocol):
-    """All that is kept beside one index. A document is found by its place, which is never given to another.
+    """All data stored with one index. A document is found by its place; places are never reused.
 
-    `index_id` names the build of the index, `generation` counts the changes since.
+    `index_id` names the build of the index. `generation` counts the changes since that build.
     """
 
     @property
     def index_id(self) -> str:
-        """The build."""
+        """The name of the build."""
         ...
 
     @property
     def generation(self) -> int:
-        """The change."""
+        """The number of changes since the build."""
         ...
 
     def length(self, place: int) -> int:
-        """Count the characters of a document's text."""
+        """The length of a document's text in characters."""
         ...
 
     def tokens_for(self, reader: "Reader") -> StoredTokens | None:
-        """Find the tokens that a ranker would make; None if there are none of its tokenizer."""
+        """Find the tokens that this ranker would make. Returns None if none are of its tokenizer."""
         ...
 
     def why_no_tokens(self, reader: "Reader") -> str:
-        """Say why none of the tokens are a ranker's; empty if some are, or there are none at all."""
+        """Explain why no stored tokens fit the ranker. Empty if some fit or the index stores no tokens."""
         ...
 
     def encodings_for(self, ranker: "LoadedRanker") -> StoredEncodings | None:
-        """Find the encodings that a ranker would make; None if there are none."""
+        """Find the encodings that this ranker would make. Returns None if there are none."""
         ...
 
     def why_no_encodings(self, ranker: "LoadedRanker") -> str:
-        """Say why none of the encodings are a bi-encoder's; empty if some are, or there are none at all."""
+        """Explain why no stored encodings fit the ranker. Empty if some fit or the index stores none."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What one ranker reads of an index's documents instead of their texts."""
+    """The stored data of an index that one ranker reads instead of texts."""
 
     tokens: StoredTokens | None = None
     encodings: StoredEncodings | None = None
 
     def encodings_within(self, max_chunks: int | None) -> StoredEncodings | None:
-        """Give the encodings where they answer a call that reads so many chunks of each document.
+        """Return the encodings if they can answer a call that reads at most `max_chunks` chunks per document.
 
-        What is cut there is known of tokens alone.
+        With such a limit, the stored tokens are needed too: they tell how much of the document was cut.
         """
         return self.encodings if max_chunks is None or self.tokens is not None else None
 
     def suffices(self, max_chunks: int | None) -> bool:
-        """Whether no text is needed."""
+        """Whether the ranker needs no text."""
         return self.tokens is not None or self.encodings_within(max_chunks) is not None
 
 
@@ -89,14 +89,14 @@ NOTHING = Source()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sources:
-    """What is kept beside one index for the rankers that are loaded, by their names."""
+    """The data stored with one index for each loaded ranker, by the ranker's name."""
 
     stores: DocumentStores
     of: Mapping[str, Source]
 
     @classmethod
     def found(cls, stores: DocumentStores, rankers: Iterable["LoadedRanker"]) -> "Sources":
-        """Find out what each ranker can read."""
+        """Find the data that each ranker can read."""
         of = {}
         for ranker in rankers:
             encodings = stores.encodings_for(ranker) if ranker.is_dual else None
@@ -109,10 +109,10 @@ class Sources:
 
     @property
     def tokens_for(self) -> list[str]:
-        """The rankers that read tokens here."""
+        """The rankers that read stored tokens of this index."""
         return [name for name, source in self.of.items() if source.tokens is not None]
 
     @property
     def encodings_for(self) -> list[str]:
-        """The rankers that read encodings here."""
+        """The rankers that read stored encodings of this index."""
         return [name for name, source in self.of.items() if source.encodings is not None]

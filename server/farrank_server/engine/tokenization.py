@@ -1,4 +1,4 @@
-"""Text becomes encoder inputs, off the event loop and in parallel."""
+"""Turns text into encoder inputs, off the event loop and in parallel."""
 
 import asyncio
 import logging
@@ -28,26 +28,26 @@ from farrank_server.errors import Internal, InvalidArgument
 
 log = logging.getLogger(__name__)
 
-# A call's documents are read in slices of about this many characters (some 5 ms of a core): the device
-# starts on the first while the next is read, and calls take turns.
+# A call's documents are read in slices of about this many characters (about 5 ms of a core). The device
+# starts on the first slice while the next one is read, and calls take turns.
 SLICE_CHARACTERS = 16_384
 
-# So many times faster than text becomes tokens, tokens are read that are kept beside an index.
+# Reading stored tokens is about this many times faster than tokenizing.
 STORED_FASTER = 16
 
 T = TypeVar("T")
 
-# Work of a call that other calls may come between.
+# Work of a call in steps, between which other calls may have their turn.
 Steps = Generator[None, None, T]
 
 Submit = Callable[[ActiveCall, Sequence[QueuedInput], Sequence[PendingDocument]], None]
 
 
 class TokenizerPool:
-    """The threads of `pool`. From there `submit` hands finished slices to the device's thread.
+    """Runs tokenization on the threads of `pool`, which pass finished slices to the device with `submit`.
 
-    `told` hears how many threads were found hanging; each is replaced. When more hang than there are to be,
-    `lost` is called: every further one would take its memory, and perhaps a core.
+    `told` is called with the number of threads found hanging; each is replaced. `lost` is called when more
+    threads hang than the pool has: each further one would cost its memory and perhaps a core.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class TokenizerPool:
         self._left_behind: dict[Reservation, list[Future[Any]]] = {}
 
     def close(self) -> None:
-        """End the threads; slices not begun are dropped."""
+        """End the threads. Slices not yet begun are dropped."""
         self._event_loop.call_soon_threadsafe(self._timer.cancel)
         self.pool.shutdown(cancel_futures=True)
 
@@ -89,7 +89,7 @@ class TokenizerPool:
         self._timer = self._event_loop.call_later(TICK_S, self._tick)
 
     async def prepare(self, call: ActiveCall) -> Tally:
-        """Read, split and submit all documents of a call; say what was read.
+        """Read, split and submit all documents of a call. Returns counts of what was read.
 
         Raises: InvalidArgument if the query holds no token; ReadingStopped if the call ended meanwhile.
         """
@@ -101,7 +101,7 @@ class TokenizerPool:
             brought = Tally() if framer else (yield from self._read_query(call, framer))
             return brought + (yield from self._read_slice(call, framer[0], indices))
 
-        # The first slice brings the query; the others then go side by side, a few at a time.
+        # The first slice includes the query. The other slices then run in parallel, a few at a time.
         account = call.call.account
         total = await self._in_turns(account, read(next(slices)), call.reservation)
 
@@ -116,24 +116,28 @@ class TokenizerPool:
             try:
                 await asyncio.gather(*reading)
             finally:
-                # The first to fail ends the others: their turns that still run hold the call's texts.
+                # The first task that fails cancels the others, whose running turns hold the call's texts.
                 for task in reading:
                     task.cancel()
                 await asyncio.gather(*reading, return_exceptions=True)
-                # An error holds this frame: through its tasks it would hold itself.
+                # Break a cycle: an error holds this frame, and this frame would hold the tasks with the
+                # error.
                 del task
                 reading.clear()
         total.tokenization_ns = time.perf_counter_ns() - started_ns
         return total
 
     def left_behind(self, reservation: Reservation) -> list[Future[Any]]:
-        """Give, once, the turns of an abandoned call that still run: each ends with the piece it reads."""
+        """Return the turns of an abandoned call that still run, and forget them.
+
+        Each turn ends with the piece of text that it is reading.
+        """
         return [turn for turn in self._left_behind.pop(reservation, ()) if not turn.done()]
 
     async def _in_turns(self, account: Account, steps: Steps[T], reservation: Reservation | None = None) -> T:
-        """Run steps on the pool's threads; after each turn the other calls have theirs.
+        """Run steps on the pool's threads, one turn at a time, so that other calls have theirs in between.
 
-        A turn that still runs when the caller goes is left behind to the reservation.
+        If the caller goes during a turn, the turn is kept in `_left_behind` for the reservation.
         """
         while True:
             turn = self.pool.submit_for(account, partial(_turn, steps))
@@ -146,20 +150,20 @@ class TokenizerPool:
             except ReaderHung as error:
                 raise Internal(f"a text of this call could not be read: {error}") from error
             finally:
-                # An error holds this frame: through its turn it would hold itself.
+                # Break a cycle: an error holds this frame, and this frame would hold the turn with the error.
                 del turn
             if done is not None:
                 return done[0]
 
     async def prepare_query(self, call: ActiveCall) -> None:
-        """Read and submit the query of a call to a dual ranker that has no documents.
+        """Read and submit only the query of a call, for a dual ranker.
 
         Raises: InvalidArgument if it holds no token.
         """
         await self._in_turns(call.call.account, self._read_query(call, []))
 
     async def check_query(self, ranker: LoadedRanker, call: RerankCall) -> None:
-        """Raise InvalidArgument if a call's query holds no token."""
+        """Check a call's query. Raises: InvalidArgument if it holds no token."""
         await self._in_turns(call.account, _tokens_of(ranker, call.query))
 
     def _read_query(self, call: ActiveCall, framer: list[ChunkFramer]) -> Steps[Tally]:
@@ -227,7 +231,7 @@ class TokenizerPool:
     def _observed(
         self, call: ActiveCall, steps: Generator[int, None, TokenizedText], readable: int
     ) -> Steps[TokenizedText]:
-        """Read a document; admission hears at each step how far and how fast."""
+        """Read a document and report after each step to admission how far and how fast it was read."""
         reached, busy_s = 0, 0.0
         read: TokenizedText | None = None
         while read is None:
@@ -249,7 +253,7 @@ class TokenizerPool:
 
 
 def _turn(steps: Steps[T]) -> tuple[T] | None:
-    """Take steps until a turn's time is over; give the result if they have come to their end."""
+    """Take steps until the time of a turn is over. Returns the result if the steps have ended, else None."""
     end_s = time.perf_counter() + READING_TURN_S
     while True:
         try:
@@ -261,7 +265,10 @@ def _turn(steps: Steps[T]) -> tuple[T] | None:
 
 
 def _cut(read: TokenizedText, characters: int) -> Cut:
-    """Estimate the tokens that were not counted: as dense as those that were read, and at least one."""
+    """Describe the unread part of a text.
+
+    Tokens that were not counted are estimated at the density of the tokens read, and as at least one.
+    """
     tokens = read.tokens_cut
     if tokens is None:
         tokens = max(1, round(read.characters_cut * len(read) / max(1, characters - read.characters_cut)))
@@ -269,7 +276,7 @@ def _cut(read: TokenizedText, characters: int) -> Cut:
 
 
 def _stored(call: ActiveCall, source: Source, index: int) -> EncodedDocument:
-    """Read the encodings of a document's chunks, as many as the call wants of them."""
+    """Read the stored encodings of a document's chunks, at most as many as the call wants."""
     place, limit, chunking = call.call.documents[index].place, call.call.max_chunks, call.ranker.spec.chunking
     assert source.encodings is not None, "its encodings are kept"
     whole = source.encodings.read(place)
@@ -299,7 +306,7 @@ def _tokens_of(ranker: LoadedRanker, query: str) -> Steps[TokenizedText]:
 
 
 def _slices(call: ActiveCall) -> Iterator[list[int]]:
-    """Cut the documents into runs of about SLICE_CHARACTERS; what is encoded already has none to read."""
+    """Divide the documents into runs of about SLICE_CHARACTERS. Encoded documents count no characters."""
     current: list[int] = []
     characters = 0
     for index, document in enumerate(call.call.documents):

@@ -1,1 +1,1 @@
-"""Admission: whether there is room and time for a call."""
+"""Admission: decides whether there is room and time for a call."""

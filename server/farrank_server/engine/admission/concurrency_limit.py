@@ -1,4 +1,4 @@
-"""The door that every call passes, both ways: counts calls, closes when the server drains."""
+"""Counts the calls in flight, and refuses new ones when there are too many or the server drains."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from farrank_server.errors import Reason, ResourceExhausted, Unavailable
 
 
 class ConcurrencyLimit:
-    """Lets at most `max_calls` in at once, of no caller more than its share. Belongs to the event loop."""
+    """Admits at most `max_calls` at once, and of each caller at most its share. Belongs to the event loop."""
 
     def __init__(self, max_calls: int) -> None:
         self.room = SharedRoom(max_calls)
@@ -20,9 +20,9 @@ class ConcurrencyLimit:
 
     @contextmanager
     def passing(self, account: Account = NOBODY) -> Iterator[None]:
-        """Be inside for the time of one call.
+        """Count one call as in flight for the duration of the context.
 
-        Raises: Unavailable when closed, ResourceExhausted when full, or when the account has its share.
+        Raises: Unavailable while draining; ResourceExhausted when full, or when the account has its share.
         """
         if self._closed:
             raise Unavailable("the server is draining; ask another replica", reason=Reason.DRAINING)
@@ -47,7 +47,7 @@ class ConcurrencyLimit:
             leave()
 
     def stay(self, account: Account = NOBODY) -> Callable[[], None]:
-        """Count once more for a call that is inside, until what is returned is called, once."""
+        """Count one more place for an account until the returned function is called. Call it exactly once."""
         self.room.take(1, account)
         self._empty.clear()
 
@@ -59,7 +59,7 @@ class ConcurrencyLimit:
         return leave
 
     async def drain(self, timeout_s: float) -> bool:
-        """Let nobody in any more; wait until all have left. False if some have not in time."""
+        """Admit no more calls and wait until all have left. Returns False if some have not left in time."""
         self._closed = True
         with suppress(TimeoutError):
             await asyncio.wait_for(self._empty.wait(), timeout_s)

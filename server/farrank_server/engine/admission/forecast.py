@@ -1,4 +1,4 @@
-"""When a new call would be done, and whom it would make late, in the order in which callers are served."""
+"""Forecasts when a new call would be done and which calls it would make late, in the fair order."""
 
 from typing import NamedTuple
 
@@ -12,10 +12,10 @@ FloatArray = NDArray[np.float64]
 
 
 class Shares(NamedTuple):
-    """Claims on the device, one a ranker of a call: what is left of each, and when its last input is due.
+    """Claims on the device, one per ranker of a call: the work left, and the due time of its last input.
 
-    Inputs of a share are due one after another up to `due_s` (see `batching.batcher`), so what is left of it
-    is due in the last `left_s` before that. Shapes: (N,) each, in seconds; times are of one clock.
+    Inputs of a share are due one after another up to `due_s` (see `batching.batcher`). The remaining work is
+    therefore due in the last `left_s` before that. Shapes: (N,) each, in seconds; times are of one clock.
     """
 
     left_s: FloatArray
@@ -24,10 +24,10 @@ class Shares(NamedTuple):
 
 
 class Accounts(NamedTuple):
-    """The callers that shares are of: their weights, and their virtual seconds ahead of what is theirs.
+    """The callers that own the shares: weights, and the virtual seconds by which each is ahead of its share.
 
-    Shapes: (A,) each. `progress` is how many virtual seconds go by in one of work (see
-    `batching.fair_order`), None where nobody has waited for anybody lately.
+    Shapes: (A,) each. `progress` is the number of virtual seconds per second of work (see
+    `batching.fair_order`). It is None if no account has waited for another recently.
     """
 
     weights: FloatArray
@@ -37,9 +37,10 @@ class Accounts(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """After how many seconds a new call would be done, by the work before it and by its caller's part alone.
+    """When a new call would be done, in seconds from now.
 
-    `makes_late`: whether another call would be late that is not late without it.
+    `done_after_s` follows from the work before it, `part_after_s` from its caller's share alone. `makes_late`
+    says whether another call would be late that would be in time without it.
     """
 
     done_after_s: float
@@ -48,7 +49,7 @@ class Forecast(NamedTuple):
 
 
 def forecast(shares: Shares, new: Shares, now_s: float) -> tuple[float, bool]:
-    """Say after how many seconds a new call would be done, and whether it would make another late.
+    """Return after how many seconds a new call would be done, and whether it would make another late.
 
     Work that is due before a share's last input is done before it. A call that is late already is not made
     late. Takes O(N log N).
@@ -64,17 +65,18 @@ def forecast(shares: Shares, new: Shares, now_s: float) -> tuple[float, bool]:
 def forecast_among(
     shares: Shares, owners: NDArray[np.intp], new: Shares, owner: int, accounts: Accounts, now_s: float
 ) -> Forecast:
-    """Forecast a call of the account `owner`; `owners` are those of the shares. Shape: owners (N,).
+    """Forecast a call of the account `owner`. `owners` holds the account of each share. Shape: owners (N,).
 
-    Before it goes what is due before it: of its own account all, of another no more than that one's part in
-    the meantime and what it is behind. A caller may make late whoever has by a quantum more work in flight
-    than itself, and nobody else.
+    Only work that is due earlier goes before the call. For its own account, that is all such work. For
+    another account, it is at most that account's part in the meantime plus its arrears. A call may make late
+    the calls of an account of the other priority, or of one with at least a quantum more work in flight than
+    its own account, and no other calls.
     """
     weight, count = accounts.weights[owner], len(accounts.weights)
     own = Shares(*(each[owners == owner] for each in shares))
     before, added = _Backlog(own), _Backlog(new)
     own_s = float(before.due_by(new.due_s).max() + new.left_s.sum())
-    # Progress says how fast the account's part comes, once it is ahead by as much as anybody may be.
+    # Progress gives the speed of the account's part once the account is as far ahead as allowed.
     waits_s, slowed = 0.0, 0.0
     if accounts.progress is not None:
         slowed = 1 / (accounts.progress * weight)
@@ -114,11 +116,11 @@ def _are_made_late(alone_s: FloatArray, with_new_s: FloatArray, until_deadline_s
 
 
 class _Backlog:
-    """Seconds of work by when they are due: what is left of a share is due at one second a second."""
+    """The seconds of work due by a time. The remaining work of a share falls due at one second per second."""
 
     def __init__(self, shares: Shares) -> None:
-        # By a time t, the sum over shares of clip(t - begin, 0, left): those begun count from their begin,
-        # and no longer from their end on.
+        # By time t, this is the sum over shares of clip(t - begin, 0, left): a share counts from its begin on
+        # and stops growing at its end.
         self._begins = np.sort(shares.due_s - shares.left_s)
         self._ends = np.sort(shares.due_s)
         self._begin_sums = np.concatenate(([0.0], np.cumsum(self._begins)))

@@ -1,4 +1,7 @@
-"""Is there room for a whole call, and can its deadline hold? Asked before any work is done for it."""
+"""Admission control: whether there is room for a whole call, and whether it can meet its deadline.
+
+It is checked before any work is done for the call.
+"""
 
 import threading
 from collections import Counter
@@ -16,28 +19,28 @@ from farrank_server.engine.admission.forecast import Accounts, FloatArray, Forec
 from farrank_server.engine.admission.shared_room import SharedRoom, within_share
 from farrank_server.errors import DeadlineExceeded, InvalidArgument, Reason, ResourceExhausted
 
-# The measured speed may be wrong, and on an idle server a call costs nobody else: what seems to need a little
-# more than its time is tried there.
+# The measured speed may be wrong, and on an idle server a call costs no other caller anything. There, a call
+# that seems to need up to this many times its remaining time is tried.
 BENEFIT_OF_DOUBT = 1.5
 
-# Calls take turns at the tokenizer's threads, so many seconds each.
+# Calls take turns on the tokenizer threads, this many seconds each.
 READING_TURN_S = 0.01
 
-# How far a caller may be ahead of its share of the tokenizer's threads, in seconds of reading.
+# How far a caller may be ahead of its share of the tokenizer threads, in seconds of reading.
 READING_QUANTUM_S = 5 * READING_TURN_S
 
-# The table of all work, a column for each ranker of a call. What is left may be less than nothing where more
-# was done than was estimated. A column that nobody uses has no work, and no deadline that could be missed.
+# The table of all work has a column for each ranker of a call. The remaining work is negative if more was
+# done than estimated. An unused column has no work and no deadline that could be missed.
 TOKENS_LEFT, CHUNKS_LEFT, TOKENS, CHUNKS, RANKER, ARRIVAL_S, DEADLINE_S, ACCOUNT = range(8)
 UNUSED = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, np.inf, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one ranker has to do for a call, estimated from the lengths of the texts until they are read.
+    """One ranker's work for a call, estimated from the lengths of the texts until they are read.
 
-    `chunks` are all that it scores, `tokens` those that it encodes: cached documents cost chunks alone.
-    `least_tokens` is a lower estimate that no measurement moves.
+    `chunks` counts all chunks that it scores, `tokens` the tokens that it encodes: a cached document costs
+    only chunks. `least_tokens` is a lower bound that does not depend on measurements.
     """
 
     ranker: str
@@ -48,7 +51,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a call asks for: its rankers' work, and characters that are to be read and to be held.
+    """The resources that a call asks for: its rankers' work, and characters to read and to hold.
 
     Times are seconds of one clock.
     """
@@ -63,7 +66,7 @@ class Claim:
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """An admitted call: its characters that are held and not read, and its rankers' columns of the table."""
+    """An admitted call: its unread characters, its held characters, and its rankers' columns of the table."""
 
     unread: int
     held: int
@@ -72,11 +75,11 @@ class Reservation:
 
 
 class Reservations:
-    """Keeps count of outstanding work, admits a call as a whole or refuses it. Thread-safe.
+    """Counts outstanding work, and admits a call as a whole or refuses it. Thread-safe.
 
-    `speeds` are the rankers', `reading` is the tokenizer pool's in characters per second, all its `readers`
-    together, at which calls take turns; one device serves all rankers. With N calls in flight an admission
-    takes O(N log N). What is reported of a call that was released changes nothing.
+    `speeds` are those of the rankers. `reading` is the speed of the tokenizer pool in characters per second,
+    all its `readers` together; calls take turns there. One device serves all rankers. With N calls in flight
+    an admission takes O(N log N). Reports about a released call change nothing.
     """
 
     def __init__(
@@ -92,33 +95,33 @@ class Reservations:
         self._admitted: set[Reservation] = set()
         self._unread = 0
         self._texts = SharedRoom(limits.max_held_characters)
-        # The callers of what is admitted, each with a number for the table and its calls.
+        # The accounts of admitted calls: each account's number in the table, and its number of calls.
         self._accounts: dict[Account, list[int]] = {}
         self._free_numbers: list[int] = []
-        # What the device's thread has done for whom; it is another one when another thread takes over.
+        # The order of the current device thread. It is replaced when another thread takes over.
         self.order = FairOrder(QUANTUM_S)
 
     def outstanding_tokens(self, ranker: str) -> int:
-        """Tokens admitted and not yet encoded: counted where tokenized, estimated where not."""
+        """Tokens admitted and not yet encoded: exact for tokenized texts, estimated for the others."""
         with self._lock:
             return _tokens_left(self._table[:, self._table[RANKER] == self._number[ranker]])
 
     def outstanding_of(self, priority: Priority) -> int:
-        """The same of a priority, all rankers together."""
+        """Tokens of one priority admitted and not yet encoded, all rankers together."""
         with self._lock:
             numbers = [number for each, (number, _) in self._accounts.items() if each.priority is priority]
             return _tokens_left(self._table[:, np.isin(self._table[ACCOUNT], numbers)])
 
     def held_characters(self) -> int:
-        """Characters of the texts of all admitted calls."""
+        """The characters of the texts of all admitted calls."""
         return self._texts.held
 
     def admit(self, claim: Claim, now_s: float, *, instead_of: Reservation | None = None) -> Reservation:
-        """Take a call in, if need be in the place of what was reserved for it before, which is given back.
+        """Admit a call. An earlier reservation `instead_of` is released first.
 
-        Raises: InvalidArgument if it is too large for any queue; DeadlineExceeded if it would be late even if
-        nothing else ran; ResourceExhausted (with a hint when to come back) if there is no room for it now, or
-        none within the caller's share, or no time before its deadline or those of calls admitted earlier.
+        Raises: InvalidArgument if the call is too large for any queue; DeadlineExceeded if it would be late
+        even if nothing else ran; ResourceExhausted (with a retry hint) if there is no room for it now, or
+        none within the caller's share, or if it or a call admitted earlier would miss its deadline.
         """
         least_tokens = sum(work.least_tokens for work in claim.work)
         if least_tokens > self._limits.max_queued_tokens:
@@ -151,14 +154,14 @@ class Reservations:
             return reservation
 
     def read(self, reservation: Reservation, characters: int) -> None:
-        """Note that so many characters of the call have been tokenized."""
+        """Record that this many characters of the call have been tokenized."""
         with self._lock:
             if reservation in self._admitted:
                 reservation.unread -= characters
                 self._unread -= characters
 
     def correct(self, reservation: Reservation, ranker: str, tokens: int, chunks: int) -> None:
-        """Put counted numbers in the place of the estimates; what is done already stays done."""
+        """Replace the estimates by counted numbers. Work already done stays counted as done."""
         with self._lock:
             if ranker in reservation.columns:
                 work = self._table[:, reservation.columns[ranker]]
@@ -167,7 +170,7 @@ class Reservations:
                 work[TOKENS], work[CHUNKS] = tokens, chunks
 
     def done(self, reservation: Reservation, ranker: str, *, tokens: int = 0, chunks: int = 0) -> None:
-        """Note that so many tokens of the call have been encoded, so many chunks scored."""
+        """Record that this many tokens of the call have been encoded and this many chunks scored."""
         with self._lock:
             if ranker in reservation.columns:
                 column = reservation.columns[ranker]
@@ -175,14 +178,14 @@ class Reservations:
                 self._table[CHUNKS_LEFT, column] -= chunks
 
     def begin_again(self, reservation: Reservation, ranker: str) -> None:
-        """Note that what was done of a ranker's work is lost, and is done once more."""
+        """Record that a ranker's finished work is lost and will be done again."""
         with self._lock:
             if ranker in reservation.columns:
                 work = self._table[:, reservation.columns[ranker]]
                 work[TOKENS_LEFT], work[CHUNKS_LEFT] = work[TOKENS], work[CHUNKS]
 
     def abandon(self, reservation: Reservation) -> None:
-        """Give back all but the texts of a call that nobody waits for, while a thread still reads them."""
+        """Release everything except the texts of an abandoned call, while a thread still reads them."""
         with self._lock:
             if reservation in self._admitted:
                 self._unread -= reservation.unread
@@ -190,7 +193,7 @@ class Reservations:
                 self._give_columns_back(reservation)
 
     def release(self, reservation: Reservation) -> None:
-        """Give back whatever the call still holds; it is answered, refused or gone."""
+        """Release everything that the call still holds after its answer, its refusal or its abandonment."""
         with self._lock:
             self._release(reservation)
 
@@ -208,7 +211,7 @@ class Reservations:
         self._give_columns_back(reservation)
 
     def _account_number(self, account: Account) -> int:
-        """The number of an account: its own, or the one that it would get."""
+        """Return the account's number, or the number that it would get."""
         if account in self._accounts:
             return self._accounts[account][0]
         return self._free_numbers[-1] if self._free_numbers else len(self._accounts)
@@ -224,7 +227,7 @@ class Reservations:
         return *sizes, *sizes, self._number[work.ranker], claim.arrival_s, claim.deadline_s, account
 
     def _shares(self, table: FloatArray) -> Shares:
-        """Work as claims on the device, at the speeds of now. Shape: table (8, N)."""
+        """Convert work to claims on the device, at the current speeds. Shape: table (8, N)."""
         rankers = table[RANKER].astype(np.intp)  # (N,)
         token_s = np.array([1 / each.encoding.per_s for each in self._speeds])[rankers]
         chunk_s = np.array([1 / each.scoring.per_s for each in self._speeds])[rankers]
@@ -233,10 +236,11 @@ class Reservations:
         return Shares(left_s, table[ARRIVAL_S] + all_s, table[DEADLINE_S])
 
     def _reading_s(self, account: Account, characters: int) -> float:
-        """Say after how long so many characters of a call that comes now are read.
+        """Return after how many seconds this many characters of a new call are read.
 
-        For each turn of its own, no other call has more than one with each reader: of a large one little is
-        read before a small one is done. Nor has all of another caller more than its part.
+        Each time the call has a turn, every other call has at most one with each reader: only a little of a
+        large call is read before a small one is done. In the same way, another account's calls together get
+        no more than its share.
         """
         per_s = self._reading.per_s
         before: float = max(0, self._unread)
@@ -343,7 +347,7 @@ class Reservations:
             )
 
     def _forecast(self, claim: Claim, columns: FloatArray, now_s: float) -> Forecast:
-        """Forecast a call in the order among the callers."""
+        """Forecast a call in the fair order of the callers."""
         owner = int(columns[ACCOUNT, 0])
         count = max(owner, len(self._accounts) + len(self._free_numbers) - 1) + 1
         weights, leads_s, is_batch = np.ones(count), np.zeros(count), np.zeros(count, np.bool_)
@@ -358,7 +362,7 @@ class Reservations:
         )
 
     def _owners(self, table: FloatArray) -> NDArray[np.intp]:
-        """The numbers of the accounts that columns are of. Shape: table (8, N) -> (N,)."""
+        """Return the account number of each column. Shape: table (8, N) -> (N,)."""
         owners: NDArray[np.intp] = table[ACCOUNT].astype(np.intp)
         return owners
 
@@ -372,5 +376,5 @@ def _exhausted(message: str, reason: Reason, retry_after_s: float) -> ResourceEx
 
 
 def _rounded(seconds: float) -> str:
-    """Write seconds for people: 94, 9.4, 0.094."""
+    """Format seconds for people: 94, 9.4, 0.094."""
     return f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.2g}" if seconds > 0 else "0"

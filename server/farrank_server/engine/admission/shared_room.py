@@ -1,15 +1,15 @@
-"""Room that is bounded, and that no caller fills alone."""
+"""A bounded resource that no caller can fill alone."""
 
 from collections import Counter
 
 from farrank_server.batching.fair_order import NOBODY, Account, Priority
 
-# A caller may hold so many times what is still free, times its weight: as A. Choudhury and E. Hahne share the
-# buffers of a switch (Dynamic queue length thresholds, IEEE/ACM ToN 1998). One alone gets 15/16 of all, and
-# who comes next finds the rest; the more there are who want much, the less each of them gets.
+# A caller may hold this many times the free room, times its weight. This is how A. Choudhury and E. Hahne
+# share the buffers of a switch (Dynamic queue length thresholds, IEEE/ACM ToN 1998). A single caller gets
+# 15/16 of the room, and the next one finds the rest. The more callers want much, the less each gets.
 OF_FREE = 15.0
 
-# What can wait gets so many times what is free, all callers together: it leaves half to interactive work.
+# All batch work together may hold this many times the free room, which leaves half to interactive work.
 BATCH_OF_FREE = 1.0
 
 
@@ -23,10 +23,10 @@ def within_share(
     size: float,
     of_free: float = OF_FREE,
 ) -> bool:
-    """Say whether a caller may hold so much more of a room that has a place for it.
+    """Return whether an account may hold `wanted` more of a room that has space for it.
 
-    `held` of `size` is held: `mine` by the account itself, `of_batch` by all work of the priority BATCH. Who
-    holds nothing may have what is free.
+    `held` of `size` is taken: `mine` by the account itself, `of_batch` by all work of the priority BATCH. An
+    account that holds nothing may take all that is free.
     """
     free = size - held
     if account.priority is Priority.BATCH and held and of_batch + wanted > BATCH_OF_FREE * free:
@@ -35,9 +35,9 @@ def within_share(
 
 
 class SharedRoom:
-    """Counts how much of a room of `size` each account holds; only accounts that hold something are kept.
+    """Counts how much of a room of `size` each account holds. Only accounts that hold something are kept.
 
-    An account may hold `of_free` times what is free.
+    An account may hold `of_free` times the free room.
     """
 
     def __init__(self, size: int, of_free: float = OF_FREE) -> None:
@@ -51,11 +51,11 @@ class SharedRoom:
         return len(self._of)
 
     def is_full_for(self, wanted: int) -> bool:
-        """Whether there is no place for so much, whoever asks."""
+        """Whether `wanted` does not fit, for any account."""
         return self.held + wanted > self.size
 
     def shares(self, account: Account, wanted: int) -> bool:
-        """Whether so much more is within the account's share."""
+        """Whether `wanted` more is within the account's share."""
         of_batch, held = self._of_batch, self.held
         mine = self._of[account]
         return within_share(
@@ -63,11 +63,11 @@ class SharedRoom:
         )
 
     def of(self, account: Account) -> int:
-        """What an account holds."""
+        """The amount that an account holds."""
         return self._of[account]
 
     def take(self, amount: int, account: Account = NOBODY) -> None:
-        """Count what an account holds from now on; below 0, what it gives back."""
+        """Add an amount to an account. A negative amount gives it back."""
         self.held += amount
         if account.priority is Priority.BATCH:
             self._of_batch += amount

@@ -1,1 +1,1 @@
-"""The thread that owns the device, and what runs on it."""
+"""The device thread and everything that runs on it."""

@@ -1,4 +1,4 @@
-"""A batch that was handed to the device, until its features are taken in."""
+"""A batch in flight: submitted to the device, its features not yet taken in."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -12,11 +12,11 @@ from farrank_server.engine.device.work_queue import RankerQueue
 
 
 class BatchInFlight:
-    """A batch, begun on the device when this is made. A failure is kept for whoever asks for its rows.
+    """A batch that starts on the device when this object is made. A failure is raised when its rows are read.
 
-    `positions`: what each input takes on the device. Times are seconds of `time.monotonic`. `seconds`, once
-    it is `done_s`: how long the device was busy with it where batches queue there, its wait behind another
-    left out; else from its beginning to its end.
+    `positions` holds the positions of each input on the device. Times are seconds of `time.monotonic`.
+    `seconds` is set with `done_s`. Where batches queue on the device, it is the time the device was busy with
+    this batch, without its wait behind another; elsewhere it is the time from start to end.
     Raises: DeviceLost.
     """
 
@@ -41,14 +41,14 @@ class BatchInFlight:
 
     @property
     def may_run(self) -> bool:
-        """Whether the device may still be at it."""
+        """Whether the device may still be running it."""
         return self.is_queued and self.done_s is None
 
     def wait(self) -> None:
-        """Wait until the device is done with it, well or not. Raises: DeviceLost."""
+        """Wait until the device has finished the batch or failed. Raises: DeviceLost."""
         if self.done_s is not None or self._encoding is None:
             return
-        # Twice: it may have to wait for the batch before it.
+        # Twice the time, because it may wait for the batch before it.
         with self._step(2):
             self._rows = self._encoding.rows()
             self.seconds = self._encoding.device_s()
@@ -58,7 +58,10 @@ class BatchInFlight:
             self.seconds = self.done_s - self.began_s
 
     def rows(self) -> list[Features]:
-        """Wait for it; give each input's features, (F,) or (S, F…). Raises: what was raised on the device."""
+        """Wait for the batch and return each input's features, (F,) or (S, F…).
+
+        Raises: the error raised on the device.
+        """
         self.wait()
         if self._error is not None:
             raise self._error
@@ -66,7 +69,7 @@ class BatchInFlight:
 
     @contextmanager
     def _step(self, share: int) -> Iterator[None]:
-        """Be in a call that should take so many times what the batch takes at the measured speed."""
+        """Mark a native call that should take `share` times the batch's time at the measured speed."""
         try:
             batch_s = sum(self.positions) / self.queue.ranker.tokens_per_s()
             with self._watchdog.step(share * batch_s, batch_s):

@@ -1,4 +1,4 @@
-"""What becomes of a batch: features are taken in, complete documents are scored, failures are isolated."""
+"""Processes the results of a batch: takes features in, scores complete documents, isolates failures."""
 
 import logging
 import math
@@ -24,28 +24,28 @@ from farrank_server.telemetry.call_record import Facts, TracedBatch
 
 log = logging.getLogger(__name__)
 
-# By then the event loop has sent an answer, and a caller that asks again at once has done so.
+# By then the event loop has sent an answer, and a client that calls again at once has done so.
 ANSWER_SENT_S = 0.003
 
-# The share of the budget from which on a batch counts as full.
+# A batch counts as full from this share of the budget on.
 FULL = 0.5
 
-# So many calls fail one after the other, and nothing succeeds between them, before an input that is known to
-# be good is tried: if that fails too, the device is at fault and not what callers sent.
+# After this many failed calls in a row the probe runs, an input known to be good. If the probe fails too, the
+# device is at fault and not the callers' input.
 FAILURES_BEFORE_PROBE = 3
 
 T = TypeVar("T")
 
 
 class ChunksMissing(Exception):
-    """A document was about to be scored without the features of all its chunks, which is a bug."""
+    """A document was about to be scored without the features of all its chunks. This is a bug."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What is counted of finished work: of a batch, or of documents alone. It holds no text and no feature.
+    """The figures of finished work: a batch, or the scoring of documents. Holds no texts and no features.
 
-    `parts` are the tokens of each input, with the place of its call.
+    `parts` holds the number of tokens of each input with the reservation of its call.
     """
 
     queue: RankerQueue
@@ -57,10 +57,10 @@ class Figures:
 
 
 class BatchResults:
-    """Takes in what batches became on the device, and scores what they complete, on the device's thread.
+    """Takes in the results of batches and scores the documents that they complete, on the device thread.
 
-    `has_succeeded`: whether anything came out well since somebody last set it to False. `uncounted` are the
-    figures of what was done; where the device has nothing else to do, they wait there for `count`.
+    `has_succeeded` says whether any work succeeded since it was last set to False. `uncounted` holds the
+    figures of finished work until `count`; while the device is idle they wait until the answers are sent.
     """
 
     def __init__(
@@ -75,10 +75,11 @@ class BatchResults:
         self.uncounted: list[Figures] = []
 
     def finish(self, batch: BatchInFlight, *, beside: bool) -> None:
-        """Wait for a batch, keep its features, and score what it completed.
+        """Wait for a batch, keep its features, and score the documents that it completes.
 
-        An input that fails is isolated: its call gets an error, its companions their scores. `beside`:
-        another batch is in flight, whose time on the device covers what is done here.
+        A failing input is isolated: its call gets an error, and the other inputs of the batch get their
+        scores. `beside` says that another batch is in flight, whose time on the device covers the work done
+        here.
         Raises: DeviceLost.
         """
         ready: list[PendingDocument] = []
@@ -86,7 +87,7 @@ class BatchResults:
 
         def take_in(items: Sequence[QueuedInput]) -> None:
             attempt = batch
-            # The first attempt is the one that was begun; others leave out calls that have ended since.
+            # The first attempt is the batch already begun. Later ones leave out calls that have ended since.
             if items is not batch.items:
                 items = [item for item in items if self._work.is_open(item.call)]
                 if not items:
@@ -111,13 +112,13 @@ class BatchResults:
         self._let_loop_answer(ready, beside=beside)
 
     def _take_in(self, batch: BatchInFlight) -> list[PendingDocument]:
-        """Put each input's features in its place; return the documents that can be scored now.
+        """Store each input's features in its document. Returns the documents that can be scored now.
 
-        If it fails, no call and no document has changed: the inputs can run again.
+        If this fails, no call and no document has changed, so that the inputs can run again.
         """
         arrived = self._arrived(batch)
         self._succeeded()
-        # Counted back from its end: a batch that waited behind another was still queued.
+        # Subtract the batch's time from its end, because a batch may have waited behind another.
         started_s = (batch.done_s or batch.began_s) - batch.seconds
         for call in {item.call for item in batch.items}:
             call.tally.inference_ns += round(batch.seconds * 1e9)
@@ -147,10 +148,11 @@ class BatchResults:
         return ready
 
     def _arrived(self, batch: BatchInFlight) -> list[tuple[QueuedInput, Features, int]]:
-        """Give the features of the inputs that are still wanted, and the device memory that each keeps.
+        """Return the features of the inputs still wanted, with the device memory that each keeps.
 
-        Features that wait for others of their document are copied: on the device while there is room.
-        Raises: what was raised on the device; OutOfMemory, DeviceLost.
+        Features that wait for the rest of their document are copied: on the device while there is room, else
+        to the host.
+        Raises: the error raised on the device; OutOfMemory, DeviceLost.
         """
         arrived: list[tuple[QueuedInput, Features, int]] = []
         rows = zip(batch.items, batch.rows(), strict=True)
@@ -168,13 +170,13 @@ class BatchResults:
                 nbytes = row.nbytes if most is not None and fits else 0
                 kept_bytes += nbytes
                 with self._watchdog.step():
-                    # A row of a batch is a view, which would keep the whole batch in memory.
+                    # A row of a batch is a view that would keep the whole batch in memory.
                     row = kept(row, on_host=not fits)
             arrived.append((item, row, nbytes))
         return arrived
 
     def _score(self, ranker: LoadedRanker, ready: Sequence[PendingDocument], *, beside: bool) -> float:
-        """Score documents; return the seconds that the device was busy with it alone."""
+        """Score documents. Returns the seconds in which this alone kept the device busy."""
         started_s = time.monotonic()
         scored = 0
 
@@ -197,9 +199,9 @@ class BatchResults:
         return scoring_s
 
     def _let_loop_answer(self, scored: Sequence[PendingDocument], *, beside: bool) -> None:
-        """Let the event loop have the interpreter: callers wait for their scores, nobody for the counters.
+        """Let the event loop send answers before the work is counted: callers wait only for scores.
 
-        Where nothing else waits for the device, they wait until the answer is sent.
+        If the device has no other work, the figures stay uncounted until the answers are sent.
         """
         if beside or self._work.has_work:
             if scored:
@@ -207,7 +209,7 @@ class BatchResults:
             self.count()
 
     def _score_together(self, ranker: LoadedRanker, ready: Sequence[PendingDocument]) -> None:
-        """Score documents of any number of calls at once; resolve the calls that this finished.
+        """Score documents of any number of calls at once, and settle the calls that are then complete.
 
         Raises: OutOfMemory, DeviceLost.
         """
@@ -217,8 +219,8 @@ class BatchResults:
             features = [_features(document) for document in ready]
             queries = [_query(document.call) for document in ready] if ranker.is_dual else None
             found = ranker.runtime.score(features, queries)
-            # The copies for the cache can fail, too: the documents are then scored again, and none may have
-            # been counted before.
+            # Copying for the cache can fail, too. The documents are then scored again, so none may be counted
+            # before.
             is_new = [ranker.cache is not None and document.whole is None for document in ready]
             on_host = [its.to("cpu") if new else None for its, new in zip(features, is_new, strict=True)]
         self._succeeded()
@@ -246,7 +248,7 @@ class BatchResults:
                 self._work.forget(call)
 
     def _fail_not_finite(self, document: PendingDocument, score: float) -> None:
-        # Not a number compares with nothing: the other documents could not be put in order either.
+        # NaN has no order: the other documents could not be ranked either.
         name = document.call.ranker.name
         log.error(
             "ranker %s gave a document of %d chunks the score %s",
@@ -262,7 +264,7 @@ class BatchResults:
         self._give_up(document.call, error)
 
     def count(self) -> None:
-        """Count all that was done since the last time."""
+        """Count all work finished since the last call."""
         for done in self.uncounted:
             ranker, budget = done.queue.ranker, done.queue.batcher.budget
             self._metrics.device_busy_seconds.labels(ranker.capabilities.device).inc(done.busy_s)
@@ -270,7 +272,8 @@ class BatchResults:
                 continue
             budget.fitted()
             real = sum(tokens for _, tokens in done.parts)
-            # A batch that is not full says more of the cost of a batch than of the speed.
+            # The time of a batch that is not full depends more on the fixed cost of a batch than on the
+            # speed.
             if done.padded >= budget.tokens * FULL:
                 ranker.speeds.encoding.observe(real, done.seconds)
             for reservation, tokens in done.parts:
@@ -282,7 +285,7 @@ class BatchResults:
 
     def _encoding_failed(self, batch: BatchInFlight, items: Sequence[QueuedInput], error: Exception) -> None:
         ranker, budget = batch.queue.ranker, batch.queue.batcher.budget
-        # Once a batch: its halves say nothing new of what a batch may hold.
+        # Once per batch: its halves give no new information about the size that fits.
         if isinstance(error, OutOfMemory) and items is batch.items and len(items) > 1:
             padded = sum(batch.positions)
             budget.failed(padded)
@@ -310,7 +313,7 @@ class BatchResults:
             self._probe(ranker)
 
     def _give_up(self, call: ActiveCall, error: FarrankError) -> None:
-        """Answer a call with an error, and run nothing more of it."""
+        """Answer a call with an error, and run no more of its inputs."""
         call.settle(error)
         self._work.forget(call)
 
@@ -319,7 +322,7 @@ class BatchResults:
         self.has_succeeded = True
 
     def _probe(self, ranker: LoadedRanker) -> None:
-        """Find out whether the device is at fault, or what callers sent. Raises: DeviceLost."""
+        """Find out whether the device or the callers' input is at fault. Raises: DeviceLost."""
         try:
             with self._watchdog.step():
                 ranker.runtime.encode([ranker.probe]).rows()
@@ -346,10 +349,10 @@ def run_isolated(
     parts: Sequence[T],
     on_failure: Callable[[Sequence[T], Exception], None],
 ) -> None:
-    """Run the parts together; if that fails, in halves, until what fails is a single part.
+    """Run the parts together. If that fails, run each half, down to single parts.
 
-    Its companions do not suffer. `on_failure` hears of every failed attempt; the parts of an attempt with one
-    part are lost.
+    So a failing part does not harm the others. `on_failure` is called for every failed attempt; a part that
+    fails alone is not run again.
     Raises: DeviceLost, at once: no smaller batch would help.
     """
     try:
@@ -367,7 +370,8 @@ def run_isolated(
 def _features(document: PendingDocument) -> Features:
     """Gather all features of a document, (C, …).
 
-    Raises: ChunksMissing if there are not as many as the document has chunks; OutOfMemory, DeviceLost.
+    Raises: ChunksMissing if their number differs from the document's number of chunks; OutOfMemory,
+    DeviceLost.
     """
     chunks = [chunk for chunk in document.features if chunk is not None]
     arrived = len(chunks if document.whole is None else document.whole.vectors)
@@ -383,9 +387,9 @@ def _query(call: ActiveCall) -> Features:
 
 
 def _note_batch(batch: BatchInFlight, start_s: float) -> None:
-    """Note, for the calls that are traced, how long their inputs waited for a batch and what it took.
+    """Record, for traced calls, how long their inputs waited for a batch and how long the batch took.
 
-    `start_s` is when the device began it.
+    `start_s` is the time at which the device began it.
     """
     traced = defaultdict[ActiveCall, list[QueuedInput]](list)
     for item in batch.items:

@@ -1,4 +1,4 @@
-"""The thread that owns the device: takes the most urgent batch, has it run, and lives on when it fails."""
+"""The thread that owns the device. It runs the most urgent batch and survives the device's failures."""
 
 import logging
 import threading
@@ -26,22 +26,22 @@ log = logging.getLogger(__name__)
 # How long to wait before each attempt to bring a lost device back.
 RELOAD_DELAYS_S = (0.0, 1.0, 3.0)
 
-# A device that was brought back so often, and failed before a single batch succeeded, is lost.
+# A device that was brought back this many times without one successful batch in between is lost.
 RELOADS_IN_VAIN = 3
 
-# Batches begun behind the one that runs. One is enough for the device to go on while the features of the last
-# are scored; each more would be one that no urgent call can pass, and that runs though its callers have gone.
+# Batches begun behind the running one. One keeps the device busy while the features of the last batch are
+# scored. No urgent call could overtake a further one, which would also run if its callers have gone.
 AHEAD = 1
 
 T = TypeVar("T")
 
 
 class DeviceThread:
-    """The one thread on which everything of the device happens: loading, warming up, running.
+    """The one thread that does all work on the device: loading, warming up, running.
 
-    One thread, because OpenMP keeps a team of threads for every thread that ever ran a parallel operation:
-    two teams are twice as many threads as cores. A daemon, because a thread that hangs in native code must
-    not keep the process from ending.
+    There is one thread because OpenMP keeps a team of threads for every thread that ever ran a parallel
+    operation: two teams are twice as many threads as cores. It is a daemon because a thread that hangs in
+    native code must not keep the process from ending.
     """
 
     def __init__(self) -> None:
@@ -51,11 +51,11 @@ class DeviceThread:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it has not ended yet."""
+        """Whether the thread has not ended yet."""
         return self._thread.is_alive()
 
     def submit(self, function: Callable[..., T], *arguments: object) -> Future[T]:
-        """Run a function after those that were given before."""
+        """Run a function on the thread after those submitted before."""
         result: Future[T] = Future()
 
         def work() -> None:
@@ -68,7 +68,7 @@ class DeviceThread:
         return result
 
     def shutdown(self, timeout_s: float | None = None) -> None:
-        """End after what was given; wait for that, but not longer than `timeout_s`."""
+        """End the thread after all submitted work. Wait for that at most `timeout_s`."""
         self._work.put(None)
         self._thread.join(timeout_s)
 
@@ -78,7 +78,7 @@ class DeviceThread:
 
 
 class DeviceState(StrEnum):
-    """Whether the device can take calls. One owner changes it: `supervision.Device`, on the event loop."""
+    """Whether the device can take calls. Only `supervision.Device` changes it, on the event loop."""
 
     READY = "ready"
     RELOADING = "reloading"
@@ -86,9 +86,9 @@ class DeviceState(StrEnum):
 
 
 class DeviceLoop:
-    """Runs the batches of all rankers until it is told to stop. All but `inbox` is the device's thread's own.
+    """Runs the batches of all rankers until it gets a Stop message.
 
-    `report` is told, on that thread, of every new state.
+    Everything except `inbox` belongs to the device thread. That thread calls `report` with each new state.
     """
 
     def __init__(
@@ -110,11 +110,11 @@ class DeviceLoop:
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether anything came out well since the rankers were loaded."""
+        """Whether any work has succeeded since the rankers were loaded."""
         return self._results.has_succeeded
 
     def run(self, *, load_first: bool = False) -> None:
-        """Serve until told to stop, until the device is lost, or until another thread has taken over."""
+        """Serve until a Stop message, until the device is lost, or until another thread has taken over."""
         try:
             if load_first and not self._load_anew():
                 return
@@ -124,7 +124,7 @@ class DeviceLoop:
                     return
                 except GivenUp:
                     raise
-                # Nothing that ends the loop, a native library's SystemExit included, may end the server.
+                # No exception in the loop may end the server, not even a native library's SystemExit.
                 except BaseException as error:
                     log.exception("the device failed; bringing it back")
                     if not self._recover(error):
@@ -134,7 +134,10 @@ class DeviceLoop:
             self._begun.clear()
 
     def _serve(self) -> None:
-        """Take turns. A device that queues batches should never wait for Python: one is begun ahead."""
+        """Take turns until a Stop message.
+
+        On a device that queues batches, one batch is begun ahead, so that the device never waits for Python.
+        """
         work = self.work
         while True:
             idle = not (self._begun or work.has_work or work.doubted or work.is_stopping)
@@ -142,7 +145,7 @@ class DeviceLoop:
             if not work.is_stopping and self._take_turn():
                 continue
             if self._begun and self._begun[0].may_run:
-                # What comes in meanwhile can be begun before its scores are made.
+                # Batches of calls that come in meanwhile can begin before this batch is scored.
                 self._begun[0].wait()
             elif self._begun:
                 self._finish_to(len(self._begun) - 1)
@@ -152,10 +155,10 @@ class DeviceLoop:
             elif work.doubted:
                 self._measure(work.doubted.pop())
 
-    # Methods of their own: in the loop above the last message and the last turn would keep their calls, with
-    # their texts, until the next call comes.
+    # These are separate methods because in the loop above the variables for the last message and turn would
+    # keep their calls, with their texts, until the next call comes.
     def _take_messages(self, *, wait: bool) -> None:
-        # Counting would keep the interpreter from the event loop, which sends an answer or takes a call in.
+        # Counting would hold the interpreter while the event loop wants to send an answer or accept a call.
         if wait and self._results.uncounted and not self.inbox.holds_any(within_s=ANSWER_SENT_S):
             self._results.count()
         with self.watchdog.rest() if wait else nullcontext():
@@ -174,13 +177,13 @@ class DeviceLoop:
         return True
 
     def _run(self, turn: Turn) -> None:
-        """Begin a batch, of whatever ranker, then finish those before it. Raises: DeviceLost."""
+        """Begin a batch of any ranker, then finish the batches before it. Raises: DeviceLost."""
         if not turn.queue.ranker.capabilities.queued:
-            # It keeps this thread until it is done: no other call's scores should wait for that.
+            # It blocks this thread until it is done, and scores of other calls should not wait for that.
             self._finish_to(0)
         begun = BatchInFlight(turn.queue, turn.items, self.watchdog)
         self._begun.append(begun)
-        # Of a batch that failed at once, the next one should know.
+        # If the batch failed at once, handle that before the next batch.
         self._finish_to(AHEAD if begun.may_run else 0)
 
     def _finish_to(self, left: int) -> None:
@@ -193,7 +196,7 @@ class DeviceLoop:
         return any(batch.may_run for batch in self._begun)
 
     def _next_turn(self) -> Turn | None:
-        """Choose what goes next, and answer the calls that were found late."""
+        """Choose the next turn, and answer the calls that were found past their deadline."""
         turn, late = self.work.next_turn(time.monotonic())
         self.work.publish()
         for call in late:
@@ -202,7 +205,7 @@ class DeviceLoop:
         return turn
 
     def _measure(self, ranker: LoadedRanker) -> None:
-        """Measure a ranker's speed, which somebody doubts. Raises: DeviceLost."""
+        """Measure again a ranker's speed that is in doubt. Raises: DeviceLost."""
         before = ranker.speeds.encoding.per_s
         try:
             with self.watchdog.step(ranker.load_s):
@@ -214,11 +217,14 @@ class DeviceLoop:
         log.info("ranker %s: measured anew, %.0f tokens/s instead of %.0f", ranker.name, now, before)
 
     def _recover(self, error: BaseException) -> bool:
-        """Answer the calls that the device took with it, and load the rankers anew. False: it is lost."""
-        # Before anybody is answered: who asks again at once is told to wait.
+        """Answer the calls that have work on the failed device, and load the rankers again.
+
+        Returns False if the device is lost.
+        """
+        # Report before answering any call, so that a client that retries at once is asked to wait.
         self._report(self, DeviceState.RELOADING)
         self._results.count()
-        # What was begun, and the error's frames, hold the old runtimes and all that was on the device.
+        # The batches in flight and the error's frames hold the old runtimes and their memory on the device.
         self._begun.clear()
         forget_locals(error)
         self._reloads_in_vain = 0 if self._results.has_succeeded else self._reloads_in_vain + 1
@@ -238,7 +244,7 @@ class DeviceLoop:
         for delay_s in RELOAD_DELAYS_S:
             time.sleep(delay_s)
             try:
-                # All old ones first: the device need not hold both at once.
+                # Release all old runtimes first, so that the device never holds both.
                 for ranker in self._rankers:
                     with self.watchdog.step():
                         ranker.release()
@@ -247,7 +253,7 @@ class DeviceLoop:
                         ranker.reload()
             except GivenUp:
                 raise
-            # SystemExit too: whatever a library raises here, the callers must hear of it.
+            # This includes SystemExit: the callers must get an answer for any error of a library.
             except BaseException as error:
                 log.exception("the rankers could not be loaded again")
                 forget_locals(error)

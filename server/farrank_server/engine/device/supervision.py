@@ -1,4 +1,4 @@
-"""The device as the event loop sees it: its state, its thread, and what happens when that hangs."""
+"""The device as the event loop sees it: its state, its thread, and the recovery from a hang."""
 
 import asyncio
 import logging
@@ -18,22 +18,23 @@ from farrank_server.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-# A speed that was measured so lately is not measured anew because it is doubted.
+# A speed measured within this time is not measured again when it is in doubt.
 MEASURED_LATELY_S = 30.0
 
-# How long stopping waits for what is on the device. Its callers have been answered: what takes longer is left
-# behind, on a thread that keeps no process from ending.
+# How long stopping waits for the batch on the device. Its callers already have an answer. A thread that needs
+# longer is left running; it does not keep the process from ending.
 STOP_GRACE_S = 1.0
 
-# What the device's failures tell calls that they took with them; none of it is the calls' own fault.
+# The reasons of errors for calls that failed because the device failed. The calls themselves are not at
+# fault.
 TAKEN_WITH_IT = frozenset((Reason.WORKER_DIED, Reason.DEVICE_HUNG))
 
 
 class Device:
-    """Owns the device's state. Belongs to the event loop, except that any thread may `submit`.
+    """Owns the device's state. Belongs to the event loop, except that any thread may call `submit`.
 
-    `thread` is the one that loaded the rankers. `lost` is set when the device cannot be brought back. Who
-    appends to `on_change` is called with each new state.
+    `thread` is the thread that loaded the rankers. `lost` is set when the device cannot be brought back. The
+    functions in `on_change` are called with each new state.
     """
 
     def __init__(
@@ -65,42 +66,45 @@ class Device:
 
     @property
     def is_dead_or_hung(self) -> bool:
-        """Whether it is lost, or a thread hangs on it and no other has taken over yet."""
+        """Whether the device is lost, or its thread hangs and no other thread has taken over yet."""
         hangs = self._hung is not None and self._hung.is_alive
         return self.state is DeviceState.LOST or (self.state is DeviceState.RELOADING and hangs)
 
     def check_ready(self) -> None:
-        """Refuse while there is nothing to run calls on.
+        """Raise if the device cannot run calls now.
 
-        Raises: Unavailable, with a hint while the device is being brought back.
+        Raises: Unavailable, with a retry hint while the device is being brought back.
         """
         if self.state is not DeviceState.READY:
             raise self._unavailable()
 
     def open(self, call: ActiveCall) -> None:
-        """Give a call its place in the order. Raises: as `check_ready`."""
+        """Enter a call in the order. Raises: as `check_ready`."""
         self.check_ready()
         self._open.add(call)
-        # There is nothing to do for it until some of it is read.
+        # The device thread has nothing to do for the call until some of it is read.
         self.loop.inbox.put(Open(call), wakes=False)
 
     def submit(
         self, call: ActiveCall, inputs: Sequence[QueuedInput], documents: Sequence[PendingDocument]
     ) -> None:
-        """Queue inputs of a call; of `documents` those that miss nothing are ready to be scored."""
+        """Queue inputs of a call. Those of `documents` that miss no chunk are ready to be scored."""
         self.loop.inbox.put(Inputs(call, time.monotonic(), inputs, documents))
-        # The device first: what this thread does next is not waited for.
+        # Let the device thread run first: no caller waits for the next step of this thread.
         time.sleep(0)
 
     def close(self, call: ActiveCall) -> None:
-        """Forget a call; what waits of it does not reach the device any more."""
+        """Forget a call. Its waiting inputs no longer reach the device."""
         self._open.discard(call)
-        # An answered call the device's thread forgot itself: waking it would keep the answer waiting.
+        # The device thread has already forgotten an answered call. Waking it would delay the answer.
         if not call.is_answered:
             self.loop.inbox.put(Close(call))
 
     async def brought_back(self) -> None:
-        """Wait while the device is brought back. Raises: Unavailable if it is lost; what `abandon` says."""
+        """Wait while the device is being brought back.
+
+        Raises: Unavailable if the device is lost; the error given to `abandon`.
+        """
         while self.state is DeviceState.RELOADING:
             changed = self._event_loop.create_future()
             self._coming_back.add(changed)
@@ -111,44 +115,44 @@ class Device:
         self.check_ready()
 
     def abandon(self, error: FarrankError) -> None:
-        """Answer every call with an error, those included that wait until the device is back."""
+        """Fail every call with an error, including calls that wait for the device to come back."""
         self._answer_open(error)
         for changed in self._coming_back:
             if not changed.done():
                 changed.set_exception(error)
 
     def doubt(self, ranker: LoadedRanker) -> None:
-        """Have a ranker's speed measured when the device is idle, if that was not done lately."""
+        """Have a ranker's speed measured when the device is idle, unless the last measurement is recent."""
         if ranker.speeds.encoding.age_s > MEASURED_LATELY_S:
             self.loop.inbox.put(Measure(ranker))
 
     def stop(self) -> None:
-        """End after what is on the device now; what waits stays unanswered.
+        """End after the work on the device. Waiting calls get no answer.
 
-        A thread that has not ended after `STOP_GRACE_S` is left behind.
+        A thread that has not ended after `STOP_GRACE_S` is left running.
         """
         self._is_stopping = True
         self._event_loop.call_soon_threadsafe(self._timer.cancel)
         self.loop.inbox.put(Stop())
         wait((self._ended,), timeout=STOP_GRACE_S)
-        # If it comes back after all, it is to touch nothing.
+        # If its call returns later, the thread must touch nothing.
         if not self._ended.done():
             log.error("the device's thread does not end; it is left behind")
             self.loop.watchdog.give_up()
         self._thread.shutdown(timeout_s=STOP_GRACE_S if self._ended.done() else 0.0)
 
     def queue_tokens(self, ranker: str) -> float:
-        """A ranker's tokens that wait: those in its queue after the last turn, and what came in since."""
+        """The number of waiting tokens of a ranker: in its queue after the last turn, and in the inbox."""
         arrived = sum(each.tokens for message in self._arrived(ranker) for each in message.inputs)
         return float(self.loop.work.states[ranker].tokens + arrived)
 
     def queue_age_s(self, ranker: str) -> float:
-        """How long the ranker's input that is due first has waited; 0 if nothing waits."""
+        """How long the ranker's input that is due first has waited; 0 if none waits."""
         now_s, queued_s = time.monotonic(), self.loop.work.states[ranker].first_queued_s
         return now_s - (queued_s or min((each.at_s for each in self._arrived(ranker)), default=now_s))
 
     def is_in(self, state: DeviceState) -> bool:
-        """Whether the device is in a state."""
+        """Whether the device is in this state."""
         return self.state is state
 
     def _arrived(self, ranker: str) -> list[Inputs]:
@@ -156,12 +160,12 @@ class Device:
         return [each for each in messages if isinstance(each, Inputs) and each.call.ranker.name == ranker]
 
     def _start(self, *, load_first: bool = False) -> Future[None]:
-        """Have the thread run the loop; should it end without being told to, that is heard."""
+        """Run the loop on the thread, and handle its end if it ends while the device is not stopping."""
         loop = self.loop
         ended = self._thread.submit(partial(loop.run, load_first=load_first))
 
         def tell(_: Future[None]) -> None:
-            # After all that the thread itself has reported.
+            # This comes after all of the thread's own reports.
             if not self._is_stopping:
                 self._event_loop.call_soon_threadsafe(self._take_end, loop, ended)
 
@@ -179,16 +183,16 @@ class Device:
         return loop
 
     def _report(self, loop: DeviceLoop, state: DeviceState) -> None:
-        """Hear from the device's thread."""
+        """Pass a report of the device thread to the event loop."""
         self._event_loop.call_soon_threadsafe(self._take_report, loop, state)
 
     def _take_report(self, loop: DeviceLoop, state: DeviceState) -> None:
-        # A thread that was given up has nothing to say any more.
+        # Ignore reports of a thread that was given up.
         if loop is self.loop and self.state is not DeviceState.LOST:
             self._change(state)
 
     def _take_end(self, loop: DeviceLoop, ended: Future[None]) -> None:
-        """Replace a thread that has ended, whatever ended it, unless the last few came to nothing, too."""
+        """Replace a thread that has ended for any reason, unless the last few ended without any success."""
         if loop is not self.loop or self.state is DeviceState.LOST or self._is_stopping:
             return
         log.error("the device's thread ended; another takes over", exc_info=ended.exception())
@@ -231,22 +235,22 @@ class Device:
             self._timer = self._event_loop.call_later(TICK_S, self._tick)
 
     def _give_up_thread(self) -> None:
-        """Answer everybody whom a hung thread keeps waiting, and let another one take over the device."""
+        """Answer all calls that a hung thread keeps waiting, and let another thread take over the device."""
         log.error("the device has hung: a call into it is far beyond its time; its thread is given up")
         self.loop.watchdog.give_up()
         hung_before, self._hung = self._hung, self._thread
         if hung_before is not None and hung_before.is_alive:
-            # Each takes a thread and its runtimes' memory with it: one is borne, not one after the other.
+            # Each hung thread keeps its runtimes' memory. One hung thread is tolerated, a second one is not.
             self._change(DeviceState.LOST)
             return
         message = "the device hung and is being brought back"
         self._replace_thread(Unavailable(message, reason=Reason.DEVICE_HUNG, retry_after_ms=1000))
 
     def _replace_thread(self, error: Unavailable) -> None:
-        """Tell `error` to all whose work the thread held, and load the rankers on another one."""
+        """Fail all calls of the thread with `error`, and load the rankers on a new thread."""
         self._change(DeviceState.RELOADING)
         self._answer_open(error)
-        # It ends when it comes back, if it has not ended.
+        # The old thread ends when its call returns, if it has not ended yet.
         self._thread.shutdown(timeout_s=0.0)
         self._thread = DeviceThread()
         self.loop = self._make_loop()

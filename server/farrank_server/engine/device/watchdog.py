@@ -1,22 +1,24 @@
-"""How the event loop notices that the device's thread hangs in native code."""
+"""Detects, from the event loop, that the device thread hangs in native code."""
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-# A step may take so many times what it should: a device may be shared, throttled, or busy with another batch.
+# A step may take this many times its expected time: a device may be shared, throttled, or busy with another
+# batch.
 SLACK = 20.0
 
-# How often the event loop looks.
+# The interval between two checks by the event loop.
 TICK_S = 1.0
 
-# Between two native calls the thread does little, whatever they may take: where it stays longer, it hangs.
+# The thread does little between two native calls. If it stays there longer than this, it hangs, even if the
+# configured bound for native calls is shorter.
 LEAST_BETWEEN_S = 10.0
 
 
 class GivenUp(BaseException):
-    """Another thread has taken over the device: this one must end and touch nothing."""
+    """Another thread has taken over the device: this thread must end and touch nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,12 +29,13 @@ class _Step:
 
 
 class Watchdog:
-    """Bounds every native call of one device thread, and the time between two while it is not at rest.
+    """Bounds the time of every native call of one device thread, and the time between two calls.
 
-    `least_bound_s` holds where less is expected.
+    The time in which the thread waits for work is not bounded. `least_bound_s` is the smallest bound of a
+    call.
 
-    A hung call cannot be ended from outside. Its callers can be answered, and another thread can take over;
-    the hung one ends as soon as its call returns.
+    A hung call cannot be ended from outside. Its callers can get an answer, and another thread can take over.
+    The hung thread ends as soon as its call returns.
     """
 
     def __init__(self, least_bound_s: float) -> None:
@@ -46,9 +49,9 @@ class Watchdog:
 
     @contextmanager
     def step(self, expected_s: float = 0.0, work_s: float = 0.0) -> Iterator[None]:
-        """Be in one native call, which does `work_s` of the device's backlog.
+        """Mark one native call on the device thread. The call does `work_s` of the device's backlog.
 
-        On the device's thread; raises GivenUp if it was given up meanwhile.
+        Raises: GivenUp before or after the call if the thread was given up.
         """
         self._check()
         self._step = _Step(max(self._least_bound_s, SLACK * expected_s), time.monotonic(), work_s)
@@ -61,7 +64,7 @@ class Watchdog:
 
     @contextmanager
     def rest(self) -> Iterator[None]:
-        """Wait for something to do, for however long. On the device's thread."""
+        """Mark a wait for work on the device thread. Its length is not bounded."""
         self._rests = True
         try:
             yield
@@ -70,9 +73,10 @@ class Watchdog:
             self._rests = False
 
     def tick(self, elapsed_s: float) -> bool:
-        """Look, on the event loop, whether the thread is beyond a bound; `elapsed_s` since the last look.
+        """Check, on the event loop, whether the thread has exceeded a bound.
 
-        A late tick counts for at most two: in a process that was suspended nothing has hung.
+        `elapsed_s` is the time since the last check. At most two ticks of it count: after a suspension of the
+        process nothing has hung.
         """
         now = step, _ = self._step, self._steps
         if now != self._watched or self._rests:
@@ -83,12 +87,12 @@ class Watchdog:
         return self._watched_s > bound_s
 
     def done_s(self) -> float:
-        """Say how much of the running call's work is done by now, as far as time tells, in seconds."""
+        """Estimate from the elapsed time how many seconds of the running call's work are done."""
         step = self._step
         return 0.0 if step is None else min(step.work_s, time.monotonic() - step.began_s)
 
     def give_up(self) -> None:
-        """Let the thread end when its call returns."""
+        """Make the thread end when its call returns."""
         self._given_up = True
 
     def _check(self) -> None:

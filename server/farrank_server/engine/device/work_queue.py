@@ -1,7 +1,7 @@
-"""What the device has to do: an inbox that any thread fills, and queues that the device's thread owns.
+"""The device's work: an inbox that any thread fills, and queues that the device thread owns.
 
-The device's thread empties the inbox before each turn. Queues, and how far calls are, change only there: none
-of it needs a lock, and giving up a call of thousands of inputs costs the event loop a message.
+The device thread empties the inbox before each turn. Only that thread changes the queues and the progress of
+calls, so they need no locks. Abandoning a call of thousands of inputs costs the event loop one message.
 """
 
 import sys
@@ -17,14 +17,14 @@ from farrank_server.engine.rankers.loaded import LoadedRanker
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A call takes its place in the order."""
+    """Enter a call in the order."""
 
     call: ActiveCall
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Some documents of a call were read by `at_s`; those of them that miss nothing came from the cache."""
+    """Some documents of a call were read at `at_s`. A document with no missing chunk needs no encoding."""
 
     call: ActiveCall
     at_s: float
@@ -34,42 +34,42 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Nobody waits for a call any more."""
+    """The caller no longer waits for this call."""
 
     call: ActiveCall
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A ranker's speed is doubted: measure it when there is nothing else to do."""
+    """The measured speed of a ranker is in doubt: measure it again when the device is idle."""
 
     ranker: LoadedRanker
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End after what is on the device now."""
+    """End after the work that is on the device now."""
 
 
 Message = Open | Inputs | Close | Measure | Stop
 
 
 class Inbox:
-    """Messages to the device's thread, taken out in the order they were put in. Thread-safe."""
+    """Messages to the device thread, taken in the order in which they were put. Thread-safe."""
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
         self._changed = threading.Condition()
 
     def put(self, message: Message, *, wakes: bool = True) -> None:
-        """Leave a message; without `wakes` it is found when the next one comes."""
+        """Add a message. Without `wakes` the thread finds it only when the next message wakes it."""
         with self._changed:
             self._messages.append(message)
             if wakes:
                 self._changed.notify()
 
     def take(self, *, wait: bool) -> list[Message]:
-        """Take out all messages; with `wait`, at least one."""
+        """Take all messages. With `wait`, block until there is at least one."""
         with self._changed:
             while wait and not self._messages:
                 self._changed.wait()
@@ -77,12 +77,12 @@ class Inbox:
         return taken
 
     def holds_any(self, *, within_s: float) -> bool:
-        """Whether there are messages, or one comes within this time."""
+        """Whether there are messages now or within this time."""
         with self._changed:
             return bool(self._messages or self._changed.wait(within_s))
 
     def peek(self) -> list[Message]:
-        """Look at the messages that were not taken yet."""
+        """Return the messages that were not taken yet."""
         with self._changed:
             return list(self._messages)
 
@@ -93,7 +93,7 @@ _NEVER = Rank(sys.maxsize, 0.0), 0.0
 
 @dataclass(slots=True, eq=False)
 class RankerQueue:
-    """One ranker's inputs that wait for the device, and its documents that wait to be scored."""
+    """One ranker's inputs that wait for the device, and its documents that are ready to be scored."""
 
     ranker: LoadedRanker
     batcher: Batcher[QueuedInput]
@@ -101,20 +101,20 @@ class RankerQueue:
 
     @property
     def has_work(self) -> bool:
-        """Whether anything waits."""
+        """Whether any input or document waits."""
         return bool(self.ready or len(self.batcher))
 
     def key(self) -> tuple[Rank, float]:
-        """By what it compares with other rankers' queues: the lowest goes first.
+        """The key that orders the rankers' queues: the lowest goes first.
 
-        What needs no encoding goes at once: it costs next to nothing.
+        Documents that need no encoding go at once: they cost almost nothing.
         """
         return _AT_ONCE if self.ready else self.batcher.first_key() or _NEVER
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the device does next: a batch of one ranker, or documents of it that can be scored."""
+    """The device's next work: a batch of one ranker, or documents of that ranker that can be scored."""
 
     queue: RankerQueue
     items: Sequence[QueuedInput]
@@ -123,18 +123,17 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """A queue as gauges show it."""
+    """A queue's state as the gauges show it."""
 
     tokens: int = 0
     first_queued_s: float | None = None
 
 
 class WorkQueue:
-    """All rankers' queues. Belongs to the device's thread, except for `states`; times are of one clock.
+    """The queues of all rankers. Only `states` may be read by other threads. Times are of one clock.
 
-    `order` is that among the accounts of callers, for all rankers together. `started`: the calls that have
-    something on the device, or had. `kept_bytes`: what features of incomplete documents take of the device's
-    memory.
+    `order` is the order among accounts, for all rankers together. `started` holds the calls that have or had
+    inputs on the device. `kept_bytes` is the device memory of the features of incomplete documents.
     """
 
     def __init__(self, rankers: Sequence[LoadedRanker]) -> None:
@@ -146,14 +145,15 @@ class WorkQueue:
         self.started: set[ActiveCall] = set()
         self.kept_bytes = 0
         self.is_stopping = False
-        # Replaced as a whole after every turn: any thread may read it.
+        # Replaced as a whole after every turn, so that any thread may read it.
         self.states = {name: QueueState() for name in self.queues}
         self._open: dict[int, ActiveCall] = {}
-        # By call. Not the call's own: it may have been kept by another queue, whose thread has hung.
+        # Bytes kept by this queue, by call id. They are not stored in the call, because the queue of a hung
+        # thread may have counted features of the same call.
         self._kept: dict[int, int] = {}
 
     def apply(self, message: Message) -> None:
-        """Do what a message says. Messages of a call that is not open change nothing."""
+        """Execute a message. Inputs of a call that is not open change nothing."""
         match message:
             case Open(call):
                 self._open[call.id] = call
@@ -176,35 +176,35 @@ class WorkQueue:
                 self.is_stopping = True
 
     def forget(self, call: ActiveCall) -> None:
-        """Let nothing more of a call reach the device."""
+        """Drop a call: none of its waiting inputs reaches the device."""
         self.started.discard(call)
         self.kept_bytes -= self._kept.pop(call.id, 0)
-        # They know their call: the two would keep each other, and features with them.
+        # The documents refer to the call. Break that cycle, or it keeps the features in memory.
         call.waiting_for_query.clear()
         if self._open.pop(call.id, None) is not None:
             self.queues[call.ranker.name].batcher.close(call.id)
 
     def count_kept(self, call: ActiveCall, nbytes: int) -> None:
-        """Count features of a call into the device's memory, or (negative) out of it."""
+        """Add the size of a call's features to the device's memory in use; a negative size is subtracted."""
         self._kept[call.id] = self._kept.get(call.id, 0) + nbytes
         self.kept_bytes += nbytes
 
     def is_open(self, call: ActiveCall) -> bool:
-        """Whether a call was neither closed nor answered."""
+        """Whether the call is neither closed nor answered."""
         return call.id in self._open and call.is_wanted
 
     @property
     def has_work(self) -> bool:
-        """Whether anything waits."""
+        """Whether any queue has work."""
         return any(queue.has_work for queue in self.queues.values())
 
     def next_turn(self, now_s: float) -> tuple[Turn | None, list[ActiveCall]]:
-        """Choose what goes next, and say which calls were found past their deadline; they are closed."""
-        # Ranks are of one order, and due times of all rankers are times of one clock.
+        """Choose the next turn. Also returns the calls found past their deadline, which are now closed."""
+        # All queues share one order and one clock, so their ranks and due times compare.
         queue = min(self.queues.values(), key=RankerQueue.key)
         turn, late = None, list[ActiveCall]()
         if queue.ready:
-            # What is ready jumped the queue; a batch of the same ranker must not do so with it.
+            # The ready documents went first. A batch of the same ranker must not jump the queue with them.
             turn = Turn(queue, (), [each for each in queue.ready if self.is_open(each.call)])
             queue.ready = []
         elif queue.has_work:
@@ -216,7 +216,7 @@ class WorkQueue:
         return turn, late
 
     def publish(self) -> None:
-        """Show other threads how long the queues are."""
+        """Publish the lengths of the queues for other threads."""
         states = {}
         for name, queue in self.queues.items():
             first = queue.batcher.first()

@@ -1,4 +1,4 @@
-"""Encoded documents of dual rankers, kept by content and bounded in bytes."""
+"""A cache of documents encoded by dual rankers, keyed by content and bounded in bytes."""
 
 import hashlib
 import threading
@@ -11,15 +11,15 @@ from cachetools import LRUCache
 from farrank_rankers.features import Features
 from farrank_server.engine.spans import Cut, Spans
 
-# An entry's cost apart from its arrays: its key, and Python objects.
+# The size of an entry apart from its arrays: its key and Python objects.
 _OVERHEAD_BYTES = 600
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedDocument:
-    """A document that needs neither tokenizing nor encoding. Shapes: features (C, …), spans (C, 2).
+    """A document that needs neither tokenization nor encoding. Shapes: features (C, …), spans (C, 2).
 
-    `tokens` are those of the encoder inputs that it took; 0 where it was encoded for an index.
+    `tokens` counts the tokens of its encoder inputs. It is 0 for a document that was encoded for an index.
     """
 
     features: Features
@@ -29,14 +29,15 @@ class EncodedDocument:
 
     @property
     def size_bytes(self) -> int:
-        """What the entry takes of the cache's bound."""
+        """The bytes that count towards the cache's bound."""
         return self.features.nbytes + self.spans.nbytes + _OVERHEAD_BYTES
 
 
 class KnownDocuments(NamedTuple):
-    """What a cache knows of a call: the keys of its documents, and those that it holds, by index.
+    """The documents of a call that need no encoding.
 
-    Without a cache there is neither. `stored` are the documents whose encodings are kept beside their index.
+    `keys` are the cache keys of all documents, None without a cache. `held` maps indices to cached documents.
+    `stored` holds the indices of documents whose encodings are stored with their index.
     """
 
     keys: Sequence[bytes] | None = None
@@ -45,9 +46,9 @@ class KnownDocuments(NamedTuple):
 
 
 class DocumentCache:
-    """The documents used last, over all dual rankers, in host memory. Thread-safe.
+    """The most recently used documents of all dual rankers, in host memory. Thread-safe.
 
-    Features stay in host memory so that they survive the loss of a device and cost it nothing.
+    Features stay in host memory: they survive the loss of the device and take none of its memory.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -63,24 +64,27 @@ class DocumentCache:
 
     @staticmethod
     def key(encoder: str, max_chunks: int | None, count_tokens: bool, document: str) -> bytes:
-        """Name a document's encoding by all that it depends on; `encoder` is a ranker's `cache_name`.
+        """Make the cache key from everything that the encoding depends on.
 
-        What was encoded without counting the tokens beyond the limit cannot answer a call that wants them.
-        `document` is the text, or what else tells it from all others.
+        `encoder` is a ranker's `cache_name`; `document` is a `Document.key`. `count_tokens` is part of the
+        key because an entry made without the exact count cannot answer a call that asks for it.
         """
         digest = hashlib.blake2b(f"{encoder}/{max_chunks}/{count_tokens}/".encode(), digest_size=20)
-        # surrogatepass: a lone surrogate cannot come over the wire, but from another door it may.
+        # The wire carries no lone surrogates, but other sources of texts may.
         digest.update(document.encode("utf-8", "surrogatepass"))
         return digest.digest()
 
     def find(self, keys: Sequence[bytes]) -> KnownDocuments:
-        """Look up many documents."""
+        """Look up the documents of a call."""
         with self._lock:
             found = {index: self._entries[key] for index, key in enumerate(keys) if key in self._entries}
         return KnownDocuments(keys, found)
 
     def put(self, key: bytes, document: EncodedDocument) -> None:
-        """Keep a document, letting go of those unused longest. One larger than the bound is not kept."""
+        """Store a document and evict the least recently used ones.
+
+        A document larger than the bound is not stored.
+        """
         with self._lock:
             if document.size_bytes <= self._entries.maxsize:
                 self._entries[key] = document

@@ -1,4 +1,4 @@
-"""A loaded ranker with all that its calls need, and several that answer as one."""
+"""A loaded ranker with everything that its calls need, and an ensemble of rankers that acts as one."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,19 +17,19 @@ from farrank_server.engine.admission.estimates import Speeds, TokenDensity
 from farrank_server.engine.admission.reservations import Work
 from farrank_server.engine.rankers.document_cache import DocumentCache
 
-# Fewer tokens per character than texts have: prose has two to three times as many.
+# A lower bound of tokens per character: prose has two to three times as many.
 LEAST_DENSITY = 0.1
 
 
 @dataclass(slots=True, eq=False)
 class LoadedRanker:
-    """A ranker, what runs it, and what is known of its speed.
+    """A ranker, its runtime and its measured speed.
 
-    `encodings_version` is the same for rankers that differ in the limit on a document's tokens alone.
-    `runtime` belongs to the device's thread and is absent while the device is brought back; `capabilities`
-    are its own, for everybody else. `load` makes a fresh one and took `load_s` at the start. `probe` is an
-    input that is known to be good. `runtime_reason` says why this runtime; `parity` how close an export comes
-    to its ranker.
+    Rankers that differ only in the limit on a document's tokens have the same `encodings_version`. `runtime`
+    belongs to the device thread and is absent while the device is being brought back. Other threads read its
+    `capabilities` here. `load` makes a new runtime; at the start it took `load_s`. `probe` is an input known
+    to be good. `runtime_reason` says why this runtime was chosen. `parity` says how closely an export matches
+    its ranker.
     """
 
     name: str
@@ -51,56 +51,59 @@ class LoadedRanker:
     density: TokenDensity = field(default_factory=TokenDensity)
 
     def release(self) -> None:
-        """Let go of the runtime: before another is loaded, or the device would have to hold both."""
+        """Close the runtime. Called before a new one is loaded, so that the device never holds both."""
         if hasattr(self, "runtime"):
             self.runtime.close()
             del self.runtime
 
     def reload(self) -> None:
-        """Load a fresh runtime and warm it up."""
+        """Load a new runtime and warm it up."""
         self.runtime = self.load()
         self.capabilities = self.runtime.capabilities()
 
     def tokens_per_s(self) -> float:
-        """The measured speed of its encoder."""
+        """The measured speed of the encoder."""
         return self.speeds.encoding.per_s
 
     @property
     def members(self) -> "tuple[LoadedRanker]":
-        """The rankers whose scores it gives: itself."""
+        """The ranker itself: it is its only member."""
         return (self,)
 
     @property
     def is_dual(self) -> bool:
-        """Whether query and chunks are encoded apart."""
+        """Whether query and chunks are encoded separately."""
         return self.spec.plan == "dual"
 
     @property
     def cache_name(self) -> str:
-        """What encodings depend on beside the text: precisions of the same weights differ, too."""
+        """Everything except the text that encodings depend on. Precisions of the same weights differ, too."""
         return f"{self.version}/{self.capabilities.runtime}/{self.capabilities.precision}"
 
     @property
     def document_calibration(self) -> Calibration:
-        """How a document's raw score becomes one between 0 and 1."""
+        """Maps a document's raw score to a score between 0 and 1."""
         return self.spec.document_calibration
 
     @property
     def chunk_calibration(self) -> Calibration:
-        """How a chunk's own score becomes one between 0 and 1."""
+        """Maps a chunk's raw score to a score between 0 and 1."""
         return self.spec.chunk_calibration
 
     def readable(self, length: int, count_tokens: bool) -> int:
-        """Bound the characters that are read of a text: up to the ranker's limit, or to its end to count."""
+        """Bound how many characters of a text are read.
+
+        Reading stops at the ranker's limit; if tokens are counted, it goes to the text's end.
+        """
         if count_tokens:
             return length
         return min(length, round(self.spec.chunking.max_document_tokens / LEAST_DENSITY))
 
     def estimate(self, query: str, lengths: Sequence[int], max_chunks: int | None) -> Work:
-        """Guess what positions documents of so many characters will take on the device, and their chunks."""
+        """Estimate the positions and chunks of documents of these lengths (in characters) on the device."""
         if not lengths:
             return Work(self.name, 0, 0)
-        # As dense as texts were lately, and the least.
+        # First with the token density of recent texts, then with the lowest density.
         estimated, chunks = self._positions(query, lengths, max_chunks, self.density.per_character)
         least, _ = self._positions(query, lengths, max_chunks, LEAST_DENSITY)
         return Work(self.name, round(estimated), round(chunks), round(least))
@@ -108,7 +111,7 @@ class LoadedRanker:
     def _positions(
         self, query: str, lengths: Sequence[int], max_chunks: int | None, per_character: float
     ) -> tuple[float, float]:
-        """Say how many positions and chunks it will be, if every character has so many tokens."""
+        """Compute the number of positions and chunks for a given number of tokens per character."""
         chunking = self.spec.chunking
         window, stride, most = chunking.window, chunking.stride, chunking.max_document_tokens
         beside = 2 if self.is_dual else 3 + min(len(query) * per_character, self.spec.max_query_tokens)
@@ -127,9 +130,9 @@ class LoadedRanker:
 
 @dataclass(frozen=True, slots=True)
 class LoadedEnsemble:
-    """Rankers that answer as one, by their mean score.
+    """Several rankers that act as one; the score is their mean.
 
-    The most trusted member stands first: its chunks say which passage decided.
+    The most trusted member stands first: its chunks show which passage decided.
     """
 
     name: str
@@ -137,23 +140,23 @@ class LoadedEnsemble:
 
     @property
     def version(self) -> str:
-        """Hash of the members' versions."""
+        """A hash of the members' versions."""
         return ensemble_version(member.version for member in self.members)
 
     @property
     def evidence(self) -> EvidenceKind:
-        """What the chunk scores mean: the first member's."""
+        """The meaning of the chunk scores: that of the first member."""
         return self.members[0].evidence
 
     @property
     def document_calibration(self) -> Calibration:
-        """That of the mean score: the mean of the members'."""
+        """The calibration of the mean score: the mean of the members' calibrations."""
         each = [member.document_calibration for member in self.members]
         return Calibration(fmean(one.scale for one in each), fmean(one.offset for one in each))
 
     @property
     def chunk_calibration(self) -> Calibration:
-        """That of the chunk scores: the first member's."""
+        """The calibration of the chunk scores: that of the first member."""
         return self.members[0].chunk_calibration
 
 

@@ -1,4 +1,4 @@
-"""Configured rankers are loaded and warmed up, and their speed is measured."""
+"""Loads the configured rankers, warms them up and measures their speed."""
 
 import logging
 import math
@@ -30,7 +30,7 @@ from farrank_server.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-# The key of the configuration that an error is about; of any other error it is the ranker's.
+# The configuration key that each error names. Any other error names the ranker.
 TO_BLAME: dict[type[Exception], str] = {
     DeviceAbsent: "device.name",
     RuntimeAbsent: "rankers.{name}.runtime",
@@ -40,9 +40,9 @@ TO_BLAME: dict[type[Exception], str] = {
 
 
 def load_rankers(config: ServerConfig, cache: DocumentCache) -> list[Scorer]:
-    """Load every configured ranker onto the device and warm it up, each member of an ensemble, too.
+    """Load every configured ranker, and each member of an ensemble, onto the device and warm it up.
 
-    Raises: ConfigError naming the ranker and what is wrong with it.
+    Raises: ConfigError naming the ranker and the problem.
     """
     log.info("loading %s", ", ".join(config.rankers))
     configured = {name: _members(name, source) for name, source in config.rankers.items()}
@@ -57,7 +57,7 @@ def load_rankers(config: ServerConfig, cache: DocumentCache) -> list[Scorer]:
 def check_names(rankers: Mapping[str, Iterable[str]]) -> None:
     """Check that no member of an ensemble, NAME/MEMBER, has the name of another ranker.
 
-    `rankers` gives the names of each one's members. Raises: ConfigError.
+    `rankers` maps each ranker to the names of its members. Raises: ConfigError.
     """
     seen: set[str] = set()
     for name, members in rankers.items():
@@ -95,7 +95,7 @@ def check_rankers(config: ServerConfig) -> None:
 
 
 def _members(name: str, source: RankerConfig) -> dict[str, RankerConfig]:
-    """Name an ensemble's members as rankers of their own; any other ranker is its only member."""
+    """Return an ensemble's members as rankers of their own. Any other ranker is its own only member."""
     try:
         if not is_ensemble(source.source, download=source.download):
             return {name: source}
@@ -122,13 +122,13 @@ def _load(name: str, source: RankerConfig, config: ServerConfig, cache: Document
     except AttentionAbsent as error:  # known only once a pattern asks for it
         raise ConfigError(f"rankers.{name}.packing: {error}") from error
     is_dual = reader.spec.plan == "dual"
-    # An input that no caller brought.
+    # A fixed input, independent of callers.
     (chunk,) = reader.split(reader.read_document("a text that is known to be good"), max_chunks=1)
     query = reader.read_query("a query")
     probe = reader.chunk_input(None if is_dual else query, chunk)
 
     def check_score(loaded: Runtime) -> None:
-        """Refuse what computes no numbers. Raises: ConfigError."""
+        """Refuse a runtime whose scores are not finite. Raises: ConfigError."""
         inputs = [reader.query_input(query), probe] if is_dual else [probe]
         *queries, features = loaded.encode(inputs).rows()
         found = loaded.score([gathered([features])], queries or None)
@@ -143,7 +143,7 @@ def _load(name: str, source: RankerConfig, config: ServerConfig, cache: Document
     where = f"{runs.runtime} on {runs.device} in {runs.precision}, {packing}"
     version = served.version
     if config.first_stage.indexes:
-        # Whether an index keeps this ranker's tokens is asked again at each reload, while calls are served.
+        # Each reload of the indexes compares this digest while calls are served: compute it now.
         reader.tokenizer.digest  # noqa: B018  # made and kept
     message = "ranker %s (%s, version %s) ready in %.1f s: %s, %.0f tokens/s (%s)"
     load_s = time.monotonic() - started_s
